@@ -1,0 +1,1 @@
+//! Fixed, named inputs shared by the benches.
