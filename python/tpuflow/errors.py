@@ -1,0 +1,72 @@
+"""What goes wrong because of the user's input, as exceptions whose text is ready to be shown.
+
+Every message is one clear sentence in lower case, without a full stop, that names the file, layer, tensor
+or field and, where it is not obvious, what to do about it. The command line prints the text and exits with
+status 1; anything that is *not* a `TpuflowError` is a defect of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "Finding",
+    "ModelError",
+    "SampleError",
+    "TpuflowError",
+    "UnsupportedModelError",
+    "VerificationError",
+]
+
+
+class TpuflowError(Exception):
+    """The request or its input is wrong; the text says what, where and what to do."""
+
+
+class ModelError(TpuflowError):
+    """A model file (or model in memory) cannot be read, or contradicts itself or the options given."""
+
+
+class SampleError(TpuflowError):
+    """Arrays fed to a model have a wrong name, shape or type, or there are none."""
+
+
+class VerificationError(TpuflowError):
+    """Two forms of a model that must compute the same do not."""
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One reason why a model cannot be compiled.
+
+    Attributes:
+        node: Name of the offending node (or tensor, when no node is to blame).
+        operator: Operator type, with its domain unless that is ONNX's own.
+        attribute: The attribute or input that is out of range; None when the operator itself is unknown.
+        reason: What is wrong with it, one phrase.
+    """
+
+    node: str
+    operator: str
+    attribute: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        attribute = f", {self.attribute}" if self.attribute else ""
+        return f'node "{self.node}" ({self.operator}{attribute}): {self.reason}'
+
+
+class UnsupportedModelError(ModelError):
+    """The model is valid but has nodes outside the supported set; lists all of them at once.
+
+    Attributes:
+        findings: One entry per offending node and attribute, in graph order.
+    """
+
+    def __init__(self, source: str, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        count = len(self.findings)
+        nodes = "1 unsupported node" if count == 1 else f"{count} unsupported nodes"
+        listing = "".join(f"\n  {finding}" for finding in self.findings)
+        super().__init__(f"{source}: {nodes}{':' if count else ''}{listing}")
