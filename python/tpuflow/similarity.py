@@ -1,0 +1,106 @@
+"""How alike two tensors are: the four measures every comparison of this package prints.
+
+All are computed in float64 on the flattened arrays, whatever the types of the inputs:
+
+    cosine = <x, y> / (|x| |y|)             1 when both are zero, 0 when exactly one is
+    euclid = 1 - |x - y| / |(x + y) / 2|    1 when equal, 0 when only the denominator vanishes; may be negative
+    sqnr   = 20 log10(|x| / |x - y|)        decibels; +inf when equal
+    error  = max |x - y|
+
+Non-finite values match only where both arrays hold the same one (NaN with NaN, +inf with +inf); those
+positions are left out of the sums and counted in `nonfinite`. One unmatched non-finite value makes every
+measure NaN, which fails any threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Similarity", "cosine", "euclid", "max_error", "similarity", "sqnr"]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """All measures of one pair of tensors.
+
+    Attributes:
+        cosine: Cosine similarity, -1 to 1.
+        euclid: Euclidean similarity, at most 1.
+        sqnr: Signal to quantisation noise ratio in decibels; the first tensor is the signal.
+        max_error: Largest absolute difference.
+        nonfinite: Positions at which either tensor is NaN or infinite.
+    """
+
+    cosine: float
+    euclid: float
+    sqnr: float
+    max_error: float
+    nonfinite: int = 0
+
+    def reaches(self, tolerance: tuple[float, float]) -> bool:
+        """Whether cosine and Euclidean similarity are at least `tolerance`; NaN never is."""
+        return self.cosine >= tolerance[0] and self.euclid >= tolerance[1]
+
+
+def similarity(reference: npt.ArrayLike, test: npt.ArrayLike) -> Similarity:
+    """Compares `test` with `reference` (same shape, any numeric type).
+
+    Raises:
+        ValueError: If the shapes differ.
+    """
+    x, y = np.asarray(reference), np.asarray(test)
+    if x.shape != y.shape:
+        raise ValueError(f"shapes differ: {x.shape} and {y.shape}")
+    x, y = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
+    finite = np.isfinite(x) & np.isfinite(y)
+    nonfinite = int(x.size - np.count_nonzero(finite))
+    if nonfinite:
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return Similarity(math.nan, math.nan, math.nan, math.nan, nonfinite)
+        x, y = x[finite], y[finite]
+    # Dividing by a power of two is exact and keeps the squares of very large or small values in range.
+    peak = max(float(np.max(np.abs(x), initial=0.0)), float(np.max(np.abs(y), initial=0.0)))
+    unit = math.ldexp(1.0, math.frexp(peak)[1]) if peak else 1.0
+    x, y = x / unit, y / unit
+    difference = x - y
+    signal, other, noise = _norm(x), _norm(y), _norm(difference)
+    error = float(np.max(np.abs(difference), initial=0.0)) * unit
+    if signal and other:
+        angle = max(-1.0, min(1.0, float(x @ y) / (signal * other)))
+    else:
+        angle = float(signal == other)
+    middle = _norm((x + y) / 2)
+    distance = 1.0 - noise / middle if middle else float(noise == 0.0)
+    if noise == 0.0:
+        decibels = math.inf
+    else:
+        decibels = 20.0 * math.log10(signal / noise) if signal else -math.inf
+    return Similarity(angle, distance, decibels, error, nonfinite)
+
+
+def cosine(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
+    """Cosine similarity of two tensors of one shape."""
+    return similarity(reference, test).cosine
+
+
+def euclid(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
+    """Euclidean similarity of two tensors of one shape."""
+    return similarity(reference, test).euclid
+
+
+def sqnr(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
+    """Signal to noise ratio of `test` against `reference`, in decibels."""
+    return similarity(reference, test).sqnr
+
+
+def max_error(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
+    """Largest absolute difference of two tensors of one shape."""
+    return similarity(reference, test).max_error
+
+
+def _norm(x: npt.NDArray[np.float64]) -> float:
+    return math.sqrt(float(x @ x))

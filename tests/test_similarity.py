@@ -1,0 +1,69 @@
+"""The similarity measures against their definitions, and the corner cases the definitions leave open."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from tpuflow.similarity import cosine, euclid, max_error, similarity, sqnr
+
+vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3, width=32))
+
+
+@given(vectors, st.integers(0, 2**32 - 1))
+def test_matches_the_definitions(x: np.ndarray, seed: int) -> None:
+    y = x + np.random.default_rng(seed).normal(0, 1, x.shape)
+    if not np.linalg.norm(x) > 1e-3:
+        return
+    assert cosine(x, y) == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y), abs=1e-12)
+    assert euclid(x, y) == pytest.approx(1 - np.linalg.norm(x - y) / np.linalg.norm((x + y) / 2), rel=1e-9)
+    assert sqnr(x, y) == pytest.approx(20 * np.log10(np.linalg.norm(x) / np.linalg.norm(x - y)), rel=1e-9)
+    assert max_error(x, y) == pytest.approx(np.max(np.abs(x - y)), rel=1e-12)
+
+
+def test_hand_computed() -> None:
+    result = similarity([3.0, 4.0], [3.0, 0.0])
+    assert result.cosine == pytest.approx(0.6)
+    assert result.euclid == pytest.approx(1 - 4 / math.hypot(3, 2))
+    assert result.sqnr == pytest.approx(20 * math.log10(5 / 4))
+    assert result.max_error == 4.0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([0, 0], [0, 0], (1.0, 1.0, math.inf, 0.0)),
+        ([0, 0], [1, 0], (0.0, -1.0, -math.inf, 1.0)),
+        ([1, 2], [-1, -2], (-1.0, 0.0, 20 * math.log10(0.5), 4.0)),
+        ([], [], (1.0, 1.0, math.inf, 0.0)),
+    ],
+)
+def test_zero_denominators(x: list[float], y: list[float], expected: tuple[float, ...]) -> None:
+    result = similarity(np.array(x, np.float32), np.array(y, np.float32))
+    assert (result.cosine, result.euclid, result.sqnr, result.max_error) == pytest.approx(expected)
+
+
+def test_integers_do_not_overflow() -> None:
+    assert max_error(np.array([-128], np.int8), np.array([127], np.int8)) == 255.0
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_extreme_magnitudes_keep_their_angle(scale: float) -> None:
+    assert cosine([3 * scale, 4 * scale], [3 * scale, 0]) == pytest.approx(0.6)
+
+
+def test_nonfinite_values_must_match() -> None:
+    matched = similarity([1.0, math.inf, math.nan], [1.0, math.inf, math.nan])
+    assert (matched.cosine, matched.nonfinite) == (1.0, 2)
+    assert matched.reaches((1.0, 1.0))
+    unmatched = similarity([1.0, math.inf], [1.0, -math.inf])
+    assert math.isnan(unmatched.cosine) and not unmatched.reaches((-1.0, -1.0))
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"shapes differ: \(2,\) and \(1,\)"):
+        similarity([1, 2], [1])
