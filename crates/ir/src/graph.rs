@@ -1,0 +1,294 @@
+//! The quantised graph: tensors and layers in topological order, and the only way to make one.
+//!
+//! A [`Graph`] is built layer by layer through [`GraphBuilder`], which checks each layer against the shape rule
+//! ([`crate::shape`]) as it is added, so that an error names the layer that caused it. A finished graph is immutable.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::shape::{output_type, product};
+use crate::{DType, Error, LayerId, Op, Quant, TensorId};
+
+/// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// Name in the model file.
+    pub name: String,
+    /// Shape in the model file.
+    pub shape: Vec<usize>,
+    /// Axis order that makes it channels-last.
+    pub permutation: Vec<usize>,
+    /// Element type in the model file (NumPy name), such as `float32`.
+    pub dtype: String,
+}
+
+/// A tensor: dense, row-major, last axis = channels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tensor {
+    /// Unique name.
+    pub name: String,
+    /// Extents, rank 0 to 6.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// Absent for indices, biases and tables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quant: Option<Quant>,
+    /// The model's tensor this one stands for, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Little-endian elements of a constant; absent for activations.
+    #[serde(skip)]
+    pub constant: Option<Arc<[u8]>>,
+}
+
+impl Tensor {
+    /// Number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        product(&self.shape)
+    }
+
+    /// Size in bytes, unpadded.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.bytes()
+    }
+
+    /// The zero point, 0 where the tensor has no quantisation.
+    #[must_use]
+    pub fn zero_point(&self) -> i32 {
+        self.quant.as_ref().map_or(0, |q| q.zero_point)
+    }
+
+    /// Elements of an int8 constant.
+    #[must_use]
+    pub fn i8s(&self) -> Vec<i8> {
+        self.constant.as_deref().unwrap_or_default().iter().map(|&b| b.cast_signed()).collect()
+    }
+
+    /// Elements of an int16 constant.
+    #[must_use]
+    pub fn i16s(&self) -> Vec<i16> {
+        self.chunks().map(i16::from_le_bytes).collect()
+    }
+
+    /// Elements of an int32 constant.
+    #[must_use]
+    pub fn i32s(&self) -> Vec<i32> {
+        self.chunks().map(i32::from_le_bytes).collect()
+    }
+
+    /// Elements of a constant of any integer type.
+    #[must_use]
+    pub fn integers(&self) -> Vec<i64> {
+        match self.dtype {
+            DType::I8 => self.i8s().into_iter().map(i64::from).collect(),
+            DType::I16 => self.i16s().into_iter().map(i64::from).collect(),
+            DType::I32 => self.i32s().into_iter().map(i64::from).collect(),
+            DType::I64 => self.chunks().map(i64::from_le_bytes).collect(),
+        }
+    }
+
+    fn chunks<const N: usize>(&self) -> impl Iterator<Item = [u8; N]> {
+        self.constant.as_deref().unwrap_or_default().as_chunks::<N>().0.iter().copied()
+    }
+}
+
+/// One operator applied once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Unique name: the model's node, or the last of those fused into it.
+    pub name: String,
+    /// What is computed.
+    pub op: Op,
+    /// The tensor it produces.
+    pub output: TensorId,
+    /// The model's nodes fused into this layer.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+}
+
+/// A quantised network. Layers are in topological order; every tensor is an input, a constant or one layer's output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graph {
+    /// Name of the network.
+    pub name: String,
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// All layers.
+    pub layers: Vec<Layer>,
+    /// Inputs in the model's order.
+    pub inputs: Vec<TensorId>,
+    /// Outputs in the model's order; a tensor may be output twice.
+    pub outputs: Vec<TensorId>,
+}
+
+impl Graph {
+    /// A tensor.
+    #[must_use]
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    /// A layer.
+    #[must_use]
+    pub fn layer(&self, id: LayerId) -> &Layer {
+        &self.layers[id.index()]
+    }
+
+    /// The non-constant operands of a layer, in order, possibly repeated.
+    pub fn activations<'a>(&'a self, layer: &'a Layer) -> impl Iterator<Item = TensorId> + 'a {
+        layer.op.operands().into_iter().filter(|&id| self.tensor(id).constant.is_none())
+    }
+
+    /// Every broken invariant, as one message each; empty for a sound graph.
+    #[must_use]
+    pub fn verify(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut known: Vec<bool> = self.tensors.iter().map(|t| t.constant.is_some()).collect();
+        let mut names = std::collections::BTreeSet::new();
+        for tensor in &self.tensors {
+            if !names.insert(&tensor.name) {
+                broken.push(format!("two tensors are named \"{}\"", tensor.name));
+            }
+            if tensor.constant.as_ref().is_some_and(|bytes| bytes.len() != tensor.bytes()) {
+                broken.push(format!("constant \"{}\" does not fill its shape {:?}", tensor.name, tensor.shape));
+            }
+            if let Some(quant) = &tensor.quant
+                && (quant.scale.is_empty() || !quant.scale.iter().all(|s| s.is_finite() && *s > 0.0))
+            {
+                broken.push(format!("tensor \"{}\" has a scale that is not positive", tensor.name));
+            }
+        }
+        for &id in &self.inputs {
+            match known.get_mut(id.index()) {
+                Some(slot) => *slot = true,
+                None => broken.push(format!("input {} does not exist", id.0)),
+            }
+        }
+        for layer in &self.layers {
+            let operands = layer.op.operands();
+            if let Some(id) = operands.iter().find(|id| known.get(id.index()) != Some(&true)) {
+                broken.push(format!("layer \"{}\" reads tensor {} before it is produced", layer.name, id.0));
+                continue;
+            }
+            match (output_type(&layer.op, &self.tensors), self.tensors.get(layer.output.index())) {
+                (Err(reason), _) => broken.push(format!("layer \"{}\": {reason}", layer.name)),
+                (Ok(_), None) => broken.push(format!("layer \"{}\" writes a tensor that does not exist", layer.name)),
+                (Ok((elements, dtype)), Some(output)) => {
+                    if elements != output.elements() || dtype.is_some_and(|d| d != output.dtype) {
+                        broken.push(format!(
+                            "layer \"{}\": output {:?} {} does not hold the {elements} elements computed",
+                            layer.name,
+                            output.shape,
+                            output.dtype.name()
+                        ));
+                    }
+                    if std::mem::replace(&mut known[layer.output.index()], true) {
+                        broken.push(format!("layer \"{}\" writes \"{}\" a second time", layer.name, output.name));
+                    }
+                }
+            }
+        }
+        for id in &self.outputs {
+            if known.get(id.index()) != Some(&true) {
+                broken.push(format!("output {} is never produced", id.0));
+            }
+        }
+        broken
+    }
+}
+
+/// Builds a [`Graph`] layer by layer.
+#[derive(Clone, Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let graph = Graph { name: name.to_owned(), tensors: vec![], layers: vec![], inputs: vec![], outputs: vec![] };
+        Self { graph }
+    }
+
+    /// Adds an input.
+    ///
+    /// # Errors
+    /// [`Error::Graph`] when the name is taken.
+    pub fn input(&mut self, tensor: Tensor) -> Result<TensorId, Error> {
+        let id = self.tensor(tensor)?;
+        self.graph.inputs.push(id);
+        Ok(id)
+    }
+
+    /// Adds a constant.
+    ///
+    /// # Errors
+    /// [`Error::Graph`] when the name is taken or the bytes do not fill the shape.
+    pub fn constant(&mut self, tensor: Tensor) -> Result<TensorId, Error> {
+        if tensor.constant.as_ref().is_none_or(|bytes| bytes.len() != tensor.bytes()) {
+            return Err(Error::Graph(format!(
+                "constant \"{}\" does not fill its shape {:?}",
+                tensor.name, tensor.shape
+            )));
+        }
+        self.tensor(tensor)
+    }
+
+    /// Adds a layer and its output tensor.
+    ///
+    /// # Errors
+    /// [`Error::Graph`] naming the layer, when an operand does not exist, or shapes or element types do not fit.
+    pub fn layer(&mut self, name: &str, op: Op, output: Tensor, nodes: Vec<String>) -> Result<TensorId, Error> {
+        let fail = |reason: String| Error::Graph(format!("layer \"{name}\": {reason}"));
+        if let Some(id) = op.operands().iter().find(|id| id.index() >= self.graph.tensors.len()) {
+            return Err(fail(format!("operand {} does not exist", id.0)));
+        }
+        let (elements, dtype) = output_type(&op, &self.graph.tensors).map_err(&fail)?;
+        if elements != output.elements() || dtype.is_some_and(|d| d != output.dtype) {
+            return Err(fail(format!(
+                "output {:?} {} does not hold the {elements} elements computed{}",
+                output.shape,
+                output.dtype.name(),
+                dtype.map_or(String::new(), |d| format!(" as {}", d.name()))
+            )));
+        }
+        let id = self.tensor(output)?;
+        self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });
+        Ok(id)
+    }
+
+    /// Marks a tensor as output.
+    pub fn output(&mut self, id: TensorId) {
+        self.graph.outputs.push(id);
+    }
+
+    /// The finished graph.
+    ///
+    /// # Errors
+    /// [`Error::Graph`] with every broken invariant.
+    pub fn finish(self) -> Result<Graph, Error> {
+        let broken = self.graph.verify();
+        if broken.is_empty() { Ok(self.graph) } else { Err(Error::Graph(broken.join("; "))) }
+    }
+
+    /// What a tensor added so far looks like.
+    #[must_use]
+    pub fn peek(&self, id: TensorId) -> Option<&Tensor> {
+        self.graph.tensors.get(id.index())
+    }
+
+    fn tensor(&mut self, tensor: Tensor) -> Result<TensorId, Error> {
+        let id = TensorId::new(self.graph.tensors.len());
+        self.graph.tensors.push(tensor);
+        Ok(id)
+    }
+}

@@ -1,0 +1,437 @@
+//! The closed set of operators of the quantised [`crate::Graph`].
+//!
+//! Tensors are dense, row-major and channels-last; shapes may have any rank up to six. Every operator has one output, whose
+//! shape and element type follow from its fields ([`crate::graph`] holds the shape rule). Zero points of operands are those of
+//! the operand tensors. The arithmetic of each operator is defined in `docs/arithmetic.md`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Requant, TensorId};
+
+/// A lookup table for codes `x` of an integer type with `b` bits: `entries` holds `2^k + 1` values for the codes
+/// `-2^(b-1) + (i << (b-k))`; between them the value is interpolated and rounded half to even; then clamped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Constant `[2^k + 1]`, int32, unclamped output codes.
+    pub entries: TensorId,
+    /// Lower clamp of the result.
+    pub lo: i32,
+    /// Upper clamp of the result.
+    pub hi: i32,
+}
+
+/// What happens to an accumulator on its way out of a linear operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Epilogue {
+    /// To the output codes, or to the symmetric 16-bit intermediate when a table follows.
+    pub requant: Requant,
+    /// A fused unary function that reads the 16-bit intermediate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<Table>,
+}
+
+/// Window geometry of convolutions and pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Kernel height and width.
+    pub kernel: [u32; 2],
+    /// Vertical and horizontal stride.
+    pub stride: [u32; 2],
+    /// Vertical and horizontal dilation.
+    pub dilation: [u32; 2],
+    /// Padding: top, left, bottom, right. Padded taps contribute real zero (pools: see the operator).
+    pub pads: [u32; 4],
+}
+
+impl Window {
+    /// Output height and width for an input of `height` x `width`, or `None` when the window does not fit.
+    #[must_use]
+    pub fn output(&self, height: usize, width: usize) -> Option<[usize; 2]> {
+        let along = |size: usize, axis: usize| {
+            let extent = (self.kernel[axis] as usize - 1) * self.dilation[axis] as usize + 1;
+            let padded = size + self.pads[axis] as usize + self.pads[axis + 2] as usize;
+            (padded >= extent).then(|| (padded - extent) / self.stride[axis] as usize + 1)
+        };
+        Some([along(height, 0)?, along(width, 1)?])
+    }
+}
+
+/// Binary elementwise functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BinaryKind {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Sub,
+    /// `a * b`
+    Mul,
+    /// `a / b`, one exact rounded division.
+    Div,
+    /// The larger.
+    Max,
+    /// The smaller.
+    Min,
+}
+
+/// Reductions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceKind {
+    /// `sum(x - Z)`; a mean is a sum whose multiplier holds `1/n`.
+    Sum,
+    /// Largest code.
+    Max,
+    /// Smallest code.
+    Min,
+    /// `sum |x - Z|`
+    SumAbs,
+    /// `sum (x - Z)^2`
+    SumSquare,
+    /// `floor(sqrt(sum (x - Z)^2 * 2^16))`: the Euclidean norm with eight fraction bits.
+    Norm,
+}
+
+/// How [`Op::Pad`] fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PadMode {
+    /// With this code.
+    Constant(i32),
+    /// Mirror without repeating the border.
+    Reflect,
+    /// Repeat the border.
+    Edge,
+}
+
+/// Multiplier and shift of an average over `area` cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Divisor {
+    /// Number of cells summed.
+    pub area: u32,
+    /// M of `S_in / (S_out * area)`.
+    pub multiplier: i32,
+    /// N.
+    pub shift: i8,
+}
+
+/// One axis of a linear resize: output index `i` is
+/// `(2048 - weight) * x[first] + weight * x[second]`, in units of 1/2048.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinearTap {
+    /// Index of the first source cell.
+    pub first: u32,
+    /// Index of the second source cell.
+    pub second: u32,
+    /// Weight of the second cell, 0..=2048.
+    pub weight: u32,
+}
+
+/// An operator. Fields named after tensors are operands; everything else is fixed when the graph is built.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Op {
+    /// 2-D convolution: input `[n,h,w,c]`, weights `[o,kh,kw,c/groups]`, bias `[o]`, output `[n,oh,ow,o]`.
+    Conv {
+        /// Activations `[n,h,w,c]`.
+        input: TensorId,
+        /// Constant `[o,kh,kw,c/groups]`.
+        weights: TensorId,
+        /// Constant `[o]`: int32 when input and weights are int8, else int64 (48 bits used).
+        bias: TensorId,
+        /// Window geometry.
+        window: Window,
+        /// Number of groups.
+        groups: u32,
+        /// Per output channel.
+        epilogue: Epilogue,
+    },
+    /// Matrix product: `a` `[.., m, k]`, `b` `[.., k, n]` (same leading axes, or rank 2), output `[.., m, n]`.
+    MatMul {
+        /// Left operand, activations.
+        a: TensorId,
+        /// Right operand, constant or activations.
+        b: TensorId,
+        /// Constant `[n]`, int32 or int64 as for convolutions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bias: Option<TensorId>,
+        /// Per column.
+        epilogue: Epilogue,
+    },
+    /// Maximum over windows; padded cells never win. Output has the input's quantisation.
+    MaxPool {
+        /// Activations `[n,h,w,c]`.
+        input: TensorId,
+        /// Window geometry.
+        window: Window,
+    },
+    /// Average over windows: `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy)`, M and N by the number of cells that count.
+    AveragePool {
+        /// Activations `[n,h,w,c]`.
+        input: TensorId,
+        /// Window geometry; padded cells add zero.
+        window: Window,
+        /// Padding counts as cells; cells beyond the padding (ceil mode) never do.
+        count_include_pad: bool,
+        /// How far bottom and right padding reach beyond the declared padding (ceil mode); these cells never count.
+        beyond: [u32; 2],
+        /// One entry per area that occurs, ascending.
+        divisors: Vec<Divisor>,
+        /// Zero point of the output.
+        zero_point: i32,
+        /// Lower clamp.
+        lo: i32,
+        /// Upper clamp.
+        hi: i32,
+    },
+    /// Elementwise function of two tensors with NumPy broadcasting, operands first multiplied to a common scale:
+    /// `requant(f((a - Za) * ka, (b - Zb) * kb))`; products and quotients take `ka = kb = 1`.
+    Binary {
+        /// The function.
+        kind: BinaryKind,
+        /// Left operand.
+        a: TensorId,
+        /// Right operand.
+        b: TensorId,
+        /// Multiplier of the left operand, 0..=32767.
+        ka: i32,
+        /// Multiplier of the right operand, 0..=32767.
+        kb: i32,
+        /// Single multiplier to the output codes.
+        requant: Requant,
+    },
+    /// Any function of one variable.
+    Unary {
+        /// Operand, int8 or int16.
+        input: TensorId,
+        /// The function, sampled.
+        table: Table,
+    },
+    /// Change of scale, zero point, element type or range (Relu and Clip are clamps).
+    Rescale {
+        /// Operand.
+        input: TensorId,
+        /// Single multiplier.
+        requant: Requant,
+    },
+    /// Piecewise linear function: `RNE((x - Zx) * M * 2^-N) + Zy` with M and N by sign (and channel).
+    PRelu {
+        /// Operand.
+        input: TensorId,
+        /// For `x >= Zx`.
+        positive: Requant,
+        /// Multipliers for `x < Zx`, one or one per channel; may be negative.
+        negative_multiplier: Vec<i32>,
+        /// Shifts for `x < Zx`.
+        negative_shift: Vec<i8>,
+    },
+    /// Softmax over the last axis.
+    Softmax {
+        /// Operand.
+        input: TensorId,
+        /// `RNE(log2(e) * S_in * 2^32)`.
+        coefficient: u64,
+        /// K of the output scale.
+        multiplier: i32,
+        /// N of the output scale.
+        shift: i8,
+        /// Zero point of the output.
+        zero_point: i32,
+        /// Lower clamp.
+        lo: i32,
+        /// Upper clamp.
+        hi: i32,
+        /// Constant int8 mask broadcast over the operand; a zero leaves the element out (its result is real 0).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mask: Option<TensorId>,
+    },
+    /// Normalisation over the last axis, then `gamma * t + beta` per channel.
+    LayerNorm {
+        /// Operand `[.., n]`.
+        input: TensorId,
+        /// Constant `[n]`, int8 or int16.
+        gamma: TensorId,
+        /// Constant `[n]`, int64.
+        beta: TensorId,
+        /// Subtract the mean (false: RMS normalisation).
+        center: bool,
+        /// `max(1, RNE(epsilon / S_in^2 * 2^16 * n))`.
+        epsilon: u64,
+        /// M of `sqrt(n) / S_t`, the normalised intermediate.
+        multiplier: i32,
+        /// N of it.
+        shift: i8,
+        /// Of `t * gamma + beta`; per channel or single.
+        requant: Requant,
+    },
+    /// Reduction over axes (output keeps them with size one or drops them; only the element count matters).
+    Reduce {
+        /// Operand.
+        input: TensorId,
+        /// What is computed.
+        kind: ReduceKind,
+        /// Reduced axes, ascending.
+        axes: Vec<u32>,
+        /// Single multiplier; ignored by `max` and `min`, whose output has the input's quantisation.
+        requant: Requant,
+    },
+    /// Index of the largest (or smallest) element along the last axis, int32; ties go to the first (or last).
+    ArgMax {
+        /// Operand.
+        input: TensorId,
+        /// Largest or smallest.
+        largest: bool,
+        /// Ties go to the last index.
+        select_last: bool,
+    },
+    /// Concatenation; operands whose quantisation differs from the output's carry a requantisation.
+    Concat {
+        /// Operands, at least one.
+        inputs: Vec<TensorId>,
+        /// Axis of concatenation.
+        axis: u32,
+        /// One per operand.
+        requants: Vec<Option<Requant>>,
+    },
+    /// Padding of any axis.
+    Pad {
+        /// Operand.
+        input: TensorId,
+        /// Cells before, per axis.
+        before: Vec<u32>,
+        /// Cells after, per axis.
+        after: Vec<u32>,
+        /// What they hold.
+        mode: PadMode,
+    },
+    /// Movement of elements: the output in row-major order runs over `dims`; the element at multi-index `i` is the input's
+    /// (row-major) element `offset + sum(i * strides)`. Reshape, transpose, slice, expand, depth-to-space are all this.
+    Rearrange {
+        /// Operand.
+        input: TensorId,
+        /// Loop extents, outermost first; their product is the number of output elements.
+        dims: Vec<u32>,
+        /// Step in the input per loop, in elements.
+        strides: Vec<i64>,
+        /// First element.
+        offset: i64,
+    },
+    /// Picks indices along an axis: constant gather, nearest resize (twice).
+    Gather {
+        /// Operand.
+        input: TensorId,
+        /// Axis picked from.
+        axis: u32,
+        /// Picked indices; the axis' extent in the output.
+        indices: Vec<u32>,
+    },
+    /// Rows of a constant table by run-time index: `table` `[v, d]`, `indices` int32 of any shape, output `[.., d]`.
+    Embedding {
+        /// Constant `[v, d]`.
+        table: TensorId,
+        /// Indices, int32, 0..v.
+        indices: TensorId,
+    },
+    /// Separable linear resize with 11-bit weights per axis: `RNE(sum / 2^22)`.
+    ResizeLinear {
+        /// Activations `[n,h,w,c]`.
+        input: TensorId,
+        /// One per output row.
+        rows: Vec<LinearTap>,
+        /// One per output column.
+        columns: Vec<LinearTap>,
+    },
+    /// Puts `stride - 1` cells holding the zero point between neighbours (transposed convolution).
+    InsertZeros {
+        /// Activations `[n,h,w,c]`.
+        input: TensorId,
+        /// Vertical and horizontal stride.
+        stride: [u32; 2],
+    },
+    /// `condition ? a : b` with a constant condition; operands have the output's quantisation, NumPy broadcasting.
+    Select {
+        /// Constant int8, non-zero where `a` is taken.
+        condition: TensorId,
+        /// Taken where the condition holds.
+        a: TensorId,
+        /// Taken elsewhere.
+        b: TensorId,
+    },
+}
+
+impl Op {
+    /// The operator's name in files and reports.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Conv { .. } => "conv",
+            Self::MatMul { .. } => "mat_mul",
+            Self::MaxPool { .. } => "max_pool",
+            Self::AveragePool { .. } => "average_pool",
+            Self::Binary { kind, .. } => match kind {
+                BinaryKind::Add => "add",
+                BinaryKind::Sub => "sub",
+                BinaryKind::Mul => "mul",
+                BinaryKind::Div => "div",
+                BinaryKind::Max => "max",
+                BinaryKind::Min => "min",
+            },
+            Self::Unary { .. } => "unary",
+            Self::Rescale { .. } => "rescale",
+            Self::PRelu { .. } => "p_relu",
+            Self::Softmax { .. } => "softmax",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::Reduce { .. } => "reduce",
+            Self::ArgMax { .. } => "arg_max",
+            Self::Concat { .. } => "concat",
+            Self::Pad { .. } => "pad",
+            Self::Rearrange { .. } => "rearrange",
+            Self::Gather { .. } => "gather",
+            Self::Embedding { .. } => "embedding",
+            Self::ResizeLinear { .. } => "resize_linear",
+            Self::InsertZeros { .. } => "insert_zeros",
+            Self::Select { .. } => "select",
+        }
+    }
+
+    /// Every tensor the operator reads, constants included, in field order.
+    #[must_use]
+    pub fn operands(&self) -> Vec<TensorId> {
+        match self {
+            Self::Conv { input, weights, bias, epilogue, .. } => {
+                let mut ids = vec![*input, *weights, *bias];
+                ids.extend(epilogue.table.as_ref().map(|t| t.entries));
+                ids
+            }
+            Self::MatMul { a, b, bias, epilogue } => {
+                let mut ids = vec![*a, *b];
+                ids.extend(*bias);
+                ids.extend(epilogue.table.as_ref().map(|t| t.entries));
+                ids
+            }
+            Self::Unary { input, table } => vec![*input, table.entries],
+            Self::Binary { a, b, .. } => vec![*a, *b],
+            Self::Softmax { input, mask, .. } => std::iter::once(*input).chain(*mask).collect(),
+            Self::LayerNorm { input, gamma, beta, .. } => vec![*input, *gamma, *beta],
+            Self::Concat { inputs, .. } => inputs.clone(),
+            Self::Embedding { table, indices } => vec![*table, *indices],
+            Self::Select { condition, a, b } => vec![*condition, *a, *b],
+            Self::MaxPool { input, .. }
+            | Self::AveragePool { input, .. }
+            | Self::Rescale { input, .. }
+            | Self::PRelu { input, .. }
+            | Self::Reduce { input, .. }
+            | Self::ArgMax { input, .. }
+            | Self::Pad { input, .. }
+            | Self::Rearrange { input, .. }
+            | Self::Gather { input, .. }
+            | Self::ResizeLinear { input, .. }
+            | Self::InsertZeros { input, .. } => vec![*input],
+        }
+    }
+}
