@@ -3,7 +3,7 @@
 All are computed in float64 on the flattened arrays, whatever the types of the inputs:
 
     cosine = <x, y> / (|x| |y|)             1 when both are zero, 0 when exactly one is
-    euclid = 1 - |x - y| / |(x + y) / 2|    1 when equal, 0 when only the denominator vanishes; may be negative
+    euclid = 1 - |x - y| / |(x + y) / 2|    1 when equal, 0 when only the denominator vanishes; may be below 0
     sqnr   = 20 log10(|x| / |x - y|)        decibels; +inf when equal
     error  = max |x - y|
 
