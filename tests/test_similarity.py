@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from tpuflow.similarity import cosine, euclid, max_error, similarity, sqnr
 
 vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3, width=32))
