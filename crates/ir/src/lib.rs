@@ -4,17 +4,27 @@
 //! Read in this order: [`op`] (what a network may compute), [`graph`], [`machine`] and [`timing`] (what executes it),
 //! [`layout`] (how tensors lie in words), [`isa`] and [`program`] (what is executed).
 
+pub mod access;
 pub mod dtype;
 pub mod error;
 pub mod graph;
 pub mod index;
+pub mod isa;
+pub mod layout;
+pub mod machine;
 pub mod op;
+pub mod program;
 pub mod quant;
 pub mod shape;
+pub mod timing;
 
 pub use dtype::DType;
 pub use error::Error;
 pub use graph::{Graph, GraphBuilder, Layer, Source, Tensor};
 pub use index::{DescriptorId, LayerId, TensorId};
+pub use isa::{Descriptor, Instruction, Unit, Wait, Work};
+pub use layout::{Space, View};
+pub use machine::Machine;
 pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, Window};
+pub use program::{Bounds, Port, Program};
 pub use quant::{Quant, Requant};

@@ -121,7 +121,7 @@ pub struct Divisor {
 
 /// One axis of a linear resize: output index `i` is
 /// `(2048 - weight) * x[first] + weight * x[second]`, in units of 1/2048.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearTap {
     /// Index of the first source cell.

@@ -1,0 +1,237 @@
+//! Which bytes an instruction reads and writes: what tokens must order, and what the simulator watches.
+//!
+//! Stretches are whole words and may include bytes between the ones really touched (a narrow tensor inside wider pixels), so
+//! two instructions whose stretches are apart never disturb each other.
+
+use smallvec::SmallVec;
+
+use crate::isa::{
+    ChannelParameters, Descriptor, Direction, Instruction, NormParameters, PoolKind, Slope, TableShape, VectorOp, Work,
+};
+use crate::{DType, Machine, Space, View, timing};
+
+/// A stretch of bytes `start .. end` in a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stretch {
+    /// Memory.
+    pub space: Space,
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+impl Stretch {
+    /// Whether two stretches share a byte.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.space == other.space && self.start < other.end && other.start < self.end
+    }
+}
+
+/// Everything an instruction touches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Read.
+    pub reads: SmallVec<[Stretch; 6]>,
+    /// Written.
+    pub writes: SmallVec<[Stretch; 2]>,
+}
+
+/// The bytes `instruction` touches. A descriptor of the wrong kind gives nothing.
+#[must_use]
+pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: &Machine) -> Accesses {
+    let word = machine.word();
+    let mut found = Accesses::default();
+    match &instruction.work {
+        Work::Transfer(t) => {
+            let ends = t.runs().fold(None, |ends: Option<[u64; 4]>, (ddr, local)| {
+                let [d0, d1, l0, l1] = ends.unwrap_or([ddr, ddr, local, local]);
+                Some([d0.min(ddr), d1.max(ddr), l0.min(local), l1.max(local)])
+            });
+            if let Some([d0, d1, l0, l1]) = ends {
+                let bytes = u64::from(t.bytes);
+                let ddr = Stretch { space: Space::Ddr(t.ddr_space), start: d0, end: d1 + bytes };
+                let local = whole_words(t.local_space, l0, l1 + bytes, word);
+                let (from, to) = if t.direction == Direction::Load { (ddr, local) } else { (local, ddr) };
+                found.reads.push(from);
+                found.writes.push(to);
+            }
+        }
+        Work::Lookup(l) => {
+            found.reads.push(rows(&l.table, 0, 1, word));
+            found.reads.push(rows(&l.indices, l.indices.first_row, l.indices.stored_rows, word));
+            found.writes.extend(pixels(&l.output, l.first, l.count, word));
+        }
+        Work::Matrix(m) => {
+            let Descriptor::Matrix(d) = &descriptors[m.descriptor.index()] else { return found };
+            found.writes.extend(pixels(&m.output, m.first_pixel, m.pixels, word));
+            let plain = d.window.kernel == [1, 1] && d.window.stride == [1, 1] && d.window.pads == [0; 4];
+            if plain {
+                found.reads.extend(pixels(&m.input, m.first_pixel, m.pixels, word));
+            } else {
+                let last = m.first_pixel + m.pixels - 1;
+                let (first, last) = (m.first_pixel / m.output.width, last / m.output.width);
+                window_rows(&m.input, &d.window, m.output.height, first, last, word, &mut found);
+            }
+            let k = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
+            let columns = u64::from(m.columns);
+            let inner = if m.weights.plane_bytes > 0 { columns } else { columns * d.weight_dtype.bytes() as u64 };
+            let span = (k - 1) * u64::from(m.weights.row_bytes) + inner;
+            found.reads.push(whole_words(Space::Cache, m.weights.address, m.weights.address + span, word));
+            if m.weights.plane_bytes > 0 {
+                let high = m.weights.address + u64::from(m.weights.plane_bytes);
+                found.reads.push(whole_words(Space::Cache, high, high + span, word));
+            }
+            let wide = timing::wide(m.input.dtype, d.weight_dtype);
+            parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize, word, &mut found);
+            table(d.table, m.table, word, &mut found);
+        }
+        Work::Pool(p) => {
+            let Descriptor::Pool(d) = &descriptors[p.descriptor.index()] else { return found };
+            found.writes.push(rows(&p.output, p.first_row, p.rows, word));
+            let last = p.first_row + p.rows - 1;
+            window_rows(&p.input, &d.window, p.output.height, p.first_row, last, word, &mut found);
+            if let PoolKind::Depthwise { weight_dtype, table: t, .. } = &d.kind {
+                let channels = p.input.channels as usize;
+                let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
+                parameters(p.weights, taps * channels * weight_dtype.bytes(), word, &mut found);
+                let wide = timing::wide(p.input.dtype, *weight_dtype);
+                parameters(p.parameters, ChannelParameters::bytes(wide) * channels, word, &mut found);
+                table(*t, p.table, word, &mut found);
+            }
+        }
+        Work::Vector(v) => {
+            let Descriptor::Vector(op) = &descriptors[v.descriptor.index()] else { return found };
+            vector(v, op, word, &mut found);
+        }
+    }
+    found
+}
+
+fn vector(v: &crate::isa::Vector, op: &VectorOp, word: usize, found: &mut Accesses) {
+    let stored = |view: &View| rows(view, view.first_row, view.stored_rows, word);
+    match op {
+        VectorOp::Reduce { .. } => found.writes.push(stored(&v.output)),
+        VectorOp::Move { dims, output_strides, output_offset, .. } => {
+            found.writes.push(elements(&v.output, dims, output_strides, *output_offset, v.first_row, v.rows, word));
+        }
+        VectorOp::Gather { inner, .. } => {
+            let (dims, strides) = ([v.first_row + v.rows, *inner], [i64::from(*inner), 1]);
+            found.writes.push(elements(&v.output, &dims, &strides, 0, v.first_row, v.rows, word));
+        }
+        _ => found.writes.push(rows(&v.output, v.first_row, v.rows, word)),
+    }
+    for view in &v.inputs {
+        let same_rows = view.rows == v.output.rows;
+        match op {
+            VectorOp::Move { dims, input_strides, input_offset, .. } => {
+                found.reads.push(elements(view, dims, input_strides, *input_offset, v.first_row, v.rows, word));
+            }
+            VectorOp::Reduce { .. } | VectorOp::Gather { .. } | VectorOp::ResizeLinear { .. } => {
+                found.reads.push(stored(view));
+            }
+            _ if same_rows => found.reads.push(rows(view, v.first_row, v.rows, word)),
+            _ => found.reads.push(stored(view)),
+        }
+    }
+    let channels = v.output.channels as usize;
+    match op {
+        VectorOp::Table(shape) => parameters(v.parameters, shape.entries as usize * 4, word, found),
+        VectorOp::PRelu { per_channel, .. } => {
+            parameters(v.parameters, Slope::BYTES * if *per_channel { channels } else { 1 }, word, found);
+        }
+        VectorOp::LayerNorm { .. } => parameters(v.parameters, NormParameters::BYTES * channels, word, found),
+        _ => {}
+    }
+}
+
+fn whole_words(space: Space, start: u64, end: u64, word: usize) -> Stretch {
+    let word = word as u64;
+    Stretch { space, start: start / word * word, end: end.next_multiple_of(word) }
+}
+
+fn parameters(address: u32, bytes: usize, word: usize, found: &mut Accesses) {
+    found.reads.push(whole_words(Space::EwpCache, address.into(), u64::from(address) + bytes as u64, word));
+}
+
+fn table(shape: Option<TableShape>, address: u32, word: usize, found: &mut Accesses) {
+    if let Some(shape) = shape {
+        parameters(address, shape.entries as usize * DType::I32.bytes(), word, found);
+    }
+}
+
+/// Rows `first .. first + count`; the whole store when they wrap around a ring.
+fn rows(view: &View, first: u32, count: u32, word: usize) -> Stretch {
+    let start = view.row_address(first, word);
+    let end = start + u64::from(count) * view.row_bytes(word);
+    let limit = view.address + view.bytes(word);
+    if end > limit && view.stored_rows > 0 {
+        Stretch { space: view.space, start: view.address, end: limit }
+    } else {
+        Stretch { space: view.space, start, end }
+    }
+}
+
+/// The words of pixels `first .. first + count`, row-major over the tensor.
+fn pixels(view: &View, first: u32, count: u32, word: usize) -> SmallVec<[Stretch; 2]> {
+    let width = view.width;
+    let (row, last) = (first / width, (first + count - 1) / width);
+    let slot = |row: u32| row.wrapping_sub(view.first_row) % view.stored_rows.max(1);
+    let pixel = u64::from(view.pixel_bytes);
+    if slot(last) < slot(row) || last - row >= view.stored_rows {
+        return SmallVec::from_iter([rows(view, view.first_row, view.stored_rows, word)]);
+    }
+    let start = view.row_address(row, word) + u64::from(first % width) * pixel;
+    let end = view.row_address(last, word) + u64::from((first + count - 1) % width + 1) * pixel;
+    SmallVec::from_iter([whole_words(view.space, start, end, word)])
+}
+
+/// Input rows that output rows `first ..= last` need through a window, image by image.
+fn window_rows(
+    input: &View,
+    window: &crate::Window,
+    out_height: u32,
+    first: u32,
+    last: u32,
+    word: usize,
+    found: &mut Accesses,
+) {
+    let height = i64::from(input.height);
+    let top = |row: u32| i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+    let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]);
+    for image in first / out_height..=last / out_height {
+        let from = first.max(image * out_height);
+        let to = last.min((image + 1) * out_height - 1);
+        let low = top(from).clamp(0, height);
+        let high = (top(to) + reach + 1).clamp(0, height);
+        if low < high {
+            let base = image * input.height;
+            found.reads.push(rows(input, base + low as u32, (high - low) as u32, word));
+        }
+    }
+}
+
+/// The words that hold row-major elements `offset + sum(i * strides)`, outermost index in `first .. first + count`.
+fn elements(view: &View, dims: &[u32], strides: &[i64], offset: i64, first: u32, count: u32, word: usize) -> Stretch {
+    let (mut low, mut high) = (offset, offset);
+    for (i, (&extent, &stride)) in dims.iter().zip(strides).enumerate() {
+        let (from, to) = if i == 0 { (first, first + count - 1) } else { (0, extent - 1) };
+        let (a, b) = (stride * i64::from(from), stride * i64::from(to));
+        low += a.min(b);
+        high += a.max(b);
+    }
+    let row = i64::from(view.width) * i64::from(view.channels);
+    let place = |element: i64| {
+        let (r, within) = ((element / row) as u32, element % row);
+        let column = (within / i64::from(view.channels)) as u32;
+        (r, column)
+    };
+    let ((r0, c0), (r1, c1)) = (place(low), place(high));
+    if !view.holds(r0) || !view.holds(r1) {
+        return rows(view, view.first_row, view.stored_rows, word);
+    }
+    let start = view.pixel_address(r0, c0, word) - u64::from(view.channel_offset);
+    let end = view.pixel_address(r1, c1, word) - u64::from(view.channel_offset) + u64::from(view.pixel_bytes);
+    whole_words(view.space, start, end, word)
+}

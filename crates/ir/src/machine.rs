@@ -1,0 +1,373 @@
+//! The machine a program runs on: every size and timing constant, read from TOML.
+//!
+//! ```text
+//!             DDR0 --+-- DTL0 --\                       /-- weight port --> ME: rows x columns PEs, two weight registers,
+//!                    X           +--- shared cache ----+--- row feeder -->   accumulators, output pipe --> cache
+//!             DDR1 --+-- DTL1 --/   single-port banks   +--- EWP: elementwise, softmax, norms, moves
+//!                                                       +--- PDP: pooling, depthwise
+//!                              EWP cache (bias, scale, tables)               CU: issue queues, tokens
+//! ```
+//!
+//! `docs/machine.md` is the normative text. The presets under `machines/` are ordinary machine files.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+
+/// All parameters of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Name, used in file names.
+    pub name: String,
+    /// Clock of everything but the DDR, Hz.
+    pub clock_hz: u64,
+    /// Control unit.
+    pub control: Control,
+    /// Systolic array.
+    pub array: Array,
+    /// Row feeder of the array.
+    pub feeder: Feeder,
+    /// Elementwise unit.
+    pub ewp: Ewp,
+    /// Pooling and depthwise unit.
+    pub pdp: Pdp,
+    /// Shared cache.
+    pub cache: Cache,
+    /// Parameter cache.
+    pub ewp_cache: EwpCache,
+    /// DMA lines.
+    pub dma: Dma,
+    /// External memory.
+    pub ddr: Ddr,
+}
+
+macro_rules! section {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+    };
+}
+
+section! {
+    /// Control unit.
+    Control {
+        /// Cycles before the first instruction.
+        start: u64,
+        /// Cycles to issue an instruction while its unit is busy.
+        issue: u64,
+        /// Cycles to issue an instruction to an idle matrix engine.
+        issue_cold: u64,
+    }
+}
+section! {
+    /// Systolic array.
+    Array {
+        /// PEs along K; equals the cache word, so that a word is one row vector.
+        rows: u32,
+        /// PEs along N.
+        columns: u32,
+        /// Cycles of pipe set-up, paid after a drain.
+        setup: u64,
+        /// Accumulator entries of `columns` 32-bit sums (half as many 48-bit ones), in two halves.
+        accumulators: u32,
+        /// Column tiles the bias and scale buffer holds.
+        parameter_tiles: u32,
+    }
+}
+section! {
+    /// Row feeder.
+    Feeder {
+        /// Cache words taken per cycle, each from another bank.
+        words: u32,
+    }
+}
+section! {
+    /// Elementwise unit; the `u64` rates are cycles per `lanes` elements.
+    Ewp {
+        /// 8- or 16-bit elements per cycle; 32-bit ones take two.
+        lanes: u32,
+        /// Cycles of start-up.
+        start: u64,
+        /// Cycles from read to write.
+        latency: u64,
+        /// Add, multiply, copy, cast, table, nearest.
+        r#move: u64,
+        /// Linear resize.
+        bilinear: u64,
+        /// Softmax.
+        softmax: u64,
+        /// Layer normalisation.
+        layer_norm: u64,
+        /// RMS normalisation.
+        rms_norm: u64,
+        /// Reductions.
+        reduce: u64,
+    }
+}
+section! {
+    /// Pooling and depthwise unit.
+    Pdp {
+        /// Bytes (channels of 8 bits) per cycle: one word.
+        lanes: u32,
+        /// Window taps per cycle.
+        taps: u32,
+        /// Cycles of start-up.
+        start: u64,
+        /// Cycles from read to write.
+        latency: u64,
+    }
+}
+section! {
+    /// Shared cache.
+    Cache {
+        /// Single-port banks.
+        banks: u32,
+        /// Words per bank.
+        words: u32,
+        /// Bytes per word.
+        word_bytes: u32,
+    }
+}
+section! {
+    /// Parameter cache, with words of the shared cache's size.
+    EwpCache {
+        /// Banks.
+        banks: u32,
+        /// Words per bank.
+        words: u32,
+    }
+}
+section! {
+    /// DMA lines.
+    Dma {
+        /// Lines, one transfer each at a time.
+        lines: u32,
+        /// Cycles of start-up per transfer.
+        start: u64,
+        /// Cycles from start to first datum.
+        latency: u64,
+    }
+}
+section! {
+    /// External memory.
+    Ddr {
+        /// Channels.
+        channels: u32,
+        /// Bytes per DDR clock and channel.
+        word_bytes: u32,
+        /// DDR clock, Hz.
+        clock_hz: u64,
+        /// Capacity of a channel, bytes.
+        capacity_bytes: u64,
+        /// Bytes of a page; one is open per channel.
+        page_bytes: u64,
+        /// Time to open another page, ns.
+        page_miss_ns: u64,
+        /// 0: channels are addressed apart. Else all memory is one address space whose blocks of this size alternate.
+        interleave_bytes: u64,
+    }
+}
+
+const PRESETS: [&str; 5] = [
+    include_str!("../machines/128x128_asic.toml"),
+    include_str!("../machines/128x128_dual_ddr.toml"),
+    include_str!("../machines/64x64_edge.toml"),
+    include_str!("../machines/32x32_fpga.toml"),
+    include_str!("../machines/256x256_dc.toml"),
+];
+
+impl Machine {
+    /// Names of the presets, the default first.
+    #[must_use]
+    pub fn presets() -> Vec<String> {
+        PRESETS.iter().filter_map(|text| Self::parse("preset", text).ok()).map(|m| m.name).collect()
+    }
+
+    /// The TOML text of a preset.
+    #[must_use]
+    pub fn preset_text(name: &str) -> Option<&'static str> {
+        PRESETS.iter().copied().find(|text| Self::parse("preset", text).is_ok_and(|m| m.name == name))
+    }
+
+    /// A preset by name.
+    ///
+    /// # Errors
+    /// [`Error::Machine`] listing the presets.
+    pub fn preset(name: &str) -> Result<Self, Error> {
+        let unknown = || Error::Machine {
+            name: name.to_owned(),
+            reason: format!("unknown; give a TOML file or one of {}", Self::presets().join(", ")),
+        };
+        Self::parse(name, Self::preset_text(name).ok_or_else(unknown)?)
+    }
+
+    /// Reads and validates a machine file. `origin` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::Machine`] with the field at fault.
+    pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
+        let fail = |reason: String| Error::Machine { name: origin.to_owned(), reason };
+        let machine: Self = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
+            fail(format!("line {line}: {}", e.message().replace('\n', " ")))
+        })?;
+        machine.validate().map_err(fail)?;
+        Ok(machine)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let positive = [
+            ("clock_hz", self.clock_hz),
+            ("array.rows", self.array.rows.into()),
+            ("array.columns", self.array.columns.into()),
+            ("array.parameter_tiles", self.array.parameter_tiles.into()),
+            ("feeder.words", self.feeder.words.into()),
+            ("ewp.lanes", self.ewp.lanes.into()),
+            ("ewp.move", self.ewp.r#move),
+            ("pdp.taps", self.pdp.taps.into()),
+            ("cache.banks", self.cache.banks.into()),
+            ("cache.words", self.cache.words.into()),
+            ("ewp_cache.banks", self.ewp_cache.banks.into()),
+            ("ewp_cache.words", self.ewp_cache.words.into()),
+            ("ddr.channels", self.ddr.channels.into()),
+            ("ddr.word_bytes", self.ddr.word_bytes.into()),
+            ("ddr.clock_hz", self.ddr.clock_hz),
+        ];
+        if let Some((field, _)) = positive.iter().find(|(_, v)| *v == 0) {
+            return Err(format!("{field} must be positive"));
+        }
+        let word = self.cache.word_bytes;
+        if !word.is_power_of_two() || !(8..=1024).contains(&word) {
+            return Err(format!("cache.word_bytes {word} must be a power of two in 8..=1024"));
+        }
+        if self.array.rows != word || self.pdp.lanes != word {
+            return Err(format!(
+                "array.rows {} and pdp.lanes {} must equal cache.word_bytes {word}: a word is one row vector",
+                self.array.rows, self.pdp.lanes
+            ));
+        }
+        if self.array.columns > word {
+            return Err(format!("array.columns {} must not exceed cache.word_bytes {word}", self.array.columns));
+        }
+        if self.array.accumulators < 4 {
+            return Err("array.accumulators must be at least 4".to_owned());
+        }
+        if u64::from(self.ewp.lanes) > u64::from(word) {
+            return Err(format!("ewp.lanes {} must not exceed cache.word_bytes {word}", self.ewp.lanes));
+        }
+        if self.dma.lines != 2 {
+            return Err(format!("dma.lines {} must be 2", self.dma.lines));
+        }
+        if !(1..=2).contains(&self.ddr.channels) {
+            return Err(format!("ddr.channels {} must be 1 or 2", self.ddr.channels));
+        }
+        if !self.ddr.page_bytes.is_power_of_two() || self.ddr.page_bytes < u64::from(word) {
+            return Err(format!("ddr.page_bytes {} must be a power of two of at least a word", self.ddr.page_bytes));
+        }
+        if !self.ddr.interleave_bytes.is_multiple_of(self.ddr.page_bytes) {
+            return Err(format!("ddr.interleave_bytes {} must be a multiple of a page", self.ddr.interleave_bytes));
+        }
+        Ok(())
+    }
+
+    /// SHA-256 of all parameters (not of comments), in hexadecimal; programs carry it.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Cache word in bytes.
+    #[must_use]
+    pub fn word(&self) -> usize {
+        self.cache.word_bytes as usize
+    }
+
+    /// Shared cache in bytes.
+    #[must_use]
+    pub fn cache_bytes(&self) -> u64 {
+        u64::from(self.cache.banks) * u64::from(self.cache.words) * u64::from(self.cache.word_bytes)
+    }
+
+    /// Parameter cache in bytes.
+    #[must_use]
+    pub fn ewp_cache_bytes(&self) -> u64 {
+        u64::from(self.ewp_cache.banks) * u64::from(self.ewp_cache.words) * u64::from(self.cache.word_bytes)
+    }
+
+    /// Bank of a cache byte address.
+    #[must_use]
+    pub fn bank(&self, address: u64) -> usize {
+        (address / (u64::from(self.cache.words) * u64::from(self.cache.word_bytes))) as usize
+    }
+
+    /// Rows (output pixels) one matrix instruction may cover: half the accumulators, a quarter with 48-bit sums.
+    #[must_use]
+    pub fn matrix_rows(&self, wide: bool) -> usize {
+        self.array.accumulators as usize / if wide { 4 } else { 2 }
+    }
+
+    /// Address spaces of the DDR: one per channel, or a single one when interleaved.
+    #[must_use]
+    pub fn ddr_spaces(&self) -> usize {
+        if self.ddr.interleave_bytes > 0 { 1 } else { self.ddr.channels as usize }
+    }
+
+    /// Channel that serves byte `address` of address space `space`.
+    #[must_use]
+    pub fn channel(&self, space: usize, address: u64) -> usize {
+        address.checked_div(self.ddr.interleave_bytes).map_or(space, |b| (b % u64::from(self.ddr.channels)) as usize)
+    }
+
+    /// Cycles a channel needs for `bytes`, rounded up.
+    #[must_use]
+    pub fn ddr_cycles(&self, bytes: u64) -> u64 {
+        let per_second = u128::from(self.ddr.word_bytes) * u128::from(self.ddr.clock_hz);
+        (u128::from(bytes) * u128::from(self.clock_hz)).div_ceil(per_second) as u64
+    }
+
+    /// Cycles to open another page.
+    #[must_use]
+    pub fn page_miss(&self) -> u64 {
+        (self.ddr.page_miss_ns * self.clock_hz).div_ceil(1_000_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_sound() {
+        assert_eq!(Machine::presets().len(), PRESETS.len());
+        for text in PRESETS {
+            let machine = Machine::parse("preset", text).expect("a preset is valid");
+            assert_eq!(Machine::preset(&machine.name).expect("known"), machine);
+        }
+    }
+
+    #[test]
+    fn default_constants() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        assert_eq!(machine.cache_bytes(), 16 << 20);
+        assert_eq!(machine.ewp_cache_bytes(), 1 << 20);
+        assert_eq!(machine.ddr_cycles(4096), 160);
+        assert_eq!(machine.page_miss(), 24);
+        assert_eq!(Machine::preset("32x32_fpga").expect("known").page_miss(), 5);
+        assert_eq!(Machine::preset("64x64_edge").expect("known").cache_bytes(), 8 << 20);
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let text = PRESETS[0].replace("rows = 128 ", "rows = 100 ");
+        let message = Machine::parse("my.toml", &text).expect_err("rows differ").to_string();
+        assert!(message.contains("my.toml") && message.contains("array.rows 100"), "{message}");
+        let message = Machine::parse("my.toml", "name = 3").expect_err("wrong type").to_string();
+        assert!(message.contains("line 1"), "{message}");
+        assert!(Machine::preset("tpu9").expect_err("unknown").to_string().contains("128x128_asic"));
+    }
+}

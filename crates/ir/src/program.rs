@@ -1,0 +1,167 @@
+//! A compiled network: instructions, constants, and what the outside needs to feed and read it.
+//!
+//! A program and its inputs determine a run; nothing else is consulted.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::isa::{Descriptor, Instruction, Unit};
+use crate::{DType, DescriptorId, LayerId, Machine, Quant, Source, View};
+
+/// An input or output: where it lies in DDR and how it is meant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Name of the graph's tensor.
+    pub name: String,
+    /// Logical shape, channels last.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// Scale and zero point, absent for indices.
+    pub quant: Option<Quant>,
+    /// The model's tensor.
+    pub source: Option<Source>,
+    /// Place in DDR.
+    pub view: View,
+}
+
+/// A layer as reports show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerSummary {
+    /// Name.
+    pub name: String,
+    /// Operator name.
+    pub op: String,
+    /// Element type of the result.
+    pub dtype: DType,
+    /// Unit that computes it.
+    pub unit: Unit,
+    /// Multiply-accumulates.
+    pub macs: u64,
+    /// Lower bound of its cycles: the largest of the parts below.
+    pub bound: u64,
+    /// The part that binds: `array`, `ddr`, `ewp`, `pdp` or `ports`.
+    pub binding: String,
+    /// The model's nodes it stands for.
+    pub nodes: Vec<String>,
+}
+
+/// Lower bounds of the makespan in cycles, valid for every program of this graph on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Array slots.
+    pub array: u64,
+    /// External memory.
+    pub ddr: u64,
+    /// Elementwise unit.
+    pub ewp: u64,
+    /// Pooling unit.
+    pub pdp: u64,
+    /// Weight port or bank ports, the larger.
+    pub ports: u64,
+    /// Weights of the first tiles, then array time of the rest.
+    pub flow: u64,
+    /// Sum over segments separated by full reductions.
+    pub segment: u64,
+    /// Longest dependency chain.
+    pub path: u64,
+}
+
+impl Bounds {
+    /// All bounds by name, in a fixed order.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("array", self.array),
+            ("ddr", self.ddr),
+            ("ewp", self.ewp),
+            ("pdp", self.pdp),
+            ("ports", self.ports),
+            ("flow", self.flow),
+            ("segment", self.segment),
+            ("path", self.path),
+        ]
+    }
+
+    /// The largest bound and its name; the first of equals.
+    #[must_use]
+    pub fn binding(&self) -> (&'static str, u64) {
+        let mut best = ("array", 0);
+        for (name, cycles) in self.named() {
+            if cycles > best.1 {
+                best = (name, cycles);
+            }
+        }
+        best
+    }
+}
+
+/// A compiled network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Name of the network.
+    pub name: String,
+    /// The machine it runs on, whole.
+    pub machine: Machine,
+    /// Samples per run.
+    pub batch: u32,
+    /// Optimisation level asked for.
+    pub level: u8,
+    /// Why a lower level was taken, if it was.
+    pub fallback: Option<String>,
+    /// Shared parts of instructions.
+    pub descriptors: Vec<Descriptor>,
+    /// In serial order.
+    pub instructions: Vec<Instruction>,
+    /// Constants at address 0 of each DDR address space; padding included.
+    #[serde(skip)]
+    pub constants: Vec<Arc<[u8]>>,
+    /// Bytes used of each DDR address space, constants included.
+    pub ddr_bytes: Vec<u64>,
+    /// Bytes of activations that do not fit the cache and take the way through DDR, each direction counted once.
+    pub spill_bytes: u64,
+    /// Highest number of cache bytes allocated at a time.
+    pub cache_peak_bytes: u64,
+    /// Inputs in the model's order.
+    pub inputs: Vec<Port>,
+    /// Outputs in the model's order.
+    pub outputs: Vec<Port>,
+    /// Layers by [`LayerId`].
+    pub layers: Vec<LayerSummary>,
+    /// Lower bounds.
+    pub bounds: Bounds,
+    /// Cycles the scheduler expects.
+    pub predicted_cycles: u64,
+    /// Allocations of the shared cache over the program, for reports.
+    pub allocations: Vec<Allocation>,
+}
+
+/// A stretch of the shared cache given to a tensor (or a part of one) for a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Tensor, or `weights of LAYER`.
+    pub name: String,
+    /// Byte address in the shared cache.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// First instruction (position in the list) that touches it.
+    pub first: u32,
+    /// Last instruction that touches it.
+    pub last: u32,
+}
+
+impl Program {
+    /// A descriptor.
+    #[must_use]
+    pub fn descriptor(&self, id: DescriptorId) -> &Descriptor {
+        &self.descriptors[id.index()]
+    }
+
+    /// A layer.
+    #[must_use]
+    pub fn layer(&self, id: LayerId) -> &LayerSummary {
+        &self.layers[id.index()]
+    }
+}

@@ -1,0 +1,275 @@
+//! Closed forms of the machine's timing laws: what the scheduler's cost model and the simulator share.
+//!
+//! `docs/machine.md` states the laws. Everything here is a count of cycles or words of one instruction in isolation; how
+//! instructions meet at banks, channels and tokens is the simulator's business.
+
+use crate::isa::{Descriptor, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector, VectorOp};
+use crate::{DType, Machine, View};
+
+/// Passes over the array: byte-sliced multipliers take one pass per pair of bytes.
+#[must_use]
+pub fn passes(input: DType, weights: DType) -> u64 {
+    (input.bytes() * weights.bytes()) as u64
+}
+
+/// Whether sums need 48 bits.
+#[must_use]
+pub fn wide(input: DType, weights: DType) -> bool {
+    input.bytes().max(weights.bytes()) > 1
+}
+
+/// One K block: the lanes of one row vector, as a contiguous range of weight rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// First window tap (`kh * kernel_width + kw`).
+    pub first_tap: u32,
+    /// Number of taps; one when a pixel takes a word or more.
+    pub taps: u32,
+    /// First input channel (over all groups).
+    pub first_channel: u32,
+    /// Input channels per tap.
+    pub channels: u32,
+    /// Word of the pixel these channels lie in (0 when several taps share a word).
+    pub word: u32,
+}
+
+/// The K blocks of a tile with output channels `first_column .. first_column + columns`.
+///
+/// For pixels smaller than a word a block is `W / pixel_bytes` whole taps; else one word of one tap. Grouped convolutions
+/// visit only the words that hold channels of the tile's groups.
+#[must_use]
+pub fn blocks(
+    descriptor: &MatrixDescriptor,
+    input: &View,
+    first_column: u32,
+    columns: u32,
+    machine: &Machine,
+) -> Vec<Block> {
+    let word = machine.cache.word_bytes;
+    let taps = descriptor.window.kernel[0] * descriptor.window.kernel[1];
+    let groups = first_column / descriptor.group_out..(first_column + columns - 1) / descriptor.group_out + 1;
+    let channels = groups.start * descriptor.group_in..groups.end * descriptor.group_in;
+    if input.pixel_bytes < word {
+        let per_block = word / input.pixel_bytes;
+        return (0..taps.div_ceil(per_block))
+            .map(|i| Block {
+                first_tap: i * per_block,
+                taps: per_block.min(taps - i * per_block),
+                first_channel: channels.start,
+                channels: channels.end - channels.start,
+                word: 0,
+            })
+            .collect();
+    }
+    let size = input.dtype.bytes() as u32;
+    let byte = |channel: u32| input.channel_offset + channel * size;
+    let mut list = Vec::new();
+    for tap in 0..taps {
+        for slot in byte(channels.start) / word..byte(channels.end).div_ceil(word) {
+            let first = channels.start.max((slot * word).saturating_sub(input.channel_offset).div_ceil(size));
+            let last = channels.end.min(((slot + 1) * word - input.channel_offset).div_ceil(size));
+            if first < last {
+                list.push(Block { first_tap: tap, taps: 1, first_channel: first, channels: last - first, word: slot });
+            }
+        }
+    }
+    list
+}
+
+/// Cycles a tile of `rows` activation rows occupies the array: never less than the shift-in of the next tile's weights.
+#[must_use]
+pub fn tile_slots(rows: u64, machine: &Machine) -> u64 {
+    rows.max(u64::from(machine.array.rows))
+}
+
+/// Array slots of a matrix instruction: K blocks x passes x tile slots.
+#[must_use]
+pub fn matrix_slots(matrix: &Matrix, descriptor: &MatrixDescriptor, machine: &Machine) -> u64 {
+    let count = blocks(descriptor, &matrix.input, matrix.first_column, matrix.columns, machine).len() as u64;
+    count * passes(matrix.input.dtype, descriptor.weight_dtype) * tile_slots(u64::from(matrix.pixels), machine)
+}
+
+/// Cycles from a row's entry to its result at the output pipe.
+#[must_use]
+pub fn array_depth(machine: &Machine) -> u64 {
+    u64::from(machine.array.rows) + u64::from(machine.array.columns) + 1
+}
+
+/// Groups a depthwise or grouped tile packs block-diagonally: `max(1, R / max(Cin_g, Cout_g))` of them.
+#[must_use]
+pub fn groups_per_tile(group_in: u32, group_out: u32, machine: &Machine) -> u32 {
+    (machine.array.columns / group_in.max(group_out)).max(1)
+}
+
+/// Words a view's rows take.
+#[must_use]
+pub fn words(view: &View, rows: u64, machine: &Machine) -> u64 {
+    rows * view.row_bytes(machine.word()) / u64::from(machine.cache.word_bytes)
+}
+
+/// Cycles, words read (per operand) and words written by an instruction of the elementwise or pooling unit.
+///
+/// Access `i` of a stream of `n` falls due in cycle `floor(i * cycles / n)` of the unit's own time, which stands still while
+/// a bank refuses an access; writes come `latency` later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// Busy cycles without start-up, latency and conflicts.
+    pub cycles: u64,
+    /// Words read per operand.
+    pub reads: Vec<u64>,
+    /// Words written.
+    pub writes: u64,
+}
+
+/// Streams of a pooling instruction: `ceil(taps / 3)` cycles per output word, twice that for 16-bit data; every input word of
+/// the rows a window covers is read once per kernel row it serves.
+#[must_use]
+pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Streams {
+    let window = &descriptor.window;
+    let taps = u64::from(window.kernel[0] * window.kernel[1]);
+    let writes = words(&pool.output, u64::from(pool.rows), machine);
+    let wide = u64::from(pool.input.dtype.bytes() as u32);
+    let mut lines = 0;
+    let out_height = output_height(&pool.output);
+    for row in pool.first_row..pool.first_row + pool.rows {
+        let top = i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+        lines += (0..window.kernel[0])
+            .filter(|k| {
+                let line = top + i64::from(k * window.dilation[0]);
+                (0..i64::from(pool.input.height)).contains(&line)
+            })
+            .count() as u64;
+    }
+    let reads = words(&pool.input, lines, machine);
+    let compute = writes * taps.div_ceil(u64::from(machine.pdp.taps)) * wide;
+    let cycles = compute.max(reads.div_ceil(u64::from(machine.feeder.words))).max(writes);
+    Streams { cycles, reads: vec![reads], writes }
+}
+
+fn output_height(view: &View) -> u32 {
+    view.height.max(1)
+}
+
+/// Streams of an elementwise instruction.
+#[must_use]
+pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
+    let ewp = &machine.ewp;
+    let rate = match op {
+        VectorOp::ResizeLinear { .. } => ewp.bilinear,
+        VectorOp::Softmax { .. } => ewp.softmax,
+        VectorOp::LayerNorm { center: true, .. } => ewp.layer_norm,
+        VectorOp::LayerNorm { .. } => ewp.rms_norm,
+        VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => ewp.reduce,
+        _ => ewp.r#move,
+    };
+    let word = u64::from(machine.cache.word_bytes);
+    let out_words = words(&vector.output, u64::from(vector.rows), machine);
+    let whole = |view: &View| words(view, u64::from(view.stored_rows), machine);
+    let share = |n: u64, part: u64, of: u64| (n * part).div_ceil(of.max(1));
+    let (reads, writes): (Vec<u64>, u64) = match op {
+        VectorOp::Reduce { .. } => (vec![whole(&vector.inputs[0])], whole(&vector.output)),
+        VectorOp::ArgMax { .. } => (vec![words(&vector.inputs[0], u64::from(vector.rows), machine)], out_words),
+        VectorOp::Move { dims, .. } => {
+            let inner: u64 = dims.iter().skip(1).map(|&d| u64::from(d)).product();
+            let bytes = u64::from(vector.rows) * inner;
+            (
+                vec![(bytes * vector.inputs[0].dtype.bytes() as u64).div_ceil(word)],
+                (bytes * vector.output.dtype.bytes() as u64).div_ceil(word),
+            )
+        }
+        VectorOp::Gather { inner, .. } => {
+            let bytes = u64::from(vector.rows) * u64::from(*inner) * vector.output.dtype.bytes() as u64;
+            (vec![bytes.div_ceil(word)], bytes.div_ceil(word))
+        }
+        _ => {
+            let reads = vector
+                .inputs
+                .iter()
+                .map(|v| {
+                    if v.rows == vector.output.rows {
+                        words(v, u64::from(vector.rows), machine)
+                    } else {
+                        share(whole(v), u64::from(vector.rows), u64::from(vector.output.rows)).max(1)
+                    }
+                })
+                .collect();
+            (reads, out_words)
+        }
+    };
+    let size = |view: &View| if view.dtype.bytes() == 4 { 2 } else { 1 };
+    let main = reads.first().copied().unwrap_or(0) * word / vector.inputs.first().map_or(1, |v| v.dtype.bytes() as u64);
+    let result = writes * word / vector.output.dtype.bytes() as u64;
+    let elements = match op {
+        VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => main,
+        _ => result,
+    };
+    let slow = vector.inputs.iter().map(size).chain([size(&vector.output)]).max().unwrap_or(1);
+    let compute = elements.div_ceil(u64::from(ewp.lanes)) * rate * slow;
+    let cycles = compute.max(reads.iter().sum::<u64>().div_ceil(2)).max(writes);
+    Streams { cycles, reads, writes }
+}
+
+/// Streams of a pool or vector instruction by its descriptor; `None` for others.
+#[must_use]
+pub fn streams(work: &crate::isa::Work, descriptors: &[Descriptor], machine: &Machine) -> Option<Streams> {
+    match work {
+        crate::isa::Work::Pool(p) => match &descriptors[p.descriptor.index()] {
+            Descriptor::Pool(d) => Some(pool(p, d, machine)),
+            _ => None,
+        },
+        crate::isa::Work::Vector(v) => match &descriptors[v.descriptor.index()] {
+            Descriptor::Vector(op) => Some(vector(v, op, machine)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A stretch of a transfer inside one DDR page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRun {
+    /// Channel that serves it.
+    pub channel: usize,
+    /// Page number in the address space.
+    pub page: u64,
+    /// Cache byte address of its first byte.
+    pub local: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Cuts a transfer into page runs, in execution order; neighbouring runs of the same page are joined when they are
+/// contiguous on both sides.
+#[must_use]
+pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
+    let page_bytes = machine.ddr.page_bytes;
+    let space = usize::from(transfer.ddr_space);
+    let mut runs: Vec<PageRun> = Vec::new();
+    for (ddr, local) in transfer.runs() {
+        let end = ddr + u64::from(transfer.bytes);
+        let mut at = ddr;
+        while at < end {
+            let page = at / page_bytes;
+            let stop = end.min((page + 1) * page_bytes);
+            let channel = machine.channel(space, at);
+            runs.push(PageRun { channel, page, local: local + (at - ddr), bytes: stop - at });
+            at = stop;
+        }
+    }
+    runs
+}
+
+/// Channel cycles of a transfer when every page run opens its page only where it differs from the one before.
+#[must_use]
+pub fn transfer_cycles(transfer: &Transfer, machine: &Machine) -> u64 {
+    let mut open = None;
+    let mut cycles = 0;
+    for run in page_runs(transfer, machine) {
+        if open != Some((run.channel, run.page)) {
+            cycles += machine.page_miss();
+            open = Some((run.channel, run.page));
+        }
+        cycles += machine.ddr_cycles(run.bytes);
+    }
+    cycles
+}
