@@ -1,1 +1,3 @@
-//! .
+//! Executes programs cycle by cycle and graphs bit for bit.
+
+pub mod array;
