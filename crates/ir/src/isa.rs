@@ -172,7 +172,7 @@ pub struct Matrix {
     pub input: View,
     /// Result.
     pub output: View,
-    /// First output pixel, counted over the whole output (`row * width + column`, rows over all images).
+    /// First output pixel, counted over the output view (`row * width + column`, rows over all images).
     pub first_pixel: u32,
     /// Number of output pixels, at most [`crate::Machine::matrix_rows`].
     pub pixels: u32,
@@ -180,7 +180,8 @@ pub struct Matrix {
     pub first_column: u32,
     /// Number of output channels, at most the array's columns.
     pub columns: u32,
-    /// Channel of `output` that receives the tile's first column.
+    /// Channel of the `output` view that receives the tile's first column; `output.origin[1] + output_channel` equals
+    /// `first_column`.
     pub output_channel: u32,
     /// Right operand.
     pub weights: Weights,

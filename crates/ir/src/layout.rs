@@ -69,6 +69,9 @@ pub struct View {
     pub first_row: u32,
     /// Rows present.
     pub stored_rows: u32,
+    /// Pixel and channel of the whole tensor at which this view's row 0, pixel 0, channel 0 lies: a slice of a tensor may be
+    /// presented as a smaller tensor. The machine ignores it; checkers follow values by it.
+    pub origin: [u32; 2],
 }
 
 impl View {
@@ -88,6 +91,7 @@ impl View {
             channel_offset: 0,
             first_row: 0,
             stored_rows: rows as u32,
+            origin: [0, 0],
         }
     }
 
