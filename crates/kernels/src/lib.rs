@@ -1,1 +1,31 @@
-//! .
+//! Bit-exact integer arithmetic on slices: every operator of [`tpuflow_ir::Op`], as `docs/arithmetic.md` defines it.
+//!
+//! Kernels take dense, row-major, channels-last slices and small parameter structs, write into a slice the caller owns, and
+//! know neither graphs nor memory maps nor cycles. The graph interpreter calls them on whole tensors, the machine simulator on
+//! tiles: each works on any number of rows, so any slicing of a tensor gives the same integers.
+//!
+//! - [`requant`], [`table`]: the two ways a value becomes a code
+//! - [`gemm`], [`linear`], [`conv`], [`depthwise`]: products, their accumulators and what follows them
+//! - [`pool`], [`elementwise`], [`reduce`], [`softmax`], [`normalize`], [`resize`]: everything computed per element or row
+//! - [`movement`]: what only moves codes
+//!
+//! Slice lengths are the caller's promise: kernels assert them and panic where they are broken. Integer sums are exact, so
+//! splitting work over threads never changes a bit.
+
+pub mod conv;
+pub mod element;
+pub mod elementwise;
+pub mod gemm;
+pub mod linear;
+pub mod movement;
+pub mod normalize;
+pub mod pool;
+pub mod reduce;
+pub mod requant;
+pub mod resize;
+pub mod softmax;
+pub mod table;
+pub mod values;
+
+pub use element::Element;
+pub use values::Values;

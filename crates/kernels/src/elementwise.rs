@@ -1,0 +1,197 @@
+//! Functions of one or two elements: binary operators with broadcasting, change of scale, PRelu.
+//!
+//! Source: docs/arithmetic.md, "Binary operators", "Rescale", "PRelu".
+
+use tpuflow_ir::{BinaryKind, Requant};
+
+use crate::Element;
+use crate::requant::reference::round_divide;
+use crate::requant::{finish, requantize, scale};
+
+/// A binary operator: `requant(f((a - Za) * ka, (b - Zb) * kb))`.
+#[derive(Clone, Debug)]
+pub struct Binary<'a> {
+    /// The function.
+    pub kind: BinaryKind,
+    /// Zero points of the operands.
+    pub zero_points: [i32; 2],
+    /// Multipliers of the operands.
+    pub multipliers: [i32; 2],
+    /// Single multiplier to the output codes.
+    pub requant: &'a Requant,
+}
+
+impl Binary<'_> {
+    /// The result for one pair of codes.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, a: i32, b: i32) -> i32 {
+        let aligned = |code: i32, side: usize| {
+            let product = (i64::from(code) - i64::from(self.zero_points[side])) * i64::from(self.multipliers[side]);
+            product.clamp(i64::from(i32::MIN), i64::from(i32::MAX))
+        };
+        let (a, b) = (aligned(a, 0), aligned(b, 1));
+        let value = match self.kind {
+            BinaryKind::Add => a + b,
+            BinaryKind::Sub => a - b,
+            BinaryKind::Mul => a * b,
+            BinaryKind::Max => a.max(b),
+            BinaryKind::Min => a.min(b),
+            BinaryKind::Div => return divide(a, b, self.requant),
+        };
+        requantize(value, self.requant, 0)
+    }
+}
+
+/// `clamp(RNE(a * M / (b * 2^N)) + Z)`; a divisor of zero gives a clamp by the sign of `a`, and 0/0 the zero point.
+fn divide(a: i64, b: i64, requant: &Requant) -> i32 {
+    let (multiplier, shift) = requant.of(0);
+    let numerator = i128::from(a * i64::from(multiplier)) << (-shift).max(0);
+    let denominator = i128::from(b) << shift.max(0);
+    let rounded = match denominator.signum() {
+        0 => numerator.signum() << 40,
+        sign => round_divide(numerator * sign, denominator * sign),
+    };
+    (rounded + i128::from(requant.zero_point)).clamp(i128::from(requant.lo), i128::from(requant.hi)) as i32
+}
+
+/// How two operands broadcast to a result: extents and the steps of both operands, neighbouring axes merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broadcast {
+    /// Extent, step in `a`, step in `b` per loop, outermost first; at least one loop.
+    loops: Vec<(usize, usize, usize)>,
+}
+
+impl Broadcast {
+    /// NumPy broadcasting of two shapes, or `None` where they do not fit.
+    #[must_use]
+    pub fn new(a: &[usize], b: &[usize]) -> Option<Self> {
+        let shape = tpuflow_ir::shape::broadcast(a, b)?;
+        let steps = |s: &[usize]| {
+            let mut steps = vec![0; shape.len()];
+            let mut step = 1;
+            for (i, &extent) in s.iter().enumerate().rev() {
+                steps[i + shape.len() - s.len()] = if extent == 1 { 0 } else { step };
+                step *= extent;
+            }
+            steps
+        };
+        let mut loops: Vec<(usize, usize, usize)> = Vec::new();
+        for ((&extent, step_a), step_b) in shape.iter().zip(steps(a)).zip(steps(b)) {
+            match loops.last_mut() {
+                _ if extent == 1 => {}
+                Some(outer) if outer.1 == step_a * extent && outer.2 == step_b * extent => {
+                    *outer = (outer.0 * extent, step_a, step_b);
+                }
+                _ => loops.push((extent, step_a, step_b)),
+            }
+        }
+        if loops.is_empty() {
+            loops.push((1, 0, 0));
+        }
+        Some(Self { loops })
+    }
+
+    /// Number of elements of the result.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.loops.iter().map(|l| l.0).product()
+    }
+
+    /// Calls `f(start of y, start of a, start of b)` for every run of the innermost loop, whose
+    /// (length, step in `a`, step in `b`) is returned.
+    pub fn runs(&self, mut f: impl FnMut(usize, usize, usize)) -> (usize, usize, usize) {
+        let (inner, outer) = self.loops.split_last().expect("at least one loop");
+        let count: usize = outer.iter().map(|l| l.0).product();
+        for run in 0..count {
+            let (mut rest, mut at_a, mut at_b) = (run, 0, 0);
+            for &(extent, step_a, step_b) in outer.iter().rev() {
+                at_a += rest % extent * step_a;
+                at_b += rest % extent * step_b;
+                rest /= extent;
+            }
+            f(run * inner.0, at_a, at_b);
+        }
+        *inner
+    }
+
+    /// `y = f(a, b)` over all elements.
+    ///
+    /// # Panics
+    /// When the slices do not have the broadcast sizes.
+    pub fn apply<A: Copy, B: Copy, Y>(&self, a: &[A], b: &[B], y: &mut [Y], f: impl Fn(A, B) -> Y) {
+        assert_eq!(y.len(), self.elements(), "y holds every result");
+        let &(extent, step_a, step_b) = self.loops.last().expect("at least one loop");
+        self.runs(|start, at_a, at_b| {
+            let y = &mut y[start..][..extent];
+            match (step_a, step_b) {
+                (1, 1) => {
+                    for ((y, &a), &b) in y.iter_mut().zip(&a[at_a..][..extent]).zip(&b[at_b..][..extent]) {
+                        *y = f(a, b);
+                    }
+                }
+                _ => {
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y = f(a[at_a + i * step_a], b[at_b + i * step_b]);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// `y = requant(f(a, b))` with broadcasting.
+///
+/// # Panics
+/// When the slices do not have the broadcast sizes.
+pub fn binary<A: Element, B: Element, Y: Element>(
+    binary: &Binary<'_>,
+    broadcast: &Broadcast,
+    a: &[A],
+    b: &[B],
+    y: &mut [Y],
+) {
+    broadcast.apply(a, b, y, |a, b| Y::narrow(binary.at(a.widen(), b.widen())));
+}
+
+/// `y = clamp(RNE((x - Zx) * M * 2^-N) + Z)`.
+///
+/// # Panics
+/// When `x` and `y` differ in length.
+pub fn rescale<X: Element, Y: Element>(zero_point: i32, requant: &Requant, x: &[X], y: &mut [Y]) {
+    assert_eq!(x.len(), y.len(), "one result per operand");
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = Y::narrow(requantize(i64::from(x.widen()) - i64::from(zero_point), requant, 0));
+    }
+}
+
+/// Piecewise linear function: one multiplier for `x >= Zx`, one (or one per channel) below.
+#[derive(Clone, Debug)]
+pub struct PRelu<'a> {
+    /// Zero point of the input.
+    pub zero_point: i32,
+    /// For `x >= Zx`, and zero point and clamp for all.
+    pub positive: &'a Requant,
+    /// Multipliers for `x < Zx`.
+    pub negative_multiplier: &'a [i32],
+    /// Shifts for `x < Zx`.
+    pub negative_shift: &'a [i8],
+}
+
+/// Applies the function; channels run fastest.
+///
+/// # Panics
+/// When `x` and `y` differ in length.
+pub fn p_relu<X: Element, Y: Element>(function: &PRelu<'_>, x: &[X], y: &mut [Y]) {
+    assert_eq!(x.len(), y.len(), "one result per operand");
+    let slopes = function.negative_multiplier.len();
+    for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
+        let value = i64::from(x.widen()) - i64::from(function.zero_point);
+        let (multiplier, shift) = if value >= 0 {
+            function.positive.of(0)
+        } else {
+            (function.negative_multiplier[i % slopes], function.negative_shift[i % slopes])
+        };
+        *y = Y::narrow(finish(scale(value, multiplier, shift), function.positive));
+    }
+}

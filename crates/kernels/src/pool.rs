@@ -1,0 +1,129 @@
+//! Maximum and average pooling over windows of `[n,h,w,c]`.
+//!
+//! Source: docs/arithmetic.md, "Pooling".
+
+use rayon::prelude::*;
+use tpuflow_ir::{Divisor, Requant};
+
+use crate::Element;
+use crate::conv::Geometry;
+use crate::requant::{finish, scale};
+
+/// In-image cells of the window at `pixel`: start positions of their channels in the input, row by row.
+fn cells(geometry: &Geometry, pixel: usize) -> impl Iterator<Item = usize> + '_ {
+    let [_, h, w, c] = geometry.input;
+    let (image, [top, left]) = geometry.origin(pixel);
+    let [kh, kw] = geometry.window.kernel.map(|k| k as isize);
+    let [dh, dw] = geometry.window.dilation.map(|d| d as isize);
+    (0..kh).map(move |i| top + i * dh).filter(move |ih| (0..h as isize).contains(ih)).flat_map(move |ih| {
+        (0..kw)
+            .map(move |j| left + j * dw)
+            .filter(move |iw| (0..w as isize).contains(iw))
+            .map(move |iw| ((image * h + ih as usize) * w + iw as usize) * c)
+    })
+}
+
+/// Cells of the window at `pixel` that count towards an average.
+#[must_use]
+pub fn area(geometry: &Geometry, count_include_pad: bool, beyond: [u32; 2], pixel: usize) -> u32 {
+    if !count_include_pad {
+        return cells(geometry, pixel).count() as u32;
+    }
+    let (_, origin) = geometry.origin(pixel);
+    let window = geometry.window;
+    let along = |axis: usize| {
+        let first = -(window.pads[axis] as isize);
+        let end = (geometry.input[axis + 1] as u32 + window.pads[axis + 2] - beyond[axis]) as isize;
+        let position = |i: u32| origin[axis] + (i * window.dilation[axis]) as isize;
+        (0..window.kernel[axis]).filter(|&i| (first..end).contains(&position(i))).count() as u32
+    };
+    along(0) * along(1)
+}
+
+/// Largest code of every window; a window without any cell of the image gives the type's smallest code.
+/// `y`: `[n,oh,ow,c]`.
+///
+/// # Panics
+/// When the slices do not have these sizes.
+pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
+    let c = geometry.input[3];
+    assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
+    let row = (geometry.output[1] * c).max(1);
+    y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
+        y.fill(X::MIN);
+        for (column, y) in y.chunks_exact_mut(c).enumerate() {
+            for start in cells(geometry, index * geometry.output[1] + column) {
+                for (y, &x) in y.iter_mut().zip(&x[start..][..c]) {
+                    *y = (*y).max(x);
+                }
+            }
+        }
+    });
+}
+
+/// An average: what counts, by which multiplier it is divided, and the codes it becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Average<'a> {
+    /// Cells of the padding count.
+    pub count_include_pad: bool,
+    /// Cells of the bottom and right padding that ceil mode added; they never count.
+    pub beyond: [u32; 2],
+    /// Multiplier and shift per number of cells.
+    pub divisors: &'a [Divisor],
+    /// Zero point of the input.
+    pub input_zero_point: i32,
+    /// Zero point of the output.
+    pub zero_point: i32,
+    /// Lower clamp.
+    pub lo: i32,
+    /// Upper clamp.
+    pub hi: i32,
+}
+
+impl Average<'_> {
+    /// The divisor of `area` cells; a window without any has none and gives real zero.
+    fn divisor(&self, area: u32) -> (i32, i8) {
+        let found = self.divisors.iter().find(|d| d.area == area);
+        assert!(area == 0 || found.is_some(), "no divisor for {area} cells");
+        found.map_or((0, 0), |d| (d.multiplier, d.shift))
+    }
+}
+
+/// The first output pixel whose area has no divisor, with that area.
+#[must_use]
+pub fn missing_divisor(geometry: &Geometry, average: &Average<'_>) -> Option<(usize, u32)> {
+    (0..geometry.output[0] * geometry.output[1])
+        .map(|pixel| (pixel, area(geometry, average.count_include_pad, average.beyond, pixel)))
+        .find(|(_, area)| *area != 0 && !average.divisors.iter().any(|d| d.area == *area))
+}
+
+/// `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy, lo, hi)` per window. `y`: `[n,oh,ow,c]`.
+///
+/// # Panics
+/// When the slices do not have these sizes, or an area has no divisor.
+pub fn average_pool<X: Element, Y: Element>(geometry: &Geometry, average: &Average<'_>, x: &[X], y: &mut [Y]) {
+    let c = geometry.input[3];
+    assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
+    let out =
+        Requant { multiplier: vec![], shift: vec![], zero_point: average.zero_point, lo: average.lo, hi: average.hi };
+    let row = (geometry.output[1] * c).max(1);
+    y.par_chunks_mut(row).enumerate().for_each_init(Vec::new, |sums: &mut Vec<i64>, (index, y)| {
+        for (column, y) in y.chunks_exact_mut(c).enumerate() {
+            let pixel = index * geometry.output[1] + column;
+            sums.clear();
+            sums.resize(c, 0);
+            let mut count = 0;
+            for start in cells(geometry, pixel) {
+                count += 1;
+                for (sum, x) in sums.iter_mut().zip(&x[start..][..c]) {
+                    *sum += i64::from(x.widen());
+                }
+            }
+            let (multiplier, shift) = average.divisor(area(geometry, average.count_include_pad, average.beyond, pixel));
+            let zero = count * i64::from(average.input_zero_point);
+            for (y, sum) in y.iter_mut().zip(&*sums) {
+                *y = Y::narrow(finish(scale(sum - zero, multiplier, shift), &out));
+            }
+        }
+    });
+}

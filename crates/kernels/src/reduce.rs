@@ -1,0 +1,92 @@
+//! Reductions over axes, and the position of the largest element.
+//!
+//! Source: docs/arithmetic.md, "Reduce".
+
+use tpuflow_ir::{ReduceKind, Requant};
+
+use crate::Element;
+use crate::requant::requantize;
+
+/// The arrangement of a reduction: the kept elements in order, and for each where its terms lie.
+#[derive(Clone, Debug)]
+pub struct Reduction {
+    kept: Vec<usize>,
+    reduced: Vec<usize>,
+}
+
+impl Reduction {
+    /// Over `axes` of `shape`.
+    #[must_use]
+    pub fn new(shape: &[usize], axes: &[u32]) -> Self {
+        let positions = |is_kept: bool| {
+            let mut positions = vec![0];
+            let mut stride: usize = shape.iter().product();
+            for (axis, &extent) in shape.iter().enumerate() {
+                stride /= extent.max(1);
+                if axes.contains(&(axis as u32)) != is_kept {
+                    positions = positions.iter().flat_map(|p| (0..extent).map(move |i| p + i * stride)).collect();
+                }
+            }
+            positions
+        };
+        Self { kept: positions(true), reduced: positions(false) }
+    }
+}
+
+/// `floor(sqrt(value))`.
+///
+/// # Panics
+/// When `value` is negative.
+#[must_use]
+pub fn isqrt(value: i128) -> i64 {
+    value.isqrt() as i64
+}
+
+/// Reduces `x` in the given arrangement; `y` has one element per kept position. `max` and `min` keep codes as they are.
+///
+/// # Panics
+/// When `y` has another length.
+pub fn reduce<X: Element, Y: Element>(
+    reduction: &Reduction,
+    kind: ReduceKind,
+    zero_point: i32,
+    requant: &Requant,
+    x: &[X],
+    y: &mut [Y],
+) {
+    assert_eq!(y.len(), reduction.kept.len(), "one result per kept element");
+    for (y, base) in y.iter_mut().zip(&reduction.kept) {
+        let codes = reduction.reduced.iter().map(|at| x[base + at].widen());
+        let terms = codes.clone().map(|code| i64::from(code - zero_point));
+        let sum = match kind {
+            ReduceKind::Max | ReduceKind::Min => {
+                let best = if kind == ReduceKind::Max { codes.max() } else { codes.min() };
+                *y = Y::narrow(best.unwrap_or(X::MIN.widen()));
+                continue;
+            }
+            ReduceKind::Sum => terms.sum(),
+            ReduceKind::SumAbs => terms.map(i64::abs).sum(),
+            ReduceKind::SumSquare => terms.map(|t| t * t).sum(),
+            ReduceKind::Norm => isqrt(terms.map(|t| i128::from(t * t)).sum::<i128>() << 16),
+        };
+        *y = Y::narrow(requantize(sum, requant, 0));
+    }
+}
+
+/// Index of the largest (smallest) element of each row of `n`; ties go to the first, or the last.
+///
+/// # Panics
+/// When `y` does not have one element per row.
+pub fn arg_max<X: Element>(n: usize, largest: bool, select_last: bool, x: &[X], y: &mut [i32]) {
+    assert_eq!(x.len(), y.len() * n, "one result per row");
+    for (row, y) in x.chunks_exact(n.max(1)).zip(y) {
+        let mut best = 0;
+        for (i, &code) in row.iter().enumerate() {
+            let better = if largest { code > row[best] } else { code < row[best] };
+            if better || (select_last && code == row[best]) {
+                best = i;
+            }
+        }
+        *y = best as i32;
+    }
+}

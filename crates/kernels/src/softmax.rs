@@ -1,0 +1,93 @@
+//! Softmax over rows: base-2 exponentials from one shared table, one exact division per element.
+//!
+//! With `d = max - x` and `c = RNE(log2(e) * S_x * 2^32)`, `d * c` is the exponent in units of `2^-32`:
+//! ```text
+//! d * c = k . iiiiiiii ffffffff ................     e = 2^(30 - d c / 2^32)
+//!         >=32   8 bits   8 bits   ignored             ~ (T2[i] + RNE((T2[i+1] - T2[i]) * f / 2^8)) / 2^k, rounded once more
+//! ```
+//! and `y = clamp(RNE(e * K / (S * 2^N)) + Z)` with `S` the sum of the row's `e`.
+//!
+//! Source: docs/arithmetic.md, "Softmax".
+
+use rayon::prelude::*;
+
+use crate::Element;
+use crate::requant::reference::round_divide;
+use crate::requant::round_shift;
+
+/// `T2[i] = RNE(2^(30 - i/256))`, recomputed in the tests.
+pub const T2: [i32; 257] = include!("softmax_table.in");
+
+/// Scale of a softmax.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax {
+    /// `RNE(log2(e) * S_in * 2^32)`.
+    pub coefficient: u64,
+    /// K.
+    pub multiplier: i32,
+    /// N.
+    pub shift: i8,
+    /// Zero point of the output.
+    pub zero_point: i32,
+    /// Lower clamp.
+    pub lo: i32,
+    /// Upper clamp.
+    pub hi: i32,
+}
+
+impl Softmax {
+    /// `2^30 * exp(-distance * S_in)`, rounded.
+    #[inline]
+    #[must_use]
+    pub fn exponential(&self, distance: u32) -> i64 {
+        // A product beyond 64 bits saturates: its integer part exceeds 31 either way, which gives 0.
+        let u = u64::from(distance).saturating_mul(self.coefficient);
+        let (k, i, f) = (u >> 32, (u >> 24 & 0xFF) as usize, (u >> 16 & 0xFF) as i64);
+        if k >= 31 {
+            return 0;
+        }
+        let first = i64::from(T2[i]);
+        let value = first + round_shift((i64::from(T2[i + 1]) - first) * f, 8);
+        if k == 0 { value } else { round_shift(value, k as u32) }
+    }
+
+    /// Softmax of rows of `n`, spread over threads.
+    ///
+    /// # Panics
+    /// When the slices differ in length or are not whole rows; `mask` may be empty.
+    pub fn rows<X: Element, Y: Element>(&self, n: usize, x: &[X], mask: &[i8], y: &mut [Y]) {
+        assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
+        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).enumerate().for_each(|(index, (y, x))| {
+            let mask = if mask.is_empty() { mask } else { &mask[index * n..][..n] };
+            self.row(x, mask, y);
+        });
+    }
+
+    /// Softmax of one row; `mask` is empty or zero where an element is left out (it gives the zero point).
+    ///
+    /// # Panics
+    /// When the slices differ in length.
+    pub fn row<X: Element, Y: Element>(&self, x: &[X], mask: &[i8], y: &mut [Y]) {
+        assert!(x.len() == y.len() && (mask.is_empty() || mask.len() == x.len()), "one result per operand");
+        let taken = |i: usize| mask.get(i).is_none_or(|&m| m != 0);
+        let zero = Y::narrow(self.zero_point.clamp(self.lo, self.hi));
+        let Some(max) = (0..x.len()).filter(|&i| taken(i)).map(|i| x[i].widen()).max() else {
+            y.fill(zero);
+            return;
+        };
+        let exponential = |i: usize| self.exponential((max - x[i].widen()).cast_unsigned());
+        let sum: i64 = (0..x.len()).filter(|&i| taken(i)).map(exponential).sum();
+        let (up, down) =
+            (u32::from((-self.shift).max(0).cast_unsigned()), u32::from(self.shift.max(0).cast_unsigned()));
+        let denominator = i128::from(sum) << down;
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = if taken(i) {
+                let numerator = i128::from(exponential(i) * i64::from(self.multiplier)) << up;
+                let rounded = round_divide(numerator, denominator) + i128::from(self.zero_point);
+                Y::narrow(rounded.clamp(i128::from(self.lo), i128::from(self.hi)) as i32)
+            } else {
+                zero
+            };
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The elements of one tensor, dense and row-major.
+
+use tpuflow_ir::DType;
+
+/// Elements of one of the four types a tensor may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Activations, weights, masks.
+    I8(Vec<i8>),
+    /// Activations, weights.
+    I16(Vec<i16>),
+    /// Indices, biases, table entries.
+    I32(Vec<i32>),
+    /// Biases of 16-bit layers.
+    I64(Vec<i64>),
+}
+
+impl Values {
+    /// `count` zeros.
+    #[must_use]
+    pub fn zeros(dtype: DType, count: usize) -> Self {
+        match dtype {
+            DType::I8 => Self::I8(vec![0; count]),
+            DType::I16 => Self::I16(vec![0; count]),
+            DType::I32 => Self::I32(vec![0; count]),
+            DType::I64 => Self::I64(vec![0; count]),
+        }
+    }
+
+    /// The elements stored in `bytes`, little-endian; a last incomplete element is ignored.
+    #[must_use]
+    pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Self {
+        match dtype {
+            DType::I8 => Self::I8(bytes.iter().map(|b| b.cast_signed()).collect()),
+            DType::I16 => Self::I16(bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b)).collect()),
+            DType::I32 => Self::I32(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect()),
+            DType::I64 => Self::I64(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
+        }
+    }
+
+    /// The elements as little-endian bytes.
+    #[must_use]
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::I8(v) => v.iter().map(|x| x.cast_unsigned()).collect(),
+            Self::I16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Self::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Self::I64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        }
+    }
+
+    /// Element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::I8(_) => DType::I8,
+            Self::I16(_) => DType::I16,
+            Self::I32(_) => DType::I32,
+            Self::I64(_) => DType::I64,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::I8(v) => v.len(),
+            Self::I16(v) => v.len(),
+            Self::I32(v) => v.len(),
+            Self::I64(v) => v.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        for values in [
+            Values::I8(vec![-128, 0, 127]),
+            Values::I16(vec![-32768, 1, 32767]),
+            Values::I32(vec![i32::MIN, -2, i32::MAX]),
+            Values::I64(vec![i64::MIN, -3, i64::MAX]),
+        ] {
+            assert_eq!(Values::from_le_bytes(values.dtype(), &values.to_le_bytes()), values);
+        }
+    }
+}
