@@ -17,6 +17,7 @@ pub mod program;
 pub mod quant;
 pub mod shape;
 pub mod timing;
+pub mod width;
 
 pub use dtype::DType;
 pub use error::Error;

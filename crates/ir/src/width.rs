@@ -1,0 +1,203 @@
+//! The proof that every value of a graph fits its width: accumulators, clamps, zero points.
+//!
+//! Accumulators are exact: 32 bits where both operands of a linear layer are int8, 48 bits elsewhere. Whether a sum fits is
+//! decided from the actual constants, by the worst input the element types allow:
+//! ```text
+//! |sum (x - Zx)(w - Zw) + b|  <=  max|x - Zx| * sum |w - Zw| + |b|
+//! ```
+//! Products of two activations take the largest magnitude of both types. A layer that may overflow is refused; the
+//! interpreter and every program then compute without checks.
+//!
+//! Source: docs/arithmetic.md, "Widths".
+
+use crate::shape::product;
+use crate::{DType, Epilogue, Graph, Layer, Op, ReduceKind, Requant, Table, Tensor, TensorId};
+
+/// Largest magnitude of a 32-bit accumulator.
+const NARROW: i128 = i32::MAX as i128;
+/// Largest magnitude of a 48-bit accumulator.
+const WIDE: i128 = (1 << 47) - 1;
+
+/// Checks every layer.
+///
+/// # Errors
+/// The first layer with a value that may not fit, and which.
+pub fn prove(graph: &Graph) -> Result<(), (String, String)> {
+    graph.layers.iter().try_for_each(|layer| fits(graph, layer).map_err(|reason| (layer.name.clone(), reason)))
+}
+
+fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
+    let tensor = |id: TensorId| graph.tensor(id);
+    let output = tensor(layer.output);
+    for id in layer.op.operands() {
+        let operand = tensor(id);
+        let (lo, hi) = operand.dtype.range();
+        if !(lo..=hi).contains(&i64::from(operand.zero_point())) {
+            let (zero_point, dtype) = (operand.zero_point(), operand.dtype.name());
+            return Err(format!("zero point {zero_point} of \"{}\" is no {dtype} code", operand.name));
+        }
+    }
+    let leaves = |requant: &Requant| within(output, requant.lo, requant.hi);
+    match &layer.op {
+        Op::Conv { input, weights, bias, epilogue, .. } => {
+            let (x, w) = (tensor(*input), tensor(*weights));
+            let columns = w.shape[0];
+            let rows = product(&w.shape[1..]);
+            let limit = limit(x, w);
+            if w.constant.is_some() {
+                constant_product(x, w, [rows, columns], [1, rows], &tensor(*bias).integers(), limit)?;
+            } else {
+                dynamic_product(x, w, rows, &tensor(*bias).integers(), limit)?;
+            }
+            epilogue_fits(epilogue, output)
+        }
+        Op::MatMul { a, b, bias, epilogue } => {
+            let (a, b) = (tensor(*a), tensor(*b));
+            let [.., k, n] = b.shape[..] else { return Err("operands are no matrices".to_owned()) };
+            let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
+            if b.constant.is_some() && b.shape.len() == 2 {
+                constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
+            } else {
+                dynamic_product(a, b, k, &bias, limit(a, b))?;
+            }
+            epilogue_fits(epilogue, output)
+        }
+        Op::AveragePool { input, window, lo, hi, .. } => {
+            let cells = i128::from(window.kernel[0]) * i128::from(window.kernel[1]);
+            sum_fits(cells * magnitude(tensor(*input)), WIDE)?;
+            within(output, *lo, *hi)
+        }
+        Op::Binary { requant, .. } | Op::Rescale { requant, .. } => leaves(requant),
+        Op::Unary { table, .. } => table_fits(table, output),
+        Op::PRelu { positive, .. } => leaves(positive),
+        Op::Softmax { lo, hi, multiplier, .. } => {
+            if *multiplier < 0 {
+                return Err(format!("multiplier {multiplier} is negative"));
+            }
+            within(output, *lo, *hi)
+        }
+        Op::LayerNorm { input, gamma, beta, epsilon, requant, .. } => {
+            let (n, gamma) = (tensor(*input).shape.last().copied().unwrap_or(1), tensor(*gamma));
+            if gamma.zero_point() != 0 || *epsilon == 0 || n == 0 {
+                return Err("gamma must be symmetric and epsilon at least 1".to_owned());
+            }
+            for (gamma, beta) in gamma.integers().into_iter().zip(tensor(*beta).integers()) {
+                sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
+            }
+            leaves(requant)
+        }
+        Op::Reduce { input, kind, axes, requant } => {
+            let x = tensor(*input);
+            let count: i128 = axes.iter().map(|&axis| x.shape[axis as usize] as i128).product();
+            let term = magnitude(x);
+            match kind {
+                ReduceKind::Max | ReduceKind::Min => return Ok(()),
+                ReduceKind::Sum | ReduceKind::SumAbs => sum_fits(count * term, WIDE)?,
+                ReduceKind::SumSquare => sum_fits(count * term * term, WIDE)?,
+                ReduceKind::Norm => {}
+            }
+            leaves(requant)
+        }
+        Op::Concat { inputs, requants, .. } => {
+            for (&id, requant) in inputs.iter().zip(requants) {
+                match requant {
+                    Some(requant) if matches!(tensor(id).dtype, DType::I8 | DType::I16) => leaves(requant)?,
+                    None if tensor(id).dtype == output.dtype => {}
+                    _ => return Err(format!("operand \"{}\" cannot become {}", tensor(id).name, output.dtype.name())),
+                }
+            }
+            Ok(())
+        }
+        Op::Pad { mode: crate::PadMode::Constant(code), .. } => within_type(output, *code, *code),
+        Op::MaxPool { .. }
+        | Op::ArgMax { .. }
+        | Op::Pad { .. }
+        | Op::Rearrange { .. }
+        | Op::Gather { .. }
+        | Op::Embedding { .. }
+        | Op::ResizeLinear { .. }
+        | Op::InsertZeros { .. }
+        | Op::Select { .. } => Ok(()),
+    }
+}
+
+/// Largest `|x - Z|` the element type allows.
+fn magnitude(tensor: &Tensor) -> i128 {
+    let (lo, hi) = tensor.dtype.range();
+    let zero_point = i128::from(tensor.zero_point());
+    (i128::from(hi) - zero_point).max(zero_point - i128::from(lo))
+}
+
+fn limit(x: &Tensor, w: &Tensor) -> i128 {
+    if x.dtype == DType::I8 && w.dtype == DType::I8 { NARROW } else { WIDE }
+}
+
+fn sum_fits(bound: i128, limit: i128) -> Result<(), String> {
+    if bound <= limit {
+        return Ok(());
+    }
+    let bits = if limit == NARROW { 32 } else { 48 };
+    Err(format!("the accumulator may reach {bound}, more than {bits} bits hold"))
+}
+
+fn constant_product(
+    x: &Tensor,
+    w: &Tensor,
+    [rows, columns]: [usize; 2],
+    strides: [usize; 2],
+    bias: &[i64],
+    limit: i128,
+) -> Result<(), String> {
+    let zero_point = i64::from(w.zero_point());
+    let codes = w.integers();
+    let mut sums = vec![0u64; columns];
+    // Walks the codes in storage order: either the rows of a column or the columns of a row lie side by side.
+    for (at, code) in codes.iter().enumerate() {
+        let column = if strides[0] == 1 { at / rows.max(1) } else { at % columns.max(1) };
+        sums[column] += (code - zero_point).unsigned_abs();
+    }
+    let step = magnitude(x);
+    for (column, sum) in sums.into_iter().enumerate() {
+        let bias = bias.get(column).map_or(0, |b| i128::from(*b).abs());
+        sum_fits(step * i128::from(sum) + bias, limit)?;
+    }
+    Ok(())
+}
+
+fn dynamic_product(a: &Tensor, b: &Tensor, k: usize, bias: &[i64], limit: i128) -> Result<(), String> {
+    let bias = bias.iter().map(|b| i128::from(*b).abs()).max().unwrap_or(0);
+    sum_fits(magnitude(a) * magnitude(b) * k as i128 + bias, limit)
+}
+
+fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), String> {
+    match &epilogue.table {
+        None => within(output, epilogue.requant.lo, epilogue.requant.hi),
+        Some(table) => {
+            let (lo, hi) = (epilogue.requant.lo, epilogue.requant.hi);
+            if lo < -32768 || hi > 32767 {
+                return Err(format!("clamp {lo}..={hi} before a table exceeds int16"));
+            }
+            table_fits(table, output)
+        }
+    }
+}
+
+fn table_fits(table: &Table, output: &Tensor) -> Result<(), String> {
+    within(output, table.lo, table.hi)
+}
+
+/// The clamp is not empty and the output an activation that holds it.
+fn within(output: &Tensor, lo: i32, hi: i32) -> Result<(), String> {
+    if !matches!(output.dtype, DType::I8 | DType::I16) {
+        return Err(format!("output \"{}\" is {}, expected int8 or int16", output.name, output.dtype.name()));
+    }
+    within_type(output, lo, hi)
+}
+
+fn within_type(output: &Tensor, lo: i32, hi: i32) -> Result<(), String> {
+    let (least, most) = output.dtype.range();
+    if lo > hi || i64::from(lo) < least || i64::from(hi) > most {
+        return Err(format!("clamp {lo}..={hi} exceeds {} of \"{}\"", output.dtype.name(), output.name));
+    }
+    Ok(())
+}
