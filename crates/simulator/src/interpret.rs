@@ -1,0 +1,159 @@
+//! The graph interpreter: a [`Graph`] layer by layer with the kernels, the integers every program must reproduce.
+//!
+//! [`Interpreter::new`] proves that every value fits its width ([`tpuflow_ir::width`]) and packs weights once;
+//! [`Interpreter::run`] then only reads, so any number of threads may run it. Tensors are freed after their last reader unless
+//! all are kept. [`interpret`] does both for a single run.
+//!
+//! Source of the arithmetic: `docs/arithmetic.md`.
+
+mod execute;
+mod prepare;
+
+use std::sync::Arc;
+
+use tpuflow_ir::{Graph, Tensor, TensorId};
+use tpuflow_kernels::Values;
+
+use crate::SimError;
+use prepare::Prepared;
+
+/// Which tensors a run returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The graph's outputs.
+    Outputs,
+    /// Inputs and the outputs of all layers.
+    All,
+}
+
+/// Tensors of a finished run.
+#[derive(Clone, Debug)]
+pub struct Tensors {
+    values: Vec<Option<Arc<Values>>>,
+}
+
+impl Tensors {
+    /// The elements of a tensor, `None` if it was not kept.
+    #[must_use]
+    pub fn get(&self, id: TensorId) -> Option<&Values> {
+        self.values.get(id.index())?.as_deref()
+    }
+
+    /// Every kept tensor, in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (TensorId, &Values)> {
+        self.values.iter().enumerate().filter_map(|(i, v)| Some((TensorId::new(i), v.as_deref()?)))
+    }
+}
+
+/// A graph made ready to run many times.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    graph: Arc<Graph>,
+    layers: Vec<Prepared>,
+    /// Constants that kernels read as ordinary operands.
+    constants: Vec<Option<Arc<Values>>>,
+    /// Per layer, the tensors no later layer reads and no output shows.
+    last_read: Vec<Vec<TensorId>>,
+}
+
+impl Interpreter {
+    /// Checks that every value of `graph` fits its width and packs its weights.
+    ///
+    /// # Errors
+    /// [`SimError::Layer`] naming the layer whose accumulator may overflow or whose parameters do not fit.
+    pub fn new(graph: Arc<Graph>) -> Result<Self, SimError> {
+        tpuflow_ir::width::prove(&graph).map_err(|(layer, reason)| SimError::Layer { layer, reason })?;
+        let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<_, _>>()?;
+        let mut constants: Vec<Option<Arc<Values>>> = vec![None; graph.tensors.len()];
+        let read = graph.layers.iter().zip(&layers).flat_map(|(layer, prepared)| prepare::reads(layer, prepared));
+        for id in read.chain(graph.outputs.iter().copied()) {
+            if let Tensor { constant: Some(bytes), dtype, .. } = graph.tensor(id)
+                && constants[id.index()].is_none()
+            {
+                constants[id.index()] = Some(Arc::new(Values::from_le_bytes(*dtype, bytes)));
+            }
+        }
+        let last_read = last_reads(&graph);
+        Ok(Self { graph, layers, constants, last_read })
+    }
+
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
+    }
+
+    /// Runs the graph on `inputs`, one per graph input in order.
+    ///
+    /// # Errors
+    /// [`SimError`] for inputs of another number, size or type, and for indices outside a table.
+    pub fn run(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
+        let graph = &*self.graph;
+        if inputs.len() != graph.inputs.len() {
+            return Err(SimError::InputCount {
+                graph: graph.name.clone(),
+                given: inputs.len(),
+                expected: graph.inputs.len(),
+            });
+        }
+        let mut values = self.constants.clone();
+        for (&id, input) in graph.inputs.iter().zip(inputs) {
+            let tensor = graph.tensor(id);
+            if input.len() != tensor.elements() || input.dtype() != tensor.dtype {
+                return Err(SimError::Input {
+                    name: tensor.name.clone(),
+                    given: input.len(),
+                    given_type: input.dtype().name(),
+                    expected: tensor.elements(),
+                    expected_type: tensor.dtype.name(),
+                });
+            }
+            values[id.index()] = Some(Arc::new(input));
+        }
+        for ((layer, prepared), dead) in graph.layers.iter().zip(&self.layers).zip(&self.last_read) {
+            let output = execute::execute(graph, layer, prepared, &values)
+                .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
+            values[layer.output.index()] = Some(Arc::new(output));
+            if keep == Keep::Outputs {
+                for id in dead {
+                    values[id.index()] = None;
+                }
+            }
+        }
+        for (i, value) in values.iter_mut().enumerate() {
+            let id = TensorId::new(i);
+            let kept = graph.outputs.contains(&id) || (keep == Keep::All && graph.tensors[i].constant.is_none());
+            if !kept {
+                *value = None;
+            }
+        }
+        Ok(Tensors { values })
+    }
+}
+
+/// Runs a graph once. See [`Interpreter`].
+///
+/// # Errors
+/// Those of [`Interpreter::new`] and [`Interpreter::run`].
+pub fn interpret(graph: &Graph, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
+    Interpreter::new(Arc::new(graph.clone()))?.run(inputs, keep)
+}
+
+/// Per layer, the activations it is the last to touch.
+fn last_reads(graph: &Graph) -> Vec<Vec<TensorId>> {
+    let mut last: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+    for (i, layer) in graph.layers.iter().enumerate() {
+        for id in graph.activations(layer).chain([layer.output]) {
+            last[id.index()] = Some(i);
+        }
+    }
+    let mut dead = vec![Vec::new(); graph.layers.len()];
+    for (i, layer) in last.into_iter().enumerate() {
+        if let Some(layer) = layer
+            && !graph.outputs.contains(&TensorId::new(i))
+        {
+            dead[layer].push(TensorId::new(i));
+        }
+    }
+    dead
+}

@@ -1,0 +1,258 @@
+//! One layer: picks the kernel's element types and calls it.
+
+use std::sync::Arc;
+
+use tpuflow_ir::{DType, Graph, Layer, Op, PadMode, Tensor, TensorId};
+use tpuflow_kernels::elementwise::{self, Binary, PRelu};
+use tpuflow_kernels::linear::{Linear, Matrix};
+use tpuflow_kernels::pool::{self, Average};
+use tpuflow_kernels::softmax::Softmax;
+use tpuflow_kernels::table::{self, Lookup};
+use tpuflow_kernels::{Element, Values, conv, linear, movement, reduce, resize};
+
+use super::prepare::{Prepared, image};
+
+/// Evaluates the body with the slice of an int8 or int16 tensor.
+macro_rules! codes {
+    ($values:expr, $slice:ident => $body:expr) => {
+        match $values {
+            Values::I8($slice) => $body,
+            Values::I16($slice) => $body,
+            other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
+        }
+    };
+}
+
+/// Evaluates the body with the slices of two tensors of the same type.
+macro_rules! same {
+    ($x:expr, $y:expr, ($xs:ident, $ys:ident) => $body:expr) => {
+        match ($x, $y) {
+            (Values::I8($xs), Values::I8($ys)) => $body,
+            (Values::I16($xs), Values::I16($ys)) => $body,
+            (Values::I32($xs), Values::I32($ys)) => $body,
+            (Values::I64($xs), Values::I64($ys)) => $body,
+            (x, y) => unreachable!("the shape rule does not admit {} to {}", x.dtype().name(), y.dtype().name()),
+        }
+    };
+}
+
+/// Evaluates the body with the slices of two int8 or two int16 tensors.
+macro_rules! same_codes {
+    ($x:expr, $y:expr, ($xs:ident, $ys:ident) => $body:expr) => {
+        match ($x, $y) {
+            (Values::I8($xs), Values::I8($ys)) => $body,
+            (Values::I16($xs), Values::I16($ys)) => $body,
+            (x, y) => unreachable!("the shape rule does not admit {} to {}", x.dtype().name(), y.dtype().name()),
+        }
+    };
+}
+
+/// Computes a layer from the tensors it reads.
+///
+/// # Errors
+/// The reason, when an index lies outside its table.
+pub(super) fn execute(
+    graph: &Graph,
+    layer: &Layer,
+    prepared: &Prepared,
+    tensors: &[Option<Arc<Values>>],
+) -> Result<Values, String> {
+    let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
+    let tensor = |id: TensorId| -> &Tensor { graph.tensor(id) };
+    let zero = |id: TensorId| tensor(id).zero_point();
+    let output = graph.tensor(layer.output);
+    let mut y = Values::zeros(output.dtype, output.elements());
+    if y.is_empty() {
+        return Ok(y);
+    }
+    match (&layer.op, prepared) {
+        (Op::Conv { input, .. }, Prepared::Conv { geometry, groups }) => {
+            codes!(value(*input), x => codes!(&mut y, y => conv::conv(geometry, x, groups, narrow(zero(*input)), y)));
+        }
+        (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
+            codes!(value(*a), a => codes!(&mut y, y => linear::multiply(linear, a, y)));
+        }
+        (Op::MatMul { a, b, .. }, Prepared::Dynamic { bias, epilogue }) => {
+            let products = Products { a: tensor(*a), b: tensor(*b), bias, epilogue };
+            codes!(value(*a), xs => codes!(&mut y, y => products.run(xs, value(*b), y)));
+        }
+        (Op::MaxPool { input, .. }, Prepared::Pool(geometry)) => {
+            same_codes!(value(*input), &mut y, (x, y) => pool::max_pool(geometry, x, y));
+        }
+        (
+            Op::AveragePool { input, count_include_pad, beyond, divisors, zero_point, lo, hi, .. },
+            Prepared::Pool(geometry),
+        ) => {
+            let average = Average {
+                count_include_pad: *count_include_pad,
+                beyond: *beyond,
+                divisors,
+                input_zero_point: zero(*input),
+                zero_point: *zero_point,
+                lo: *lo,
+                hi: *hi,
+            };
+            codes!(value(*input), x => codes!(&mut y, y => pool::average_pool(geometry, &average, x, y)));
+        }
+        (Op::Binary { kind, a, b, ka, kb, requant }, Prepared::Binary(broadcast)) => {
+            let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
+            codes!(value(*a), a => codes!(value(*b), b => codes!(&mut y, y => {
+                elementwise::binary(&function, broadcast, a, b, y);
+            })));
+        }
+        (Op::Unary { input, table }, Prepared::Table(entries)) => {
+            let lookup = Lookup::new(entries, tensor(*input).dtype.bits(), table.lo, table.hi);
+            codes!(value(*input), x => codes!(&mut y, y => table::lookup(&lookup, x, y)));
+        }
+        (Op::Rescale { input, requant }, _) => {
+            let zero = zero(*input);
+            codes!(value(*input), x => codes!(&mut y, y => elementwise::rescale(zero, requant, x, y)));
+        }
+        (Op::PRelu { input, positive, negative_multiplier, negative_shift }, _) => {
+            let function = PRelu { zero_point: zero(*input), positive, negative_multiplier, negative_shift };
+            codes!(value(*input), x => codes!(&mut y, y => elementwise::p_relu(&function, x, y)));
+        }
+        (Op::Softmax { input, coefficient, multiplier, shift, zero_point, lo, hi, .. }, Prepared::Mask(mask)) => {
+            let function = Softmax {
+                coefficient: *coefficient,
+                multiplier: *multiplier,
+                shift: *shift,
+                zero_point: *zero_point,
+                lo: *lo,
+                hi: *hi,
+            };
+            let n = last(tensor(*input));
+            codes!(value(*input), x => codes!(&mut y, y => function.rows(n, x, mask, y)));
+        }
+        (Op::LayerNorm { .. }, Prepared::Norm(norm)) => {
+            let input = layer.op.operands()[0];
+            codes!(value(input), x => codes!(&mut y, y => norm.rows(x, y)));
+        }
+        (Op::Reduce { input, kind, requant, .. }, Prepared::Reduce(reduction)) => {
+            let zero = zero(*input);
+            codes!(value(*input), x => codes!(&mut y, y => {
+                reduce::reduce(reduction, *kind, zero, requant, x, y);
+            }));
+        }
+        (Op::ArgMax { input, largest, select_last }, _) => {
+            let n = last(tensor(*input));
+            if let Values::I32(y) = &mut y {
+                codes!(value(*input), x => reduce::arg_max(n, *largest, *select_last, x, y));
+            }
+        }
+        (Op::Concat { inputs, axis, requants }, _) => {
+            let inner = |t: &Tensor| t.shape[*axis as usize..].iter().product::<usize>();
+            let total = inner(output);
+            let mut start = 0;
+            for (&id, requant) in inputs.iter().zip(requants) {
+                let width = inner(tensor(id));
+                match requant {
+                    None => same!(value(id), &mut y, (x, y) => {
+                        movement::place(width, total, start, x, y, |code| code);
+                    }),
+                    Some(requant) => codes!(value(id), x => codes!(&mut y, y => {
+                        let zero = i64::from(zero(id));
+                        movement::place(width, total, start, x, y, |code| {
+                            narrow(tpuflow_kernels::requant::requantize(i64::from(code.widen()) - zero, requant, 0))
+                        });
+                    })),
+                }
+                start += width;
+            }
+        }
+        (Op::Pad { input, before, after, mode }, _) => {
+            let shape = &tensor(*input).shape;
+            let constant = if let PadMode::Constant(code) = mode { *code } else { 0 };
+            match (value(*input), &mut y) {
+                (Values::I8(x), Values::I8(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
+                (Values::I16(x), Values::I16(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
+                (Values::I32(x), Values::I32(y)) => movement::pad(shape, before, after, *mode, constant, x, y),
+                (Values::I64(x), Values::I64(y)) => movement::pad(shape, before, after, *mode, constant.into(), x, y),
+                (x, y) => unreachable!("{} padded to {}", x.dtype().name(), y.dtype().name()),
+            }
+        }
+        (Op::Rearrange { input, dims, strides, offset }, _) => {
+            same!(value(*input), &mut y, (x, y) => movement::rearrange(dims, strides, *offset, x, y));
+        }
+        (Op::Gather { input, axis, indices }, _) => {
+            let shape = &tensor(*input).shape[*axis as usize..];
+            let (extent, inner) = (shape[0], shape[1..].iter().product());
+            same!(value(*input), &mut y, (x, y) => movement::gather(extent, inner, indices, x, y));
+        }
+        (Op::Embedding { table, indices }, _) => {
+            let Values::I32(at) = value(*indices) else { unreachable!("indices are int32") };
+            let [rows, d] = [tensor(*table).shape[0], tensor(*table).shape[1]];
+            let outside = same!(value(*table), &mut y, (t, y) => movement::embedding(d, t, at, y));
+            if let Some(index) = outside {
+                return Err(format!("index {index} is outside the {rows} rows of \"{}\"", tensor(*table).name));
+            }
+        }
+        (Op::ResizeLinear { input, rows, columns }, _) => {
+            let shape = image(tensor(*input));
+            same_codes!(value(*input), &mut y, (x, y) => resize::resize_linear(shape, rows, columns, x, y));
+        }
+        (Op::InsertZeros { input, stride }, _) => {
+            let (shape, zero) = (image(tensor(*input)), zero(*input));
+            match (value(*input), &mut y) {
+                (Values::I8(x), Values::I8(y)) => movement::insert_zeros(shape, *stride, narrow(zero), x, y),
+                (Values::I16(x), Values::I16(y)) => movement::insert_zeros(shape, *stride, narrow(zero), x, y),
+                (Values::I32(x), Values::I32(y)) => movement::insert_zeros(shape, *stride, zero, x, y),
+                (Values::I64(x), Values::I64(y)) => movement::insert_zeros(shape, *stride, zero.into(), x, y),
+                (x, y) => unreachable!("{} spread to {}", x.dtype().name(), y.dtype().name()),
+            }
+        }
+        (Op::Select { condition, a, b }, Prepared::Select([by_condition, by_a, by_b])) => {
+            let Values::I8(condition) = value(*condition) else { unreachable!("conditions are int8") };
+            let everywhere = vec![(); output.elements()];
+            let mut taken = vec![0i8; output.elements()];
+            by_condition.apply(condition, &everywhere, &mut taken, |c, ()| c);
+            same!(value(*b), &mut y, (b, y) => by_b.apply(b, &everywhere, y, |b, ()| b));
+            same!(value(*a), &mut y, (a, y) => {
+                let other = y.clone();
+                let chosen: Vec<_> = taken.iter().zip(other).collect();
+                by_a.apply(a, &chosen, y, |a, (&taken, b)| if taken != 0 { a } else { b });
+            });
+        }
+        (op, _) => unreachable!("{} was prepared as another operator", op.name()),
+    }
+    Ok(y)
+}
+
+/// A code that is known to be in range.
+fn narrow<E: Element>(code: i32) -> E {
+    E::narrow(code)
+}
+
+/// Extent of the last axis; rows of nothing have one element.
+fn last(tensor: &Tensor) -> usize {
+    tensor.shape.last().copied().unwrap_or(1)
+}
+
+/// Products of two activations, `[.., m, k]` by `[.., k, n]`.
+struct Products<'a> {
+    a: &'a Tensor,
+    b: &'a Tensor,
+    bias: &'a [i64],
+    epilogue: &'a linear::Epilogue,
+}
+
+impl Products<'_> {
+    fn run<X: Element, Y: Element>(&self, a: &[X], b: &Values, y: &mut [Y]) {
+        let [.., k, n] = self.b.shape[..] else { unreachable!("the shape rule admits only matrices") };
+        let m = self.a.shape[self.a.shape.len() - 2];
+        let matrices = b.len() / (k * n).max(1);
+        let rows = if matrices <= 1 { y.len() / n } else { m };
+        for (index, y) in y.chunks_exact_mut(rows * n).enumerate() {
+            let matrix = Matrix {
+                codes: b,
+                start: index * k * n,
+                shape: [k, n],
+                strides: [n, 1],
+                zero_point: self.b.zero_point(),
+            };
+            let wide = self.a.dtype == DType::I16;
+            let linear = Linear::new(&matrix, wide, self.a.zero_point(), self.bias, self.epilogue.clone());
+            linear::multiply(&linear, &a[index * rows * k..][..rows * k], y);
+        }
+    }
+}
