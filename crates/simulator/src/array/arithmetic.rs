@@ -142,7 +142,8 @@ impl Datapath for ByteMac {
 
     #[inline(always)]
     fn add(self, sum: i32, product: i32) -> i32 {
-        sum + product
+        // Cannot wrap in an array of at most 2^14 rows; a check would only keep the loop from being vectorised.
+        sum.wrapping_add(product)
     }
 }
 

@@ -18,6 +18,13 @@ struct Control {
     slot: Slot,
 }
 
+impl Control {
+    /// The bits a PE obeys; `slot` only rides along.
+    fn commands(self) -> (bool, bool, u8) {
+        (self.second, self.load, self.phase)
+    }
+}
+
 /// What is offered at the edge in one cycle, and the latch behind the edge.
 #[derive(Clone)]
 struct Port<D: Datapath> {
@@ -65,25 +72,35 @@ impl<D: Datapath> PeRow<D> {
     }
 
     /// One cycle. `chain`, `sum`, `control` are the registers above, as the last cycle left them.
-    #[inline]
+    ///
+    /// Goes by runs of PEs under equal control, so that the inner loop has no decision to make.
     fn step(&mut self, datapath: D, activation: D::Word, chain: &[D::Word], sum: &[D::Sum], control: &[Control]) {
         let columns = self.activation.len();
         self.activation.copy_within(..columns - 1, 1);
         self.activation[0] = activation;
         self.control.copy_from_slice(control);
-        let (first, second) = (&mut self.first[..columns], &mut self.second[..columns]);
-        let (own_chain, product, own_sum) =
-            (&mut self.chain[..columns], &mut self.product[..columns], &mut self.sum[..columns]);
-        let (activation, control) = (&self.activation[..columns], &self.control[..columns]);
-        let (chain, sum) = (&chain[..columns], &sum[..columns]);
-        for c in 0..columns {
-            let Control { second: flipped, load, phase, .. } = control[c];
-            let (weight, loading) = if flipped { (second[c], first[c]) } else { (first[c], second[c]) };
-            product[c] = datapath.multiply(product[c], activation[c], weight, phase);
-            own_sum[c] = if phase + 1 == datapath.phases() { datapath.add(sum[c], product[c]) } else { sum[c] };
-            own_chain[c] = if load { loading } else { own_chain[c] };
-            first[c] = if load && flipped { chain[c] } else { first[c] };
-            second[c] = if load && !flipped { chain[c] } else { second[c] };
+        let mut start = 0;
+        for run in control.chunk_by(|a, b| a.commands() == b.commands()) {
+            let run_of = start..start + run.len();
+            start = run_of.end;
+            let Control { second, load, phase, .. } = run[0];
+            let (computing, loading) =
+                if second { (&self.second, &mut self.first) } else { (&self.first, &mut self.second) };
+
+            let operands = self.activation[run_of.clone()].iter().zip(&computing[run_of.clone()]);
+            for (product, (activation, weight)) in self.product[run_of.clone()].iter_mut().zip(operands) {
+                *product = datapath.multiply(*product, *activation, *weight, phase);
+            }
+            if phase + 1 == datapath.phases() {
+                let terms = sum[run_of.clone()].iter().zip(&self.product[run_of.clone()]);
+                for (own, (above, product)) in self.sum[run_of.clone()].iter_mut().zip(terms) {
+                    *own = datapath.add(*above, *product);
+                }
+            }
+            if load {
+                self.chain[run_of.clone()].copy_from_slice(&loading[run_of.clone()]);
+                loading[run_of.clone()].copy_from_slice(&chain[run_of]);
+            }
         }
     }
 }
