@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tpuflow_simulator::array::folds::{self, Stationary};
 use tpuflow_simulator::array::{
-    ArrayError, ArraySpec, Dataflow, Extent, Float, Integer, Outcome, Precision, Tile, closed, registers,
+    ArrayError, ArraySpec, Dataflow, Extent, Float, Integer, Outcome, Passes, Precision, Tile, closed, registers,
 };
 
 /// Owned operands of one tile.
@@ -149,7 +149,7 @@ fn resnet50_in_serial_folds_and_double_buffered() {
     // The array's own law, less the two edge registers and the count of the first cycle, which folds leave out.
     let streamed = |&(m, n, k): &(u64, u64, u64)| {
         let count = folds::folds(&spec, Stationary::Weights, (m, n, k)) as usize;
-        closed::cycles(&spec, Integer::I8, vec![Extent { m: m as usize, k: 128 }; count]) - 3
+        closed::cycles(&spec, Passes::Streams(1), vec![Extent { m: m as usize, k: 128 }; count]) - 3
     };
     assert_eq!(layers.iter().map(streamed).sum::<u64>(), 420_916);
 }
@@ -306,14 +306,14 @@ fn sums<T: Copy, S: Copy + Default>(case: &Case<T>, add: impl Fn(S, T, T) -> S) 
 }
 
 /// The timing laws written out: total cycles of a list of tiles.
-fn law(spec: &ArraySpec, passes: usize, float: bool, extents: &[Extent]) -> u64 {
-    let (rows, columns) = (spec.rows, spec.columns);
+fn law(spec: &ArraySpec, precision: Passes, extents: &[Extent]) -> u64 {
+    let (rows, columns, passes) = (spec.rows, spec.columns, precision.count() as usize);
     let total: usize = match spec.dataflow {
         Dataflow::DoubleBuffered => {
             rows + passes * extents.iter().map(|e| e.m.max(rows)).sum::<usize>() + rows + columns + 1
         }
         Dataflow::SingleBuffered { pipeline: p } => {
-            let (streams, phases) = if float { (1, passes) } else { (passes, 1) };
+            let (streams, phases) = if let Passes::Phases(_) = precision { (1, passes) } else { (passes, 1) };
             let tile = |m: usize| rows + (rows - 1) * (p + 1) + p + 2 + (m - 1) + (columns - 1);
             extents.iter().map(|e| streams * tile(phases * e.m)).sum()
         }
@@ -356,8 +356,7 @@ where
                             k: o.weights.len() / case.spec.columns,
                         })
                         .collect();
-                    let float = std::mem::size_of::<P::Sum>() == 4;
-                    prop_assert_eq!(cycles, law(&case.spec, precision.passes() as usize, float, &extents));
+                    prop_assert_eq!(cycles, law(&case.spec, precision.passes(), &extents));
                     ran.set(ran.get() + 1);
                 }
                 Err(error) => prop_assert!(matches!(error, ArrayError::Turnaround { .. }), "{}", error),

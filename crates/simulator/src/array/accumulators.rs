@@ -1,6 +1,6 @@
 //! The memory below a weight-stationary array: adds passes and blocks of K, or hands float sums back.
 
-use super::arithmetic::{Datapath, Precision};
+use super::arithmetic::{Datapath, Passes, Precision};
 use super::{ArrayError, Outcome, Plan, TileTiming};
 
 /// Sum register content of a precision's weight-stationary PE.
@@ -13,6 +13,10 @@ pub(super) struct Accumulators<'p, 'a, P: Precision> {
     columns: usize,
     blocks: Vec<Vec<P::Sum>>,
     timings: Vec<TileTiming>,
+    /// Times each tile comes through.
+    streams: usize,
+    /// Sums start from the accumulators at the top of the array instead of being added below it.
+    hands_on: bool,
     tile: usize,
     stream: usize,
     row: usize,
@@ -25,6 +29,8 @@ impl<'p, 'a, P: Precision> Accumulators<'p, 'a, P> {
             columns,
             blocks: plan.zeros(columns),
             timings: vec![TileTiming::default(); plan.steps.len()],
+            streams: plan.precision.passes().streams() as usize,
+            hands_on: matches!(plan.precision.passes(), Passes::Phases(_)),
             tile: 0,
             stream: 0,
             row: 0,
@@ -37,7 +43,7 @@ impl<'p, 'a, P: Precision> Accumulators<'p, 'a, P> {
     /// [`ArrayError::Turnaround`] if they depend on a row that is still in the array.
     pub(super) fn start(&self, tile: usize, row: usize, sums: &mut [ArraySum<P>]) -> Result<(), ArrayError> {
         let step = &self.plan.steps[tile];
-        if step.tile.accumulate && self.plan.precision.hands_sums_on() && (self.tile, self.row) <= (tile - 1, row) {
+        if step.tile.accumulate && self.hands_on && (self.tile, self.row) <= (tile - 1, row) {
             return Err(ArrayError::Turnaround { tile, row });
         }
         let entry = &self.blocks[step.block][row * self.columns..][..self.columns];
@@ -55,7 +61,7 @@ impl<'p, 'a, P: Precision> Accumulators<'p, 'a, P> {
         let precision = self.plan.precision;
         let (tile, row) = (self.tile, self.row);
         let step = &self.plan.steps[tile];
-        let last_pass = self.stream + 1 == precision.streams();
+        let last_pass = self.stream + 1 == self.streams;
         let entry = &mut self.blocks[step.block][row * self.columns..][..self.columns];
         for (column, (accumulator, sum)) in entry.iter_mut().zip(sums).enumerate() {
             *accumulator = precision.collect(*accumulator, *sum, self.stream);
@@ -71,7 +77,7 @@ impl<'p, 'a, P: Precision> Accumulators<'p, 'a, P> {
             self.timings[tile].last_row = cycle;
             (self.row, self.stream) = (0, self.stream + 1);
         }
-        if self.stream == precision.streams() {
+        if self.stream == self.streams {
             (self.stream, self.tile) = (0, self.tile + 1);
         }
         Ok(())

@@ -13,7 +13,9 @@
 //! **Floats.** The significand (11, 8 or 24 bits of f16, bf16, f32) is cut into as many unsigned bytes
 //! as the format's storage has; the PE gathers their products one per cycle, exactly, then rounds the
 //! product once to f32 (half to even, subnormals kept) and adds it to the f32 sum from above, rounding
-//! again. Never a fused multiply-add. NaN is always 0x7FC00000.
+//! again. Never a fused multiply-add. NaN is always 0x7FC00000. Zeros that pad a tile change no bit
+//! where the other operand is finite: they add ±0 to a running sum that begins at +0, and such a sum is
+//! never -0.
 
 use std::fmt::Debug;
 
@@ -46,6 +48,35 @@ pub enum Float {
     F32,
 }
 
+/// How the byte products of an operand pair are spread over the weight-stationary arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passes {
+    /// Integers: the whole tile is streamed so many times, one pair of bytes each.
+    Streams(u64),
+    /// Floats: the tile is streamed once, every slot lasts so many cycles.
+    Phases(u64),
+}
+
+impl Passes {
+    /// Byte products per product: what the slots of a tile are multiplied by.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.streams() * self.phases()
+    }
+
+    /// Times a tile is streamed.
+    #[must_use]
+    pub fn streams(self) -> u64 {
+        if let Self::Streams(count) = self { count } else { 1 }
+    }
+
+    /// Cycles a slot lasts.
+    #[must_use]
+    pub fn phases(self) -> u64 {
+        if let Self::Phases(count) = self { count } else { 1 }
+    }
+}
+
 /// The arithmetic inside a PE, as its registers see it. One instance serves all PEs.
 pub trait Datapath: Copy {
     /// Content of an activation or weight register.
@@ -76,6 +107,8 @@ pub trait Precision: Copy + Debug {
 
     /// Bytes of an activation and of a weight.
     fn bytes(self) -> (usize, usize);
+    /// How often bytes meet, and when.
+    fn passes(self) -> Passes;
     /// Whether the value is one of an activation of this format (zero point subtracted).
     fn accepts_activation(self, value: Self::Operand) -> bool;
     /// Whether the value is one of a weight of this format (zero point subtracted).
@@ -89,24 +122,14 @@ pub trait Precision: Copy + Debug {
     fn streaming(self) -> Self::Streaming;
     /// PE of the output-stationary array.
     fn whole(self) -> Self::Whole;
-    /// Times a weight-stationary tile is streamed; each has its `activation_slice` and `weight_slice`.
-    fn streams(self) -> usize;
     /// What the activation register holds in a stream.
     fn activation_word(self, value: Self::Operand, stream: usize) -> <Self::Streaming as Datapath>::Word;
     /// What the weight register holds in a stream.
     fn weight_word(self, value: Self::Operand, stream: usize) -> <Self::Streaming as Datapath>::Word;
-    /// Whether the array's sums start from the accumulator (else from zero).
-    fn hands_sums_on(self) -> bool;
     /// The sum entering the top of a column, given the accumulator it will end in.
     fn start(self, accumulator: Self::Sum) -> <Self::Streaming as Datapath>::Sum;
     /// The accumulator after a column's sum of one stream has arrived.
     fn collect(self, accumulator: Self::Sum, sum: <Self::Streaming as Datapath>::Sum, stream: usize) -> Self::Sum;
-
-    /// Byte products per product.
-    fn passes(self) -> u64 {
-        let (activation, weight) = self.bytes();
-        (activation * weight) as u64
-    }
 }
 
 /// Which bytes (activation, weight) meet in pass `pass`, activation bytes running faster.
@@ -190,6 +213,11 @@ impl Precision for Integer {
         }
     }
 
+    fn passes(self) -> Passes {
+        let (activation, weight) = self.bytes();
+        Passes::Streams((activation * weight) as u64)
+    }
+
     fn accepts_activation(self, value: i32) -> bool {
         value.unsigned_abs() < 1 << (8 * self.bytes().0)
     }
@@ -216,20 +244,12 @@ impl Precision for Integer {
         WholeMac { bytes: self.bytes() }
     }
 
-    fn streams(self) -> usize {
-        self.bytes().0 * self.bytes().1
-    }
-
     fn activation_word(self, value: i32, stream: usize) -> i16 {
         slice(value, byte_pair(self.bytes(), stream).0, self.bytes().0)
     }
 
     fn weight_word(self, value: i32, stream: usize) -> i16 {
         slice(value, byte_pair(self.bytes(), stream).1, self.bytes().1)
-    }
-
-    fn hands_sums_on(self) -> bool {
-        false
     }
 
     fn start(self, _: i64) -> i32 {
@@ -348,6 +368,10 @@ impl Precision for Float {
         (bytes, bytes)
     }
 
+    fn passes(self) -> Passes {
+        Passes::Phases(u64::from(self.mac_path().phases()))
+    }
+
     fn accepts_activation(self, value: f32) -> bool {
         self.holds(value)
     }
@@ -374,20 +398,12 @@ impl Precision for Float {
         self.mac_path()
     }
 
-    fn streams(self) -> usize {
-        1
-    }
-
     fn activation_word(self, value: f32, _: usize) -> f32 {
         value
     }
 
     fn weight_word(self, value: f32, _: usize) -> f32 {
         value
-    }
-
-    fn hands_sums_on(self) -> bool {
-        true
     }
 
     fn start(self, accumulator: f32) -> f32 {
@@ -417,8 +433,9 @@ mod tests {
 
     #[test]
     fn passes_are_the_products_of_bytes() {
-        assert_eq!([Integer::I8, Integer::I16I8, Integer::I8I16, Integer::I16].map(Precision::passes), [1, 2, 2, 4]);
-        assert_eq!([Float::F16, Float::Bf16, Float::F32].map(Precision::passes), [4, 4, 16]);
+        let integers = [Integer::I8, Integer::I16I8, Integer::I8I16, Integer::I16];
+        assert_eq!(integers.map(Precision::passes), [1, 2, 2, 4].map(Passes::Streams));
+        assert_eq!([Float::F16, Float::Bf16, Float::F32].map(Precision::passes), [4, 4, 16].map(Passes::Phases));
     }
 
     #[test]

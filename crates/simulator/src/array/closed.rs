@@ -1,6 +1,6 @@
 //! The same values and cycles without registers: a plain matrix product and the timing laws.
 
-use super::arithmetic::Precision;
+use super::arithmetic::{Passes, Precision};
 use super::{ArrayError, ArraySpec, Dataflow, Extent, Outcome, Plan, Tile, TileTiming};
 
 /// [`super::registers::run`] in closed form: equal in values, cycles and errors.
@@ -15,7 +15,7 @@ pub fn run<P: Precision>(
     let plan = Plan::new(spec, precision, tiles)?;
     let extents = || plan.steps.iter().map(|step| step.extent);
     for (tile, step) in plan.steps.iter().enumerate() {
-        if step.tile.accumulate && early(spec, precision, step.extent.m) {
+        if step.tile.accumulate && early(spec, precision.passes(), step.extent.m) {
             return Err(ArrayError::Turnaround { tile, row: 0 });
         }
     }
@@ -29,8 +29,8 @@ pub fn run<P: Precision>(
     }
     Ok(Outcome {
         outputs,
-        cycles: cycles(spec, precision, extents()),
-        tiles: timings(spec, precision, extents()).collect(),
+        cycles: cycles(spec, precision.passes(), extents()),
+        tiles: timings(spec, precision.passes(), extents()).collect(),
     })
 }
 
@@ -52,29 +52,31 @@ fn matmul<P: Precision>(precision: P, extent: Extent, tile: &Tile<'_, P::Operand
 /// are `R + C + 1` cycles under way and one more in the accumulators.
 ///
 /// Always false for integers and for the other dataflows; never true for a square array.
-pub fn early<P: Precision>(spec: &ArraySpec, precision: P, m: usize) -> bool {
+#[must_use]
+pub fn early(spec: &ArraySpec, passes: Passes, m: usize) -> bool {
     spec.dataflow == Dataflow::DoubleBuffered
-        && precision.hands_sums_on()
-        && slots(spec, precision, m) < spec.latency() + 1
+        && matches!(passes, Passes::Phases(_))
+        && slots(spec, passes, m) < spec.latency() + 1
 }
 
 /// Cycles from the first operand to the last output slot, both counted; 0 without tiles.
-pub fn cycles<P: Precision>(spec: &ArraySpec, precision: P, tiles: impl IntoIterator<Item = Extent>) -> u64 {
-    match timings(spec, precision, tiles).last() {
+#[must_use]
+pub fn cycles(spec: &ArraySpec, passes: Passes, tiles: impl IntoIterator<Item = Extent>) -> u64 {
+    match timings(spec, passes, tiles).last() {
         None => 0,
         Some(last) => last.end + if spec.dataflow == Dataflow::DoubleBuffered { spec.latency() } else { 0 },
     }
 }
 
 /// The timing of each of the tiles, run one after the other from an empty array.
-pub fn timings<P: Precision>(
+pub fn timings(
     spec: &ArraySpec,
-    precision: P,
+    passes: Passes,
     tiles: impl IntoIterator<Item = Extent>,
 ) -> impl Iterator<Item = TileTiming> {
     let mut at = first(spec);
     tiles.into_iter().map(move |extent| {
-        let timing = timing(spec, precision, extent, at);
+        let timing = timing(spec, passes, extent, at);
         at = timing.end;
         timing
     })
@@ -87,20 +89,21 @@ pub fn first(spec: &ArraySpec) -> u64 {
 }
 
 /// Cycles the feeder spends on a double-buffered tile of `m` rows: `passes * max(m, R)`.
-pub fn slots<P: Precision>(spec: &ArraySpec, precision: P, m: usize) -> u64 {
-    precision.passes() * m.max(spec.rows) as u64
+#[must_use]
+pub fn slots(spec: &ArraySpec, passes: Passes, m: usize) -> u64 {
+    passes.count() * m.max(spec.rows) as u64
 }
 
 /// The timing of one tile that begins in cycle `at`, the [`TileTiming::end`] of the tile before.
-pub fn timing<P: Precision>(spec: &ArraySpec, precision: P, extent: Extent, at: u64) -> TileTiming {
+#[must_use]
+pub fn timing(spec: &ArraySpec, passes: Passes, extent: Extent, at: u64) -> TileTiming {
     let (rows, columns) = (spec.rows as u64, spec.columns as u64);
     let (m, k) = (extent.m as u64, extent.k as u64);
     // The passes of an operand are streams of the whole tile (integers) or cycles of a slot (floats).
-    let streams = precision.streams() as u64;
-    let phases = precision.passes() / streams;
+    let (streams, phases) = (passes.streams(), passes.phases());
     let (start, first_row, end) = match spec.dataflow {
         Dataflow::DoubleBuffered => {
-            let end = at + slots(spec, precision, extent.m);
+            let end = at + slots(spec, passes, extent.m);
             let last_stream = end - (end - at) / streams;
             (at, last_stream + phases - 1 + spec.latency(), end)
         }
@@ -111,7 +114,7 @@ pub fn timing<P: Precision>(spec: &ArraySpec, precision: P, extent: Extent, at: 
             (at + rows, end - 1 - phases * (m - 1), end)
         }
         Dataflow::OutputStationary => {
-            let whole = precision.passes() * k;
+            let whole = passes.count() * k;
             (at, at + whole + columns - 2 + 4, at + whole + rows + columns - 2 + 4)
         }
     };

@@ -162,6 +162,7 @@ struct Feeder<'p, 'a, P: Precision> {
     plan: &'p Plan<'a, P>,
     rows: usize,
     columns: usize,
+    streams: usize,
     /// Pass being streamed (tile-major); before the first one `None`: only weights move.
     pass: Option<usize>,
     row: usize,
@@ -174,16 +175,17 @@ struct Feeder<'p, 'a, P: Precision> {
 impl<'p, 'a, P: Precision> Feeder<'p, 'a, P> {
     fn new(spec: &ArraySpec, plan: &'p Plan<'a, P>) -> Self {
         let (rows, columns) = (spec.rows, spec.columns);
-        Self { plan, rows, columns, pass: None, row: 0, phase: 0, loaded: 0, second: false }
+        let streams = plan.precision.passes().streams() as usize;
+        Self { plan, rows, columns, streams, pass: None, row: 0, phase: 0, loaded: 0, second: false }
     }
 
     fn passes(&self) -> usize {
-        self.plan.steps.len() * self.plan.precision.streams()
+        self.plan.steps.len() * self.streams
     }
 
     /// Tile and stream of a pass.
     fn locate(&self, pass: usize) -> (usize, usize) {
-        (pass / self.plan.precision.streams(), pass % self.plan.precision.streams())
+        (pass / self.streams, pass % self.streams)
     }
 
     /// Fills the port for `cycle`; an empty slot when all passes are through.

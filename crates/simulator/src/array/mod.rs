@@ -79,7 +79,21 @@
 //! byte slices, and the accumulators below shift and add; this multiplies the number of streamed
 //! tiles. A float product must be whole before it is rounded, so its passes are consecutive
 //! cycles of one PE: every slot lasts `passes` cycles, which gives the double-buffered array the same
-//! total. Its first weights still enter one row per cycle.
+//! total. A float weight row enters whole, in one cycle before the first tile and in one slot behind
+//! another. A float sum starts at the top of the array from what the accumulator holds, so the
+//! stretches of K continue one running sum ([`closed::early`] says when a tile is too short for that).
+//!
+//! ```
+//! use tpuflow_simulator::array::{ArraySpec, Dataflow, Integer, Tile, closed, registers};
+//!
+//! let spec = ArraySpec { rows: 2, columns: 2, dataflow: Dataflow::DoubleBuffered };
+//! let tiles = [Tile { weights: &[1, 2, 3, 4], rows: &[5, 6, 7, 8], accumulate: false }];
+//! let outcome = registers::run(&spec, Integer::I8, &tiles)?;
+//! assert_eq!(outcome.outputs, [[23, 34, 31, 46]]);
+//! assert_eq!(outcome.cycles, 9);
+//! assert_eq!(outcome, closed::run(&spec, Integer::I8, &tiles)?);
+//! # Ok::<(), tpuflow_simulator::array::ArrayError>(())
+//! ```
 
 mod accumulators;
 mod arithmetic;
@@ -91,7 +105,7 @@ pub mod registers;
 mod single_buffered;
 mod skew;
 
-pub use arithmetic::{Float, Integer, Precision};
+pub use arithmetic::{Float, Integer, Passes, Precision};
 
 /// How operands and sums move through the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -130,7 +130,7 @@ pub(super) fn run<P: Precision>(
     let mut sums = vec![Default::default(); spec.columns];
     let mut cycle = 0u64;
     for (tile, step) in plan.steps.iter().enumerate() {
-        for stream in 0..precision.streams() {
+        for stream in 0..precision.passes().streams() as usize {
             for row in step.tile.weights.chunks(spec.columns).rev() {
                 let words: Vec<_> = row.iter().map(|w| precision.weight_word(*w, stream)).collect();
                 mesh.load(&words);
