@@ -79,7 +79,5 @@ def test_every_dependency_is_pinned_within_its_bounds() -> None:
     for wanted, found in (("dev", common), ("train", training)):
         for requirement in map(Requirement, project["dependencies"] + extras[wanted]):
             version = found.get(canonicalize_name(requirement.name), "0")
-            assert requirement.specifier.contains(version), (
-                f"{requirement}: {version} is pinned"
-            )
+            assert requirement.specifier.contains(version), f"{requirement}: {version} is pinned"
     assert all(common[name] == training[name] for name in common.keys() & training.keys())
