@@ -7,8 +7,11 @@ status 1; anything that is *not* a `TpuflowError` is a defect of this package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "Finding",
@@ -62,11 +65,16 @@ class UnsupportedModelError(ModelError):
 
     Attributes:
         findings: One entry per offending node and attribute, in graph order.
+        cut_points: Tensors at which the model can be cut so that what comes before them is supported.
     """
 
-    def __init__(self, source: str, findings: Sequence[Finding]) -> None:
+    def __init__(self, source: str, findings: Sequence[Finding], cut_points: Sequence[str] = ()) -> None:
         self.findings = tuple(findings)
+        self.cut_points = tuple(cut_points)
         count = len(self.findings)
         nodes = "1 unsupported node" if count == 1 else f"{count} unsupported nodes"
         listing = "".join(f"\n  {finding}" for finding in self.findings)
-        super().__init__(f"{source}: {nodes}{':' if count else ''}{listing}")
+        advice = ""
+        if self.cut_points:
+            advice = f"\n  to do without them, cut the model: --cut-outputs {','.join(self.cut_points)}"
+        super().__init__(f"{source}: {nodes}{':' if count else ''}{listing}{advice}")

@@ -1,0 +1,241 @@
+"""The engine that applies local rewrites to a float model.
+
+A rewrite looks at one node and either declines (returns None) or returns the values that take the place of
+the node's outputs: new ones made through the `Emitter`, or values that exist already. It never touches the
+graph itself. The engine does the rest, so the rules below hold for every rewrite:
+
+* **Names.** A value that replaces another takes over its name, so every tensor that survives is found under
+  the name the user's model gives it. The node that produces it keeps the node's name; helpers are called
+  after it (`conv1/pad`). Graph inputs and outputs keep names and order.
+* **Types and shapes.** Every value made here gets its type and static shape at once, by ONNX's own inference.
+* **Cost.** One sweep visits each node once and looks up rewrites by operator; sweeps repeat until none
+  applies. Nothing scans the graph from within a rewrite.
+
+Nodes a rewrite leaves without a consumer stay until dead code is removed, which is why a rewrite that
+looks through several nodes need not ask whether it is the only user of what lies between, unless it would
+duplicate work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from tpuflow.frontend.values import Attribute, shape_of
+
+__all__ = ["DOMAIN", "Emitter", "Rewrite", "Rules", "apply_once", "apply_rules", "infer_output"]
+
+DOMAIN = "tpuflow"
+"""Domain of the model-local functions a normalised model may call."""
+
+MAX_SWEEPS = 64
+SMALL = 64  # constants up to this many elements are shown to shape inference
+
+Array = npt.NDArray[Any]
+
+
+class Emitter:
+    """Makes the nodes and constants of one replacement.
+
+    Attributes:
+        nodes: What was made so far, in order.
+    """
+
+    def __init__(self, node: ir.Node, names: _Names, versions: Mapping[str, int]) -> None:
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self._node = node
+        self._names = names
+        self._versions = versions
+
+    def __call__(
+        self,
+        operator: str,
+        *inputs: ir.Value | None,
+        attributes: Mapping[str, Attribute] | None = None,
+        label: str | None = None,
+        domain: str = "",
+    ) -> ir.Value:
+        """Adds a node with one output, which is returned.
+
+        Args:
+            operator: Operator type.
+            inputs: Its inputs; None for an optional one left out.
+            attributes: Its attributes, by name.
+            label: What to call node and output when they are helpers; the operator in lower case by default.
+            domain: Domain of the operator.
+        """
+        label = label or operator.lower()
+        output = ir.Value(name=self._names.value(f"{self._node.outputs[0].name}/{label}"))
+        node = ir.Node(
+            domain,
+            operator,
+            list(inputs),
+            ir.convenience.convert_attributes(dict(attributes or {})),
+            outputs=[output],
+            name=f"{self._node.name}/{label}",
+        )
+        self.nodes.append(node)
+        infer_output(node, self._versions)
+        return output
+
+    def constant(self, array: npt.ArrayLike, label: str, like: ir.Value | None = None) -> ir.Value:
+        """Adds an initialiser named after the node.
+
+        Args:
+            array: The values.
+            label: What they are, for the name.
+            like: Where given, the values take the element type of this one.
+        """
+        values = np.asarray(array)
+        if like is not None and like.dtype is not None:
+            values = values.astype(like.dtype.numpy())
+        return self.initialiser(values, f"{self._node.name}/{label}")
+
+    def integers(self, values: Sequence[int], label: str) -> ir.Value:
+        """Adds a one-dimensional int64 initialiser: a shape, axes, pads."""
+        return self.constant(np.asarray(values, np.int64), label)
+
+    def folded(self, old: ir.Value, array: Array) -> ir.Value:
+        """Adds the initialiser that takes the place of `old`, under its name where nothing else uses it."""
+        if len(old.uses()) == 1 and not old.is_graph_output():
+            old.const_value = ir.tensor(array, name=old.name)
+            old.shape = ir.Shape(array.shape)
+            return old
+        return self.initialiser(array, f"{old.name}/folded")
+
+    def initialiser(self, array: Array, name: str) -> ir.Value:
+        """Adds an initialiser under `name`, or the next free name like it."""
+        name = self._names.value(name)
+        tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+        value = ir.Value(
+            name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
+        )
+        self.constants.append(value)
+        return value
+
+    def reshape(self, x: ir.Value, shape: Sequence[int], label: str = "reshape") -> ir.Value:
+        """Adds a Reshape to a known shape."""
+        return self("Reshape", x, self.integers(shape, f"{label}_shape"), label=label)
+
+
+Rewrite = Callable[[ir.Node, Emitter], "ir.Value | Sequence[ir.Value] | None"]
+Rules = Mapping[str, Sequence[Rewrite]]
+
+
+def apply_once(model: ir.Model, rules: Rules) -> bool:
+    """Offers every node to its rewrites exactly once; True if any applied."""
+    return _sweep(model, rules, _Names(model.graph))
+
+
+def apply_rules(model: ir.Model, rules: Rules) -> bool:
+    """Applies `rules` (by operator type of ONNX's own domain) until none applies; True if any did.
+
+    Raises:
+        RuntimeError: If the rules never settle: two of them undo each other.
+    """
+    names = _Names(model.graph)
+    for sweep in range(MAX_SWEEPS):
+        if not _sweep(model, rules, names):
+            return sweep > 0
+    raise RuntimeError(f"rewrites do not settle within {MAX_SWEEPS} sweeps")
+
+
+def _sweep(model: ir.Model, rules: Rules, names: _Names) -> bool:
+    changed = False
+    for node in model.graph:
+        if node.domain not in {"", "ai.onnx"}:
+            continue
+        for rewrite in rules.get(node.op_type, ()):
+            emit = Emitter(node, names, model.graph.opset_imports)
+            result = rewrite(node, emit)
+            if result is not None:
+                _replace(model.graph, node, [result] if isinstance(result, ir.Value) else list(result), emit)
+                changed = True
+                break
+    return changed
+
+
+def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitter) -> None:
+    made = {output for new in emit.nodes for output in new.outputs}
+    for constant in emit.constants:
+        graph.register_initializer(constant)
+    for index, (old, new) in enumerate(zip(node.outputs, values, strict=True)):
+        if old.is_graph_output() and not _may_become_output(new, made):
+            # An output must be a value of its own: an input or another output passes through a Reshape.
+            values[index] = emit.reshape(new, shape_of(old) or (), label="output")
+            for constant in emit.constants[-1:]:
+                graph.register_initializer(constant)
+            made.add(values[index])
+    graph.insert_before(node, emit.nodes)
+    for old, new in zip(node.outputs, values, strict=True):
+        if new in made or old.is_graph_output():
+            name, old.name = old.name, None
+            new.name = name
+        if new in made and (producer := new.producer()) is not None and new is values[0]:
+            producer.name = node.name
+        if old.shape is not None and (new.shape is None or not new.shape.is_static()):
+            new.shape = old.shape
+        if new.type is None:
+            new.type = old.type
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _may_become_output(value: ir.Value, made: set[ir.Value]) -> bool:
+    return value in made or not (value.is_graph_input() or value.is_graph_output() or value.is_initializer())
+
+
+def infer_output(node: ir.Node, versions: Mapping[str, int]) -> None:
+    """Sets type and shape of the outputs of `node` from those of its inputs.
+
+    Where an input is not known yet, or the operator is, the outputs are left as they are.
+    """
+    first = next((value for value in node.inputs if value is not None), None)
+    if node.domain == DOMAIN and first is not None:  # every function of ours is elementwise
+        node.outputs[0].shape, node.outputs[0].type = first.shape, first.type
+        return
+    types: dict[str, onnx.TypeProto] = {}
+    constants: dict[str, onnx.TensorProto] = {}
+    for value in node.inputs:
+        if value is None:
+            continue
+        if value.type is None or value.name is None:
+            return
+        types[value.name] = ir.serde.serialize_type(value.type)
+        if value.shape is not None:
+            ir.serde.serialize_shape_into(types[value.name], value.shape)
+        if value.const_value is not None and value.const_value.size <= SMALL:
+            constants[value.name] = ir.serde.serialize_tensor(value.const_value)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, ir.serde.serialize_node(node), types, constants
+        )
+    except (onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return
+    for output in node.outputs:
+        if output.name in inferred:
+            output.type = ir.serde.deserialize_type_proto_for_type(inferred[output.name])
+            output.shape = ir.serde.deserialize_type_proto_for_shape(inferred[output.name])
+
+
+class _Names:
+    """Every value name in use, to give new ones out."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._used = {value.name for value in graph.inputs} | set(graph.initializers)
+        self._used.update(output.name for node in graph for output in node.outputs)
+
+    def value(self, wish: str) -> str:
+        name, count = wish, 1
+        while name in self._used:
+            count += 1
+            name = f"{wish}_{count}"
+        self._used.add(name)
+        return name

@@ -1,0 +1,88 @@
+"""Questions rewrites ask about values and nodes of a graph; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+Attribute = int | float | str | Sequence[int] | Sequence[float]
+
+__all__ = [
+    "Attribute",
+    "array_of",
+    "attributes_of",
+    "axes_of",
+    "constant_and_other",
+    "input_at",
+    "integers_of",
+    "produced_by",
+    "scalar_of",
+    "shape_of",
+    "sole_user",
+]
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input `index`, None when it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def array_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """The elements of a constant; None for anything else."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def attributes_of(node: ir.Node) -> dict[str, Attribute]:
+    """The attributes of a node by name, as numbers, strings and lists of them."""
+    values = {name: attr.value for name, attr in node.attributes.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def scalar_of(value: ir.Value | None) -> float | None:
+    """The single element of a constant, of any rank; None for anything else."""
+    if value is None or value.const_value is None or value.const_value.size != 1:
+        return None
+    array = array_of(value)
+    return None if array is None else float(array.item())
+
+
+def integers_of(value: ir.Value | None) -> list[int] | None:
+    """The elements of an integer constant as a list; None for anything else."""
+    array = array_of(value)
+    return None if array is None else [int(element) for element in array.ravel()]
+
+
+def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value when all of it is known; None otherwise."""
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(int(d) for d in value.shape.dims if isinstance(d, int))
+
+
+def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes `value` if it is one of these operators of ONNX's own domain."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.domain == "" and node.op_type in operators else None
+
+
+def sole_user(value: ir.Value) -> bool:
+    """Whether exactly one node input reads `value`, and no graph output is it."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def constant_and_other(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """The constant and the other operand of a two-operand node; None unless exactly one is constant."""
+    a, b = node.inputs[0], node.inputs[1]
+    if a is None or b is None or (a.const_value is None) == (b.const_value is None):
+        return None
+    return (b, a) if a.const_value is None else (a, b)
+
+
+def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, in increasing order."""
+    return tuple(sorted(axis + rank if axis < 0 else axis for axis in axes))
