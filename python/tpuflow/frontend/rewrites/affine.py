@@ -1,0 +1,155 @@
+"""Folds per-channel scales and shifts into the weights and bias of the linear operator before them.
+
+Batch normalisation is y = s x + t with s = gamma / sqrt(var + eps) and t = beta - s mean. It becomes a Mul
+and an Add by per-channel constants; those, like any others, then disappear into a Conv, ConvTranspose or
+MatMul whose only user they are. All products are taken in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.frontend.values import array_of, attributes_of, input_at, produced_by, shape_of, sole_user
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.frontend.rewrite import Emitter, Rules
+
+__all__ = ["FOLDING", "RULES"]
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def batch_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes batch normalisation with fixed statistics as a Mul and an Add."""
+    x = shape_of(node.inputs[0])
+    parameters = [array_of(input_at(node, index)) for index in range(1, 5)]
+    used = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
+    training = node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1)
+    if x is None or training or used:
+        return None
+    gamma, beta, mean, variance = (None if p is None else p.astype(np.float64) for p in parameters)
+    if gamma is None or beta is None or mean is None or variance is None:
+        return None
+    scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    shift = beta - mean * scale
+    broadcast = (-1,) + (1,) * (len(x) - 2) if len(x) > 1 else (-1,)
+    scaled = emit(
+        "Mul", node.inputs[0], emit.constant(scale.reshape(broadcast), "scale", like=node.inputs[0])
+    )
+    return emit("Add", scaled, emit.constant(shift.reshape(broadcast), "shift", like=node.inputs[0]))
+
+
+def _per_channel(constant: npt.NDArray[Any], rank: int, axis: int, channels: int) -> np.ndarray | None:
+    """The constant as a float64 vector over `channels`, if it varies along that axis only."""
+    if constant.ndim > rank or not np.issubdtype(constant.dtype, np.floating):
+        return None
+    shape = (1,) * (rank - constant.ndim) + constant.shape
+    if any(d != 1 for k, d in enumerate(shape) if k != axis) or shape[axis] not in {1, channels}:
+        return None
+    return np.broadcast_to(constant.astype(np.float64).ravel(), (channels,))
+
+
+def _scaled_weights(linear: ir.Node, weight: npt.NDArray[Any], scale: np.ndarray) -> np.ndarray:
+    """The weights with output channel k multiplied by scale[k]."""
+    wide = weight.astype(np.float64)
+    if linear.op_type == "Conv":
+        wide *= scale.reshape(-1, *(1,) * (wide.ndim - 1))
+    elif linear.op_type == "ConvTranspose":  # [in, out / group, kernel...], groups along the first axis
+        group = linear.attributes.get_int("group", 1)
+        by_group = wide.reshape(group, wide.shape[0] // group, *wide.shape[1:])
+        by_group *= scale.reshape(group, 1, wide.shape[1], *(1,) * (wide.ndim - 2))
+    else:
+        wide *= scale
+    return wide.astype(weight.dtype)
+
+
+def _convolution(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
+    """The convolution only `node` reads, and the constant of `node` per output channel."""
+    linear, constant, y = (
+        produced_by(node.inputs[0], *CONVOLUTIONS),
+        array_of(node.inputs[1]),
+        shape_of(node.inputs[0]),
+    )
+    if (
+        linear is None
+        or constant is None
+        or y is None
+        or node.inputs[0] is None
+        or not sole_user(node.inputs[0])
+    ):
+        return None
+    bias = input_at(linear, 2)
+    if array_of(linear.inputs[1]) is None or (bias is not None and array_of(bias) is None):
+        return None
+    vector = _per_channel(constant, len(y), 1, y[1])
+    return None if vector is None else (linear, vector)
+
+
+def scaled_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Folds Mul(Conv(x), c) into the weights and bias."""
+    found = _convolution(node)
+    if found is None:
+        return None
+    linear, scale = found
+    weight, bias = linear.inputs[1], input_at(linear, 2)
+    weights, biases = array_of(weight), array_of(bias)
+    if weight is None or weights is None:
+        return None
+    inputs = [linear.inputs[0], emit.folded(weight, _scaled_weights(linear, weights, scale))]
+    if bias is not None and biases is not None:
+        inputs.append(emit.folded(bias, (biases.astype(np.float64) * scale).astype(biases.dtype)))
+    return emit(linear.op_type, *inputs, attributes=attributes_of(linear))
+
+
+def shifted_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Folds Add(Conv(x), c) into the bias."""
+    found = _convolution(node)
+    if found is None:
+        return None
+    linear, shift = found
+    bias = input_at(linear, 2)
+    biases = array_of(bias)
+    if bias is not None and biases is not None:
+        bias = emit.folded(bias, (biases.astype(np.float64) + shift).astype(biases.dtype))
+    else:
+        bias = emit.constant(shift, "bias", like=linear.inputs[1])
+    return emit(linear.op_type, linear.inputs[0], linear.inputs[1], bias, attributes=attributes_of(linear))
+
+
+def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Folds Mul(MatMul(x, w), c) into w, and Mul(Add(MatMul(x, w), b), c) into w and b."""
+    constant, y = array_of(node.inputs[1]), shape_of(node.inputs[0])
+    if constant is None or y is None or node.inputs[0] is None or not sole_user(node.inputs[0]):
+        return None
+    add = produced_by(node.inputs[0], "Add")
+    bias = None if add is None else input_at(add, 1)
+    biases = array_of(bias)
+    if add is not None and (biases is None or add.inputs[0] is None or not sole_user(add.inputs[0])):
+        return None
+    product = produced_by(node.inputs[0] if add is None else add.inputs[0], "MatMul")
+    weight = None if product is None else product.inputs[1]
+    weights = array_of(weight)
+    scale = _per_channel(constant, len(y), len(y) - 1, y[-1])
+    if product is None or weight is None or weights is None or weights.ndim != 2 or scale is None:
+        return None
+    scaled = emit("MatMul", product.inputs[0], emit.folded(weight, _scaled_weights(product, weights, scale)))
+    if bias is None or biases is None:
+        return scaled
+    if biases.ndim == 0 or biases.shape[-1] == 1:
+        scale = scale if np.ptp(scale) else scale[:1]
+    both = (biases.astype(np.float64) * scale).astype(biases.dtype)
+    return emit("Add", scaled, emit.folded(bias, both))
+
+
+RULES: Rules = {"BatchNormalization": [batch_normalisation]}
+
+FOLDING: Rules = {
+    "Mul": [scaled_convolution, scaled_product],
+    "Add": [shifted_convolution],
+}
+"""To be applied once decomposed activations are recognised, whose constants this would absorb."""

@@ -1,0 +1,198 @@
+"""Normalisation over axes: LayerNormalization recognised when spelt out, the others written with it.
+
+    d = x - mean(x);  d / sqrt(mean(d^2) + eps)     ->  LayerNormalization(x, ones)
+    LayerNormalization(x, ones) * scale + bias      ->  LayerNormalization(x, scale, bias)
+    InstanceNormalization, GroupNormalization       ->  Reshape, LayerNormalization, Reshape, Mul, Add
+    MeanVarianceNormalization over axes without the first  ->  LayerNormalization
+    LpNormalization                                 ->  x / ReduceL1(x) or x / ReduceL2(x)
+
+Axes that are not the last ones are brought there and back by transposes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.frontend.values import (
+    array_of,
+    attributes_of,
+    axes_of,
+    input_at,
+    integers_of,
+    produced_by,
+    scalar_of,
+    shape_of,
+    sole_user,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from tpuflow.frontend.rewrite import Emitter, Rules
+
+__all__ = ["RULES"]
+
+
+def _normalised(x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter) -> ir.Value | None:
+    """X with mean 0 and variance 1 over `axes`."""
+    shape = shape_of(x)
+    if shape is None or x.dtype is None:
+        return None
+    rank, axes = len(shape), axes_of(axes, len(shape))
+    rest = [axis for axis in range(rank) if axis not in axes]
+    perm = [*rest, *axes]
+    moved = perm != list(range(rank))
+    if moved:
+        x = emit("Transpose", x, attributes={"perm": perm}, label="last")
+    ones = emit.constant(np.ones([shape[axis] for axis in axes]), "ones", like=x)
+    y = emit("LayerNormalization", x, ones, attributes={"axis": len(rest), "epsilon": epsilon})
+    return emit("Transpose", y, attributes={"perm": np.argsort(perm).tolist()}) if moved else y
+
+
+def _mean(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """(x, axes) of a mean that keeps its axes."""
+    node = produced_by(value, "ReduceMean")
+    shape = None if node is None else shape_of(node.inputs[0])
+    axes = None if node is None else integers_of(input_at(node, 1))
+    if (
+        node is None
+        or node.inputs[0] is None
+        or shape is None
+        or not axes
+        or not node.attributes.get_int("keepdims", 1)
+    ):
+        return None
+    return node.inputs[0], axes_of(axes, len(shape))
+
+
+def _variance(value: ir.Value | None, deviation: ir.Value, axes: tuple[int, ...]) -> float | None:
+    """eps, if `value` is mean(deviation^2) + eps over `axes`."""
+    add = produced_by(value, "Add")
+    epsilon = None if add is None else scalar_of(add.inputs[1])
+    mean = None if add is None else _mean(add.inputs[0])
+    if epsilon is None or mean is None or mean[1] != axes:
+        return None
+    square = produced_by(mean[0], "Mul", "Pow")
+    if square is None or square.inputs[0] is not deviation:
+        return None
+    twice = scalar_of(square.inputs[1]) == 2.0 if square.op_type == "Pow" else square.inputs[1] is deviation
+    return epsilon if twice else None
+
+
+def layer_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Recognises d / sqrt(mean(d^2) + eps), and d * reciprocal(sqrt(...)), for d = x - mean(x)."""
+    pairs = [(node.inputs[0], node.inputs[1])]
+    if node.op_type == "Mul":
+        pairs.append((node.inputs[1], node.inputs[0]))
+    for deviation, spread in pairs:
+        subtraction = produced_by(deviation, "Sub")
+        mean = None if subtraction is None else _mean(subtraction.inputs[1])
+        if subtraction is None or deviation is None or mean is None or subtraction.inputs[0] is not mean[0]:
+            continue
+        root = spread
+        if node.op_type == "Mul":
+            inverse = produced_by(spread, "Reciprocal")
+            root = None if inverse is None else inverse.inputs[0]
+        sqrt = produced_by(root, "Sqrt")
+        epsilon = None if sqrt is None else _variance(sqrt.inputs[0], deviation, mean[1])
+        if epsilon is not None:
+            return _normalised(mean[0], mean[1], epsilon, emit)
+    return None
+
+
+def layer_scale(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Takes a Mul or Add of a constant behind LayerNormalization into its scale or bias."""
+    layer, constant = produced_by(node.inputs[0], "LayerNormalization"), array_of(node.inputs[1])
+    if layer is None or constant is None or node.inputs[0] is None or not sole_user(node.inputs[0]):
+        return None
+    scale, bias = array_of(input_at(layer, 1)), array_of(input_at(layer, 2))
+    shape = shape_of(layer.inputs[0])
+    unused = all(not output.uses() for output in layer.outputs[1:])
+    if (
+        scale is None
+        or shape is None
+        or not unused
+        or (node.op_type == "Mul" and input_at(layer, 2) is not None)
+    ):
+        return None
+    inner = shape[layer.attributes.get_int("axis", -1) % len(shape) :]
+    surplus = constant.ndim - len(inner)
+    if surplus > 0:
+        if any(d != 1 for d in constant.shape[:surplus]):
+            return None
+        constant = constant.reshape(constant.shape[surplus:])
+    if np.broadcast_shapes(constant.shape, inner) != inner or (
+        bias is None and input_at(layer, 2) is not None
+    ):
+        return None
+    attributes = attributes_of(layer)
+    wide = np.broadcast_to(constant.astype(np.float64), inner)
+    if node.op_type == "Mul":
+        factor = emit.constant(wide * np.broadcast_to(scale, inner), "scale", like=layer.inputs[1])
+        return emit("LayerNormalization", layer.inputs[0], factor, attributes=attributes)
+    shift = emit.constant(wide if bias is None else wide + bias, "bias", like=layer.inputs[1])
+    return emit("LayerNormalization", layer.inputs[0], layer.inputs[1], shift, attributes=attributes)
+
+
+def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Counts the axis from the front, and drops a bias of zeros."""
+    shape = shape_of(node.inputs[0])
+    outputs = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
+    if shape is None or outputs:
+        return None
+    axis, bias = node.attributes.get_int("axis", -1), array_of(input_at(node, 2))
+    zero = bias is not None and not np.any(bias)
+    if axis >= 0 and not zero and len(node.outputs) == 1 and "axis" in node.attributes:
+        return None
+    attributes = {"axis": axis % len(shape), "epsilon": node.attributes.get_float("epsilon", 1e-5)}
+    return emit(node.op_type, *node.inputs[: 2 if zero else 3], attributes=attributes)
+
+
+def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes instance and group normalisation as LayerNormalization of one row per group."""
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    scale, bias = array_of(input_at(node, 1)), array_of(input_at(node, 2))
+    if x is None or shape is None or len(shape) < 3 or scale is None or bias is None:
+        return None
+    groups = node.attributes.get_int("num_groups", 1) if node.op_type == "GroupNormalization" else shape[1]
+    rows = emit.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups), "rows")
+    normal = _normalised(rows, [2], node.attributes.get_float("epsilon", 1e-5), emit)
+    if normal is None:
+        return None
+    y = emit.reshape(normal, shape, "channels")
+    broadcast = (-1,) + (1,) * (len(shape) - 2)
+    scaled = emit("Mul", y, emit.constant(scale.reshape(broadcast), "scale"))
+    return emit("Add", scaled, emit.constant(bias.reshape(broadcast), "bias"))
+
+
+def mean_variance(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes MeanVarianceNormalization as LayerNormalization."""
+    x = node.inputs[0]
+    return None if x is None else _normalised(x, node.attributes.get_ints("axes", [0, 2, 3]), 1e-9, emit)
+
+
+def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes LpNormalization as a division by the norm."""
+    shape = shape_of(node.inputs[0])
+    if shape is None:
+        return None
+    axis, order = node.attributes.get_int("axis", -1) % len(shape), node.attributes.get_int("p", 2)
+    norm = emit(f"ReduceL{order}", node.inputs[0], emit.integers([axis], "axes"), attributes={"keepdims": 1})
+    return emit("Div", node.inputs[0], norm)
+
+
+RULES: Rules = {
+    "Div": [layer_normalisation],
+    "Mul": [layer_normalisation, layer_scale],
+    "Add": [layer_scale],
+    "LayerNormalization": [counted_axis],
+    "InstanceNormalization": [grouped_normalisation],
+    "GroupNormalization": [grouped_normalisation],
+    "MeanVarianceNormalization": [mean_variance],
+    "LpNormalization": [unit_length],
+}

@@ -1,0 +1,163 @@
+"""Brings operators of older opsets to the form they have in opset 21, the one every later rewrite expects.
+
+Between opsets 7 and 21 most operators only gained element types. Those listed here moved attributes to
+inputs or changed meaning; everything else keeps its text. Opset 22 only added element types to 21.
+The version converter of the onnx package is not used: it rebuilds the model with all weights for each
+step, and it stops at the first operator it has no adapter for, while an unknown operator here is left for
+the listing of unsupported nodes.
+
+Source: the operator changelog of ONNX, https://onnx.ai/onnx/operators/.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.frontend.rewrite import Emitter, Rewrite, Rules
+    from tpuflow.frontend.values import Attribute
+
+__all__ = ["NEWEST", "OLDEST", "TARGET", "upgrades"]
+
+OLDEST, NEWEST = 7, 22
+"""Opsets accepted."""
+TARGET = 21
+"""The opset of a normalised model."""
+
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+
+def upgrades(version: int) -> Rules:
+    """The rewrites that lead from opset `version` to `TARGET`.
+
+    They are to be applied in a single sweep: what some of them make looks like what they replace.
+    Split needs none, since it is replaced by slices in whatever form it comes.
+    """
+    changed: list[tuple[int, str, Rewrite]] = [
+        (10, "Upsample", _upsample),
+        (11, "Resize", _resize_without_mode),
+        (10, "Slice", _slice_inputs),
+        (11, "Clip", _clip_inputs),
+        (11, "Pad", _pad_inputs),
+        (13, "Softmax", _flattened_softmax),
+        (13, "LogSoftmax", _flattened_softmax),
+        (13, "Squeeze", _axes_input),
+        (13, "Unsqueeze", _axes_input),
+        (13, "ReduceSum", _axes_input),
+        *((18, f"Reduce{name}", _axes_input) for name in REDUCTIONS),
+        (21, "GroupNormalization", _group_scale_per_channel),
+    ]
+    rules: dict[str, list[Rewrite]] = {}
+    for since, operator, rewrite in changed:
+        if version < since:
+            rules.setdefault(operator, []).append(rewrite)
+    return rules
+
+
+def _kept(node: ir.Node, *moved: str) -> dict[str, Attribute]:
+    return {name: value for name, value in attributes_of(node).items() if name not in moved}
+
+
+def _upsample(node: ir.Node, emit: Emitter) -> ir.Value:
+    scales = input_at(node, 1)
+    if scales is None:
+        scales = emit.constant(np.array(node.attributes.get_floats("scales", []), np.float32), "scales")
+    return _asymmetric_resize(node, scales, emit)
+
+
+def _resize_without_mode(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    scales = input_at(node, 1)
+    return None if len(node.inputs) > 2 or scales is None else _asymmetric_resize(node, scales, emit)
+
+
+def _asymmetric_resize(node: ir.Node, scales: ir.Value, emit: Emitter) -> ir.Value:
+    mode = node.attributes.get_string("mode", "nearest")
+    attributes = {
+        "mode": "linear" if mode in {"linear", "bilinear"} else mode,
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    return emit("Resize", node.inputs[0], None, scales, attributes=attributes)
+
+
+def _slice_inputs(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    if "starts" not in node.attributes:
+        return None
+    starts, ends = node.attributes.get_ints("starts", []), node.attributes.get_ints("ends", [])
+    axes = node.attributes.get_ints("axes", list(range(len(starts))))
+    return emit(
+        "Slice",
+        node.inputs[0],
+        emit.integers(starts, "starts"),
+        emit.integers(ends, "ends"),
+        emit.integers(axes, "axes"),
+    )
+
+
+def _clip_inputs(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    if len(node.inputs) > 1 or not ({"min", "max"} & set(node.attributes)):
+        return None
+    bounds = [
+        emit.constant(np.float32(node.attributes.get_float(name)), name, like=node.inputs[0])
+        if name in node.attributes
+        else None
+        for name in ("min", "max")
+    ]
+    return emit("Clip", node.inputs[0], *bounds)
+
+
+def _pad_inputs(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    if "pads" not in node.attributes:
+        return None
+    value = emit.constant(np.float32(node.attributes.get_float("value", 0.0)), "value", like=node.inputs[0])
+    pads = emit.integers(node.attributes.get_ints("pads", []), "pads")
+    return emit(
+        "Pad",
+        node.inputs[0],
+        pads,
+        value,
+        attributes={"mode": node.attributes.get_string("mode", "constant")},
+    )
+
+
+def _flattened_softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Until opset 13 softmax ran over all axes from `axis` (default 1) on, as one."""
+    x = node.inputs[0]
+    axis = node.attributes.get_int("axis", 1)
+    if x is None:
+        return None
+    rank = None if x.shape is None else x.shape.rank()
+    if axis == -1 or (rank is not None and axis in {-1, rank - 1}):
+        return emit(node.op_type, x, attributes={"axis": -1})
+    flat = emit("Flatten", x, attributes={"axis": axis})
+    rows = emit(node.op_type, flat, attributes={"axis": -1}, label="rows")
+    return emit("Reshape", rows, emit("Shape", x, label="shape"))
+
+
+def _axes_input(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    if "axes" not in node.attributes:
+        return None
+    axes = emit.integers(node.attributes.get_ints("axes", []), "axes")
+    return emit(node.op_type, node.inputs[0], axes, attributes=_kept(node, "axes"))
+
+
+def _group_scale_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Until opset 21 scale and bias of GroupNormalization had one entry per group."""
+    shape = shape_of(node.inputs[0])
+    scale, bias = array_of(input_at(node, 1)), array_of(input_at(node, 2))
+    if shape is None or scale is None or bias is None or scale.size == shape[1]:
+        return None
+    repeats = shape[1] // scale.size
+    return emit(
+        node.op_type,
+        node.inputs[0],
+        emit.constant(np.repeat(scale, repeats), "scale"),
+        emit.constant(np.repeat(bias, repeats), "bias"),
+        attributes=_kept(node),
+    )
