@@ -62,7 +62,8 @@ def test_nonfinite_values_must_match() -> None:
     assert (matched.cosine, matched.nonfinite) == (1.0, 2)
     assert matched.reaches((1.0, 1.0))
     unmatched = similarity([1.0, math.inf], [1.0, -math.inf])
-    assert math.isnan(unmatched.cosine) and not unmatched.reaches((-1.0, -1.0))
+    assert math.isnan(unmatched.cosine)
+    assert not unmatched.reaches((-1.0, -1.0))
 
 
 def test_shapes_must_agree() -> None:

@@ -1,0 +1,28 @@
+"""The frontend: any ONNX model becomes a float model over a closed operator set, with static shapes.
+
+    source.py     reads a file and makes sure it is whole
+    interface.py  fixes input shapes, cuts
+    normalise.py  the stages of normalisation, in order; rewrites/ holds what they apply
+    supported.py  the closed set, and the listing of what lies outside
+    session.py    runs a float model in onnxruntime
+    samples.py    made-up samples; comparison of original and normalised model
+
+It knows nothing of quantisation or hardware.
+"""
+
+from tpuflow.errors import Finding
+from tpuflow.frontend.load import FloatModel, Port, check_model, load
+from tpuflow.frontend.samples import generate_samples, verify_import
+from tpuflow.frontend.session import FloatSession, run_float
+
+__all__ = [
+    "Finding",
+    "FloatModel",
+    "FloatSession",
+    "Port",
+    "check_model",
+    "generate_samples",
+    "load",
+    "run_float",
+    "verify_import",
+]

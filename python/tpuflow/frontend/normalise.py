@@ -1,0 +1,203 @@
+"""Normalisation: any accepted model becomes one over the closed operator set, with static shapes.
+
+The whole of it is the list `STAGES`. Passes of onnx-ir and onnxscript do what they do well (inlining,
+constant folding, shape inference, common subexpressions, dead code, names); the rewrites of this package
+do the rest, because they must keep the user's tensor names, fold in float64 and leave exactly one form.
+The stages run until none changes anything, so normalising twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxscript.optimizer import fold_constants_ir
+
+from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
+from tpuflow.frontend.rewrites import (
+    activations,
+    affine,
+    arithmetic,
+    einsum,
+    linear,
+    movement,
+    normalisation,
+    opset,
+    reduction,
+    resize,
+    windows,
+)
+
+if TYPE_CHECKING:
+    from tpuflow.frontend.rewrite import Rewrite
+
+__all__ = ["STAGES", "inferred_values", "normalise"]
+
+MOST_ROUNDS = 32
+SMALL = 1 << 12  # elements up to which equal constants are found and shared
+LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
+
+
+def _merged(*rules: Rules) -> Rules:
+    merged: dict[str, list[Rewrite]] = {}
+    for each in rules:
+        for operator, rewrites in each.items():
+            merged.setdefault(operator, []).extend(rewrites)
+    return merged
+
+
+ONE_FORM = _merged(
+    linear.RULES,
+    einsum.RULES,
+    affine.RULES,
+    windows.RULES,
+    movement.RULES,
+    reduction.RULES,
+    resize.RULES,
+    arithmetic.RULES,
+)
+"""Leaves one way to write each thing."""
+
+RECOGNISED = _merged(activations.RULES, normalisation.RULES)
+"""Finds functions spelt out in elementary operators."""
+
+
+def fold_constants(model: ir.Model) -> bool:
+    """Evaluates what depends on constants and static shapes only, and infers shapes on the way."""
+    result = fold_constants_ir(
+        model,
+        onnx_shape_inference=True,
+        input_size_limit=LARGEST_FOLDED,
+        output_size_limit=LARGEST_FOLDED,
+        should_fold=_should_fold,
+    )
+    _lift_constants(model)
+    return bool(result.modified)
+
+
+def _lift_constants(model: ir.Model) -> None:
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _should_fold(node: ir.Node) -> bool:
+    # What quantises a constant is a statement about the model, not a computation.
+    return node.op_type != "QuantizeLinear"
+
+
+def remove_dead_code(model: ir.Model) -> bool:
+    """Removes nodes and initialisers without a use, and those that repeat another."""
+    changed = common.RemoveUnusedNodesPass()(model).modified
+    changed = common.DeduplicateInitializersPass(size_limit=SMALL)(model).modified or changed
+    changed = common.CommonSubexpressionEliminationPass()(model).modified or changed
+    return common.RemoveUnusedNodesPass()(model).modified or changed
+
+
+def _rules(rules: Rules) -> Callable[[ir.Model], bool]:
+    return lambda model: apply_rules(model, rules)
+
+
+STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
+    "fold constants": fold_constants,
+    "one form": _rules(ONE_FORM),
+    "remove dead code": remove_dead_code,
+    "recognise functions": _rules(RECOGNISED),
+    "fold scales and shifts": _rules(affine.FOLDING),
+    "two spatial axes": _rules(windows.ONE_AXIS),
+    "activations next to their operators": _rules(movement.SINKING),
+    "sweep up": remove_dead_code,
+}
+"""In order; repeated as a whole until nothing changes."""
+
+
+def normalise(model: ir.Model) -> ir.Model:
+    """Normalises `model` in place and returns it.
+
+    Operators outside the closed set are left where they are; `tpuflow.frontend.supported` lists them.
+    """
+    with _quiet("onnxscript", "onnx_ir"):
+        _prepare(model)
+        for _ in range(MOST_ROUNDS):
+            # Every stage runs in every round, whatever the ones before it did.
+            if not any([stage(model) for stage in STAGES.values()]):  # noqa: C419
+                break
+        else:
+            raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
+        _finish(model)
+    return model
+
+
+def inferred_values(model: ir.Model) -> Mapping[str, ir.Value]:
+    """The values of `model` by name, with types and shapes as far as known; `model` is not changed."""
+    clone = model.clone()
+    with _quiet("onnxscript", "onnx_ir"):
+        _prepare(clone)
+        before = ir.convenience.create_value_mapping(clone.graph)
+        fold_constants(clone)
+    return before
+
+
+def _prepare(model: ir.Model) -> None:
+    """Undoes what says nothing about the computation: functions, old opsets, constants as nodes."""
+    common.InlinePass(criteria=lambda function: function.domain != DOMAIN)(model)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    common.RemoveInitializersFromInputsPass()(model)
+    _lift_constants(model)
+    # Shapes the exporter noted may be those of another batch size, or plainly wrong.
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.shape, value.dtype = ir.Shape(value.const_value.shape.numpy()), value.const_value.dtype
+    for node in model.graph:
+        node.domain = "" if node.domain == "ai.onnx" else node.domain
+        # A node without a name is known by what it computes, as model viewers show it.
+        node.name = node.name or node.outputs[0].name
+        for output in node.outputs:
+            output.shape = None
+    common.NameFixPass()(model)
+    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    version = model.graph.opset_imports.get("", opset.TARGET)
+    model.graph.opset_imports[""] = opset.TARGET
+    apply_once(model, opset.upgrades(version))
+    model.ir_version = 10
+    common.IdentityEliminationPass()(model)
+
+
+def _finish(model: ir.Model) -> None:
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    _define_functions(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    common.NameFixPass()(model)
+    common.TopologicalSortPass()(model)
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value.name = value.name
+
+
+def _define_functions(model: ir.Model) -> None:
+    """Adds the definition of each function of ours that the model calls."""
+    if not any(node.domain == DOMAIN for node in model.graph):
+        return
+    model.graph.opset_imports[DOMAIN] = 1
+    x = ir.Value(name="x")
+    gate = ir.Node("", "Sigmoid", [x], outputs=[ir.Value(name="gate")])
+    product = ir.Node("", "Mul", [x, gate.outputs[0]], outputs=[ir.Value(name="y")])
+    body = ir.Graph([x], product.outputs, nodes=[gate, product], opset_imports={"": opset.TARGET})
+    function = ir.Function(DOMAIN, "Silu", graph=body, attributes=[])
+    model.functions[function.identifier()] = function
+
+
+@contextlib.contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Keeps libraries from warning about what the listing of unsupported nodes says better."""
+    loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,123 @@
+"""Made-up samples for models without data at hand, and the check that import left a model's results alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.errors import VerificationError
+from tpuflow.frontend.session import FloatSession
+from tpuflow.frontend.values import array_of, produced_by, shape_of
+from tpuflow.similarity import Similarity, similarity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import onnx_ir as ir
+
+    from tpuflow.frontend.load import FloatModel, Port
+
+__all__ = ["generate_samples", "verify_import"]
+
+Feeds = dict[str, npt.NDArray[Any]]
+IMPORT_TOLERANCE = (0.99, 0.99)
+
+
+def generate_samples(float_model: FloatModel, count: int = 8, seed: int = 0) -> list[Feeds]:
+    """Makes `count` samples, the same ones for the same seed.
+
+    Float inputs are normal(0, 1). Integer inputs that pick rows of an embedding are uniform over its rows,
+    8-bit ones over their range, others are 0 or 1.
+
+    Returns:
+        One dictionary per sample: input name to array of the input's whole shape (its batch included).
+    """
+    generator = np.random.default_rng(seed)
+    values = {value.name: value for value in float_model.model.graph.inputs}
+    return [
+        {port.name: _drawn(port, values[port.name], generator) for port in float_model.inputs}
+        for _ in range(count)
+    ]
+
+
+def _drawn(port: Port, value: ir.Value, generator: np.random.Generator) -> npt.NDArray[Any]:
+    if np.issubdtype(port.dtype, np.floating):
+        return generator.standard_normal(port.shape).astype(port.dtype)
+    rows = _rows(value)
+    low, high = 0, rows or 2
+    if rows is None and port.dtype in (np.int8, np.uint8):
+        low, high = (-128, 128) if port.dtype == np.int8 else (0, 256)
+    return generator.integers(low, high, port.shape).astype(port.dtype)
+
+
+def _rows(value: ir.Value) -> int | None:
+    """Rows of the smallest table that `value`, perhaps reshaped, picks from."""
+    rows = []
+    for use in value.uses():
+        if use.node.op_type == "Gather" and use.idx == 1:
+            shape = shape_of(use.node.inputs[0]) if array_of(use.node.inputs[0]) is not None else None
+            rows.append(None if shape is None else shape[0])
+        elif produced_by(use.node.outputs[0], "Reshape", "Transpose", "Slice", "Cast") is not None:
+            rows.append(_rows(use.node.outputs[0]))
+    return min((count for count in rows if count is not None), default=None)
+
+
+def verify_import(
+    float_model: FloatModel,
+    samples: Iterable[Mapping[str, npt.ArrayLike]] | None = None,
+    tolerance: tuple[float, float] = IMPORT_TOLERANCE,
+) -> list[tuple[str, Similarity]]:
+    """Runs the original and the normalised model on the same samples and compares every output.
+
+    Args:
+        float_model: The model in both forms.
+        samples: What to run on; one generated sample when None.
+        tolerance: Least cosine and Euclidean similarity.
+
+    Returns:
+        For each output the worst similarity over the samples.
+
+    Raises:
+        VerificationError: If an output is less alike than `tolerance`; names it and the first tensor on the
+            way to it that is.
+    """
+    original, normalised = FloatSession(float_model.original), FloatSession(float_model.model)
+    worst: dict[str, Similarity] = {}
+    for feeds in generate_samples(float_model, 1) if samples is None else samples:
+        left, right = original.run(feeds), normalised.run(feeds)
+        for name, reference in left.items():
+            result = similarity(reference, right[name])
+            if not result.reaches(tolerance):
+                raise VerificationError(_difference(float_model, feeds, name, result, tolerance))
+            if name not in worst or result.cosine < worst[name].cosine:
+                worst[name] = result
+    return list(worst.items())
+
+
+def _difference(
+    float_model: FloatModel,
+    feeds: Mapping[str, npt.ArrayLike],
+    output: str,
+    result: Similarity,
+    tolerance: tuple[float, float],
+) -> str:
+    """The message about an output that differs, with the first tensor both forms have that does."""
+    left = FloatSession(float_model.original, "all").run(feeds)
+    right = FloatSession(float_model.model, "all").run(feeds)
+    first = next(
+        (
+            name
+            for name, array in right.items()
+            if name in left
+            and left[name].shape == array.shape
+            and not similarity(left[name], array).reaches(tolerance)
+        ),
+        output,
+    )
+    return (
+        f'output "{output}" of the normalised model differs from the original: cosine {result.cosine:.3f}, '
+        f"euclid {result.euclid:.3f} (least {tolerance[0]:.2f}, {tolerance[1]:.2f}), "
+        f'first at tensor "{first}"'
+    )

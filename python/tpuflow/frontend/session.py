@@ -1,0 +1,134 @@
+"""Runs a float model in onnxruntime: the reference everything quantised is compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from tpuflow.errors import ModelError, SampleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["FloatSession", "run_float"]
+
+Array = npt.NDArray[Any]
+
+
+class FloatSession:
+    """A float model prepared once, to be run on any number of samples.
+
+    Attributes:
+        outputs: Names of the tensors `run` returns, in order.
+    """
+
+    outputs: tuple[str, ...]
+
+    def __init__(
+        self,
+        model: ir.Model | onnx.ModelProto,
+        outputs: Sequence[str] | Literal["all"] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Prepares `model` (up to 2 GiB, static or dynamic; it is not changed).
+
+        Args:
+            model: The model.
+            outputs: Tensors to return, intermediate ones included; the model's own outputs when None, every
+                tensor a node of the main graph computes when "all".
+            threads: Threads to run on; all processors when None.
+
+        Raises:
+            ModelError: If a tensor does not exist, or onnxruntime does not take the model.
+        """
+        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        graph = proto.graph
+        own = [value.name for value in graph.output]
+        made = {name: None for node in graph.node for name in node.output if name}
+        if outputs == "all":
+            self.outputs = tuple(dict.fromkeys([*made, *own]))
+        else:
+            self.outputs = tuple(own if outputs is None else outputs)
+        for name in self.outputs:
+            if name not in made and name not in own:
+                raise ModelError(f'model computes no tensor called "{name}"')
+        extra = [name for name in self.outputs if name not in set(own)]
+        if extra:
+            if not isinstance(model, ir.Model):
+                proto = onnx.ModelProto()
+                proto.CopyFrom(model)
+            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self._session = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
+        self._types = {value.name: _dtype(value.type) for value in self._session.get_inputs()}
+        self._shapes = {value.name: value.shape for value in self._session.get_inputs()}
+
+    def run(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Runs the model once.
+
+        Args:
+            feeds: One array per input, by name, of the input's shape and type (float64 is narrowed).
+
+        Returns:
+            The tensors named by `outputs`.
+
+        Raises:
+            SampleError: If an array is missing, or has a wrong name, shape or type.
+        """
+        arrays = {name: self._checked(name, np.asarray(array)) for name, array in feeds.items()}
+        for name in self._types:
+            if name not in arrays:
+                raise SampleError(f'no array for input "{name}"')
+        results = self._session.run(list(self.outputs), arrays)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def _checked(self, name: str, array: Array) -> Array:
+        if name not in self._types:
+            raise SampleError(f'no input is called "{name}" (inputs: {", ".join(self._types)})')
+        shape = self._shapes[name]
+        fits = len(shape) == array.ndim and all(
+            not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise SampleError(
+                f'input "{name}" has shape {list(shape)}, the array given has {list(array.shape)}'
+            )
+        wanted = self._types[name]
+        if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
+        return np.ascontiguousarray(array, wanted)
+
+
+_NAMES = {"float": "float32", "double": "float64"}
+
+
+def _dtype(runtime_type: str) -> np.dtype[Any]:
+    """The element type of what onnxruntime calls "tensor(float)" and the like."""
+    name = runtime_type.removeprefix("tensor(").removesuffix(")")
+    return np.dtype(_NAMES.get(name, name))
+
+
+def run_float(
+    model: ir.Model | onnx.ModelProto,
+    feeds: Mapping[str, npt.ArrayLike],
+    outputs: Sequence[str] | Literal["all"] | None = None,
+) -> dict[str, Array]:
+    """Runs a model once; `FloatSession` says what the arguments mean."""
+    return FloatSession(model, outputs).run(feeds)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
