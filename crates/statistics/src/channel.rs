@@ -20,12 +20,7 @@ impl<'a> Channels<'a> {
     ///
     /// # Errors
     /// `Shape` if the lengths do not fit; `NotFinite` if any value is NaN or infinite.
-    pub fn new(
-        values: &'a [f32],
-        outer: usize,
-        channels: usize,
-        inner: usize,
-    ) -> Result<Self, StatisticsError> {
+    pub fn new(values: &'a [f32], outer: usize, channels: usize, inner: usize) -> Result<Self, StatisticsError> {
         let wanted = outer.checked_mul(channels).and_then(|n| n.checked_mul(inner));
         if wanted != Some(values.len()) {
             return Err(StatisticsError::Shape { values: values.len(), outer, channels, inner });

@@ -148,8 +148,7 @@ impl Histogram {
         self.zeros += other.zeros;
         if let (Some(ours), Some(theirs)) = (self.exponent, other.exponent) {
             let doublings = ours.abs_diff(theirs);
-            for (into, from) in [(&mut self.negative, &other.negative), (&mut self.positive, &other.positive)]
-            {
+            for (into, from) in [(&mut self.negative, &other.negative), (&mut self.positive, &other.positive)] {
                 let mut from = from.clone();
                 halve(&mut from, doublings);
                 add(into, &from);

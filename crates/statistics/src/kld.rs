@@ -96,8 +96,7 @@ impl Prefix {
             let is_last = level + 1 == levels;
             let group = self.mass[to] - self.mass[from];
             let reference = group + if is_last { tail } else { 0.0 };
-            let occupied =
-                self.occupied[to] - self.occupied[from] + f64::from(u8::from(is_last && tail_opens_bin));
+            let occupied = self.occupied[to] - self.occupied[from] + f64::from(u8::from(is_last && tail_opens_bin));
             if reference > 0.0 {
                 // ln of group 0 is -infinity: a reference with mass where Q has none.
                 sum -= reference * (group / occupied).ln();

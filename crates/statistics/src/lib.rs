@@ -17,6 +17,7 @@
 //!
 //! Every result is a pure function of the values: parallel parts are combined in a fixed order.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "in a test the panic is the finding"))]
 
 mod channel;
 mod extrema;
@@ -24,6 +25,7 @@ mod histogram;
 mod kld;
 mod moments;
 mod mse;
+mod observe;
 mod percentile;
 mod quantizer;
 
@@ -33,6 +35,7 @@ pub use histogram::{Histogram, HistogramParts};
 pub use kld::kld_range;
 pub use moments::{Moments, moments};
 pub use mse::mse_range;
+pub use observe::observe;
 pub use percentile::percentile_range;
 pub use quantizer::{Grid, Quantizer};
 
@@ -63,6 +66,14 @@ pub enum StatisticsError {
     /// A number of levels the divergence cannot be computed for.
     #[error("the number of levels is {0}, it must be at least 2")]
     Levels(usize),
+    /// Tensors and histograms come in pairs, or without histograms.
+    #[error("{tensors} tensors cannot be counted in {histograms} histograms")]
+    Pairs {
+        /// Number of tensors.
+        tensors: usize,
+        /// Number of histograms.
+        histograms: usize,
+    },
     /// Fewer or more values than the shape has.
     #[error("{values} values do not fill a shape of {outer} x {channels} x {inner}")]
     Shape {

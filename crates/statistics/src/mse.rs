@@ -115,8 +115,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             f64::from(state >> 8) / f64::from(1 << 24)
         };
-        let mut values: Vec<f32> =
-            (0..count).map(|_| ((0..12).map(|_| uniform()).sum::<f64>() - 6.0) as f32).collect();
+        let mut values: Vec<f32> = (0..count).map(|_| ((0..12).map(|_| uniform()).sum::<f64>() - 6.0) as f32).collect();
         values[0] = outlier;
         values
     }

@@ -55,8 +55,7 @@ impl Quantizer {
         if step <= 0.0 {
             return None;
         }
-        let zero_point =
-            if self.symmetric { 0.0 } else { (qmin - low / step).round_ties_even().clamp(qmin, qmax) };
+        let zero_point = if self.symmetric { 0.0 } else { (qmin - low / step).round_ties_even().clamp(qmin, qmax) };
         Some(Grid { step, below: zero_point - qmin, above: qmax - zero_point })
     }
 }
@@ -110,8 +109,7 @@ mod tests {
 
     #[test]
     fn scales_of_the_three_kinds() {
-        let step =
-            |qmin, symmetric| Quantizer::new(qmin, 127, symmetric).unwrap().grid((-1.1, 3.3)).unwrap().step;
+        let step = |qmin, symmetric| Quantizer::new(qmin, 127, symmetric).unwrap().grid((-1.1, 3.3)).unwrap().step;
         assert_eq!(step(-128, false), (3.3 + 1.1) / 255.0);
         assert_eq!(step(-128, true), 6.6 / 255.0);
         assert_eq!(step(-127, true), 6.6 / 254.0);
