@@ -1,11 +1,14 @@
 //! The Python extension module `tpuflow._core`: one file per room, no logic.
 #![forbid(unsafe_code)]
 
+mod statistics;
+
 use pyo3::prelude::*;
 
 /// The module table: each room registers what it offers.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    statistics::register(module)?;
     Ok(())
 }

@@ -1,0 +1,165 @@
+//! Statistics of float tensors: `tpuflow_statistics` over NumPy arrays.
+
+use numpy::ndarray::Array2;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use tpuflow_statistics as statistics;
+use tpuflow_statistics::{Channels, Quantizer, Range, StatisticsError};
+
+/// Registers the functions and classes of this room.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Histogram>()?;
+    module.add_function(wrap_pyfunction!(observe, module)?)?;
+    module.add_function(wrap_pyfunction!(moments, module)?)?;
+    module.add_function(wrap_pyfunction!(channel_extrema, module)?)?;
+    module.add_function(wrap_pyfunction!(channel_mse_ranges, module)?)
+}
+
+fn value_error(error: StatisticsError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// A histogram of values by sign and magnitude that widens exactly as larger values arrive.
+#[pyclass(module = "tpuflow._core")]
+#[derive(Debug)]
+struct Histogram(statistics::Histogram);
+
+#[pymethods]
+impl Histogram {
+    #[new]
+    fn new(bins: usize) -> PyResult<Self> {
+        statistics::Histogram::new(bins).map(Self).map_err(value_error)
+    }
+
+    /// Adds the counts of another histogram.
+    fn merge(&mut self, other: PyRef<'_, Self>) -> PyResult<()> {
+        self.0.merge(&other.0).map_err(value_error)
+    }
+
+    /// Least number of bins from zero to the largest magnitude.
+    #[getter]
+    fn bins(&self) -> usize {
+        self.0.bins()
+    }
+
+    /// Width of a bin.
+    #[getter]
+    fn width(&self) -> f64 {
+        self.0.width()
+    }
+
+    /// Number of values.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.0.count()
+    }
+
+    /// Number of exact zeros.
+    #[getter]
+    fn zeros(&self) -> u64 {
+        self.0.zeros()
+    }
+
+    /// Counts below zero, by magnitude.
+    #[getter]
+    fn negative<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, self.0.negative())
+    }
+
+    /// Counts above zero, by magnitude.
+    #[getter]
+    fn positive<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_slice(py, self.0.positive())
+    }
+
+    /// Smallest and largest value, widened to contain zero.
+    #[getter]
+    fn range(&self) -> Range {
+        self.0.range()
+    }
+
+    /// The range cut at the magnitude that `percentile` percent of the values stay within.
+    fn percentile_range(&self, percentile: f64) -> PyResult<Range> {
+        statistics::percentile_range(&self.0, percentile).map_err(value_error)
+    }
+
+    /// The range of least mean squared quantisation error.
+    #[pyo3(signature = (*, qmin, qmax, symmetric))]
+    fn mse_range(&self, py: Python<'_>, qmin: i32, qmax: i32, symmetric: bool) -> PyResult<Range> {
+        let quantizer = Quantizer::new(qmin, qmax, symmetric).map_err(value_error)?;
+        Ok(py.detach(|| statistics::mse_range(&self.0, quantizer)))
+    }
+
+    /// The range cut at the magnitude of least divergence over `levels` levels.
+    fn kld_range(&self, py: Python<'_>, levels: usize) -> PyResult<Range> {
+        py.detach(|| statistics::kld_range(&self.0, levels)).map_err(value_error)
+    }
+}
+
+/// Extrema of each array as `[arrays, 2]`, and its values counted in its histogram if there are any.
+///
+/// Rows of arrays with values that are not finite are NaN, and nothing of them is counted.
+#[pyfunction]
+fn observe<'py>(
+    py: Python<'py>,
+    arrays: Vec<PyReadonlyArrayDyn<'py, f32>>,
+    mut histograms: Vec<PyRefMut<'py, Histogram>>,
+) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    let slices = arrays.iter().map(|array| array.as_slice()).collect::<Result<Vec<_>, _>>()?;
+    let mut histograms: Vec<_> = histograms.iter_mut().map(|histogram| &mut histogram.0).collect();
+    let rows = py.detach(|| statistics::observe(&slices, &mut histograms)).map_err(value_error)?;
+    let flat = rows.iter().flat_map(|row| row.map_or([f32::NAN; 2], |e| [e.min, e.max])).collect();
+    let found = Array2::from_shape_vec((rows.len(), 2), flat).expect("two numbers a row");
+    Ok(found.into_pyarray(py))
+}
+
+/// `(count, mean, sum of squared deviations)`.
+#[pyfunction]
+fn moments(py: Python<'_>, values: PyReadonlyArrayDyn<'_, f32>) -> PyResult<(u64, f64, f64)> {
+    let values = values.as_slice()?;
+    let found = py.detach(|| statistics::moments(values));
+    Ok((found.count, found.mean, found.squares))
+}
+
+/// Smallest and largest value, with zero, of every slice along `axis`: `[channels, 2]`.
+#[pyfunction]
+fn channel_extrema<'py>(
+    py: Python<'py>,
+    values: PyReadonlyArrayDyn<'py, f32>,
+    axis: usize,
+) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let channels = channels(&values, axis)?;
+    Ok(ranges(py, py.detach(|| statistics::channel_extrema(channels))))
+}
+
+/// The range of least mean squared quantisation error of every slice along `axis`: `[channels, 2]`.
+#[pyfunction]
+#[pyo3(signature = (values, axis, *, qmin, qmax, symmetric))]
+fn channel_mse_ranges<'py>(
+    py: Python<'py>,
+    values: PyReadonlyArrayDyn<'py, f32>,
+    axis: usize,
+    qmin: i32,
+    qmax: i32,
+    symmetric: bool,
+) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let quantizer = Quantizer::new(qmin, qmax, symmetric).map_err(value_error)?;
+    let channels = channels(&values, axis)?;
+    Ok(ranges(py, py.detach(|| statistics::channel_mse_ranges(channels, quantizer))))
+}
+
+fn channels<'a>(values: &'a PyReadonlyArrayDyn<'_, f32>, axis: usize) -> PyResult<Channels<'a>> {
+    let shape = values.shape();
+    let Some(&length) = shape.get(axis) else {
+        return Err(PyValueError::new_err(format!("axis {axis} of an array of {} axes", shape.len())));
+    };
+    let (outer, inner) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    Channels::new(values.as_slice()?, outer, length, inner).map_err(value_error)
+}
+
+fn ranges(py: Python<'_>, ranges: Vec<Range>) -> Bound<'_, PyArray2<f64>> {
+    let rows = ranges.len();
+    let flat = ranges.into_iter().flat_map(|(low, high)| [low, high]).collect();
+    Array2::from_shape_vec((rows, 2), flat).expect("two numbers a row").into_pyarray(py)
+}
