@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Finding",
     "ModelError",
+    "RangesError",
     "SampleError",
     "TpuflowError",
     "UnsupportedModelError",
@@ -33,6 +34,10 @@ class ModelError(TpuflowError):
 
 class SampleError(TpuflowError):
     """Arrays fed to a model have a wrong name, shape or type, or there are none."""
+
+
+class RangesError(TpuflowError):
+    """Ranges of tensors, or the file that holds them, are wrong."""
 
 
 class VerificationError(TpuflowError):
