@@ -1,0 +1,228 @@
+"""Samples: shapes accepted, batches, and every error in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tpuflow.errors import SampleError
+from tpuflow.samples import (
+    InputSpec,
+    Samples,
+    generated_samples,
+    input_specs,
+    load_labelled,
+    load_samples,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FLOAT = np.dtype(np.float32)
+IMAGE = InputSpec("image", (1, 2, 3), FLOAT)
+IDS = InputSpec("ids", (1, 4), np.dtype(np.int64))
+
+
+def ramp(*shape: int) -> NDArray[np.float32]:
+    return np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def specs_of(batch: int) -> tuple[InputSpec, InputSpec]:
+    return InputSpec("image", (batch, 2, 3), FLOAT), InputSpec("ids", (batch, 4), np.dtype(np.int64))
+
+
+@given(st.integers(1, 9), st.integers(1, 4))
+def test_batches_hold_every_sample_once_and_repeat_only_the_last(count: int, batch: int) -> None:
+    image, ids = ramp(count, 2, 3), np.arange(count * 4).reshape(count, 4)
+    data = Samples.of({"ids": ids, "image": image}, specs_of(batch))
+    feeds = list(data.batches())
+    assert (data.count, data.batch) == (count, batch)
+    assert [feed.count for feed in feeds] == [batch] * (count // batch) + [count % batch] * (
+        count % batch > 0
+    )
+    for name, array in (("image", image), ("ids", ids)):
+        joined = np.concatenate([feed.arrays[name] for feed in feeds])
+        assert joined.dtype == array.dtype
+        assert np.array_equal(joined[:count], array)
+        assert all(np.array_equal(row, array[-1]) for row in joined[count:])
+
+
+def test_whole_inputs_lead_with_the_samples() -> None:
+    table = InputSpec("table", (5, 2), FLOAT)
+    factor = InputSpec("factor", (), FLOAT)
+    data = Samples.of(
+        {"table": ramp(3, 5, 2), "factor": ramp(3), "image": ramp(3, 2, 3)}, (table, factor, IMAGE)
+    )
+    feeds = list(data.batches())
+    assert [feed.count for feed in feeds] == [1, 1, 1]
+    assert np.array_equal(feeds[1].arrays["table"], ramp(3, 5, 2)[1])
+    assert feeds[1].arrays["factor"].shape == ()
+    assert feeds[2].arrays["image"].shape == (1, 2, 3)
+
+
+def test_directory_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "b.npz", image=ramp(2, 2, 3) + 100)
+    np.save(tmp_path / "a.npy", ramp(2, 3))
+    np.save(tmp_path / "c.npy", ramp(1, 2, 3) + 200)
+    (tmp_path / "notes.txt").write_text("ignored")
+    data = load_samples(tmp_path, [IMAGE])
+    assert data.count == 4
+    assert [float(row["image"].flat[0]) for row in data.rows()] == [0, 100, 106, 200]
+    # Batches run across files.
+    data = load_samples(tmp_path, [InputSpec("image", (3, 2, 3), FLOAT)])
+    assert [feed.count for feed in data.batches()] == [3, 1]
+
+
+def test_npz_round_trip_and_labels(tmp_path: Path) -> None:
+    path = tmp_path / "eval.npz"
+    np.savez_compressed(path, image=ramp(4, 2, 3), labels=np.arange(4))
+    data, labels = load_labelled(path, [IMAGE])
+    assert data.count == 4
+    assert labels.tolist() == [0, 1, 2, 3]
+    with pytest.raises(SampleError, match='array "labels" is no input of the network, which has "image"'):
+        load_samples(path, [IMAGE])
+    np.savez(path, image=ramp(4, 2, 3))
+    with pytest.raises(SampleError, match=r'eval\.npz: array "labels" is missing, it has "image"'):
+        load_labelled(path, [IMAGE])
+    np.savez(path, image=ramp(4, 2, 3), labels=np.arange(3))
+    with pytest.raises(SampleError, match=r'array "labels" has shape \(3,\) for 4 samples'):
+        load_labelled(path, [IMAGE])
+
+
+def with_nan() -> NDArray[np.float32]:
+    array = ramp(3, 2, 3)
+    array[2, 1, 0] = np.nan
+    return array
+
+
+IDS_OK = np.zeros((3, 4), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, 's: input "image" is missing, there is none'),
+        ({"image": ramp(3, 2, 3)}, 's: input "ids" is missing, there is "image"'),
+        ({"x": ramp(1)}, 's: array "x" is no input of the network, which has "image", "ids"'),
+        ({"image": ramp(3, 2, 4)}, 's: input "image": shape (3, 2, 4), the network wants (samples, 2, 3)'),
+        ({"image": ramp(2, 3)}, 's: input "image": shape (2, 3), the network wants (samples, 2, 3)'),
+        (
+            {"image": ramp(3, 2, 2, 3)},
+            's: input "image": shape (3, 2, 2, 3), the network wants (samples, 2, 3)',
+        ),
+        ({"image": np.float32(1)}, 's: input "image": shape (), the network wants (samples, 2, 3)'),
+        ({"image": ramp(0, 2, 3)}, 's: input "image": there are no samples'),
+        ({"image": with_nan()}, 's: input "image": NaN or infinite values, first in sample 2'),
+        (
+            {"image": ramp(3, 2, 3).astype(np.float64)},
+            's: input "image": dtype float64, the network wants float32 (convert with .astype)',
+        ),
+        (
+            {"image": ramp(3, 2, 3), "ids": IDS_OK.astype(np.int32)},
+            's: input "ids": dtype int32, the network wants int64 (convert with .astype)',
+        ),
+        (
+            {"image": ramp(2, 2, 3), "ids": IDS_OK},
+            's: inputs differ in the number of samples: "image" 2, "ids" 3',
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(SampleError) as caught:
+        Samples.of({name: np.asarray(array) for name, array in arrays.items()}, (IMAGE, IDS), "s")
+    assert str(caught.value) == message
+
+
+def test_batched_and_whole_inputs_do_not_mix() -> None:
+    first, second = InputSpec("a", (2, 3), FLOAT), InputSpec("b", (2, 3), FLOAT)
+    with pytest.raises(SampleError, match='differ in the number of samples in a feed: "a" 2, "b" 1'):
+        Samples.of({"a": ramp(4, 3), "b": ramp(4, 2, 3)}, (first, second))
+
+
+def missing(path: Path) -> None:
+    del path
+
+
+def text(path: Path) -> None:
+    path.write_text("no arrays")
+
+
+def truncated(path: Path) -> None:
+    np.savez(path, image=ramp(2, 2, 3))
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def damaged(path: Path) -> None:
+    np.savez_compressed(path, image=ramp(40, 2, 3))
+    content = bytearray(path.read_bytes())
+    content[150:170] = bytes(20)
+    path.write_bytes(content)
+
+
+def objects(path: Path) -> None:
+    np.savez(path, image=np.array([{}], dtype=object))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def empty_directory(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (missing, "cannot be read: no such file or directory"),
+        (text, "not a complete NumPy file"),
+        (truncated, "not a complete NumPy file"),
+        (damaged, "not a complete NumPy file"),
+        (objects, "not a complete NumPy file: object arrays cannot be loaded"),
+        (empty, "not a complete NumPy file"),
+        (empty_directory, "the directory holds no .npz or .npy file"),
+    ],
+)
+def test_files_that_are_no_samples(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    path = tmp_path / "calib.npz"
+    make(path)
+    with pytest.raises(SampleError) as caught:
+        load_samples(path, [IMAGE])
+    assert str(caught.value).lower().startswith(f"{path}: {message}".lower())
+    assert "\n" not in str(caught.value)
+
+
+def test_directories_that_do_not_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", ramp(2, 2, 3))
+    with pytest.raises(SampleError, match=r"a\.npy: a \.npy file has no names, the network has 2 inputs"):
+        load_samples(tmp_path, [IMAGE, IDS])
+    np.save(tmp_path / "b.npy", ramp(2, 2, 4))
+    with pytest.raises(SampleError, match=r'b\.npy: input "image": shape \(2, 2, 4\)'):
+        load_samples(tmp_path, [IMAGE])
+    np.save(tmp_path / "b.npy", ramp(2, 3, 2, 3))
+    with pytest.raises(SampleError, match=r"b\.npy: its samples are whole inputs, those of .*a\.npy are not"):
+        load_samples(tmp_path, [InputSpec("image", (3, 2, 3), FLOAT)])
+
+
+def test_specs_of_a_model() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> net ({}) => (float[1,2] y) {{ y = Add(x, w) }}'
+    model = ir.from_onnx_text(text.format("float[1,2] x, int64[1,2] w"))
+    assert input_specs(model) == (InputSpec("x", (1, 2), FLOAT), InputSpec("w", (1, 2), np.dtype(np.int64)))
+    with pytest.raises(SampleError, match='input "x": the network leaves its shape or type open'):
+        input_specs(ir.from_onnx_text(text.format("float[N,2] x, float[1,2] w")))
+
+
+def test_generated_samples_repeat_with_their_seed() -> None:
+    specs = (IMAGE, IDS, InputSpec("mask", (1, 3), np.dtype(np.bool_)))
+    first, again, other = (list(generated_samples(specs, 5, seed).rows()) for seed in (3, 3, 4))
+    assert len(first) == 5
+    assert all(np.array_equal(a[name], b[name]) for a, b in zip(first, again, strict=True) for name in a)
+    assert not np.array_equal(first[0]["image"], other[0]["image"])
+    assert [array.dtype for array in first[0].values()] == [spec.dtype for spec in specs]
