@@ -1,0 +1,32 @@
+"""Calibration: a float model and samples give the range of every activation.
+
+```text
+ model + samples --activations--> arrays --statistics--> extrema, histograms --strategies--> Ranges
+```
+
+`activations` runs the model and hands out every intermediate value, a bounded amount at a time. `statistics`
+keeps per tensor the extrema of every batch and one histogram, never the values. `strategies` turns them
+into a range; a new strategy is one function and one entry in its table. One pass over the samples is enough,
+and shards of the samples merge to the very same statistics (see `crates/statistics`).
+
+This room chooses no bit widths and touches no weights.
+"""
+
+from tpuflow.calibrate.collect import calibrate, collect, fit
+from tpuflow.calibrate.config import CalibrationConfig
+from tpuflow.calibrate.ranges import Range, Ranges
+from tpuflow.calibrate.statistics import Statistics, TensorStatistics
+from tpuflow.calibrate.strategies import STRATEGIES, Strategy
+
+__all__ = [
+    "STRATEGIES",
+    "CalibrationConfig",
+    "Range",
+    "Ranges",
+    "Statistics",
+    "Strategy",
+    "TensorStatistics",
+    "calibrate",
+    "collect",
+    "fit",
+]

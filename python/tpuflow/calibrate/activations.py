@@ -1,0 +1,139 @@
+"""Runs a float model and hands out every intermediate value, a bounded amount at a time.
+
+The nodes are cut, in topological order, into segments whose outputs fit a memory budget. Each segment is
+an onnxruntime session of its own whose outputs are all values its nodes produce, so nothing is computed
+twice. A value is dropped after the last segment that reads it. Most models are one segment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["ActivationSession"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Segment:
+    session: ort.InferenceSession
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    last_read: frozenset[str]  # values no later segment reads
+
+
+class ActivationSession:
+    """All values of a model with static shapes, segment by segment.
+
+    Args:
+        model: Model whose every value has a name and a known shape.
+        memory_bytes: Largest sum of a segment's outputs, except for a single node above it.
+        threads: Threads of onnxruntime; 0 takes all cores.
+    """
+
+    def __init__(self, model: ir.Model, *, memory_bytes: int, threads: int = 0) -> None:
+        graph = model.graph
+        self.inputs = tuple(_name(value) for value in graph.inputs if _name(value) not in graph.initializers)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self._segments = [
+            _build_segment(model, nodes, later, options) for nodes, later in _cut(list(graph), memory_bytes)
+        ]
+
+    @property
+    def segments(self) -> int:
+        """Number of sessions run in turn."""
+        return len(self._segments)
+
+    def run(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, NDArray[np.float32]]]:
+        """Float values of one batch: the inputs with the first segment, then what each segment computes.
+
+        Args:
+            feeds: Every network input by name, with the model's own shape and dtype.
+
+        Yields:
+            Value name to float32 array; values of other types are left out.
+        """
+        live: dict[str, Array] = dict(feeds)
+        fresh: dict[str, Array] = dict(feeds)
+        for segment in self._segments:
+            read = {name: live[name] for name in segment.inputs}
+            computed = segment.session.run(segment.outputs, read)
+            fresh.update(zip(segment.outputs, computed, strict=True))
+            live.update(zip(segment.outputs, computed, strict=True))
+            del computed, read
+            for name in segment.last_read:
+                live.pop(name, None)
+            yield {name: array for name, array in fresh.items() if array.dtype == np.float32}
+            fresh = {}
+
+
+def _name(value: ir.Value) -> str:
+    if not value.name:
+        raise ValueError("a value of the graph has no name")
+    return value.name
+
+
+def _cut(nodes: list[ir.Node], memory_bytes: int) -> Iterator[tuple[list[ir.Node], set[str]]]:
+    """Runs of nodes within the budget, each with the names that later nodes read."""
+    runs: list[list[ir.Node]] = [[]]
+    used = 0
+    for node in nodes:
+        size = sum(_bytes(value) for value in node.outputs)
+        if runs[-1] and used + size > memory_bytes:
+            runs.append([])
+            used = 0
+        runs[-1].append(node)
+        used += size
+    later: set[str] = set()
+    reads: list[set[str]] = []
+    for run in reversed(runs):
+        reads.append(set(later))
+        later |= {_name(value) for node in run for value in node.inputs if value is not None}
+    return zip(runs, reversed(reads), strict=True)
+
+
+def _bytes(value: ir.Value) -> int:
+    if value.shape is None or value.dtype is None:
+        return 0
+    dims = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return int(math.prod(dims) * value.dtype.itemsize)
+
+
+def _build_segment(
+    model: ir.Model, nodes: Sequence[ir.Node], later: set[str], options: ort.SessionOptions
+) -> _Segment:
+    initializers = model.graph.initializers
+    produced = [_name(value) for node in nodes for value in node.outputs if value.name]
+    read = {_name(value): value for node in nodes for value in node.inputs if value is not None}
+    inputs = tuple(name for name in read if name not in initializers and name not in set(produced))
+    proto = onnx.ModelProto(ir_version=min(model.ir_version or 8, 10))
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+    graph = proto.graph
+    graph.name = "segment"
+    graph.node.extend(ir.to_proto(node) for node in nodes)
+    graph.initializer.extend(
+        ir.to_proto(tensor)
+        for name, value in read.items()
+        if name in initializers and (tensor := value.const_value) is not None
+    )
+    graph.input.extend(ir.to_proto(read[name]) for name in inputs)
+    # Types of outputs are left to onnxruntime's inference.
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in produced)
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    last_read = frozenset(name for name in (*inputs, *produced) if name not in later)
+    return _Segment(session, inputs, tuple(produced), last_read)

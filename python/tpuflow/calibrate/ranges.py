@@ -1,0 +1,258 @@
+"""Ranges of tensors, and the file they are kept in.
+
+```json
+{
+  "format": 1,
+  "samples": 64,
+  "strategy": "mse",
+  "tensors": {
+    "conv1_out": {"min": -2.5, "max": 3.75, "axis": null},
+    "fc.weight": {"min": [-0.5, -0.25], "max": [0.5, 0.125], "axis": 0}
+  }
+}
+```
+
+The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
+and field. `samples` and `strategy` say where the numbers come from and may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.errors import RangesError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Range", "Ranges"]
+
+FORMAT = 1
+_LARGEST = 3.4028234663852886e38
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest value a tensor is expected to take; `min <= 0 <= max`, finite, within float32.
+
+    Attributes:
+        min: One number, or one per index of `axis`.
+        max: Likewise.
+        axis: The axis ranges differ along; None for one range of the whole tensor.
+
+    Raises:
+        RangesError: The numbers are not such a range; the text names the field.
+    """
+
+    min: float | tuple[float, ...]
+    max: float | tuple[float, ...]
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.min, tuple) != isinstance(self.max, tuple):
+            raise RangesError('fields "min" and "max" must both be numbers or both be lists')
+        if isinstance(self.min, tuple) and isinstance(self.max, tuple):
+            if self.axis is None:
+                raise RangesError('field "axis" is null, lists of "min" and "max" need an axis')
+            if len(self.min) != len(self.max) or not self.min:
+                raise RangesError(
+                    f'fields "min" and "max" have {len(self.min)} and {len(self.max)} entries, '
+                    "they need the same number, at least one"
+                )
+        elif self.axis is not None:
+            raise RangesError(f'field "axis" is {self.axis}, single numbers "min" and "max" need null')
+        if self.axis is not None and self.axis < 0:
+            raise RangesError(f'field "axis" is {self.axis}, it must not be negative')
+        for low, high in self.pairs:
+            _check_pair(low, high)
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        """`(min, max)` of every channel, or the only one."""
+        if isinstance(self.min, tuple) and isinstance(self.max, tuple):
+            return tuple(zip(self.min, self.max, strict=True))
+        assert isinstance(self.min, float | int)
+        assert isinstance(self.max, float | int)
+        return ((self.min, self.max),)
+
+
+def _check_pair(low: float, high: float) -> None:
+    for field, value in (("min", low), ("max", high)):
+        if math.isnan(value):
+            raise RangesError(f'field "{field}" is NaN')
+        if abs(value) > _LARGEST:
+            raise RangesError(f'field "{field}" is {value:g}, beyond the largest float32')
+    if low > high:
+        raise RangesError(f'field "min" is {low:g}, above "max" {high:g}')
+    if low > 0:
+        raise RangesError(f'field "min" is {low:g}, a range contains 0')
+    if high < 0:
+        raise RangesError(f'field "max" is {high:g}, a range contains 0')
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The range of every calibrated tensor.
+
+    Attributes:
+        tensors: By tensor name, in the order of the graph.
+        samples: Number of samples really used; None if unknown.
+        strategy: Name of the strategy; None if unknown or edited.
+    """
+
+    tensors: Mapping[str, Range]
+    samples: int | None = None
+    strategy: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ranges:
+        """Reads a file written by `save`, or by hand.
+
+        Raises:
+            RangesError: The file is missing or wrong; the text names file, tensor and field.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise RangesError(f"{path}: not a ranges file: not UTF-8 text") from None
+        except OSError as error:
+            raise RangesError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        return cls.from_json(text, source=str(path))
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "ranges") -> Ranges:
+        """Reads the JSON text; `source` names it in errors.
+
+        Raises:
+            RangesError: As for `load`.
+        """
+        try:
+            document = json.loads(text, object_pairs_hook=_unique)
+        except json.JSONDecodeError as error:
+            raise RangesError(
+                f"{source}: not JSON: line {error.lineno}, column {error.colno}: {error.msg.lower()}"
+            ) from None
+        except RecursionError:
+            raise RangesError(f"{source}: not a ranges file: nested too deep") from None
+        except RangesError as error:
+            raise RangesError(f"{source}: {error}") from None
+        return _parse(document, source)
+
+    def to_json(self) -> str:
+        """The text of the file; the same ranges give the same text."""
+        head: dict[str, Any] = {"format": FORMAT}
+        if self.samples is not None:
+            head["samples"] = self.samples
+        if self.strategy is not None:
+            head["strategy"] = self.strategy
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+        rows = [
+            f"    {json.dumps(name)}: "
+            + json.dumps({"min": entry.min, "max": entry.max, "axis": entry.axis}, allow_nan=False)
+            for name, entry in self.tensors.items()
+        ]
+        body = "{\n" + ",\n".join(rows) + "\n  }" if rows else "{}"
+        return "{\n" + "".join(lines) + f'  "tensors": {body}\n}}\n'
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file beside its target and renames it.
+
+        Raises:
+            RangesError: The file cannot be written.
+        """
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            beside.write_text(self.to_json(), encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise RangesError(
+                f"{path}: cannot be written: {(error.strerror or str(error)).lower()}"
+            ) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise RangesError(f'"{key}" occurs twice')
+        entries[key] = value
+    return entries
+
+
+def _parse(document: Any, source: str) -> Ranges:
+    if not isinstance(document, dict):
+        raise RangesError(f"{source}: not a ranges file: an object is needed, this is {_kind(document)}")
+    for key in document:
+        if key not in ("format", "samples", "strategy", "tensors"):
+            raise RangesError(f'{source}: unknown key "{key}"')
+    if "format" not in document or "tensors" not in document:
+        missing = "format" if "format" not in document else "tensors"
+        raise RangesError(f'{source}: key "{missing}" is missing')
+    if isinstance(document["format"], bool) or document["format"] != FORMAT:
+        raise RangesError(
+            f'{source}: key "format" is {json.dumps(document["format"])}, {FORMAT} is understood'
+        )
+    samples, strategy = document.get("samples"), document.get("strategy")
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise RangesError(f'{source}: key "samples" must be a positive number, it is {_kind(samples)}')
+    if strategy is not None and not isinstance(strategy, str):
+        raise RangesError(f'{source}: key "strategy" must be text, it is {_kind(strategy)}')
+    tensors = document["tensors"]
+    if not isinstance(tensors, dict):
+        raise RangesError(f'{source}: key "tensors" must be an object, it is {_kind(tensors)}')
+    parsed = {}
+    for name, entry in tensors.items():
+        try:
+            parsed[name] = _parse_range(entry)
+        except RangesError as error:
+            raise RangesError(f'{source}: tensor "{name}": {error}') from None
+    return Ranges(parsed, samples, strategy)
+
+
+def _parse_range(entry: Any) -> Range:
+    if not isinstance(entry, dict):
+        raise RangesError(f'an object with "min", "max" and "axis" is needed, this is {_kind(entry)}')
+    for key in entry:
+        if key not in ("min", "max", "axis"):
+            raise RangesError(f'unknown field "{key}"')
+    for key in ("min", "max"):
+        if key not in entry:
+            raise RangesError(f'field "{key}" is missing')
+    axis = entry.get("axis")
+    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+        raise RangesError(f'field "axis" must be a whole number or null, it is {_kind(axis)}')
+    return Range(_parse_bound(entry["min"], "min"), _parse_bound(entry["max"], "max"), axis)
+
+
+def _parse_bound(value: Any, field: str) -> float | tuple[float, ...]:
+    if isinstance(value, list):
+        return tuple(_parse_number(item, f"{field}[{at}]") for at, item in enumerate(value))
+    return _parse_number(value, field)
+
+
+def _parse_number(value: Any, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise RangesError(f'field "{field}" must be a number, it is {_kind(value)}')
+    try:
+        return float(value)
+    except OverflowError:
+        raise RangesError(f'field "{field}" is beyond the largest float32') from None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    names = {dict: "an object", list: "a list", str: "text", int: str(value)[:20], float: str(value)}
+    return names[type(value)]

@@ -1,0 +1,100 @@
+"""What is remembered of the activations: per tensor the extrema of every batch and one histogram.
+
+Both are exact and mergeable. Statistics collected over shards of the samples and merged in the order of the
+shards equal those of one pass, bit for bit: extrema are kept per batch, and the counts of a histogram depend
+on the values only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow import _core
+from tpuflow.errors import SampleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["Statistics", "TensorStatistics"]
+
+
+@dataclass
+class TensorStatistics:
+    """Statistics of one tensor.
+
+    Attributes:
+        batches: Smallest and largest value of every batch, in order.
+        histogram: Counts of all values by sign and magnitude; None if not collected.
+    """
+
+    batches: list[tuple[float, float]]
+    histogram: _core.Histogram | None
+
+    @property
+    def counts(self) -> _core.Histogram:
+        """The histogram of a tensor known to have one."""
+        if self.histogram is None:
+            raise LookupError("no histogram was collected")
+        return self.histogram
+
+
+@dataclass
+class Statistics:
+    """Statistics of all tensors of a model; grows with every batch.
+
+    Attributes:
+        bins: Resolution of the histograms; None collects extrema only.
+        tensors: By name, in the order of the graph.
+        samples: Number of samples seen.
+    """
+
+    bins: int | None
+    tensors: dict[str, TensorStatistics] = field(default_factory=dict)
+    samples: int = 0
+
+    def observe(self, activations: Mapping[str, NDArray[np.float32]]) -> None:
+        """Adds one batch of some of the tensors; C-contiguous arrays of any shape.
+
+        Raises:
+            SampleError: A tensor has NaN or infinite values.
+        """
+        arrays = {name: array for name, array in activations.items() if array.size}
+        for name in arrays:
+            if name not in self.tensors:
+                histogram = None if self.bins is None else _core.Histogram(self.bins)
+                self.tensors[name] = TensorStatistics([], histogram)
+        tensors = [self.tensors[name] for name in arrays]
+        histograms = [tensor.histogram for tensor in tensors if tensor.histogram is not None]
+        found = _core.observe(list(arrays.values()), histograms).tolist()
+        for name, tensor, (low, high) in zip(arrays, tensors, found, strict=True):
+            if math.isnan(low):
+                bad = int(np.count_nonzero(~np.isfinite(arrays[name])))
+                raise SampleError(
+                    f'tensor "{name}": {bad} of {arrays[name].size} values are NaN or infinite '
+                    f"at sample {self.samples}, no range holds them"
+                )
+            tensor.batches.append((low, high))
+
+    def merge(self, later: Statistics) -> None:
+        """Appends statistics of the samples that follow.
+
+        Raises:
+            ValueError: The histograms differ in resolution, or only one side has them.
+        """
+        if self.bins != later.bins:
+            raise ValueError(f"statistics of {self.bins} and {later.bins} bins cannot be merged")
+        for name, theirs in later.tensors.items():
+            ours = self.tensors.get(name)
+            if ours is None:
+                histogram = None if self.bins is None else _core.Histogram(self.bins)
+                ours = self.tensors[name] = TensorStatistics([], histogram)
+            ours.batches += theirs.batches
+            if ours.histogram is not None and theirs.histogram is not None:
+                ours.histogram.merge(theirs.histogram)
+        self.samples += later.samples

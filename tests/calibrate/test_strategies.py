@@ -1,0 +1,263 @@
+"""Strategies on tensors with known distributions, and what the configuration refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pydantic import ValidationError
+from tpuflow import _core
+from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, Statistics, fit
+from tpuflow.errors import SampleError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FLOATS = st.floats(-100, 100, width=32)
+BATCHES = st.lists(
+    hnp.arrays(np.float32, hnp.array_shapes(max_dims=3), elements=FLOATS), min_size=1, max_size=6
+)
+
+
+def observed(*batches: NDArray[np.float32], bins: int | None = 2048) -> Statistics:
+    statistics = Statistics(bins)
+    for batch in batches:
+        statistics.observe({"x": batch})
+        statistics.samples += 1
+    return statistics
+
+
+def fitted(*batches: NDArray[np.float32], **options: object) -> Range:
+    return fit(observed(*batches), CalibrationConfig.model_validate(options)).tensors["x"]
+
+
+def floats(*values: float) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
+def gaussian(count: int = 100_000, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(count, np.float32)
+
+
+def quantized(values: NDArray[np.float32], found: Range, *, symmetric: bool) -> NDArray[np.float64]:
+    """int8 and back, straight from the definition of scale and zero point."""
+    ((low, high),) = found.pairs
+    scale = 2 * max(high, -low) / 255 if symmetric else (high - low) / 255
+    zero = 0.0 if symmetric else np.clip(np.rint(-128 - low / scale), -128, 127)
+    return (np.clip(np.rint(values.astype(np.float64) / scale) + zero, -128, 127) - zero) * scale
+
+
+BATCHES_OF_THREE = (floats(-1, 2), floats(-3, 1), floats(-2, 4))
+
+
+def test_extrema_are_those_of_all_batches() -> None:
+    assert fitted(*BATCHES_OF_THREE, strategy="extrema") == Range(-3.0, 4.0)
+
+
+def test_mean_follows_the_golden_sequence() -> None:
+    # min: -1, 0.9 * -1 + 0.1 * -3 = -1.2, 0.9 * -1.2 + 0.1 * -2 = -1.28
+    # max:  2, 0.9 *  2 + 0.1 *  1 =  1.9, 0.9 *  1.9 + 0.1 *  4 =  2.11
+    ((low, high),) = fitted(*BATCHES_OF_THREE, strategy="mean").pairs
+    assert (low, high) == pytest.approx((-1.28, 2.11), rel=1e-15)
+    assert fitted(*BATCHES_OF_THREE, strategy="mean", momentum=0) == Range(-2.0, 4.0)
+    ((low, high),) = fitted(*BATCHES_OF_THREE, strategy="mean", momentum=0.5).pairs
+    assert (low, high) == (-2.0, 2.75)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_zero_is_always_inside(strategy: str) -> None:
+    ((low, high),) = fitted(floats(2, 3), strategy=strategy).pairs
+    assert low == 0
+    assert 2 < high <= 3
+    ((low, high),) = fitted(floats(-2, -3), strategy=strategy).pairs
+    assert -3 <= low < -2
+    assert high == 0
+    assert fitted(floats(0, 0), strategy=strategy) == Range(0.0, 0.0)
+
+
+@given(
+    batches=BATCHES,
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    symmetric=st.booleans(),
+    bits=st.integers(2, 16),
+)
+def test_ranges_lie_within_what_was_seen(
+    *, batches: list[NDArray[np.float32]], strategy: str, symmetric: bool, bits: int
+) -> None:
+    ((low, high),) = fitted(*batches, strategy=strategy, symmetric=symmetric, bits=bits).pairs
+    ((seen_low, seen_high),) = fitted(*batches, strategy="extrema").pairs
+    slack = 1e-12 * (seen_high - seen_low)  # the running mean rounds
+    assert seen_low - slack <= low <= 0 <= high <= seen_high + slack
+
+
+def test_percentile_of_known_distributions() -> None:
+    uniform = np.linspace(-1, 1, 100_001, dtype=np.float32)
+    ((low, high),) = fitted(uniform, strategy="percentile", percentile=75).pairs
+    assert (low, high) == pytest.approx((-0.75, 0.75), abs=1e-3)
+    # 99.73 % of a normal distribution lie within three deviations.
+    ((low, high),) = fitted(gaussian(1_000_000), strategy="percentile", percentile=99.73).pairs
+    assert (low, high) == pytest.approx((-3, 3), abs=0.03)
+    # A share of magnitudes: the short side is left alone.
+    ((low, high),) = fitted(uniform + np.float32(0.9), strategy="percentile", percentile=50).pairs
+    assert low == pytest.approx(-0.1, abs=1e-6)
+    assert high == pytest.approx(0.9, abs=1e-3)
+    assert fitted(uniform, strategy="percentile", percentile=100) == Range(-1.0, 1.0)
+
+
+@given(values=hnp.arrays(np.float32, st.integers(200, 600), elements=FLOATS), symmetric=st.booleans())
+def test_mse_loses_no_more_than_extrema(*, values: NDArray[np.float32], symmetric: bool) -> None:
+    best, whole = (fitted(values, strategy=name, symmetric=symmetric) for name in ("mse", "extrema"))
+    if whole == Range(0.0, 0.0):
+        return
+    loss = {
+        found: np.square(quantized(values, found, symmetric=symmetric) - values).sum()
+        for found in (best, whole)
+    }
+    # The density within a bin is modelled as constant: a small sample may differ by its own scatter.
+    assert loss[best] <= loss[whole] * 1.25
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mse_gains_decibels_where_there_are_outliers(*, symmetric: bool) -> None:
+    values = np.concatenate([gaussian(1_000_000), floats(-15, 15)])
+    best, whole = (fitted(values, strategy=name, symmetric=symmetric) for name in ("mse", "extrema"))
+    error = [
+        np.square(quantized(values, found, symmetric=symmetric) - values).sum() for found in (best, whole)
+    ]
+    assert error[0] < error[1] / 2
+
+
+def test_kld_clips_the_outliers_of_a_gaussian() -> None:
+    values = np.concatenate([gaussian(), floats(20)])
+    ((low, high),) = fitted(values, strategy="kld").pairs
+    assert -5 < low < -2.5
+    assert 2.5 < high < 5
+    # No more bins than levels: nothing to choose.
+    assert fitted(values, strategy="kld", bits=16) == fitted(values, strategy="extrema")
+
+
+def test_kld_is_not_swayed_by_exact_zeros() -> None:
+    values = np.maximum(gaussian(), 0)
+    assert fitted(values, strategy="kld") == fitted(values[values > 0], strategy="kld")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bins_are_configurable_and_matter_little(strategy: str) -> None:
+    values = np.concatenate([gaussian(), floats(9)])
+    coarse, fine = (
+        fit(observed(values, bins=bins), CalibrationConfig(strategy=strategy, bins=bins)).tensors["x"]
+        for bins in (1024, 4096)
+    )
+    assert coarse.pairs[0] == pytest.approx(fine.pairs[0], rel=0.2)
+
+
+@given(BATCHES, st.data())
+def test_shards_equal_one_pass(batches: list[NDArray[np.float32]], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(batches)))
+    whole, first, second = observed(*batches), observed(*batches[:cut]), observed(*batches[cut:])
+    first.merge(second)
+    assert first.samples == whole.samples
+    ours, theirs = first.tensors["x"], whole.tensors["x"]
+    assert ours.batches == theirs.batches
+    for name in ("width", "zeros", "count", "range"):
+        assert getattr(ours.counts, name) == getattr(theirs.counts, name)
+    assert np.array_equal(ours.counts.positive, theirs.counts.positive)
+    assert np.array_equal(ours.counts.negative, theirs.counts.negative)
+    for strategy in STRATEGIES:
+        config = CalibrationConfig(strategy=strategy)
+        assert fit(first, config) == fit(whole, config)
+
+
+def test_histogram_counts_what_numpy_counts() -> None:
+    values = np.concatenate([gaussian(10_000), np.zeros(17, np.float32), floats(30)])
+    counts = observed(values[:5000], values[5000:]).tensors["x"].counts
+    edges = np.arange(counts.bins * 2 + 1) * counts.width
+    assert counts.bins <= 30 / counts.width < 2 * counts.bins
+    assert counts.zeros == 17
+    assert np.array_equal(counts.positive, np.histogram(values[values > 0], edges)[0])
+    assert np.array_equal(counts.negative, np.histogram(-values[values < 0], edges)[0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_name_the_tensor_and_the_sample(bad: float) -> None:
+    statistics = observed(floats(1, 2))
+    with pytest.raises(SampleError, match=r'tensor "x": 1 of 3 values are NaN or infinite at sample 1'):
+        statistics.observe({"x": floats(1, bad, 2)})
+
+
+def test_statistics_of_different_resolution_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="2048 and 1024 bins"):
+        observed(floats(1)).merge(observed(floats(1), bins=1024))
+    with pytest.raises(ValueError, match="2048 and None bins"):
+        observed(floats(1)).merge(observed(floats(1), bins=None))
+    with pytest.raises(LookupError, match="no histogram"):
+        fit(observed(floats(1), bins=None), CalibrationConfig(strategy="mse"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "best"}, '"best" is not a calibration strategy, choose one of extrema, mean'),
+        ({"percentile": 0}, "greater than 0"),
+        ({"percentile": 100.5}, "less than or equal to 100"),
+        ({"momentum": 1}, "less than 1"),
+        ({"bins": 1000}, "1000 is not a power of two"),
+        ({"bins": 1 << 17}, "less than or equal to 65536"),
+        ({"bits": 1}, "greater than or equal to 2"),
+        ({"speed": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_configuration_refuses(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CalibrationConfig.model_validate(options)
+    assert message in str(caught.value)
+
+
+@given(
+    hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=4, min_side=1), elements=FLOATS), st.data()
+)
+def test_channel_ranges_of_weights(weights: NDArray[np.float32], data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, weights.ndim - 1))
+    rows = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
+    extrema = _core.channel_extrema(weights, axis)
+    assert np.array_equal(extrema, np.stack([np.minimum(rows.min(1), 0), np.maximum(rows.max(1), 0)], axis=1))
+    best = _core.channel_mse_ranges(weights, axis, qmin=-128, qmax=127, symmetric=True)
+    for row, pair, whole in zip(rows, best.tolist(), extrema.tolist(), strict=True):
+        if whole != [0, 0]:
+            errors = [
+                np.square(quantized(row, Range(*chosen), symmetric=True) - row).sum()
+                for chosen in (pair, whole)
+            ]
+            assert errors[0] <= errors[1] * (1 + 1e-9)
+
+
+def test_moments_are_those_of_numpy() -> None:
+    values = gaussian() * np.float32(3) + np.float32(1e4)
+    count, mean, squares = _core.moments(values)
+    assert count == values.size
+    assert mean == pytest.approx(values.astype(np.float64).mean(), rel=1e-14)
+    assert squares / (count - 1) == pytest.approx(values.astype(np.float64).var(ddof=1), rel=1e-10)
+
+
+def test_bindings_refuse_what_does_not_fit() -> None:
+    histogram = _core.Histogram(16)
+    with pytest.raises(ValueError, match="the number of bins is 100"):
+        _core.Histogram(100)
+    with pytest.raises(ValueError, match="a histogram of 16 bins cannot be merged with one of 32"):
+        histogram.merge(_core.Histogram(32))
+    with pytest.raises(ValueError, match="codes 1 to 5 must contain 0"):
+        histogram.mse_range(qmin=1, qmax=5, symmetric=False)
+    with pytest.raises(ValueError, match="levels is 1"):
+        histogram.kld_range(1)
+    with pytest.raises(ValueError, match="percentile is 0"):
+        histogram.percentile_range(0)
+    with pytest.raises(ValueError, match="1 tensors cannot be counted in 2 histograms"):
+        _core.observe([floats(1)], [_core.Histogram(16), _core.Histogram(16)])
+    with pytest.raises(ValueError, match="axis 2 of an array of 1 axes"):
+        _core.channel_extrema(floats(1), 2)
+    with pytest.raises(ValueError, match="1 of the values are NaN or infinite"):
+        _core.channel_extrema(floats(1, np.nan), 0)
