@@ -1,4 +1,4 @@
-//! Floats: the significand (11, 8 or 24 bits of f16, bf16, f32) is cut into as many unsigned bytes
+//! Float PEs. The significand (11, 8 or 24 bits of f16, bf16, f32) is cut into as many unsigned bytes
 //! as the format's storage has; the PE gathers their products one per cycle, exactly, then rounds the
 //! product once to f32 (half to even, subnormals kept) and adds it to the f32 sum from above, rounding
 //! again. Never a fused multiply-add. NaN is always 0x7FC00000. Zeros that pad a tile change no bit

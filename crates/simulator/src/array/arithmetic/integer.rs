@@ -1,9 +1,9 @@
-//! Integers: an operand is a stored value minus its zero point: 9 bits signed for 8-bit storage,
+//! Integer PEs. An operand is a stored value minus its zero point: 9 bits signed for 8-bit storage,
 //! 17 bits for 16-bit storage. A 9-bit operand goes to the multiplier as it is. A 17-bit one is
 //! written `v = 256·h + l` with `l = v mod 256` in [0, 255] and `h = floor(v / 256)` in [-256, 255],
 //! both 9-bit signed numbers. The identity holds for every integer (`h` is an arithmetic shift), hence
 //! `a·w = sum_ij 256^(i+j) a_i w_j` exactly, and so for sums of products: adding each pass's column
-//! sums, shifted by `8(i+j)`, gives the exact integer. Within a pass a product is below 2^16 in
+//! sums, shifted by `8(i+j)`, gives the exact integer. Within a pass a product is at most 2^16 in
 //! magnitude, so 2^14 rows fit a 32-bit sum. Accumulators are 32 bits wide for 8-bit operands and 48
 //! otherwise; they wrap, so a passing excess between the passes of a tile is harmless, and overflow is
 //! judged when the tile's last pass is in.
