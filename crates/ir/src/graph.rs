@@ -147,6 +147,17 @@ impl Graph {
         layer.op.operands().into_iter().filter(|&id| self.tensor(id).constant.is_none())
     }
 
+    /// Multiply-accumulates of a layer; zero for anything but convolutions and matrix products.
+    #[must_use]
+    pub fn macs(&self, layer: &Layer) -> u64 {
+        let terms = match &layer.op {
+            Op::Conv { weights, .. } => product(&self.tensor(*weights).shape[1..]),
+            Op::MatMul { a, .. } => self.tensor(*a).shape.last().copied().unwrap_or(0),
+            _ => 0,
+        };
+        (self.tensor(layer.output).elements() * terms) as u64
+    }
+
     /// Every broken invariant, as one message each; empty for a sound graph.
     #[must_use]
     pub fn verify(&self) -> Vec<String> {

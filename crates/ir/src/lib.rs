@@ -7,6 +7,7 @@
 pub mod access;
 pub mod dtype;
 pub mod error;
+pub mod file;
 pub mod graph;
 pub mod index;
 pub mod isa;

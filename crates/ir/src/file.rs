@@ -1,0 +1,235 @@
+//! The file form of a [`Graph`] (`.tpuq`): a safetensors file whose tensors are the graph's constants.
+//!
+//! The graph itself travels as JSON in the file's metadata, with the version of the form and the SHA-256 of graph and
+//! constants, so that a file that was cut, altered or written by another version is refused. Files are written beside
+//! their target and renamed: a reader never sees half of one.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::{DType, Error, Graph};
+
+/// Version of the form; files of another version are refused.
+const VERSION: u32 = 1;
+/// The only metadata key, so that equal graphs give equal bytes.
+const KEY: &str = "tpuflow.graph";
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    sha256: String,
+    /// The graph as JSON text, exactly as it was hashed.
+    graph: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// Writes `bytes` beside `path`, then renames: the file is complete or absent.
+///
+/// # Errors
+/// [`Error::File`] with the system's reason.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::File { path: path.display().to_string(), reason: error.to_string() };
+    let name = path.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidFilename.into()))?;
+    let beside = path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
+    let written = std::fs::File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    });
+    written.map_err(|error| {
+        // The reason of the first failure is what the user needs; the leftover may not even exist.
+        let _ = std::fs::remove_file(&beside);
+        fail(error)
+    })
+}
+
+fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(graph);
+    for (name, bytes) in constants {
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn constants(graph: &Graph) -> Vec<(&str, &[u8])> {
+    graph.tensors.iter().filter_map(|t| Some((t.name.as_str(), t.constant.as_deref()?))).collect()
+}
+
+impl Graph {
+    /// The graph as JSON, without the elements of its constants.
+    ///
+    /// # Errors
+    /// [`Error::Graph`] when it cannot be expressed, which no finished graph is.
+    pub fn to_json(&self) -> Result<String, Error> {
+        serde_json::to_string(self).map_err(|error| Error::Graph(error.to_string()))
+    }
+
+    /// Writes the file form.
+    ///
+    /// # Errors
+    /// [`Error::File`] naming the file and the reason.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
+        let graph = self.to_json()?;
+        let header = Header { version: VERSION, sha256: digest(&graph, &constants(self)), graph };
+        let header = serde_json::to_string(&header).map_err(|e| fail(e.to_string()))?;
+        let mut views = Vec::new();
+        for tensor in &self.tensors {
+            if let Some(bytes) = tensor.constant.as_deref() {
+                let dtype = match tensor.dtype {
+                    DType::I8 => Dtype::I8,
+                    DType::I16 => Dtype::I16,
+                    DType::I32 => Dtype::I32,
+                    DType::I64 => Dtype::I64,
+                };
+                let view = TensorView::new(dtype, tensor.shape.clone(), bytes).map_err(|e| fail(e.to_string()))?;
+                views.push((tensor.name.as_str(), view));
+            }
+        }
+        let metadata = HashMap::from([(KEY.to_owned(), header)]);
+        let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| fail(e.to_string()))?;
+        write(path, &bytes)
+    }
+
+    /// Reads the file form and verifies the graph.
+    ///
+    /// # Errors
+    /// [`Error::File`] when the file cannot be read, is cut, altered, of another version, or holds a broken graph.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
+        std::fs::read(path).map_err(|e| e.to_string()).and_then(|bytes| Self::from_file(&bytes)).map_err(fail)
+    }
+
+    /// The graph in the bytes of a file, or why there is none.
+    fn from_file(bytes: &[u8]) -> Result<Self, String> {
+        let unreadable = |error: safetensors::SafeTensorError| format!("not a graph file, or cut short ({error})");
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
+        let text = metadata
+            .metadata()
+            .as_ref()
+            .and_then(|entries| entries.get(KEY))
+            .ok_or("not a graph file: it holds tensors but no graph")?;
+        let damaged = |error: serde_json::Error| format!("damaged header ({error})");
+        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        if version != VERSION {
+            return Err(format!("version {version} of the graph file, this build reads {VERSION}"));
+        }
+        let header: Header = serde_json::from_str(text).map_err(damaged)?;
+        let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
+        let mut graph: Self = serde_json::from_str(&header.graph).map_err(damaged)?;
+        for tensor in &mut graph.tensors {
+            if let Ok(view) = file.tensor(&tensor.name) {
+                tensor.constant = Some(Arc::from(view.data()));
+            }
+        }
+        if digest(&header.graph, &constants(&graph)) != header.sha256 {
+            return Err("the file was altered: its checksum does not match".to_owned());
+        }
+        let broken = graph.verify();
+        if broken.is_empty() { Ok(graph) } else { Err(broken.join("; ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Epilogue, GraphBuilder, Op, Quant, Requant, Tensor};
+
+    fn tensor(name: &str, shape: &[usize], dtype: DType, constant: Option<Vec<u8>>) -> Tensor {
+        Tensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype,
+            quant: Some(Quant { scale: vec![0.1], zero_point: 0 }),
+            source: None,
+            constant: constant.map(Arc::from),
+        }
+    }
+
+    fn graph() -> Graph {
+        let mut builder = GraphBuilder::new("net");
+        let a = builder.input(tensor("x", &[2, 3], DType::I8, None)).expect("fits");
+        let b = builder.constant(tensor("w", &[3, 2], DType::I8, Some(vec![1, 2, 3, 4, 5, 6]))).expect("fits");
+        let requant = Requant { multiplier: vec![1], shift: vec![0], zero_point: 0, lo: -128, hi: 127 };
+        let op = Op::MatMul { a, b, bias: None, epilogue: Epilogue { requant, table: None } };
+        let y = builder.layer("product", op, tensor("y", &[2, 2], DType::I8, None), vec![]).expect("fits");
+        builder.output(y);
+        builder.finish().expect("sound")
+    }
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("tpuflow-file-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("temporary folder");
+        folder
+    }
+
+    #[test]
+    fn equal_graphs_give_equal_files_that_load() {
+        let folder = folder("equal");
+        let (one, two) = (folder.join("one.tpuq"), folder.join("two.tpuq"));
+        graph().save(&one).expect("written");
+        Graph::load(&one).expect("read").save(&two).expect("written");
+        assert_eq!(Graph::load(&two).expect("read"), graph());
+        assert_eq!(std::fs::read(&one).expect("read"), std::fs::read(&two).expect("read"));
+        assert_eq!(std::fs::read_dir(&folder).expect("listed").count(), 2, "nothing is left beside the files");
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn every_cut_and_every_altered_byte_is_refused() {
+        let folder = folder("altered");
+        let path = folder.join("net.tpuq");
+        graph().save(&path).expect("written");
+        let bytes = std::fs::read(&path).expect("read");
+        for length in 0..bytes.len() {
+            assert!(Graph::from_file(&bytes[..length]).is_err(), "cut to {length}");
+        }
+        for position in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[position] ^= 1;
+            if let Ok(loaded) = Graph::from_file(&altered) {
+                // Only what is outside graph and constants (white space, names of unused keys) may pass.
+                assert_eq!(loaded, graph(), "byte {position}");
+            }
+        }
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let folder = folder("version");
+        let path = folder.join("net.tpuq");
+        graph().save(&path).expect("written");
+        let text = std::fs::read(&path).expect("read");
+        let at = text.windows(11).position(|w| w == b"version\\\":1,").unwrap_or_else(|| {
+            text.windows(11).position(|w| w == b"version\\\":1").expect("the version is in the header")
+        });
+        let mut altered = text;
+        altered[at + 10] = b'7';
+        std::fs::write(&path, &altered).expect("written");
+        let message = Graph::load(&path).expect_err("refused").to_string();
+        assert!(message.ends_with("version 7 of the graph file, this build reads 1"), "{message}");
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn an_unwritable_place_is_an_error() {
+        let message = graph().save(Path::new("/nowhere/net.tpuq")).expect_err("refused").to_string();
+        assert!(message.starts_with("/nowhere/net.tpuq: "), "{message}");
+    }
+}
