@@ -1,12 +1,124 @@
 """Types of the extension module; stubtest compares this file with what the build offers."""
 
-from collections.abc import Sequence
-from typing import Self, final
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __version__: str
+
+# graph
+
+@final
+class GraphBuilder:
+    def __new__(cls, name: str) -> Self: ...
+    def input(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        scale: float | Sequence[float] | None = None,
+        zero_point: int = 0,
+        source_json: str | None = None,
+    ) -> int: ...
+    def constant(
+        self,
+        name: str,
+        array: NDArray[Any],
+        scale: float | Sequence[float] | None = None,
+        zero_point: int = 0,
+    ) -> int: ...
+    def layer(
+        self,
+        name: str,
+        op_json: str,
+        output_name: str,
+        shape: Sequence[int],
+        dtype: str,
+        scale: float | Sequence[float] | None = None,
+        zero_point: int = 0,
+        source_json: str | None = None,
+        nodes: Sequence[str] = ...,
+    ) -> int: ...
+    def output(self, tensor: int) -> None: ...
+    def finish(self) -> Graph: ...
+
+@final
+class Tensor:
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def scale(self) -> list[float] | None: ...
+    @property
+    def zero_point(self) -> int: ...
+    @property
+    def is_constant(self) -> bool: ...
+    @property
+    def source_json(self) -> str | None: ...
+
+@final
+class Layer:
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def op_json(self) -> str: ...
+    @property
+    def operands(self) -> list[int]: ...
+    @property
+    def output(self) -> int: ...
+    @property
+    def nodes(self) -> list[str]: ...
+    @property
+    def macs(self) -> int: ...
+
+@final
+class Graph:
+    @property
+    def name(self) -> str: ...
+    @property
+    def tensors(self) -> list[Tensor]: ...
+    @property
+    def layers(self) -> list[Layer]: ...
+    @property
+    def inputs(self) -> list[int]: ...
+    @property
+    def outputs(self) -> list[int]: ...
+    @property
+    def macs(self) -> int: ...
+    def constant(self, tensor: int) -> NDArray[Any]: ...
+    def to_json(self) -> str: ...
+    def save(self, path: str | PathLike[str]) -> None: ...
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Graph: ...
+    def prepare(self) -> None: ...
+    def run(
+        self,
+        inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]],
+        *,
+        all_tensors: bool = False,
+    ) -> dict[str, NDArray[Any]]: ...
+
+# kernels
+
+def approximate(factor: float, bits: int = 15, max_shift: int = 31) -> tuple[int, int] | None: ...
+def requantize(
+    accumulators: NDArray[np.int64],
+    multiplier: Sequence[int],
+    shift: Sequence[int],
+    zero_point: int,
+    lo: int,
+    hi: int,
+) -> NDArray[np.int32]: ...
+def lookup(entries: Sequence[int], codes: NDArray[Any], lo: int, hi: int) -> NDArray[np.int16]: ...
+def gemm(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]: ...
 
 # statistics
 

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "FileError",
     "Finding",
+    "GraphError",
+    "MachineError",
     "ModelError",
+    "ProgramError",
     "RangesError",
     "SampleError",
     "TpuflowError",
@@ -42,6 +46,22 @@ class RangesError(TpuflowError):
 
 class VerificationError(TpuflowError):
     """Two forms of a model that must compute the same do not."""
+
+
+class FileError(TpuflowError):
+    """A graph or program file cannot be read or written, was cut or altered, or is of another version."""
+
+
+class GraphError(TpuflowError, ValueError):
+    """A quantised graph does not fit together, or a value of it may not fit its width."""
+
+
+class MachineError(TpuflowError, ValueError):
+    """A machine description is unknown, incomplete or makes no sense."""
+
+
+class ProgramError(TpuflowError, ValueError):
+    """A program does not fit together, or does not fit the machine it is given to."""
 
 
 @dataclass(frozen=True, order=True)

@@ -1,6 +1,10 @@
 //! The Python extension module `tpuflow._core`: one file per room, no logic.
 #![forbid(unsafe_code)]
 
+mod arrays;
+mod error;
+mod graph;
+mod kernels;
 mod statistics;
 
 use pyo3::prelude::*;
@@ -9,6 +13,8 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    graph::register(module)?;
+    kernels::register(module)?;
     statistics::register(module)?;
     Ok(())
 }

@@ -1,0 +1,54 @@
+//! The one place where errors of the crates become Python exceptions.
+//!
+//! The classes live in `tpuflow.errors`, where users look for them; they are looked up by name when an error occurs, so
+//! the extension module imports nothing of the package while it is loaded.
+
+use pyo3::prelude::*;
+use tpuflow_ir::Error;
+use tpuflow_simulator::SimError;
+
+/// An error on its way to Python: the class in `tpuflow.errors` and the message.
+pub struct Failure(&'static str, String);
+
+impl Failure {
+    /// A value of the caller that does not fit.
+    pub fn graph(message: String) -> Self {
+        Self("GraphError", message)
+    }
+
+    /// Arrays that do not fit a graph's inputs.
+    pub fn sample(message: String) -> Self {
+        Self("SampleError", message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let class = match error {
+            Error::Graph(_) => "GraphError",
+            Error::Machine { .. } => "MachineError",
+            Error::Program(_) => "ProgramError",
+            Error::File { .. } => "FileError",
+        };
+        Self(class, error.to_string())
+    }
+}
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Self {
+        let class = match error {
+            SimError::InputCount { .. } | SimError::Input { .. } => "SampleError",
+            SimError::Layer { .. } => "GraphError",
+        };
+        Self(class, error.to_string())
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(Failure(class, message): Failure) -> Self {
+        Python::attach(|py| {
+            let made = py.import("tpuflow.errors").and_then(|errors| errors.getattr(class)?.call1((message,)));
+            made.map_or_else(|error| error, Self::from_value)
+        })
+    }
+}

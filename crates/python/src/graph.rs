@@ -1,0 +1,309 @@
+//! Building, saving, loading and running quantised graphs.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tpuflow_ir::{Op, Quant, Source, Tensor, TensorId};
+use tpuflow_kernels::Values;
+use tpuflow_simulator::{Interpreter, Keep};
+
+use crate::arrays;
+use crate::error::Failure;
+
+/// Registers the classes of this room.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<GraphBuilder>()?;
+    module.add_class::<GraphTensor>()?;
+    module.add_class::<GraphLayer>()?;
+    module.add_class::<Graph>()
+}
+
+/// One scale, or one per channel.
+#[derive(FromPyObject)]
+enum Scale {
+    One(f32),
+    Many(Vec<f32>),
+}
+
+fn quant(scale: Option<Scale>, zero_point: i32) -> Option<Quant> {
+    let scale = match scale? {
+        Scale::One(scale) => vec![scale],
+        Scale::Many(scales) => scales,
+    };
+    Some(Quant { scale, zero_point })
+}
+
+fn source(name: &str, json: Option<&str>) -> Result<Option<Source>, Failure> {
+    let parse = |json| serde_json::from_str(json);
+    json.map(parse).transpose().map_err(|error| Failure::graph(format!("source of \"{name}\": {error}")))
+}
+
+/// Builds a graph layer by layer; tensors are numbered in the order they are added.
+#[pyclass(module = "tpuflow._core")]
+struct GraphBuilder(tpuflow_ir::GraphBuilder);
+
+#[pymethods]
+impl GraphBuilder {
+    #[new]
+    fn new(name: &str) -> Self {
+        Self(tpuflow_ir::GraphBuilder::new(name))
+    }
+
+    /// Adds an input and returns its number.
+    #[pyo3(signature = (name, shape, dtype, scale=None, zero_point=0, source_json=None))]
+    fn input(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        dtype: &str,
+        scale: Option<Scale>,
+        zero_point: i32,
+        source_json: Option<&str>,
+    ) -> PyResult<u32> {
+        let source = source(&name, source_json)?;
+        let (dtype, quant) = (arrays::dtype(dtype)?, quant(scale, zero_point));
+        let tensor = Tensor { name, shape, dtype, quant, source, constant: None };
+        Ok(self.0.input(tensor).map_err(Failure::from)?.0)
+    }
+
+    /// Adds a constant of the array's element type and returns its number.
+    #[pyo3(signature = (name, array, scale=None, zero_point=0))]
+    fn constant(
+        &mut self,
+        name: String,
+        array: &Bound<'_, PyAny>,
+        scale: Option<Scale>,
+        zero_point: i32,
+    ) -> PyResult<u32> {
+        let (shape, values) = arrays::values(array, &format!("constant \"{name}\""))?;
+        let constant = Some(Arc::from(values.to_le_bytes()));
+        let tensor =
+            Tensor { name, shape, dtype: values.dtype(), quant: quant(scale, zero_point), source: None, constant };
+        Ok(self.0.constant(tensor).map_err(Failure::from)?.0)
+    }
+
+    /// Adds a layer and its output tensor, whose number is returned. `op_json`: `{"op": name, ...}`.
+    #[pyo3(signature = (name, op_json, output_name, shape, dtype, scale=None, zero_point=0, source_json=None, nodes=vec![]))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
+    fn layer(
+        &mut self,
+        name: &str,
+        op_json: &str,
+        output_name: String,
+        shape: Vec<usize>,
+        dtype: &str,
+        scale: Option<Scale>,
+        zero_point: i32,
+        source_json: Option<&str>,
+        nodes: Vec<String>,
+    ) -> PyResult<u32> {
+        let fail = |error: serde_json::Error| Failure::graph(format!("layer \"{name}\": {error}"));
+        let op: Op = serde_json::from_str(op_json).map_err(fail)?;
+        let source = source(&output_name, source_json)?;
+        let (dtype, quant) = (arrays::dtype(dtype)?, quant(scale, zero_point));
+        let output = Tensor { name: output_name, shape, dtype, quant, source, constant: None };
+        Ok(self.0.layer(name, op, output, nodes).map_err(Failure::from)?.0)
+    }
+
+    /// Marks a tensor as output.
+    fn output(&mut self, tensor: u32) {
+        self.0.output(TensorId(tensor));
+    }
+
+    /// The finished graph; the builder can go on being used.
+    fn finish(&self) -> PyResult<Graph> {
+        Ok(Graph::new(self.0.clone().finish().map_err(Failure::from)?))
+    }
+}
+
+/// A tensor of a graph.
+#[pyclass(module = "tpuflow._core", name = "Tensor", frozen, get_all)]
+struct GraphTensor {
+    name: String,
+    shape: Vec<usize>,
+    dtype: &'static str,
+    scale: Option<Vec<f32>>,
+    zero_point: i32,
+    is_constant: bool,
+    source_json: Option<String>,
+}
+
+/// A layer of a graph.
+#[pyclass(module = "tpuflow._core", name = "Layer", frozen, get_all)]
+struct GraphLayer {
+    name: String,
+    op: &'static str,
+    op_json: String,
+    operands: Vec<u32>,
+    output: u32,
+    nodes: Vec<String>,
+    macs: u64,
+}
+
+/// A quantised network, immutable.
+#[pyclass(module = "tpuflow._core", frozen)]
+pub struct Graph {
+    /// The graph.
+    pub graph: Arc<tpuflow_ir::Graph>,
+    interpreter: OnceLock<Interpreter>,
+}
+
+impl Graph {
+    /// Wraps a finished graph.
+    pub fn new(graph: tpuflow_ir::Graph) -> Self {
+        Self { graph: Arc::new(graph), interpreter: OnceLock::new() }
+    }
+
+    fn interpreter(&self) -> Result<&Interpreter, Failure> {
+        if let Some(ready) = self.interpreter.get() {
+            return Ok(ready);
+        }
+        let made = Interpreter::new(Arc::clone(&self.graph))?;
+        Ok(self.interpreter.get_or_init(|| made))
+    }
+
+    /// The arrays of `inputs`, a dictionary by name or a list in the graph's order.
+    fn extract(&self, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<Values>> {
+        let tensors: Vec<&Tensor> = self.graph.inputs.iter().map(|&id| self.graph.tensor(id)).collect();
+        let arrays: Vec<Bound<'_, PyAny>> = if let Ok(by_name) = inputs.cast::<PyDict>() {
+            for name in by_name.keys() {
+                let name: String = name.extract()?;
+                if !tensors.iter().any(|t| t.name == name) {
+                    return Err(Failure::sample(format!("\"{}\" has no input \"{name}\"", self.graph.name)).into());
+                }
+            }
+            let find = |tensor: &&Tensor| -> PyResult<Bound<'_, PyAny>> {
+                let found = by_name.get_item(&tensor.name)?;
+                Ok(found.ok_or_else(|| Failure::sample(format!("input \"{}\" is missing", tensor.name)))?)
+            };
+            tensors.iter().map(find).collect::<PyResult<_>>()?
+        } else {
+            inputs.cast::<PyList>()?.iter().collect()
+        };
+        let mut extracted = Vec::with_capacity(arrays.len());
+        for (i, array) in arrays.iter().enumerate() {
+            let name = tensors.get(i).map_or_else(|| format!("input {i}"), |t| format!("input \"{}\"", t.name));
+            let (shape, values) = arrays::values(array, &name)?;
+            if let Some(tensor) = tensors.get(i)
+                && shape != tensor.shape
+            {
+                return Err(Failure::sample(format!("{name} has shape {shape:?}, expected {:?}", tensor.shape)).into());
+            }
+            extracted.push(values);
+        }
+        Ok(extracted)
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// Name of the network.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.graph.name
+    }
+
+    /// All tensors, by number.
+    #[getter]
+    fn tensors(&self) -> PyResult<Vec<GraphTensor>> {
+        let made = |t: &Tensor| {
+            let source_json = t.source.as_ref().map(serde_json::to_string).transpose();
+            let source_json = source_json.map_err(|error| Failure::graph(error.to_string()))?;
+            Ok(GraphTensor {
+                name: t.name.clone(),
+                shape: t.shape.clone(),
+                dtype: t.dtype.name(),
+                scale: t.quant.as_ref().map(|q| q.scale.clone()),
+                zero_point: t.zero_point(),
+                is_constant: t.constant.is_some(),
+                source_json,
+            })
+        };
+        self.graph.tensors.iter().map(made).collect()
+    }
+
+    /// All layers in order.
+    #[getter]
+    fn layers(&self) -> PyResult<Vec<GraphLayer>> {
+        let made = |layer: &tpuflow_ir::Layer| {
+            Ok(GraphLayer {
+                name: layer.name.clone(),
+                op: layer.op.name(),
+                op_json: serde_json::to_string(&layer.op).map_err(|error| Failure::graph(error.to_string()))?,
+                operands: layer.op.operands().iter().map(|id| id.0).collect(),
+                output: layer.output.0,
+                nodes: layer.nodes.clone(),
+                macs: self.graph.macs(layer),
+            })
+        };
+        self.graph.layers.iter().map(made).collect()
+    }
+
+    /// Numbers of the inputs.
+    #[getter]
+    fn inputs(&self) -> Vec<u32> {
+        self.graph.inputs.iter().map(|id| id.0).collect()
+    }
+
+    /// Numbers of the outputs.
+    #[getter]
+    fn outputs(&self) -> Vec<u32> {
+        self.graph.outputs.iter().map(|id| id.0).collect()
+    }
+
+    /// Multiply-accumulates of all layers.
+    #[getter]
+    fn macs(&self) -> u64 {
+        self.graph.layers.iter().map(|layer| self.graph.macs(layer)).sum()
+    }
+
+    /// Elements of a constant.
+    fn constant<'py>(&self, py: Python<'py>, tensor: u32) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.graph.tensors.get(tensor as usize).filter(|t| t.constant.is_some());
+        let tensor = found.ok_or_else(|| Failure::graph(format!("tensor {tensor} is no constant")))?;
+        let values = Values::from_le_bytes(tensor.dtype, tensor.constant.as_deref().unwrap_or_default());
+        arrays::array(py, &tensor.shape, &values)
+    }
+
+    /// The graph as JSON, without the elements of its constants.
+    fn to_json(&self) -> PyResult<String> {
+        Ok(self.graph.to_json().map_err(Failure::from)?)
+    }
+
+    /// Writes the file form.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        Ok(py.detach(|| self.graph.save(&path)).map_err(Failure::from)?)
+    }
+
+    /// Reads the file form.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        Ok(Self::new(py.detach(|| tpuflow_ir::Graph::load(&path)).map_err(Failure::from)?))
+    }
+
+    /// Proves that every value fits its width and packs the weights, which the first run does otherwise.
+    fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.interpreter())?;
+        Ok(())
+    }
+
+    /// Runs the graph: outputs by name, or all activations.
+    #[pyo3(signature = (inputs, *, all_tensors=false))]
+    fn run<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyAny>, all_tensors: bool) -> PyResult<Bound<'py, PyDict>> {
+        let inputs = self.extract(inputs)?;
+        let keep = if all_tensors { Keep::All } else { Keep::Outputs };
+        let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run(inputs, keep)?))?;
+        let result = PyDict::new(py);
+        for (id, values) in tensors.iter() {
+            let tensor = self.graph.tensor(id);
+            result.set_item(&tensor.name, arrays::array(py, &tensor.shape, values)?)?;
+        }
+        Ok(result)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Graph({:?}, {} layers)", self.graph.name, self.graph.layers.len())
+    }
+}

@@ -1,0 +1,108 @@
+//! Single kernels on arrays, for tests and experiments.
+
+use numpy::{IxDyn, PyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use tpuflow_ir::{DType, Requant};
+use tpuflow_kernels::gemm::{PackedI8, PackedI16};
+use tpuflow_kernels::requant::ACCUMULATOR_LIMIT;
+use tpuflow_kernels::table::Lookup;
+use tpuflow_kernels::{Values, requant, table};
+
+use crate::arrays;
+use crate::error::Failure;
+
+/// Registers the functions of this room.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(approximate, module)?)?;
+    module.add_function(wrap_pyfunction!(requantize, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup, module)?)?;
+    module.add_function(wrap_pyfunction!(gemm, module)?)
+}
+
+/// `(M, N)` with `factor ~ M * 2^-N`, or None where no pair the machine holds comes near.
+#[pyfunction]
+#[pyo3(signature = (factor, bits=15, max_shift=31))]
+fn approximate(factor: f64, bits: u32, max_shift: i32) -> Option<(i32, i8)> {
+    tpuflow_ir::quant::approximate(factor, bits, max_shift)
+}
+
+/// `clamp(RNE(accumulators * M * 2^-N) + Z, lo, hi)`; M and N hold one entry, or one per index of the last axis.
+#[pyfunction]
+fn requantize<'py>(
+    py: Python<'py>,
+    accumulators: PyReadonlyArrayDyn<'py, i64>,
+    multiplier: Vec<i32>,
+    shift: Vec<i8>,
+    zero_point: i32,
+    lo: i32,
+    hi: i32,
+) -> PyResult<Bound<'py, PyArrayDyn<i32>>> {
+    let channels = accumulators.shape().last().copied().unwrap_or(1);
+    if multiplier.len() != shift.len() || (multiplier.len() != 1 && multiplier.len() != channels) || lo > hi {
+        return Err(Failure::graph(format!("{} multipliers for {channels} channels", multiplier.len())).into());
+    }
+    let inside = |x: &i64| (-ACCUMULATOR_LIMIT..=ACCUMULATOR_LIMIT).contains(x);
+    if let Some(x) = accumulators.as_array().iter().find(|x| !inside(x)) {
+        return Err(Failure::graph(format!("accumulator {x} exceeds 48 bits")).into());
+    }
+    let parameters = Requant { multiplier, shift, zero_point, lo, hi };
+    let elements = accumulators.as_array();
+    let codes: Vec<i32> =
+        elements.iter().enumerate().map(|(i, &x)| requant::requantize(x, &parameters, i % channels)).collect();
+    PyArray::from_vec(py, codes).reshape(IxDyn(accumulators.shape()))
+}
+
+/// The table's value at every code of an int8 or int16 array.
+#[pyfunction]
+fn lookup<'py>(
+    py: Python<'py>,
+    entries: Vec<i32>,
+    codes: &Bound<'py, PyAny>,
+    lo: i32,
+    hi: i32,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (shape, values) = arrays::values(codes, "codes")?;
+    let bits = values.dtype().bits();
+    let steps = entries.len().saturating_sub(1);
+    if bits > 16 || !steps.is_power_of_two() || steps < 2 || steps > 1 << bits || lo > hi {
+        return Err(Failure::graph(format!("{} entries are no table of {bits}-bit codes", entries.len())).into());
+    }
+    let table = Lookup::new(&entries, bits, lo.max(-32768), hi.min(32767));
+    let mut result = Values::zeros(DType::I16, values.len());
+    match (&values, &mut result) {
+        (Values::I8(x), Values::I16(y)) => table::lookup(&table, x, y),
+        (Values::I16(x), Values::I16(y)) => table::lookup(&table, x, y),
+        _ => unreachable!("wider codes were refused"),
+    }
+    arrays::array(py, &shape, &result)
+}
+
+/// `a[m,k] · b[k,n]`: int32 for two int8 operands (modulo 2^32), int64 otherwise.
+#[pyfunction]
+fn gemm<'py>(py: Python<'py>, a: &Bound<'py, PyAny>, b: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let ((a_shape, a), (b_shape, b)) = (arrays::values(a, "a")?, arrays::values(b, "b")?);
+    let (&[m, k], &[rows, n]) = (&a_shape[..], &b_shape[..]) else {
+        return Err(Failure::graph(format!("{a_shape:?} and {b_shape:?} are no matrices")).into());
+    };
+    if k != rows || [a.dtype(), b.dtype()].iter().any(|d| d.bits() > 16) {
+        return Err(Failure::graph(format!("{a_shape:?} and {b_shape:?} of int8 or int16 do not fit")).into());
+    }
+    let widened = |values: &Values| match values {
+        Values::I8(v) => v.iter().map(|&x| i16::from(x)).collect(),
+        Values::I16(v) => v.clone(),
+        _ => Vec::new(),
+    };
+    let product = match (&a, &b) {
+        (Values::I8(a), Values::I8(b)) => {
+            let mut c = vec![0; m * n];
+            PackedI8::new(b, k, n, [n, 1]).multiply(a, &mut c);
+            Values::I32(c)
+        }
+        _ => {
+            let mut c = vec![0; m * n];
+            PackedI16::new(&widened(&b), k, n, [n, 1]).multiply(&widened(&a), &mut c);
+            Values::I64(c)
+        }
+    };
+    arrays::array(py, &[m, n], &product)
+}
