@@ -1,0 +1,171 @@
+//! What every byte of every memory holds while the checker walks a program, who put it there and who has read it since.
+//!
+//! Memories are maps from addresses to runs of consecutive values. A run remembers its writer and, per unit, the last reader:
+//! units finish in order, so the last reader of a unit stands for all of its readers.
+
+use std::collections::BTreeMap;
+
+use tpuflow_ir::Space;
+
+/// What a byte holds; a run holds consecutive bytes of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// Byte `byte` of a tensor's dense row-major elements.
+    Element { tensor: u32, byte: u64 },
+    /// Byte `byte` of the constants of a DDR address space.
+    Image { space: u8, byte: u64 },
+    /// An element that is this code (fills).
+    Code(i32),
+    /// Defined, but nobody may depend on it (padding, or values of a program checked without its graph).
+    Any,
+}
+
+impl Value {
+    /// The value `bytes` further on.
+    pub(super) fn advance(self, bytes: u64) -> Self {
+        match self {
+            Self::Element { tensor, byte } => Self::Element { tensor, byte: byte + bytes },
+            Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
+            other => other,
+        }
+    }
+}
+
+/// An instruction as the memories know it: its unit and its number within the unit, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Actor {
+    pub(super) unit: usize,
+    pub(super) number: u32,
+}
+
+/// Tokens of every unit.
+pub(super) type Tokens = [u32; 5];
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    end: u64,
+    value: Value,
+    writer: Option<Actor>,
+    readers: Tokens,
+}
+
+/// Defined stretch of a read: `start .. end` holds `value` onwards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) value: Value,
+}
+
+/// All memories.
+#[derive(Default)]
+pub(super) struct Memories {
+    spaces: BTreeMap<Space, BTreeMap<u64, Run>>,
+}
+
+impl Memories {
+    /// What `start .. end` holds, defined stretches only, in order; `reader` is remembered, and `written` raised to the tokens
+    /// that prove the writers finished.
+    pub(super) fn read(
+        &mut self,
+        space: Space,
+        start: u64,
+        end: u64,
+        reader: Option<Actor>,
+        written: &mut Tokens,
+    ) -> Vec<Piece> {
+        let memory = self.spaces.entry(space).or_default();
+        split(memory, start);
+        split(memory, end);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (&at, run) in memory.range_mut(start..end) {
+            if let Some(writer) = run.writer {
+                written[writer.unit] = written[writer.unit].max(writer.number);
+            }
+            if let Some(reader) = reader {
+                run.readers[reader.unit] = run.readers[reader.unit].max(reader.number);
+            }
+            match pieces.last_mut() {
+                Some(last) if last.end == at && last.value.advance(at - last.start) == run.value => last.end = run.end,
+                _ => pieces.push(Piece { start: at, end: run.end, value: run.value }),
+            }
+        }
+        pieces
+    }
+
+    /// Puts `value` onwards into `start .. end`; `disturbed` is raised to the tokens that prove earlier readers and writers
+    /// of these bytes finished.
+    pub(super) fn write(
+        &mut self,
+        space: Space,
+        start: u64,
+        end: u64,
+        value: Value,
+        writer: Option<Actor>,
+        disturbed: &mut Tokens,
+    ) {
+        if start >= end {
+            return;
+        }
+        let memory = self.spaces.entry(space).or_default();
+        split(memory, start);
+        split(memory, end);
+        let covered: Vec<u64> = memory.range(start..end).map(|(&at, _)| at).collect();
+        for at in covered {
+            if let Some(run) = memory.remove(&at) {
+                if let Some(writer) = run.writer {
+                    disturbed[writer.unit] = disturbed[writer.unit].max(writer.number);
+                }
+                for (needed, reader) in disturbed.iter_mut().zip(run.readers) {
+                    *needed = (*needed).max(reader);
+                }
+            }
+        }
+        if let Some((&at, last)) = memory.range_mut(..start).next_back()
+            && last.end == start
+            && last.writer == writer
+            && last.readers == [0; 5]
+            && last.value.advance(start - at) == value
+        {
+            last.end = end;
+            return;
+        }
+        memory.insert(start, Run { end, value, writer, readers: [0; 5] });
+    }
+}
+
+/// Makes a run border at `at`.
+fn split(memory: &mut BTreeMap<u64, Run>, at: u64) {
+    let Some((&start, run)) = memory.range_mut(..at).next_back() else { return };
+    if run.end > at {
+        let tail = Run { value: run.value.advance(at - start), ..*run };
+        run.end = at;
+        memory.insert(at, tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(byte: u64) -> Value {
+        Value::Element { tensor: 7, byte }
+    }
+
+    #[test]
+    fn reads_join_and_leave_gaps() {
+        let mut memories = Memories::default();
+        let (mut written, mut disturbed) = ([0; 5], [0; 5]);
+        let first = Some(Actor { unit: 2, number: 3 });
+        memories.write(Space::Cache, 10, 20, element(0), first, &mut disturbed);
+        memories.write(Space::Cache, 20, 30, element(10), Some(Actor { unit: 1, number: 9 }), &mut disturbed);
+        memories.write(Space::Cache, 40, 50, element(0), None, &mut disturbed);
+        assert_eq!(disturbed, [0; 5]);
+        let pieces = memories.read(Space::Cache, 15, 45, Some(Actor { unit: 4, number: 1 }), &mut written);
+        assert_eq!(written, [0, 9, 3, 0, 0]);
+        let seen: Vec<_> = pieces.iter().map(|p| (p.start, p.end, p.value)).collect();
+        assert_eq!(seen, [(15, 30, element(5)), (40, 45, element(0))]);
+        memories.write(Space::Cache, 0, 16, element(100), first, &mut disturbed);
+        assert_eq!(disturbed, [0, 0, 3, 0, 1]);
+    }
+}

@@ -1,0 +1,333 @@
+//! Matrix instructions: operand windows, weights, channel parameters, and the tile they produce.
+
+use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, TableShape};
+use tpuflow_ir::op::Epilogue;
+use tpuflow_ir::{DType, Descriptor, Layer, LayerId, Op, Requant, Space, TensorId, Window};
+
+use super::contents::Value;
+use super::walk::{Fault, Walk};
+
+/// The linear operator an instruction claims to work for.
+struct Linear<'g> {
+    input: TensorId,
+    weights: TensorId,
+    bias: Option<TensorId>,
+    epilogue: &'g Epilogue,
+    output: TensorId,
+    convolution: bool,
+}
+
+const PLAIN: Window = Window { kernel: [1, 1], stride: [1, 1], dilation: [1, 1], pads: [0; 4] };
+
+impl Walk<'_> {
+    pub(super) fn matrix(&mut self, m: &Matrix, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
+        let Some(Descriptor::Matrix(d)) = self.program.descriptors.get(m.descriptor.index()) else {
+            return Err(("descriptor", "not a matrix descriptor".to_owned()));
+        };
+        let wide = m.input.dtype.bytes().max(d.weight_dtype.bytes()) > 1;
+        let (pixels, columns) = (self.machine().matrix_rows(wide), self.machine().array.columns);
+        if m.pixels == 0 || m.pixels as usize > pixels || m.columns == 0 || m.columns > columns {
+            return Err(("range", format!("a tile of {} x {} exceeds {pixels} x {columns}", m.pixels, m.columns)));
+        }
+        let end = u64::from(m.first_pixel) + u64::from(m.pixels);
+        if end > u64::from(m.output.rows) * u64::from(m.output.width)
+            || m.output_channel + m.columns > m.output.channels
+            || m.output.origin[1] + m.output_channel != m.first_column
+        {
+            return Err(("range", "the tile leaves its output".to_owned()));
+        }
+        let linear = layer.map(|l| self.linear(l, m, d)).transpose()?;
+        self.operand_window(m, d, linear.as_ref().map(|l| l.input))?;
+        self.weights(m, d, linear.as_ref(), id)?;
+        let bytes = self.parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize)?;
+        if let Some(linear) = &linear {
+            self.channel_parameters(&bytes, wide, m.first_column, linear.bias, &linear.epilogue.requant)?;
+        }
+        self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue))?;
+        let (first, width) = (m.first_pixel, m.output.width);
+        for row in first / width..=(first + m.pixels - 1) / width {
+            let from = first.max(row * width) - row * width;
+            let to = (first + m.pixels).min((row + 1) * width) - row * width;
+            let channels = m.output_channel..m.output_channel + m.columns;
+            self.produce_or_any(&m.output, linear.as_ref().map(|l| l.output), row..row + 1, from..to, channels)?;
+        }
+        Ok(())
+    }
+
+    /// The layer's operator, after comparing everything the descriptor repeats of it.
+    fn linear<'g>(&self, layer: &'g Layer, m: &Matrix, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
+        let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
+        let (linear, window, group_in, group_out) = match &layer.op {
+            Op::Conv { input, weights, bias, window, groups, epilogue } => {
+                let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
+                let linear = Linear {
+                    input: *input,
+                    weights: *weights,
+                    bias: Some(*bias),
+                    epilogue,
+                    output: layer.output,
+                    convolution: true,
+                };
+                (linear, *window, c, o / groups)
+            }
+            Op::MatMul { a, b, bias, epilogue } => {
+                let [.., k, n] = e.graph.tensor(*b).shape[..] else {
+                    return Err(("descriptor", "a right operand of rank below 2".to_owned()));
+                };
+                let linear =
+                    Linear { input: *a, weights: *b, bias: *bias, epilogue, output: layer.output, convolution: false };
+                (linear, PLAIN, k as u32, n as u32)
+            }
+            other => return Err(("descriptor", format!("a matrix instruction for {}", other.name()))),
+        };
+        let requant = &linear.epilogue.requant;
+        let weights = e.graph.tensor(linear.weights);
+        let agrees = d.window == window
+            && (d.group_in, d.group_out) == (group_in, group_out)
+            && d.input_zero == e.graph.tensor(linear.input).zero_point()
+            && d.weight_zero == weights.zero_point()
+            && d.weight_dtype == weights.dtype
+            && (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi)
+            && (linear.convolution || window_free(m));
+        if agrees { Ok(linear) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+    }
+
+    /// Every input pixel under the windows of the tile's output pixels.
+    fn operand_window(&mut self, m: &Matrix, d: &MatrixDescriptor, tensor: Option<TensorId>) -> Result<(), Fault> {
+        let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
+        let channels = groups.start * d.group_in..groups.end * d.group_in;
+        if channels.end > m.input.channels {
+            return Err(("range", format!("input channels {channels:?} of {}", m.input.channels)));
+        }
+        let width = m.output.width;
+        let rows = m.first_pixel / width..(m.first_pixel + m.pixels - 1) / width + 1;
+        if d.window == PLAIN {
+            if m.input.width != width || m.input.rows != m.output.rows || m.input.origin[0] != m.output.origin[0] {
+                return Err(("descriptor", "operand and result of a 1x1 window lie differently".to_owned()));
+            }
+        } else {
+            self.true_geometry(&m.input, tensor)?;
+            let output = self.program_output(tensor, &m.output)?;
+            if output != Some((m.output.height, width)) && tensor.is_some() {
+                return Err(("descriptor", "the result hides its geometry".to_owned()));
+            }
+        }
+        for row in rows {
+            let from = m.first_pixel.max(row * width) - row * width;
+            let to = (m.first_pixel + m.pixels).min((row + 1) * width) - row * width;
+            let (image, y) = (row / m.output.height, row % m.output.height);
+            for (line, columns) in under_window(&d.window, y, from..to, m.input.height, m.input.width) {
+                let line = image * m.input.height + line;
+                self.consume(&m.input, tensor, line..line + 1, columns, channels.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Height and width a spatial layer's result must show; `None` without a graph.
+    fn program_output(&self, tensor: Option<TensorId>, view: &tpuflow_ir::View) -> Result<Option<(u32, u32)>, Fault> {
+        if tensor.is_none() {
+            return Ok(None);
+        }
+        if view.origin[0] != 0 || view.height == 0 || !view.rows.is_multiple_of(view.height) {
+            return Err(("descriptor", "the result hides its geometry".to_owned()));
+        }
+        Ok(Some((view.height, view.width)))
+    }
+
+    fn weights(
+        &mut self,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+        linear: Option<&Linear<'_>>,
+        id: LayerId,
+    ) -> Result<(), Fault> {
+        let rows = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
+        let size = d.weight_dtype.bytes() as u64;
+        let apart = m.weights.plane_bytes > 0;
+        if apart && d.weight_dtype != DType::I16 {
+            return Err(("descriptor", "planes of 8-bit weights".to_owned()));
+        }
+        let inner = u64::from(m.columns) * if apart { 1 } else { size };
+        let stride = u64::from(m.weights.row_bytes);
+        let span = (rows - 1) * stride + inner;
+        let planes = if apart { 2 } else { 1 };
+        for plane in 0..planes {
+            let start = m.weights.address + plane * u64::from(m.weights.plane_bytes);
+            let pieces = self.load(Space::Cache, start, start + span)?;
+            let Some(linear) = linear else {
+                if apart || rows == 1 {
+                    super::walk::defined(&pieces, Space::Cache, start, start + span)?;
+                }
+                continue;
+            };
+            let constant = self.expectation.as_ref().is_some_and(|e| e.constant(linear.weights.0).is_some());
+            if !constant {
+                self.activation_weights(m, linear, &pieces, start, rows)?;
+                continue;
+            }
+            let single = match pieces.as_slice() {
+                [one] => match one.value {
+                    Value::Image { byte, .. } => Some((id.0, m.first_column, byte * 2 + plane)),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if single.is_some_and(|key| self.compared.contains(&key)) {
+                continue;
+            }
+            for k in 0..rows {
+                let found = self.image_bytes(&pieces, start + k * stride, inner)?;
+                let expected = self.constant_row(m, linear, k, plane, apart);
+                if expected.as_deref() != Some(&found[..]) {
+                    return Err((
+                        "constant",
+                        format!("weights of row {k}, columns {}.. differ from the graph's", m.first_column),
+                    ));
+                }
+            }
+            self.compared.extend(single);
+        }
+        Ok(())
+    }
+
+    /// Rows of a right operand that was computed: `[.., k, n]` of the batch entry the output pixels belong to.
+    fn activation_weights(
+        &self,
+        m: &Matrix,
+        linear: &Linear<'_>,
+        pieces: &[super::contents::Piece],
+        start: u64,
+        rows: u64,
+    ) -> Result<(), Fault> {
+        let Some(e) = &self.expectation else { return Ok(()) };
+        let b = e.graph.tensor(linear.weights);
+        let n = b.shape.last().copied().unwrap_or(1) as u64;
+        let batch = self.batch_entry(m, linear)?;
+        let size = b.dtype.bytes() as u64;
+        for k in 0..rows {
+            let element = (batch * rows + k) * n + u64::from(m.first_column);
+            let at = start + k * u64::from(m.weights.row_bytes);
+            self.same_values(pieces, at, u64::from(m.columns) * size, linear.weights, element * size)?;
+        }
+        Ok(())
+    }
+
+    /// Which matrix of a batched right operand the tile's pixels multiply; they must all be of one.
+    fn batch_entry(&self, m: &Matrix, linear: &Linear<'_>) -> Result<u64, Fault> {
+        let Some(e) = &self.expectation else { return Ok(0) };
+        if linear.convolution || e.graph.tensor(linear.weights).shape.len() == 2 {
+            return Ok(0);
+        }
+        let [.., rows, _] = e.graph.tensor(linear.input).shape[..] else { return Ok(0) };
+        let first = u64::from(m.output.origin[0]) + u64::from(m.first_pixel);
+        let last = first + u64::from(m.pixels) - 1;
+        if first / rows as u64 != last / rows as u64 {
+            return Err(("value", "a tile spans two matrices of a batch".to_owned()));
+        }
+        Ok(first / rows as u64)
+    }
+
+    /// Bytes of weight row `k` for the tile's columns, from the graph.
+    fn constant_row(&self, m: &Matrix, linear: &Linear<'_>, k: u64, plane: u64, apart: bool) -> Option<Vec<u8>> {
+        let e = self.expectation.as_ref()?;
+        let (tensor, bytes) = (e.graph.tensor(linear.weights), e.constant(linear.weights.0)?);
+        let size = tensor.dtype.bytes();
+        let batch = self.batch_entry(m, linear).ok()?;
+        let mut row = Vec::with_capacity(m.columns as usize * size);
+        for column in m.first_column..m.first_column + m.columns {
+            let element = if linear.convolution {
+                let per_output: usize = tensor.shape[1..].iter().product();
+                column as usize * per_output + k as usize
+            } else {
+                let [.., rows, n] = tensor.shape[..] else { return None };
+                (batch as usize * rows + k as usize) * n + column as usize
+            };
+            let value = bytes.get(element * size..(element + 1) * size)?;
+            if apart { row.push(value[plane as usize]) } else { row.extend_from_slice(value) }
+        }
+        Some(row)
+    }
+
+    /// Bias, multiplier and shift of channels `first ..` against the graph's.
+    pub(super) fn channel_parameters(
+        &self,
+        bytes: &[u8],
+        wide: bool,
+        first: u32,
+        bias: Option<TensorId>,
+        requant: &Requant,
+    ) -> Result<(), Fault> {
+        let Some(e) = &self.expectation else { return Ok(()) };
+        let size = if wide { 8 } else { 4 };
+        let stored = bias.and_then(|b| e.constant(b.0));
+        for (i, entry) in bytes.chunks_exact(ChannelParameters::bytes(wide)).enumerate() {
+            let channel = first as usize + i;
+            let found = ChannelParameters::decode(wide, entry);
+            let expected = match stored {
+                None => 0,
+                Some(s) if wide => i64::from_le_bytes(s[channel * size..][..8].try_into().unwrap_or_default()),
+                Some(s) => i64::from(i32::from_le_bytes(s[channel * size..][..4].try_into().unwrap_or_default())),
+            };
+            let (multiplier, shift) = requant.of(channel);
+            if (found.bias, i32::from(found.multiplier), found.shift) != (expected, multiplier, shift) {
+                return Err((
+                    "constant",
+                    format!("channel {channel}: found {found:?}, expected {expected}, {multiplier}, {shift}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A fused table against the graph's.
+    pub(super) fn table(
+        &mut self,
+        shape: Option<TableShape>,
+        address: u32,
+        epilogue: Option<&Epilogue>,
+    ) -> Result<(), Fault> {
+        let found = match shape {
+            Some(shape) => Some((shape, self.parameters(address, shape.entries as usize * 4)?)),
+            None => None,
+        };
+        let Some((e, epilogue)) = self.expectation.as_ref().zip(epilogue) else { return Ok(()) };
+        let agrees = match (&epilogue.table, &found) {
+            (None, None) => true,
+            (Some(table), Some((shape, bytes))) => {
+                (shape.lo, shape.hi) == (table.lo, table.hi) && e.constant(table.entries.0) == Some(&bytes[..])
+            }
+            _ => false,
+        };
+        if agrees { Ok(()) } else { Err(("constant", "the fused table differs from the graph's".to_owned())) }
+    }
+}
+
+/// Whether a matrix product's views leave its batches alone.
+fn window_free(m: &Matrix) -> bool {
+    m.input.origin[1] == 0
+}
+
+/// Input lines and columns that output columns `columns` of row `y` see, without padding.
+pub(super) fn under_window(
+    window: &Window,
+    y: u32,
+    columns: std::ops::Range<u32>,
+    height: u32,
+    width: u32,
+) -> Vec<(u32, std::ops::Range<u32>)> {
+    let signed = |v: u32| i64::from(v);
+    let mut found = Vec::new();
+    let left = signed(columns.start) * signed(window.stride[1]) - signed(window.pads[1]);
+    let right = signed(columns.end - 1) * signed(window.stride[1]) - signed(window.pads[1])
+        + signed(window.kernel[1] - 1) * signed(window.dilation[1])
+        + 1;
+    let (left, right) = (left.clamp(0, signed(width)), right.clamp(0, signed(width)));
+    for tap in 0..window.kernel[0] {
+        let line = signed(y) * signed(window.stride[0]) - signed(window.pads[0]) + signed(tap * window.dilation[0]);
+        if (0..signed(height)).contains(&line) && left < right {
+            found.push((line as u32, left as u32..right as u32));
+        }
+    }
+    found
+}

@@ -1,0 +1,63 @@
+//! The independent checker: does a program compute its graph, in every interleaving its tokens allow?
+//!
+//! The program is walked once in its serial order with symbolic memories ([`contents`]): every byte is "byte `b` of tensor
+//! `t`", "byte `b` of the constants", a fill, or undefined. An instruction must find exactly the values its layer reads
+//! ([`expect`] says which those are), with the descriptor its layer demands and constants that equal the graph's to the byte;
+//! then its output stretches hold the layer's elements. At the end the output ports must hold the outputs.
+//!
+//! The serial order is one legal interleaving. That every other one gives the same is shown with vector clocks ([`order`]):
+//! whoever reads a byte must know that its writer has finished, and whoever overwrites it that all its readers on other units
+//! (and its writer) have.
+//!
+//! Nothing here is shared with the planner, the emitter or the simulator beyond the definitions of the instruction set; in
+//! particular the bytes an instruction touches are worked out anew. Without a graph the same walk checks everything but the
+//! meaning of values.
+
+mod contents;
+mod expect;
+mod matrix;
+mod order;
+mod pool;
+mod vector;
+mod walk;
+
+use tpuflow_ir::{Graph, Program};
+
+/// A broken rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Violation {
+    /// Position of the instruction in the program; `None` for the program as a whole.
+    pub instruction: Option<usize>,
+    /// The rule, in a word: `token`, `order`, `undefined`, `value`, `constant`, `range`, `descriptor`, `output`.
+    pub rule: &'static str,
+    /// What is wrong, with names and addresses.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.instruction {
+            Some(at) => write!(f, "instruction {at}: {}: {}", self.rule, self.detail),
+            None => write!(f, "{}: {}", self.rule, self.detail),
+        }
+    }
+}
+
+/// Violations reported at most; a broken program breaks many rules at once.
+pub const REPORTED: usize = 20;
+
+/// Checks that `program` computes `graph`.
+///
+/// # Errors
+/// The first [`REPORTED`] violations in program order.
+pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
+    walk::walk(Some(graph), program)
+}
+
+/// Checks a program on its own: tokens, order, ranges and definedness, but not what the values mean.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
+    walk::walk(None, program)
+}

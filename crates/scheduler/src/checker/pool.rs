@@ -1,0 +1,118 @@
+//! Pooling and depthwise instructions.
+
+use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
+use tpuflow_ir::{Descriptor, Layer, LayerId, Op, TensorId};
+
+use super::matrix::under_window;
+use super::walk::{Fault, Walk};
+
+impl Walk<'_> {
+    pub(super) fn pool(&mut self, p: &Pool, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
+        let Some(Descriptor::Pool(d)) = self.program.descriptors.get(p.descriptor.index()) else {
+            return Err(("descriptor", "not a pool descriptor".to_owned()));
+        };
+        if p.rows == 0 || p.first_row + p.rows > p.output.rows || p.input.channels != p.output.channels {
+            return Err(("range", "the rows or channels leave the views".to_owned()));
+        }
+        let input = layer.map(|l| self.pool_operand(l, d)).transpose()?;
+        let output = layer.map(|l| l.output);
+        self.true_geometry(&p.input, input)?;
+        self.true_geometry(&p.output, output)?;
+        if p.input.origin[1] != p.output.origin[1] {
+            return Err(("value", "operand and result show different channels".to_owned()));
+        }
+        for row in p.first_row..p.first_row + p.rows {
+            let (image, y) = (row / p.output.height, row % p.output.height);
+            for (line, columns) in under_window(&d.window, y, 0..p.output.width, p.input.height, p.input.width) {
+                let line = image * p.input.height + line;
+                self.consume(&p.input, input, line..line + 1, columns, 0..p.input.channels)?;
+            }
+        }
+        if let PoolKind::Depthwise { weight_dtype, table, .. } = &d.kind {
+            let wide = p.input.dtype.bytes().max(weight_dtype.bytes()) > 1;
+            let channels = p.input.channels as usize;
+            let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
+            let weights = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
+            let parameters = self.parameters(p.parameters, ChannelParameters::bytes(wide) * channels)?;
+            let epilogue = match layer.map(|l| &l.op) {
+                Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
+                    let first = p.input.origin[1];
+                    if self.compared.insert((id.0, first, u64::MAX)) {
+                        self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
+                    }
+                    self.channel_parameters(&parameters, wide, first, Some(*bias), &epilogue.requant)?;
+                    Some(epilogue)
+                }
+                _ => None,
+            };
+            self.table(*table, p.table, epilogue)?;
+        }
+        let rows = p.first_row..p.first_row + p.rows;
+        self.produce_or_any(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
+    }
+
+    /// The layer's operand, after comparing everything the descriptor repeats of it.
+    fn pool_operand(&self, layer: &Layer, d: &PoolDescriptor) -> Result<TensorId, Fault> {
+        let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
+        let zero = |id: TensorId| e.graph.tensor(id).zero_point();
+        let (agrees, input) = match (&layer.op, &d.kind) {
+            (Op::MaxPool { input, window }, PoolKind::Max) => (d.window == *window, *input),
+            (
+                Op::AveragePool { input, window, count_include_pad, beyond, divisors, zero_point, lo, hi },
+                PoolKind::Average { input_zero, count_include_pad: include, beyond: over, divisors: table, codes },
+            ) => {
+                let same = divisors.len() == table.len()
+                    && divisors.iter().zip(table).all(|(a, b)| (a.area, a.multiplier, a.shift) == *b);
+                let agrees = d.window == *window
+                    && *input_zero == zero(*input)
+                    && (count_include_pad, beyond) == (include, over)
+                    && same
+                    && (codes.zero_point, codes.lo, codes.hi) == (*zero_point, *lo, *hi);
+                (agrees, *input)
+            }
+            (
+                Op::Conv { input, weights, window, groups, epilogue, .. },
+                PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, codes, .. },
+            ) => {
+                let w = e.graph.tensor(*weights);
+                let requant = &epilogue.requant;
+                let agrees = d.window == *window
+                    && w.shape[0] == *groups as usize
+                    && w.shape[3] == 1
+                    && (*input_zero, *weight_zero, *weight_dtype) == (zero(*input), w.zero_point(), w.dtype)
+                    && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi);
+                (agrees, *input)
+            }
+            _ => return Err(("descriptor", format!("a pool instruction for {}", layer.op.name()))),
+        };
+        if agrees { Ok(input) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+    }
+
+    /// `[tap][channel]` against the graph's `[channel][tap]`.
+    fn depthwise_weights(
+        &self,
+        found: &[u8],
+        weights: TensorId,
+        taps: usize,
+        channels: usize,
+        first: usize,
+    ) -> Result<(), Fault> {
+        let Some(e) = &self.expectation else { return Ok(()) };
+        let size = e.graph.tensor(weights).dtype.bytes();
+        let Some(constant) = e.constant(weights.0) else {
+            return Err(("descriptor", "depthwise weights that are computed".to_owned()));
+        };
+        for tap in 0..taps {
+            for channel in 0..channels {
+                let (a, b) = ((tap * channels + channel) * size, ((first + channel) * taps + tap) * size);
+                if found.get(a..a + size) != constant.get(b..b + size) {
+                    return Err((
+                        "constant",
+                        format!("depthwise weight of tap {tap}, channel {} differs", first + channel),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,474 @@
+//! The walk over a program: memories, knowledge, and the primitives by which instructions read and write symbols.
+
+use tpuflow_ir::isa::{Direction, Lookup, Transfer, Work};
+use tpuflow_ir::layout::image;
+use tpuflow_ir::{Graph, Instruction, Layer, Machine, Op, Program, Space, TensorId, View};
+
+use super::contents::{Actor, Memories, Piece, Tokens, Value};
+use super::expect::{Expectation, same};
+use super::{REPORTED, Violation};
+
+/// Why an instruction fails: the rule and the detail.
+pub(super) type Fault = (&'static str, String);
+
+/// State of the walk.
+pub(super) struct Walk<'a> {
+    pub(super) program: &'a Program,
+    pub(super) expectation: Option<Expectation<'a>>,
+    memories: Memories,
+    actor: Option<Actor>,
+    known: Tokens,
+    /// Constants already compared: layer, first column, address in the image.
+    pub(super) compared: std::collections::BTreeSet<(u32, u32, u64)>,
+}
+
+pub(super) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<Violation>> {
+    let mut walk = Walk {
+        program,
+        expectation: graph.map(Expectation::new),
+        memories: Memories::default(),
+        actor: None,
+        known: [0; 5],
+        compared: std::collections::BTreeSet::new(),
+    };
+    let mut violations = Vec::new();
+    let mut report = |instruction, (rule, detail): Fault| {
+        violations.push(Violation { instruction, rule, detail });
+        violations.len() >= REPORTED
+    };
+    if let Err(fault) = walk.start() {
+        report(None, fault);
+    }
+    let mut order = super::order::Order::default();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        let (actor, known, outcome) = order.start(instruction);
+        (walk.actor, walk.known) = (Some(actor), known);
+        let result = outcome.map_err(|detail| ("token", detail)).and_then(|()| walk.step(instruction));
+        if let Err(fault) = result
+            && report(Some(at), fault)
+        {
+            return Err(violations);
+        }
+    }
+    walk.actor = None;
+    if let Err(fault) = walk.finish() {
+        report(None, fault);
+    }
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn machine(&self) -> &'a Machine {
+        &self.program.machine
+    }
+
+    /// Constants and inputs appear in DDR.
+    fn start(&mut self) -> Result<(), Fault> {
+        let program = self.program;
+        if program.constants.len() > program.ddr_bytes.len() || program.ddr_bytes.len() > self.machine().ddr_spaces() {
+            return Err(("range", "more address spaces than the machine has".to_owned()));
+        }
+        for (space, bytes) in program.constants.iter().enumerate() {
+            let (space, len) = (space as u8, bytes.len() as u64);
+            self.store(Space::Ddr(space), 0, len, Value::Image { space, byte: 0 })?;
+        }
+        let capacity = self.machine().ddr.capacity_bytes;
+        if let Some(bytes) = program.ddr_bytes.iter().find(|&&b| b > capacity) {
+            return Err(("range", format!("{bytes} bytes exceed a DDR space of {capacity}")));
+        }
+        for (i, port) in program.inputs.iter().enumerate() {
+            let view = port.view;
+            self.store(view.space, view.address, view.address + view.bytes(self.machine().word()), Value::Any)?;
+            if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
+                let tensor = *graph.inputs.get(i).ok_or(("output", "more input ports than inputs".to_owned()))?;
+                if image(&graph.tensor(tensor).shape) != image(&port.shape) || graph.tensor(tensor).dtype != port.dtype
+                {
+                    return Err(("output", format!("input port \"{}\" has another shape or type", port.name)));
+                }
+                self.produce(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Outputs are where the ports say.
+    fn finish(&mut self) -> Result<(), Fault> {
+        let graph = self.expectation.as_ref().map(|e| e.graph);
+        if let Some(graph) = graph
+            && (graph.outputs.len() != self.program.outputs.len() || graph.inputs.len() != self.program.inputs.len())
+        {
+            return Err(("output", "the program has not the graph's inputs and outputs".to_owned()));
+        }
+        for (i, port) in self.program.outputs.iter().enumerate() {
+            let view = port.view;
+            if let Some(graph) = graph {
+                let tensor = graph.tensor(graph.outputs[i]);
+                if tensor.dtype != port.dtype || tensor.shape != port.shape || tensor.quant != port.quant {
+                    return Err(("output", format!("output port \"{}\" has another shape or type", port.name)));
+                }
+            }
+            self.consume(&view, graph.map(|g| g.outputs[i]), 0..view.rows, 0..view.width, 0..view.channels)
+                .map_err(|(_, detail)| ("output", format!("\"{}\": {detail}", port.name)))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
+        let layer = match &self.expectation {
+            Some(e) => Some(
+                e.graph
+                    .layers
+                    .get(instruction.layer.index())
+                    .ok_or_else(|| ("descriptor", format!("layer {} does not exist", instruction.layer.0)))?,
+            ),
+            None => None,
+        };
+        use tpuflow_ir::Unit::{Dtl0, Dtl1, Ewp, Me, Pdp};
+        match (&instruction.work, instruction.unit) {
+            (Work::Transfer(t), Dtl0 | Dtl1) => self.transfer(t),
+            (Work::Lookup(l), Dtl0 | Dtl1) => self.lookup(l, layer),
+            (Work::Matrix(m), Me) => self.matrix(m, layer, instruction.layer),
+            (Work::Pool(p), Pdp) => self.pool(p, layer, instruction.layer),
+            (Work::Vector(v), Ewp) => self.vector(v, layer),
+            (_, unit) => Err(("descriptor", format!("{} cannot execute this", unit.name()))),
+        }
+    }
+
+    fn limit(&self, space: Space) -> u64 {
+        match space {
+            Space::Cache => self.machine().cache_bytes(),
+            Space::EwpCache => self.machine().ewp_cache_bytes(),
+            Space::Ddr(space) => self.program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0),
+        }
+    }
+
+    fn in_range(&self, space: Space, start: u64, end: u64) -> Result<(), Fault> {
+        let limit = self.limit(space);
+        if start > end || end > limit {
+            return Err(("range", format!("{space:?} bytes {start:#x}..{end:#x} leave its {limit:#x}")));
+        }
+        Ok(())
+    }
+
+    /// Reads a stretch; its writers must be known to have finished.
+    pub(super) fn load(&mut self, space: Space, start: u64, end: u64) -> Result<Vec<Piece>, Fault> {
+        self.in_range(space, start, end)?;
+        let mut written = [0; 5];
+        let pieces = self.memories.read(space, start, end, self.actor, &mut written);
+        self.must_know(written, space, start, end, "reads", true)?;
+        Ok(pieces)
+    }
+
+    /// Writes a stretch; whoever read or wrote it on another unit must be known to have finished.
+    pub(super) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
+        self.in_range(space, start, end)?;
+        let mut disturbed = [0; 5];
+        self.memories.write(space, start, end, value, self.actor, &mut disturbed);
+        self.must_know(disturbed, space, start, end, "overwrites", false)
+    }
+
+    fn must_know(
+        &self,
+        tokens: Tokens,
+        space: Space,
+        start: u64,
+        end: u64,
+        verb: &str,
+        own: bool,
+    ) -> Result<(), Fault> {
+        let Some(actor) = self.actor else { return Ok(()) };
+        for (unit, (&needed, &known)) in tokens.iter().zip(&self.known).enumerate() {
+            if needed > known && (own || unit != actor.unit) {
+                let name = tpuflow_ir::Unit::ALL[unit].name();
+                return Err((
+                    "order",
+                    format!(
+                        "{verb} {space:?} bytes {start:#x}..{end:#x} while {name} may still be at its instruction {needed}"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The given pixels of a view must hold those of `tensor` (anything defined, without a graph).
+    pub(super) fn consume(
+        &mut self,
+        view: &View,
+        tensor: Option<TensorId>,
+        rows: std::ops::Range<u32>,
+        columns: std::ops::Range<u32>,
+        channels: std::ops::Range<u32>,
+    ) -> Result<(), Fault> {
+        let size = view.dtype.bytes() as u64;
+        let whole = self.whole_channels(view, tensor)?;
+        for row in rows {
+            self.holds(view, row)?;
+            for (columns, start, bytes) in
+                stretches(view, row, columns.clone(), channels.clone(), whole, self.machine())
+            {
+                let pieces = self.load(view.space, start, start + bytes)?;
+                match tensor {
+                    Some(tensor) => {
+                        let element = logical(view, row, columns.start, channels.start, whole);
+                        self.same_values(&pieces, start, bytes, tensor, element * size)?;
+                    }
+                    None => defined(&pieces, view.space, start, start + bytes)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The given pixels of a view now hold those of `tensor`.
+    pub(super) fn produce(
+        &mut self,
+        view: &View,
+        tensor: TensorId,
+        rows: std::ops::Range<u32>,
+        columns: std::ops::Range<u32>,
+        channels: std::ops::Range<u32>,
+    ) -> Result<(), Fault> {
+        let size = view.dtype.bytes() as u64;
+        let whole = self.whole_channels(view, Some(tensor))?;
+        for row in rows {
+            self.holds(view, row)?;
+            for (columns, start, bytes) in
+                stretches(view, row, columns.clone(), channels.clone(), whole, self.machine())
+            {
+                let byte = logical(view, row, columns.start, channels.start, whole) * size;
+                self.store(view.space, start, start + bytes, Value::Element { tensor: tensor.0, byte })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::produce`] when there is a graph, else anything.
+    pub(super) fn produce_or_any(
+        &mut self,
+        view: &View,
+        tensor: Option<TensorId>,
+        rows: std::ops::Range<u32>,
+        columns: std::ops::Range<u32>,
+        channels: std::ops::Range<u32>,
+    ) -> Result<(), Fault> {
+        if let Some(tensor) = tensor {
+            return self.produce(view, tensor, rows, columns, channels);
+        }
+        for row in rows {
+            self.holds(view, row)?;
+            for (_, start, bytes) in
+                stretches(view, row, columns.clone(), channels.clone(), u64::from(view.channels), self.machine())
+            {
+                self.store(view.space, start, start + bytes, Value::Any)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
+        if !view.holds(row) {
+            return Err((
+                "range",
+                format!("row {row} is not among rows {}..{}", view.first_row, view.first_row + view.stored_rows),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
+    fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
+        let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else {
+            return Ok(u64::from(view.channels));
+        };
+        let info = graph.tensor(id);
+        let channels = info.shape.last().copied().unwrap_or(1) as u64;
+        let [pixel, channel] = view.origin.map(u64::from);
+        let pixels = u64::from(view.rows) * u64::from(view.width);
+        if info.dtype != view.dtype
+            || channel + u64::from(view.channels) > channels
+            || (pixel + pixels) * channels > info.elements() as u64
+        {
+            return Err(("descriptor", format!("a view does not fit tensor \"{}\" {:?}", info.name, info.shape)));
+        }
+        Ok(channels)
+    }
+
+    /// Spatial operators need the tensor's true geometry.
+    pub(super) fn true_geometry(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
+        let (rows, height, width, _) = image(&e.graph.tensor(id).shape);
+        if (view.rows as usize, view.height as usize, view.width as usize) != (rows, height, width)
+            || view.origin[0] != 0
+        {
+            return Err(("descriptor", format!("a view hides the geometry of \"{}\"", e.graph.tensor(id).name)));
+        }
+        Ok(())
+    }
+
+    /// `bytes` bytes from `start` on must hold those of `tensor` from `byte` on.
+    pub(super) fn same_values(
+        &self,
+        pieces: &[Piece],
+        start: u64,
+        bytes: u64,
+        tensor: TensorId,
+        byte: u64,
+    ) -> Result<(), Fault> {
+        let Some(expectation) = &self.expectation else { return Ok(()) };
+        let name = &expectation.graph.tensor(tensor).name;
+        let mut done = 0;
+        while done < bytes {
+            let at = start + done;
+            let Some(piece) = covering(pieces, at) else {
+                return Err(("undefined", format!("byte {at:#x} of \"{name}\" was never written")));
+            };
+            let (expected, run) = expectation.resolve(tensor, byte + done);
+            let run = run.min(piece.end - at).min(bytes - done);
+            let found = piece.value.advance(at - piece.start);
+            if !self.agrees(found, expected, run) {
+                return Err((
+                    "value",
+                    format!(
+                        "at {at:#x}, element byte {} of \"{name}\": found {found:?}, expected {expected:?}",
+                        byte + done
+                    ),
+                ));
+            }
+            done += run;
+        }
+        Ok(())
+    }
+
+    fn agrees(&self, found: Value, expected: Value, run: u64) -> bool {
+        if found == expected {
+            return true;
+        }
+        let Value::Image { space, byte: at } = found else { return false };
+        let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]);
+        match (expected, &self.expectation) {
+            (Value::Element { tensor, byte }, Some(e)) => {
+                e.constant(tensor).is_some_and(|constant| same(image, at, constant, byte, run))
+            }
+            _ => false,
+        }
+    }
+
+    /// The constant bytes behind a stretch of a cache.
+    pub(super) fn image_bytes(&self, pieces: &[Piece], start: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
+        let mut out = Vec::with_capacity(bytes as usize);
+        while (out.len() as u64) < bytes {
+            let at = start + out.len() as u64;
+            let piece = covering(pieces, at)
+                .ok_or_else(|| ("undefined", format!("parameter byte {at:#x} was never written")))?;
+            let run = (piece.end - at).min(bytes - out.len() as u64);
+            let Value::Image { space, byte } = piece.value.advance(at - piece.start) else {
+                return Err(("constant", format!("byte {at:#x} holds no constant")));
+            };
+            let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]).unwrap_or_default();
+            let slice = image.get(byte as usize..(byte + run) as usize);
+            out.extend_from_slice(slice.ok_or_else(|| ("range", format!("constant {byte:#x} does not exist")))?);
+        }
+        Ok(out)
+    }
+
+    /// Reads `bytes` of parameters from the EWP cache.
+    pub(super) fn parameters(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, Fault> {
+        let (start, bytes) = (u64::from(address), bytes as u64);
+        let pieces = self.load(Space::EwpCache, start, start + bytes)?;
+        self.image_bytes(&pieces, start, bytes)
+    }
+
+    fn transfer(&mut self, transfer: &Transfer) -> Result<(), Fault> {
+        let ddr_space = Space::Ddr(transfer.ddr_space);
+        if matches!(transfer.local_space, Space::Ddr(_)) {
+            return Err(("descriptor", "a transfer's local side is a cache".to_owned()));
+        }
+        for (ddr, local) in transfer.runs() {
+            let bytes = u64::from(transfer.bytes);
+            let ((from_space, from), (to_space, to)) = match transfer.direction {
+                Direction::Load => ((ddr_space, ddr), (transfer.local_space, local)),
+                Direction::Store => ((transfer.local_space, local), (ddr_space, ddr)),
+            };
+            if let (Space::Ddr(space), Direction::Store) = (to_space, transfer.direction)
+                && to < self.program.constants.get(usize::from(space)).map_or(0, |c| c.len() as u64)
+            {
+                return Err(("range", format!("a store to {to:#x} overwrites constants")));
+            }
+            for piece in self.load(from_space, from, from + bytes)? {
+                let at = to + (piece.start - from);
+                self.store(to_space, at, at + (piece.end - piece.start), piece.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&mut self, lookup: &Lookup, layer: Option<&Layer>) -> Result<(), Fault> {
+        let operands = match layer.map(|l| &l.op) {
+            Some(Op::Embedding { table, indices }) => Some((*table, *indices)),
+            Some(_) => return Err(("descriptor", "a lookup for a layer that is no embedding".to_owned())),
+            None => None,
+        };
+        let (width, table) = (u64::from(lookup.indices.width), &lookup.table);
+        self.consume(table, operands.map(|o| o.0), 0..1, 0..table.width, 0..table.channels)?;
+        let channels = u64::from(lookup.indices.channels);
+        for index in u64::from(lookup.first)..u64::from(lookup.first) + u64::from(lookup.count) {
+            let (pixel, channel) = (index / channels, (index % channels) as u32);
+            let (row, column) = ((pixel / width) as u32, (pixel % width) as u32);
+            self.consume(
+                &lookup.indices,
+                operands.map(|o| o.1),
+                row..row + 1,
+                column..column + 1,
+                channel..channel + 1,
+            )?;
+            let out = &lookup.output;
+            let (row, column) = ((index / u64::from(out.width)) as u32, (index % u64::from(out.width)) as u32);
+            let whole = layer.map(|l| l.output);
+            self.produce_or_any(out, whole, row..row + 1, column..column + 1, 0..out.channels)?;
+        }
+        Ok(())
+    }
+}
+
+/// Row-major element of the whole tensor.
+fn logical(view: &View, row: u32, column: u32, channel: u32, whole_channels: u64) -> u64 {
+    let pixel = u64::from(view.origin[0]) + u64::from(row) * u64::from(view.width) + u64::from(column);
+    pixel * whole_channels + u64::from(view.origin[1]) + u64::from(channel)
+}
+
+/// Contiguous stretches of some pixels of a row: `(columns, address, bytes)`.
+fn stretches(
+    view: &View,
+    row: u32,
+    columns: std::ops::Range<u32>,
+    channels: std::ops::Range<u32>,
+    whole: u64,
+    machine: &Machine,
+) -> Vec<(std::ops::Range<u32>, u64, u64)> {
+    let (word, size) = (machine.word(), view.dtype.bytes() as u64);
+    let bytes = u64::from(channels.end - channels.start) * size;
+    let at = |column: u32| view.pixel_address(row, column, word) + u64::from(channels.start) * size;
+    if bytes == u64::from(view.pixel_bytes) && whole * size == bytes {
+        let count = u64::from(columns.end - columns.start);
+        return vec![(columns.clone(), at(columns.start), bytes * count)];
+    }
+    columns.map(|column| (column..column + 1, at(column), bytes)).collect()
+}
+
+fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
+    let next = pieces.partition_point(|p| p.end <= at);
+    pieces.get(next).filter(|p| p.start <= at).copied()
+}
+
+/// The stretch must be defined throughout.
+pub(super) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
+    let mut at = start;
+    for piece in pieces {
+        if piece.start > at {
+            break;
+        }
+        at = piece.end;
+    }
+    if at < end { Err(("undefined", format!("{space:?} byte {at:#x} was never written"))) } else { Ok(()) }
+}
