@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpuflow.errors import SampleError
 from tpuflow.samples import (
     InputSpec,

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx_ir.passes.common import ShapeInferencePass
+
 from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, calibrate, collect, fit
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.errors import SampleError

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpuflow.calibrate import Range, Ranges
 from tpuflow.errors import RangesError
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
+
 from tpuflow import _core
 from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, Statistics, fit
 from tpuflow.errors import SampleError

@@ -1,4 +1,4 @@
-"""Loading whole models: small ones made here, and real networks and exported graphs where they are at hand."""
+"""Loading whole models: small ones made here, real networks and exported graphs where at hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 import pytest
+
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.frontend.normalise import normalise
 
