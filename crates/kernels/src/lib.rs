@@ -5,7 +5,7 @@
 //! tiles: each works on any number of rows, so any slicing of a tensor gives the same integers.
 //!
 //! - [`requant`], [`table`]: the two ways a value becomes a code
-//! - [`gemm`], [`linear`], [`conv`], [`depthwise`]: products, their accumulators and what follows them
+//! - [`gemm`], [`linear`], [`conv`]: products, their accumulators and what follows them
 //! - [`pool`], [`elementwise`], [`reduce`], [`softmax`], [`normalize`], [`resize`]: everything computed per element or row
 //! - [`movement`]: what only moves codes
 //!

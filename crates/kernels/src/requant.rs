@@ -1,6 +1,6 @@
 //! Rounding and requantisation: `clamp(RNE(x * M * 2^-N) + Z, lo, hi)`, one rounding of the exact product.
 //!
-//! [`reference`] is the formula over 128-bit integers. [`scale`] computes the same rounded product in 64 bits for every value
+//! [`mod@reference`] is the formula over 128-bit integers. [`scale`] computes the same rounded product in 64 bits for every value
 //! an accumulator may hold (48 bits and a sign), which is what the kernels call.
 //!
 //! ```text
