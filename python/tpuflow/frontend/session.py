@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FloatSession", "run_float"]
 
+WRONG_OPTIMISERS = ["Pad_Fusion"]
+"""Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
+
 Array = npt.NDArray[Any]
 
 
@@ -64,12 +67,15 @@ class FloatSession:
                 proto.CopyFrom(model)
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what goes wrong is raised, not logged
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
             self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                proto.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=WRONG_OPTIMISERS,
             )
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
