@@ -23,6 +23,7 @@ from tpuflow.frontend.rewrites import (
     affine,
     arithmetic,
     einsum,
+    layout,
     linear,
     movement,
     normalisation,
@@ -61,6 +62,9 @@ ONE_FORM = _merged(
     arithmetic.RULES,
 )
 """Leaves one way to write each thing."""
+
+LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
+"""Brings transposes together and cancels them."""
 
 RECOGNISED = _merged(activations.RULES, normalisation.RULES)
 """Finds functions spelt out in elementary operators."""
@@ -104,6 +108,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "fold constants": fold_constants,
     "one form": _rules(ONE_FORM),
     "remove dead code": remove_dead_code,
+    "transposes towards the outputs": _rules(LAYOUT),
     "recognise functions": _rules(RECOGNISED),
     "fold scales and shifts": _rules(affine.FOLDING),
     "two spatial axes": _rules(windows.ONE_AXIS),
@@ -162,10 +167,13 @@ def _prepare(model: ir.Model) -> None:
     model.graph.opset_imports[""] = opset.TARGET
     apply_once(model, opset.upgrades(version))
     model.ir_version = 10
-    common.IdentityEliminationPass()(model)
 
 
 def _finish(model: ir.Model) -> None:
+    for node in model.graph:
+        if node.op_type == "Identity":  # what passes an input on to an output is named after the output
+            node.name = node.outputs[0].name
+    apply_once(model, movement.AT_THE_END)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     _define_functions(model)
     common.RemoveUnusedOpsetsPass()(model)

@@ -26,9 +26,18 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from tpuflow.frontend.values import Attribute, shape_of
+from tpuflow.frontend.values import Attribute
 
-__all__ = ["DOMAIN", "Emitter", "Rewrite", "Rules", "apply_once", "apply_rules", "infer_output"]
+__all__ = [
+    "DOMAIN",
+    "Emitter",
+    "Rewrite",
+    "Rules",
+    "apply_once",
+    "apply_rules",
+    "infer_output",
+    "may_become_output",
+]
 
 DOMAIN = "tpuflow"
 """Domain of the model-local functions a normalised model may call."""
@@ -166,11 +175,9 @@ def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitt
     for constant in emit.constants:
         graph.register_initializer(constant)
     for index, (old, new) in enumerate(zip(node.outputs, values, strict=True)):
-        if old.is_graph_output() and not _may_become_output(new, made):
-            # An output must be a value of its own: an input or another output passes through a Reshape.
-            values[index] = emit.reshape(new, shape_of(old) or (), label="output")
-            for constant in emit.constants[-1:]:
-                graph.register_initializer(constant)
+        if old.is_graph_output() and new not in made and not may_become_output(new):
+            # An output must be a value of its own, not an input or another output.
+            values[index] = emit("Identity", new, label="output")
             made.add(values[index])
     graph.insert_before(node, emit.nodes)
     for old, new in zip(node.outputs, values, strict=True):
@@ -187,8 +194,9 @@ def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitt
     graph.remove(node, safe=True)
 
 
-def _may_become_output(value: ir.Value, made: set[ir.Value]) -> bool:
-    return value in made or not (value.is_graph_input() or value.is_graph_output() or value.is_initializer())
+def may_become_output(value: ir.Value) -> bool:
+    """Whether a graph output may be this value, under the output's name."""
+    return not (value.is_graph_input() or value.is_graph_output() or value.is_initializer())
 
 
 def infer_output(node: ir.Node, versions: Mapping[str, int]) -> None:

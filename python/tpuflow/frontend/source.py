@@ -27,6 +27,10 @@ __all__ = ["Source", "read"]
 Source = str | Path | onnx.ModelProto | ir.Model
 """What a model can be loaded from."""
 
+TOLERATED = ("No Op registered", "No opset import", "Field 'shape' of 'type' is required but missing")
+"""Objections of the checker that stop nothing: unknown operators are listed later, with all others that are
+not supported, and the shapes of outputs are inferred anyway."""
+
 WEIGHTED = {
     "BatchNormalization", "Conv", "ConvTranspose", "Gather", "Gemm", "GroupNormalization",
     "InstanceNormalization", "LayerNormalization", "MatMul", "Mul", "PRelu",
@@ -138,8 +142,7 @@ def _check_structure(proto: onnx.ModelProto, label: str) -> None:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         message = _first_line(error)
-        # An operator unknown to ONNX is listed later, with all others that are not supported.
-        if not message.startswith(("No Op registered", "No opset import")):
+        if not message.startswith(TOLERATED):
             raise ModelError(f"{label}: not a valid ONNX model: {message}") from error
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from tpuflow.frontend.rewrite import may_become_output
 from tpuflow.frontend.values import (
     array_of,
     attributes_of,
@@ -34,28 +35,32 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES", "SINKING"]
+__all__ = ["AT_THE_END", "RULES", "SINKING"]
 
 
 def identity(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
-    """Drops an operator that passes its first input on."""
+    """Drops an operator that passes its first input on, but for an Identity an output needs."""
     del emit
     x = node.inputs[0]
     rest = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
     if x is None or rest:
         return None
+    if node.op_type == "Identity" and node.outputs[0].is_graph_output() and not may_become_output(x):
+        return None
     return [x] * len(node.outputs)
+
+
+def output_reshape(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Makes the Identity an output needs a Reshape, so that Identity need not be supported."""
+    y = shape_of(node.outputs[0])
+    return None if node.inputs[0] is None or y is None else emit.reshape(node.inputs[0], y, "shape")
 
 
 def same_shape(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Drops an operator that would change the shape but does not (a graph output keeps a Reshape)."""
     del emit
     x, y = node.inputs[0], node.outputs[0]
-    if x is None or shape_of(x) is None or shape_of(x) != shape_of(y):
-        return None
-    if y.is_graph_output() and (x.is_graph_input() or x.is_graph_output() or x.is_initializer()):
-        return None
-    return x
+    return x if x is not None and shape_of(x) is not None and shape_of(x) == shape_of(y) else None
 
 
 def plain_reshape(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -304,5 +309,7 @@ RULES: Rules = {
     "Tile": [same_shape],
     **{name: [needless_expand] for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Where")},
 }
+
+AT_THE_END: Rules = {"Identity": [output_reshape]}
 
 SINKING: Rules = {name: [before_reshape] for name in ELEMENTWISE}

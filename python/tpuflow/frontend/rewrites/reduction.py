@@ -1,8 +1,10 @@
 """One form for operators that work along axes: axes stated and counted from the front.
 
-ReduceLogSum, ReduceLogSumExp  ->  [Exp] ReduceSum Log
-LogSoftmax                     ->  Softmax Log
-a reduction over axes of size 1 that leaves values alone  ->  Reshape
+    ReduceLogSum, ReduceLogSumExp             ->  [Exp] ReduceSum Log
+    LogSoftmax                                ->  Softmax Log
+    mean or maximum over both spatial axes    ->  GlobalAveragePool, GlobalMaxPool
+
+A reduction over axes of size 1 that leaves the values alone is a Reshape.
 """
 
 from __future__ import annotations
@@ -48,6 +50,15 @@ def stated_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit(node.op_type, x, emit.integers(axes, "axes"), attributes={"keepdims": keep})
 
 
+def global_pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """A mean (or maximum) over both spatial axes of a feature map is a global pool."""
+    shape, y, axes = shape_of(node.inputs[0]), shape_of(node.outputs[0]), integers_of(input_at(node, 1))
+    if shape is None or y is None or len(shape) != 4 or axes != [2, 3]:
+        return None
+    pooled = emit("GlobalAveragePool" if node.op_type == "ReduceMean" else "GlobalMaxPool", node.inputs[0])
+    return pooled if len(y) == 4 else emit.reshape(pooled, y, "shape")
+
+
 def logarithmic(node: ir.Node, emit: Emitter) -> ir.Value:
     """Writes the reductions that end in a logarithm with ReduceSum."""
     x = node.inputs[0]
@@ -77,6 +88,8 @@ def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 RULES: Rules = {
     **{name: [stated_axes] for name in REDUCTIONS},
+    "ReduceMean": [stated_axes, global_pool],
+    "ReduceMax": [stated_axes, global_pool],
     "ReduceLogSum": [logarithmic],
     "ReduceLogSumExp": [logarithmic],
     "LogSoftmax": [log_softmax],
