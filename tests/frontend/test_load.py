@@ -1,4 +1,4 @@
-"""Loading whole models: small ones made here, real networks and exported graphs where at hand."""
+"""Loading whole models: trained networks and exported graphs, where they are at hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,304 @@
+"""Rewrites of arithmetic, clipping, activations and normalisation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from frontend.graphs import array, graph, integers, normalised, operators
+
+X = {"x": [2, 3, 4]}
+CASES = {
+    "sum of three": ([("Sum", "x y x", "z")], {}, {"Add": 2}),
+    "sum of one": ([("Sum", "x", "a"), ("Add", "a y", "z")], {}, {"Add": 1}),
+    "mean": ([("Mean", "x y x", "z")], {}, {"Add": 2, "Mul": 1}),
+    "max of three": ([("Max", "x y x", "z")], {}, {"Max": 2}),
+    "subtract a constant": ([("Sub", "x c", "z")], {"c": array(4)}, {"Add": 1}),
+    "subtract from a constant": ([("Sub", "c x", "z")], {"c": array(4)}, {"Sub": 1}),
+    "divide by a constant": ([("Div", "x c", "z")], {"c": 3.0}, {"Mul": 1}),
+    "divide by a tiny constant": (
+        [("Mul", "x small", "m"), ("Div", "m c", "z")],
+        {"small": 1e-30, "c": 1e-39},
+        {"Mul": 1, "Div": 1},
+    ),
+    "divide a constant": ([("Exp", "x", "e"), ("Div", "c e", "z")], {"c": 3.0}, {"Exp": 1, "Div": 1}),
+    "constant first": ([("Mul", "c x", "z")], {"c": array(1, 4)}, {"Mul": 1}),
+    "nothing added": ([("Add", "x c", "a"), ("Relu", "a", "z")], {"c": np.zeros(4, np.float32)}, {"Relu": 1}),
+    "one that broadcasts": (
+        [("Mul", "x c", "z")],
+        {"c": np.ones((5, 1, 1, 1), np.float32)},
+        {"Mul": 1},
+    ),
+    "chain": (
+        [("Mul", "x a", "p"), ("Div", "p b", "q"), ("Add", "q c", "r"), ("Sub", "r d", "z")],
+        {"a": 3.0, "b": array(4), "c": array(3, 1), "d": array(3, 1, seed=1)},
+        {"Mul": 1, "Add": 1},
+    ),
+    "chain that would grow": (
+        [("Mul", "x a", "p"), ("Mul", "p b", "z")],
+        {"a": array(4), "b": array(3, 1)},
+        {"Mul": 2},
+    ),
+    "max with zero": ([("Max", "x c", "z")], {"c": 0.0}, {"Relu": 1}),
+    "min and max": ([("Max", "x a", "p"), ("Min", "b p", "z")], {"a": -0.5, "b": [0.5]}, {"Clip": 1}),
+    "max with a vector": ([("Max", "x c", "z")], {"c": array(4)}, {"Max": 1}),
+    "relu6": ([("Relu", "x", "p"), ("Clip", "p _ c", "z")], {"c": 6.0}, {"Clip": 1}),
+    "clip without effect": (
+        [("Clip", "x a b", "p"), ("Neg", "p", "z")],
+        {"a": float(np.finfo(np.float32).min), "b": math.inf},
+        {"Neg": 1},
+    ),
+    "clips that overlap": (
+        [("Clip", "x a b", "p"), ("Clip", "p c d", "z")],
+        {"a": -1.0, "b": 0.5, "c": -0.2, "d": 2.0},
+        {"Clip": 1},
+    ),
+    "clips apart": (
+        [("Clip", "x a b", "p"), ("Clip", "p c d", "z")],
+        {"a": 0.0, "b": 1.0, "c": 2.0, "d": 3.0},
+        {"Clip": 1},
+    ),
+    "relu of relu": ([("Relu", "x", "p"), ("Relu", "p", "z")], {}, {"Relu": 1}),
+    "relu of clip": ([("Clip", "x a b", "p"), ("Relu", "p", "z")], {"a": -2.0, "b": 1.0}, {"Clip": 1}),
+    "power one": ([("Pow", "x c", "p"), ("Neg", "p", "z")], {"c": 1.0}, {"Neg": 1}),
+    "power half": ([("Abs", "x", "p"), ("Pow", "p c", "z")], {"c": 0.5}, {"Abs": 1, "Sqrt": 1}),
+    "power minus one": ([("Exp", "x", "p"), ("Pow", "p c", "z")], {"c": [-1.0]}, {"Exp": 1, "Reciprocal": 1}),
+    "integer power": ([("Pow", "x c", "z")], {"c": np.int64(3)}, {"Pow": 1}),
+    "identity chain": (
+        [("Identity", "x", "p"), ("Dropout", "p", "q"), ("Cast", "q", "r", {"to": 1}), ("Relu", "r", "z")],
+        {},
+        {"Relu": 1},
+    ),
+    "prelu with one slope": (
+        [("PRelu", "x s", "z")],
+        {"s": np.full((3, 1), 0.25, np.float32)},
+        {"LeakyRelu": 1},
+    ),
+    "prelu": ([("PRelu", "x s", "z")], {"s": array(3, 1)}, {"PRelu": 1}),
+    "max with a scaled self": ([("Mul", "x c", "p"), ("Max", "p x", "z")], {"c": 0.1}, {"LeakyRelu": 1}),
+    "sigmoid": (
+        [("Neg", "x", "n"), ("Exp", "n", "e"), ("Add", "e one", "s"), ("Div", "one s", "z")],
+        {"one": 1.0},
+        {"Sigmoid": 1},
+    ),
+    "softplus": (
+        [("Exp", "x", "e"), ("Add", "one e", "s"), ("Log", "s", "z")],
+        {"one": 1.0},
+        {"Softplus": 1},
+    ),
+    "silu": ([("Sigmoid", "x", "s"), ("Mul", "s x", "z")], {}, {"Silu": 1}),
+    "silu of something else": ([("Sigmoid", "y", "s"), ("Mul", "s x", "z")], {}, {"Sigmoid": 1, "Mul": 1}),
+    "mish": ([("Softplus", "x", "s"), ("Tanh", "s", "t"), ("Mul", "x t", "z")], {}, {"Mish": 1}),
+    "mish from elementary operators": (
+        [
+            ("Exp", "x", "e"),
+            ("Add", "e one", "s"),
+            ("Log", "s", "l"),
+            ("Tanh", "l", "t"),
+            ("Mul", "x t", "z"),
+        ],
+        {"one": 1.0},
+        {"Mish": 1},
+    ),
+    "hard swish from clip": (
+        [("Add", "x three", "a"), ("Clip", "a lo hi", "c"), ("Mul", "x c", "m"), ("Div", "m six", "z")],
+        {"three": 3.0, "lo": 0.0, "hi": 6.0, "six": 6.0},
+        {"HardSwish": 1},
+    ),
+    "hard swish from hard sigmoid": (
+        [("HardSigmoid", "x", "h", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "h x", "z")],
+        {},
+        {"HardSwish": 1},
+    ),
+    "hard sigmoid": (
+        [("Add", "x three", "a"), ("Clip", "a lo hi", "c"), ("Div", "c six", "z")],
+        {"three": 3.0, "lo": 0.0, "hi": 6.0, "six": 6.0},
+        {"HardSigmoid": 1},
+    ),
+    "hard sigmoid of a line": (
+        [("Mul", "x k", "m"), ("Add", "m half", "a"), ("Clip", "a lo one", "z")],
+        {"k": 0.2, "half": 0.5, "lo": 0.0, "one": 1.0},
+        {"HardSigmoid": 1},
+    ),
+    "gelu, half first": (
+        [
+            ("Mul", "x half", "h"),
+            ("Div", "x root", "r"),
+            ("Erf", "r", "e"),
+            ("Add", "e one", "a"),
+            ("Mul", "h a", "z"),
+        ],
+        {"half": 0.5, "root": math.sqrt(2), "one": 1.0},
+        {"Gelu": 1},
+    ),
+    "gelu, half last": (
+        [
+            ("Mul", "x root", "r"),
+            ("Erf", "r", "e"),
+            ("Add", "one e", "a"),
+            ("Mul", "x a", "m"),
+            ("Mul", "half m", "z"),
+        ],
+        {"half": 0.5, "root": math.sqrt(0.5), "one": 1.0},
+        {"Gelu": 1},
+    ),
+    "gelu, half inside": (
+        [
+            ("Div", "x root", "r"),
+            ("Erf", "r", "e"),
+            ("Add", "e one", "a"),
+            ("Mul", "a half", "h"),
+            ("Mul", "x h", "z"),
+        ],
+        {"half": 0.5, "root": math.sqrt(2), "one": 1.0},
+        {"Gelu": 1},
+    ),
+    "gelu with a wrong constant": (
+        [
+            ("Mul", "x half", "h"),
+            ("Div", "x root", "r"),
+            ("Erf", "r", "e"),
+            ("Add", "e one", "a"),
+            ("Mul", "h a", "z"),
+        ],
+        {"half": 0.5, "root": 1.5, "one": 1.0},
+        {"Mul": 3, "Erf": 1, "Add": 1},
+    ),
+    "gelu by tanh, cube": (
+        [
+            ("Pow", "x three", "p"),
+            ("Mul", "p k", "q"),
+            ("Add", "x q", "s"),
+            ("Mul", "s root", "i"),
+            ("Tanh", "i", "t"),
+            ("Add", "t one", "a"),
+            ("Mul", "x half", "h"),
+            ("Mul", "h a", "z"),
+        ],
+        {"three": 3.0, "k": 0.044715, "root": math.sqrt(2 / math.pi), "one": 1.0, "half": 0.5},
+        {"Gelu": 1},
+    ),
+    "gelu by tanh, nested": (
+        [
+            ("Mul", "x x", "p"),
+            ("Mul", "p k", "q"),
+            ("Add", "q one", "s"),
+            ("Mul", "x root", "r"),
+            ("Mul", "r s", "i"),
+            ("Tanh", "i", "t"),
+            ("Add", "t one", "a"),
+            ("Mul", "x a", "h"),
+            ("Mul", "h half", "z"),
+        ],
+        {"k": 0.044715, "root": 0.7978845608, "one": 1.0, "half": 0.5},
+        {"Gelu": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_arithmetic(case: str) -> None:
+    nodes, constants, expected = CASES[case]
+    model = normalised(graph(nodes, X | {"y": [2, 3, 4]}, ["z"], constants))
+    assert operators(model) == expected
+
+
+def test_a_result_used_twice_is_not_merged_away() -> None:
+    nodes = [("Mul", "x a", "p"), ("Mul", "p b", "z")]
+    model = normalised(graph(nodes, X, ["z", "p"], {"a": 3.0, "b": 2.0}))
+    assert operators(model) == {"Mul": 2}
+
+
+LAYER = [
+    ("ReduceMean", "x", "m", {"axes": [-1]}),
+    ("Sub", "x m", "d"),
+    ("Pow", "d two", "s"),
+    ("ReduceMean", "s", "v", {"axes": [-1]}),
+    ("Add", "v eps", "e"),
+    ("Sqrt", "e", "r"),
+    ("Div", "d r", "n"),
+    ("Mul", "n g", "k"),
+    ("Add", "k b", "z"),
+]
+
+
+@pytest.mark.parametrize("variant", ["power", "product", "reciprocal", "two deviations"])
+def test_layer_normalisation_spelt_out(variant: str) -> None:
+    nodes: list[tuple] = list(LAYER)
+    if variant == "product":
+        nodes[2] = ("Mul", "d d", "s")
+    if variant == "reciprocal":
+        nodes[6:7] = [("Reciprocal", "r", "i"), ("Mul", "i d", "n")]
+    if variant == "two deviations":
+        nodes.insert(2, ("Sub", "x m", "d2"))
+        nodes[3] = ("Pow", "d2 two", "s")
+    constants = {"two": 2.0, "eps": 1e-5, "g": array(8), "b": array(8, seed=1)}
+    model = normalised(graph(nodes, {"x": [2, 3, 8]}, ["z"], constants))
+    assert operators(model) == {"LayerNormalization": 1}
+    assert model.model.graph[0].attributes.get_float("epsilon") == pytest.approx(1e-5)
+
+
+def test_layer_normalisation_over_channels() -> None:
+    nodes = [(*node[:3], {"axes": [1]}) if node[0] == "ReduceMean" else node for node in LAYER]
+    constants = {"two": 2.0, "eps": 1e-6, "g": array(8, 1, 1), "b": array(8, 1, 1, seed=1)}
+    model = normalised(graph(nodes, {"x": [1, 8, 3, 5]}, ["z"], constants))
+    assert operators(model)["LayerNormalization"] == 1
+    assert "ReduceMean" not in operators(model)
+
+
+@pytest.mark.parametrize(("opset", "groups"), [(17, 0), (20, 2), (21, 2)])
+def test_instance_and_group_normalisation(opset: int, groups: int) -> None:
+    entries = groups if opset == 20 else 4
+    constants = {"g": array(entries), "b": array(entries, seed=1)}
+    operator = ("GroupNormalization", "x g b", "z", {"num_groups": groups})
+    node = operator if groups else ("InstanceNormalization", "x g b", "z")
+    model = normalised(graph([node], {"x": [2, 4, 3, 5]}, ["z"], constants, opset=opset))
+    assert operators(model)["LayerNormalization"] == 1
+
+
+def test_layer_normalisation_without_bias_and_with_axis_from_the_back() -> None:
+    node = ("LayerNormalization", "x g b", "z", {"axis": -2})
+    constants = {"g": array(3, 4), "b": np.zeros((3, 4), np.float32)}
+    model = normalised(graph([node], X, ["z"], constants))
+    (layer,) = model.model.graph
+    assert layer.attributes.get_int("axis") == 1
+    assert len(layer.inputs) == 2
+
+
+def test_unit_length() -> None:
+    model = normalised(graph([("LpNormalization", "x", "z", {"axis": 1})], X, ["z"]))
+    assert operators(model) == {"ReduceL2": 1, "Div": 1}
+
+
+@pytest.mark.parametrize(
+    "operator", ["ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceL2", "ReduceProd"]
+)
+@pytest.mark.parametrize("opset", [11, 18])
+def test_reductions(operator: str, opset: int) -> None:
+    nodes = [("Exp", "x", "e")]
+    if opset == 11:
+        nodes.append((operator, "e", "z", {"axes": [-1, 0], "keepdims": 0}))
+    else:
+        nodes.append((operator, "e axes", "z", {"keepdims": 0}))
+    constants = {} if opset == 11 else {"axes": integers(-1, 0)}
+    normalised(graph(nodes, X, ["z"], constants, opset=opset))
+
+
+def test_reduction_over_everything_and_over_nothing() -> None:
+    model = normalised(graph([("ReduceSum", "x", "z")], X, ["z"]))
+    assert operators(model) == {"ReduceSum": 1}
+    nodes = [("ReduceSum", "x", "a", {"noop_with_empty_axes": 1}), ("Neg", "a", "z")]
+    assert operators(normalised(graph(nodes, X, ["z"]))) == {"Neg": 1}
+    nodes = [("ReduceMax", "x", "a", {"axes": [1]}), ("Neg", "a", "z")]
+    assert operators(normalised(graph(nodes, {"x": [2, 1, 4]}, ["z"]))) == {"Neg": 1}
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13])
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_softmax_of_all_opsets(opset: int, operator: str, axis: int | None) -> None:
+    attributes = {} if axis is None else {"axis": axis}
+    model = normalised(graph([(operator, "x", "z", attributes)], X, ["z"], opset=opset))
+    assert operators(model)["Softmax"] == 1

@@ -1,0 +1,284 @@
+"""Rewrites of operators that move elements, shapes computed at run time, and layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from frontend.graphs import array, graph, integers, normalised, operators
+
+X = {"x": [2, 3, 4, 5]}
+CASES = {
+    "flatten": ([("Flatten", "x", "z", {"axis": 2})], {}, {"Reshape": 1}),
+    "reshape with 0 and -1": ([("Reshape", "x s", "z")], {"s": integers(0, -1, 5)}, {"Reshape": 1}),
+    "reshapes": (
+        [("Flatten", "x", "a"), ("Reshape", "a s", "b"), ("Neg", "b", "c"), ("Reshape", "c t", "z")],
+        {"s": integers(6, 20), "t": integers(2, 3, 4, 5)},
+        {"Reshape": 2, "Neg": 1},
+    ),
+    "reshape to the same": (
+        [("Reshape", "x s", "a"), ("Neg", "a", "z")],
+        {"s": integers(2, 3, 4, -1)},
+        {"Neg": 1},
+    ),
+    "transposes that cancel": (
+        [("Transpose", "x", "a"), ("Transpose", "a", "b"), ("Neg", "b", "z")],
+        {},
+        {"Neg": 1},
+    ),
+    "transposes in sequence": (
+        [("Transpose", "x", "a", {"perm": [0, 2, 3, 1]}), ("Transpose", "a", "z", {"perm": [0, 2, 3, 1]})],
+        {},
+        {"Transpose": 1},
+    ),
+    "transpose of a transpose that ends the model": (
+        [("Transpose", "x", "a", {"perm": [0, 2, 3, 1]}), ("Transpose", "a", "z", {"perm": [0, 3, 1, 2]})],
+        {},
+        {"Reshape": 1},
+    ),
+    "gather one": ([("Gather", "x i", "z", {"axis": 2})], {"i": np.int64(-1)}, {"Slice": 1, "Reshape": 1}),
+    "gather a range": ([("Gather", "x i", "z", {"axis": -1})], {"i": integers(0, 2, 4)}, {"Slice": 1}),
+    "gather some": ([("Gather", "x i", "z", {"axis": -1})], {"i": integers(3, -5, 1)}, {"Gather": 1}),
+    "gather a matrix": (
+        [("Gather", "x i", "z", {"axis": 1})],
+        {"i": np.array([[2, 0], [1, 1]])},
+        {"Gather": 1, "Reshape": 1},
+    ),
+    "gather backwards": ([("Gather", "x i", "z", {"axis": 1})], {"i": integers(2, 1, 0)}, {"Gather": 1}),
+    "slice": (
+        [("Slice", "x s e a t", "z")],
+        {
+            "s": integers(-2, 4, 0),
+            "e": integers(99, -99, 2),
+            "a": integers(2, -1, 1),
+            "t": integers(1, -2, 1),
+        },
+        {"Slice": 1},
+    ),
+    "slice of everything": (
+        [("Slice", "x s e", "a"), ("Neg", "a", "z")],
+        {"s": integers(0, -3), "e": integers(2, 2**62)},
+        {"Neg": 1},
+    ),
+    "concat of one": ([("Concat", "x", "a", {"axis": 1}), ("Neg", "a", "z")], {}, {"Neg": 1}),
+    "concat with nothing": (
+        [("Concat", "x n", "a", {"axis": 1}), ("Neg", "a", "z")],
+        {"n": np.zeros((2, 0, 4, 5), np.float32)},
+        {"Neg": 1},
+    ),
+    "concat from the back": ([("Concat", "x x", "z", {"axis": -1})], {}, {"Concat": 1}),
+    "expand that broadcasts": ([("Expand", "x s", "z")], {"s": integers(3, 1, 1, 1, 1)}, {"Expand": 1}),
+    "expand without effect": ([("Expand", "x s", "a"), ("Neg", "a", "z")], {"s": integers(4, 1)}, {"Neg": 1}),
+    "expand before an addition": (
+        [("ReduceMax", "x", "m", {"axes": [1]}), ("Expand", "m s", "e"), ("Add", "x e", "z")],
+        {"s": integers(2, 3, 4, 5)},
+        {"ReduceMax": 1, "Add": 1},
+    ),
+    "tile": ([("Tile", "x r", "z")], {"r": integers(1, 2, 1, 3)}, {"Tile": 1}),
+    "tile once": ([("Tile", "x r", "a"), ("Neg", "a", "z")], {"r": integers(1, 1, 1, 1)}, {"Neg": 1}),
+    "pad of nothing": ([("Pad", "x p", "a"), ("Neg", "a", "z")], {"p": integers(*[0] * 8)}, {"Neg": 1}),
+    "pad that crops": (
+        [("Pad", "x p", "z", {"mode": "edge"})],
+        {"p": integers(0, 0, -1, 2, 0, -2, 0, 0)},
+        {"Slice": 1, "Pad": 1},
+    ),
+    "where": ([("Where", "c x k", "z")], {"c": array(4, 5) > 0, "k": -1e9}, {"Where": 1}),
+    "shuffle": (
+        [
+            ("DepthToSpace", "y", "a", {"blocksize": 2, "mode": "CRD"}),
+            ("SpaceToDepth", "a", "z", {"blocksize": 2}),
+        ],
+        {},
+        {"DepthToSpace": 1, "SpaceToDepth": 1},
+    ),
+    "a constant result": (
+        [("Add", "k k", "a"), ("Mul", "a k", "b"), ("Add", "x b", "z")],
+        {"k": 2.0},
+        {"Add": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_movement(case: str) -> None:
+    nodes, constants, expected = CASES[case]
+    model = normalised(graph(nodes, X | {"y": [1, 8, 2, 3]}, ["z"], constants))
+    assert operators(model) == expected
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 18])
+@pytest.mark.parametrize("sizes", [(1, 3), None])
+def test_split(opset: int, sizes: tuple[int, int] | None) -> None:
+    constants, attributes, inputs = {}, {"axis": -2}, "x"
+    if sizes and opset < 13:
+        attributes["split"] = list(sizes)
+    elif sizes:
+        constants, inputs = {"s": integers(*sizes)}, "x s"
+    elif opset >= 18:
+        attributes["num_outputs"] = 2
+    model = normalised(graph([("Split", inputs, "a b", attributes)], X, ["a", "b"], constants, opset=opset))
+    assert operators(model) == {"Slice": 2}
+
+
+def test_uneven_split() -> None:
+    nodes = [("Split", "x", "a b", {"axis": 3, "num_outputs": 2})]
+    model = normalised(graph(nodes, X, ["a", "b"], opset=18))
+    assert [port.shape[3] for port in model.outputs] == [3, 2]
+
+
+@pytest.mark.parametrize("opset", [7, 13])
+def test_squeeze_and_unsqueeze(opset: int) -> None:
+    old = opset < 13
+    nodes = [
+        ("Unsqueeze", "x" if old else "x a", "u", {"axes": [0, 3]} if old else {}),
+        ("Neg", "u", "n"),
+        ("Squeeze", "n" if old else "n b", "z", {"axes": [3]} if old else {}),
+    ]
+    constants = {} if old else {"a": integers(0, -3), "b": integers(-3)}
+    if not old:
+        nodes[2] = ("Squeeze", "n", "z")
+    model = normalised(graph(nodes, X, ["z"], constants, opset=opset))
+    assert operators(model) == {"Reshape": 2, "Neg": 1}
+
+
+def test_attributes_of_old_opsets_become_inputs() -> None:
+    nodes = [
+        ("Clip", "x", "a", {"min": -1.0, "max": 0.5}),
+        ("Pad", "a", "b", {"pads": [0, 0, 1, 1, 0, 0, 0, 2], "value": 0.25}),
+        ("Slice", "b", "c", {"starts": [1, 0], "ends": [3, -1], "axes": [2, 3]}),
+        ("ReduceSum", "c", "d", {"axes": [1]}),
+        ("Dropout", "d", "e"),
+        ("Upsample", "e", "z", {"scales": [1.0, 1.0, 2.0, 3.0], "mode": "nearest"}),
+    ]
+    model = normalised(graph(nodes, X, ["z"], opset=7))
+    assert operators(model) == {"Clip": 1, "Pad": 1, "Slice": 1, "ReduceSum": 1, "Resize": 1}
+
+
+RESIZES = [
+    ({"mode": mode, "coordinate_transformation_mode": transform} | nearest, extra)
+    for mode, nearest in (
+        ("nearest", {}),
+        ("nearest", {"nearest_mode": "floor"}),
+        ("nearest", {"nearest_mode": "ceil"}),
+        ("linear", {}),
+    )
+    for transform in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+    for extra in ("scales", "sizes", "uneven")
+]
+
+
+@pytest.mark.parametrize(("attributes", "extra"), RESIZES)
+def test_resize(attributes: dict, extra: str) -> None:
+    constants = {
+        "scales": np.array([1, 1, 2, 3], np.float32),
+        "uneven": np.array([1, 1, 2.3, 0.7], np.float32),
+        "sizes": integers(2, 3, 7, 3),
+    }
+    inputs = "x _ _ sizes" if extra == "sizes" else f"x _ {extra}"
+    model = normalised(
+        graph([("Resize", inputs, "z", attributes)], X, ["z"], {extra: constants[extra]}, opset=19)
+    )
+    (node,) = model.model.graph
+    stated = extra != "uneven" or attributes["coordinate_transformation_mode"] == "align_corners"
+    assert (len(node.inputs) == 4) is stated
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+def test_resize_of_old_opsets(opset: int) -> None:
+    operator = "Upsample" if opset == 9 else "Resize"
+    constants = {"s": np.array([1, 1, 2, 2], np.float32)}
+    normalised(graph([(operator, "x s", "z", {"mode": "linear"})], X, ["z"], constants, opset=opset))
+
+
+def test_resize_of_some_axes() -> None:
+    attributes = {"axes": [3, 2], "mode": "linear"}
+    constants = {"s": np.array([2, 3], np.float32)}
+    model = normalised(graph([("Resize", "x _ s", "z", attributes)], X, ["z"], constants, opset=18))
+    assert model.outputs[0].shape == (2, 3, 12, 10)
+
+
+def test_shapes_computed_at_run_time() -> None:
+    nodes = [
+        ("Shape", "x", "s"),
+        ("Gather", "s zero", "n"),
+        ("Unsqueeze", "n axes", "m"),
+        ("Concat", "m rest", "t", {"axis": 0}),
+        ("Reshape", "x t", "r"),
+        ("Shape", "r", "u"),
+        ("Slice", "u one two", "v"),
+        ("ConstantOfShape", "v", "c", {"value": helper.make_tensor("value", TensorProto.FLOAT, [1], [2.5])}),
+        ("Mul", "r c", "q"),
+        ("Cast", "m", "f", {"to": TensorProto.FLOAT}),
+        ("Div", "q f", "z"),
+    ]
+    constants = {
+        "zero": np.int64(0),
+        "axes": integers(0),
+        "rest": integers(-1),
+        "one": integers(1),
+        "two": integers(2),
+    }
+    model = normalised(graph(nodes, {"x": ["N", 3, 4]}, ["z"], constants), batch=5)
+    assert operators(model) == {"Reshape": 1, "Mul": 1}
+    assert model.outputs[0].shape == (5, 12)
+
+
+def test_channels_last_wrapping_disappears() -> None:
+    there, back = {"perm": [0, 2, 3, 1]}, {"perm": [0, 3, 1, 2]}
+    constants = {
+        "w": array(6, 3, 3, 3),
+        "s": array(6),
+        "b": array(6, seed=1),
+        "p": integers(0, 0, 1, 0, 0, 1, 0, 0),
+        "k": array(6, 6, 2, 2, seed=2),
+        "lo": 0.0,
+        "hi": 6.0,
+    }
+    nodes = [
+        ("Transpose", "x", "a", back),
+        ("Conv", "a w", "c", {"pads": [1, 1, 1, 1]}),
+        ("Transpose", "c", "d", there),
+        ("Mul", "d s", "e"),
+        ("Add", "e b", "f"),
+        ("Clip", "f lo hi", "g"),
+        ("Pad", "g p", "h"),
+        ("Transpose", "h", "i", back),
+        ("Conv", "i k", "j"),
+        ("Transpose", "j", "l", there),
+        ("Add", "l b", "m"),
+        ("Concat", "l m", "n", {"axis": 3}),
+        ("ReduceMean", "n", "z", {"axes": [1, 2], "keepdims": 0}),
+    ]
+    model = normalised(graph(nodes, {"x": [1, 8, 9, 3]}, ["z"], constants))
+    kinds = operators(model)
+    assert kinds["Transpose"] <= 2
+    assert kinds["Conv"] == 2
+    assert "Mul" not in kinds
+    assert "Pad" not in kinds
+
+
+def test_embedding() -> None:
+    nodes = [("Cast", "x", "c", {"to": TensorProto.INT32}), ("Gather", "t c", "e"), ("Tanh", "e", "z")]
+    proto = graph(nodes, {"x": ["batch", 5]}, ["z"], {"t": array(11, 4)}, types={"x": TensorProto.INT64})
+    model = normalised(proto)
+    assert operators(model) == {"Gather": 1, "Tanh": 1}
+
+
+def test_index_of_the_maximum() -> None:
+    proto = graph(
+        [("ArgMax", "x", "z", {"axis": -1, "keepdims": 0})], X, ["z"], types={"z": TensorProto.INT64}
+    )
+    assert operators(normalised(proto)) == {"ArgMax": 1}
+
+
+def test_bytes_as_input() -> None:
+    nodes = [("Cast", "x", "c", {"to": TensorProto.FLOAT}), ("Div", "c k", "z")]
+    model = normalised(graph(nodes, X, ["z"], {"k": 255.0}, types={"x": TensorProto.UINT8}))
+    assert operators(model) == {"Cast": 1, "Mul": 1}
+
+
+def test_outputs_that_are_inputs_or_each_other() -> None:
+    nodes = [("Identity", "x", "a"), ("Relu", "x", "r"), ("Identity", "r", "b"), ("Identity", "r", "c")]
+    model = normalised(graph(nodes, X, ["a", "b", "c"]))
+    assert operators(model) == {"Relu": 1, "Reshape": 2}
