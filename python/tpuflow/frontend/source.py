@@ -27,9 +27,9 @@ __all__ = ["Source", "read"]
 Source = str | Path | onnx.ModelProto | ir.Model
 """What a model can be loaded from."""
 
-TOLERATED = ("No Op registered", "No opset import", "Field 'shape' of 'type' is required but missing")
-"""Objections of the checker that stop nothing: unknown operators are listed later, with all others that are
-not supported, and the shapes of outputs are inferred anyway."""
+TOLERATED = ("No Op registered", "No opset import", "Op registered for")
+"""Objections of the checker that stop nothing: unknown and deprecated operators are replaced, or listed later
+with all others that are not supported."""
 
 WEIGHTED = {
     "BatchNormalization", "Conv", "ConvTranspose", "Gather", "Gemm", "GroupNormalization",
@@ -138,12 +138,33 @@ def _check_structure(proto: onnx.ModelProto, label: str) -> None:
                 f'{label}: initialiser "{tensor.name}" is truncated: '
                 f"{len(tensor.raw_data)} bytes of data for shape {list(tensor.dims)}, {needed} are needed"
             )
+    _check_values(proto, label)
+    if any(not output.type.tensor_type.HasField("shape") for output in proto.graph.output):
+        # The checker insists on shapes that runtimes, and this package, infer anyway.
+        complete = onnx.ModelProto()
+        complete.CopyFrom(proto)
+        for output in complete.graph.output:
+            output.type.tensor_type.shape.SetInParent()
+        proto = complete
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         message = _first_line(error)
         if not message.startswith(TOLERATED):
             raise ModelError(f"{label}: not a valid ONNX model: {message}") from error
+
+
+def _check_values(proto: onnx.ModelProto, label: str) -> None:
+    """Makes sure that every value is computed before it is read, in words a person understands."""
+    graph = proto.graph
+    known = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
+    known.update(tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        for name in node.input:
+            if name not in known:
+                which = f'node "{node.name or ", ".join(node.output)}" ({node.op_type})'
+                raise ModelError(f'{label}: {which} reads "{name}", which nothing before it computes')
+        known.update(node.output)
 
 
 def _check_opset(model: ir.Model, label: str) -> None:

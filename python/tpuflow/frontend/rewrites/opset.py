@@ -40,7 +40,7 @@ def upgrades(version: int) -> Rules:
     Split needs none, since it is replaced by slices in whatever form it comes.
     """
     changed: list[tuple[int, str, Rewrite]] = [
-        (10, "Upsample", _upsample),
+        (NEWEST + 1, "Upsample", _upsample),  # deprecated since opset 10, and still met
         (11, "Resize", _resize_without_mode),
         (10, "Slice", _slice_inputs),
         (11, "Clip", _clip_inputs),

@@ -1,0 +1,302 @@
+"""What bad input gets: one exact sentence each, and one listing for all unsupported nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from frontend.graphs import array, graph, integers
+from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
+from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float, verify_import
+
+X = {"x": [2, 3, 4, 5]}
+RELU = [("Relu", "x", "z")]
+
+
+def message(proto: onnx.ModelProto | Path | str, **options: object) -> str:
+    """What loading says."""
+    with pytest.raises(ModelError) as raised:
+        load(proto, **options)  # type: ignore[arg-type]
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def test_files_that_are_not_models(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert message(path) == f"{path}: no such file"
+    assert message(tmp_path) == f"{tmp_path}: not a file"
+    whole = graph([("MatMul", "x w", "z")], {"x": [3, 4]}, ["z"], {"w": array(4, 64)}).SerializeToString()
+    for content in (b"", b"certainly not a model", whole[: len(whole) // 2], b"\0" * 100):
+        path.write_bytes(content)
+        assert message(path) == f"{path}: not an ONNX model, or a truncated one"
+    path.write_bytes(whole)
+    assert load(str(path)).source == path
+
+
+def test_initialiser_with_too_little_data() -> None:
+    proto = graph([("Add", "x w", "z")], X, ["z"], {"w": array(5)})
+    proto.graph.initializer[0].raw_data = b"1234"
+    assert message(proto) == (
+        'model: initialiser "w" is truncated: 4 bytes of data for shape [5], 20 are needed'
+    )
+
+
+def test_inconsistent_graph() -> None:
+    assert message(graph([("Relu", "y", "z")], X, ["z"])) == (
+        'model: node "relu0" (Relu) reads "y", which nothing before it computes'
+    )
+    twice = graph([("Relu", "x", "z"), ("Neg", "x", "z")], X, ["z"])
+    assert message(twice).startswith("model: not a valid ONNX model: ")
+
+
+@pytest.mark.parametrize("opset", [6, 23])
+def test_opset_out_of_range(opset: int) -> None:
+    assert message(graph(RELU, X, ["z"], opset=opset)) == f"model: opset {opset} is not supported (7 to 22)"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_numbers(value: float) -> None:
+    weights = array(4, 3, 1, 1)
+    weights[1, 2] = value
+    proto = graph([("Conv", "x w", "z")], X, ["z"], {"w": weights})
+    kind = "NaN" if np.isnan(value) else "infinite values"
+    assert message(proto) == f'model: initialiser "w" holds {kind}'
+
+
+def test_infinity_is_allowed_in_a_mask() -> None:
+    proto = graph([("Where", "c x m", "z")], X, ["z"], {"c": np.ones(5, bool), "m": -np.inf})
+    assert load(proto).outputs[0].shape == (2, 3, 4, 5)
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> tuple[Path, onnx.ModelProto]:
+    """A model whose weights lie in a file beside it."""
+    path = tmp_path / "models" / "m.onnx"
+    path.parent.mkdir()
+    proto = graph([("MatMul", "x w", "z")], {"x": [3, 4]}, ["z"], {"w": array(4, 64)})
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path, onnx.load(path, load_external_data=False)
+
+
+def test_external_data(beside: tuple[Path, onnx.ModelProto]) -> None:
+    path, proto = beside
+    model = load(path)
+    feeds = generate_samples(model, 1)[0]
+    np.testing.assert_allclose(run_float(model.model, feeds)["z"], feeds["x"] @ array(4, 64), rtol=1e-5)
+    where = f'{path}: external data of initialiser "w"'
+    weights = path.parent / "w.bin"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert message(path) == f'{where} is truncated: "w.bin" has 1000 bytes, 1024 are needed'
+    weights.unlink()
+    assert message(path) == f'{where} is missing: "w.bin"'
+    assert message(proto) == 'model: initialiser "w" is stored outside it; load the model from its file'
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])
+def test_external_data_outside_the_folder(beside: tuple[Path, onnx.ModelProto], location: str) -> None:
+    path, proto = beside
+    secret = path.parent.parent / "secret.bin"
+    secret.write_bytes(bytes(1024))
+    (path.parent / "link.bin").symlink_to(secret)
+    next(e for e in proto.graph.initializer[0].external_data if e.key == "location").value = location
+    path.write_bytes(proto.SerializeToString())
+    assert message(path) == (
+        f'{path}: external data of initialiser "w" lies outside the folder of the model: "{location}"'
+    )
+
+
+OPEN = {"x": ["N", 3, "height", 5], "y": ["N", "height"]}
+
+
+def test_open_axes() -> None:
+    proto = graph([("Relu", "x", "z"), ("Neg", "y", "u")], OPEN, ["z", "u"])
+    assert message(proto) == (
+        'model: input "x": axis 2 ("height") has no fixed size; give the whole shape with --input-shape x=...'
+    )
+    shapes = {"x": [4, 3, 6, 5]}
+    assert message(proto, input_shapes=shapes).startswith('model: input "y": axis 1 ("height")')
+    model = load(proto, input_shapes=shapes | {"y": [2, 7]})
+    assert [port.shape for port in model.inputs] == [(4, 3, 6, 5), (2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ({"q": [1]}, 'model: no input is called "q" (inputs: x, y)'),
+        ({"x": [1, 3]}, 'model: input "x" has 4 axes, the shape [1, 3] given for it has 2'),
+        ({"x": [1, 4, 2, 5]}, 'model: input "x": axis 1 is fixed to 3 by the model; 4 was asked for'),
+        ({"x": [0, 3, 2, 5]}, 'model: input "x": shape [0, 3, 2, 5] has a size below 1'),
+    ],
+)
+def test_input_shapes(shapes: dict[str, list[int]], expected: str) -> None:
+    assert (
+        message(graph([("Relu", "x", "z"), ("Neg", "y", "u")], OPEN, ["z", "u"]), input_shapes=shapes)
+        == expected
+    )
+
+
+def test_batch() -> None:
+    proto = graph(RELU, {"x": ["N", 3]}, ["z"])
+    assert load(proto).inputs[0].shape == (1, 3)
+    assert load(proto, batch=4).outputs[0].shape == (4, 3)
+    assert message(proto, batch=0) == "model: batch must be at least 1, not 0"
+    fixed = graph(RELU, {"x": [2, 3]}, ["z"])
+    assert load(fixed, batch=2).inputs[0].shape == (2, 3)
+    assert message(fixed, batch=4) == 'model: input "x" has a fixed batch of 2; a batch of 4 was asked for'
+
+
+CHAIN = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Add", "b y", "c"), ("Exp", "c", "z")]
+BOTH = {"x": ["N", 3], "y": ["N", 3]}
+
+
+def test_cutting() -> None:
+    proto = graph(CHAIN, BOTH, ["z"])
+    model = load(proto, cut_inputs=["b"], cut_outputs=["c"])
+    assert [port.name for port in model.inputs] == ["b", "y"]
+    assert [port.name for port in model.outputs] == ["c"]
+    assert [node.op_type for node in model.model.graph] == ["Add"]
+    verify_import(model, tolerance=(1.0, 1.0))
+    model = load(proto, cut_outputs=["b"])
+    assert [port.name for port in model.inputs] == ["x"]
+    assert message(proto, cut_outputs=["q"]) == 'model: cannot cut at "q": there is no such tensor'
+    assert message(proto, cut_inputs=["c"], cut_outputs=["b"]) == (
+        'model: cannot cut at "c": no output depends on it'
+    )
+
+
+def test_everything_unsupported_is_listed_at_once() -> None:
+    nodes = [
+        ("Relu", "x", "a"),
+        ("custom:Magic", "a", "m"),
+        ("NonZero", "a", "nz"),
+        ("Cast", "nz", "nf", {"to": TensorProto.FLOAT}),
+        ("Conv", "x y", "c"),
+        ("Resize", "x _ s", "r", {"mode": "cubic"}),
+        ("TopK", "x k", "t i"),
+        ("MaxPool", "x", "p q", {"kernel_shape": [2, 2]}),
+        ("NoSuchOperator", "a", "o"),
+    ]
+    proto = graph(
+        nodes,
+        X | {"y": [2, 3, 1, 1]},
+        ["m", "nf", "c", "r", "t", "q", "o"],
+        {"s": np.array([1, 1, 2, 2], np.float32), "k": integers(1)},
+        types={"q": TensorProto.INT64},
+        domains=["custom"],
+    )
+    expected = """model: 7 unsupported nodes:
+  node "magic1" (custom.Magic): operator is not supported
+  node "nonzero2" (NonZero): operator is not supported
+  node "conv4" (Conv, input 1): must be constant, but "y" is computed at run time
+  node "resize5" (Resize, mode): "cubic" is not supported (nearest, linear)
+  node "topk6" (TopK): operator is not supported
+  node "maxpool7" (MaxPool, outputs): only the first output may be used
+  node "nosuchoperator8" (NoSuchOperator): operator is not supported
+  to do without them, cut the model: --cut-outputs a"""
+    with pytest.raises(UnsupportedModelError) as raised:
+        load(proto)
+    assert str(raised.value) == expected
+    found = check_model(proto)
+    assert tuple(found) == raised.value.findings
+    assert load(proto, cut_outputs=raised.value.cut_points).outputs[0].name == "a"
+    assert check_model(graph(RELU, X, ["z"])) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "expected"),
+    [
+        (("Conv", "x w", "z"), {"w": array(2, 4, 1, 1, 1)}, None),
+        (("Pad", "x p", "z", {"mode": "wrap"}), {"p": integers(*[1] * 8)}, '"wrap" is not supported'),
+        (("Pow", "x e", "z"), {"e": array(5)}, "the exponent must be one constant"),
+        (
+            ("Resize", "x _ s", "z"),
+            {"s": np.array([1, 2, 1, 1], np.float32)},
+            "batch and channels cannot be resized",
+        ),
+        (("ThresholdedRelu", "x", "z"), {}, "a threshold other than 0 is not supported"),
+        (("Einsum", "x", "z", {"equation": "...i->..."}), {}, "the equation is not a product of matrices"),
+        (("CumSum", "x a", "z"), {"a": np.int64(1)}, "operator is not supported"),
+        (("Det", "x", "z"), {}, None),
+    ],
+)
+def test_limits(node: tuple, constants: dict, expected: str | None) -> None:
+    proto = graph([node], X, ["z"], constants, opset=19)
+    if expected is None:
+        with pytest.raises(ModelError):
+            load(proto)
+        return
+    (finding,) = check_model(proto)
+    assert expected in finding.reason
+
+
+def test_double_precision_is_not_supported() -> None:
+    proto = graph(RELU, X, ["z"], types={"x": TensorProto.DOUBLE, "z": TensorProto.DOUBLE})
+    (finding,) = check_model(proto)
+    assert str(finding) == 'node "relu0" (Relu, input 0): type double is not supported (float)'
+
+
+def test_training_mode_is_not_supported() -> None:
+    constants = {name: np.ones(3, np.float32) for name in "sbmv"}
+    nodes = [("BatchNormalization", "x s b m v", "z y u", {"training_mode": 1})]
+    (finding,) = check_model(graph(nodes, X, ["z"], constants))
+    assert finding.operator == "BatchNormalization"
+
+
+def test_arrays_that_do_not_fit() -> None:
+    session = FloatSession(graph(RELU, X, ["z"]))
+    good = array(2, 3, 4, 5)
+    assert session.run({"x": good.astype(np.float64)})["z"].dtype == np.float32
+    for feeds, expected in (
+        ({}, 'no array for input "x"'),
+        ({"x": good, "q": good}, 'no input is called "q" (inputs: x)'),
+        ({"x": good[:1]}, 'input "x" has shape [2, 3, 4, 5], the array given has [1, 3, 4, 5]'),
+        ({"x": good.astype(complex)}, 'input "x" takes float32, the array given has complex128'),
+    ):
+        with pytest.raises(SampleError) as raised:
+            session.run(feeds)
+        assert str(raised.value) == expected
+    with pytest.raises(ModelError, match='computes no tensor called "q"'):
+        FloatSession(graph(RELU, X, ["z"]), ["q"])
+
+
+def test_intermediate_tensors() -> None:
+    proto = graph(CHAIN, {"x": [2, 3], "y": [2, 3]}, ["z"])
+    feeds = {"x": array(2, 3), "y": array(2, 3)}
+    assert list(run_float(proto, feeds, "all")) == ["a", "b", "c", "z"]
+    result = FloatSession(load(proto).model, ["b", "z"], threads=1).run(feeds)
+    np.testing.assert_array_equal(result["b"], -np.maximum(feeds["x"], 0))
+    assert [value.name for value in proto.graph.output] == ["z"]
+
+
+def test_a_corrupted_weight_is_found() -> None:
+    nodes = [("MatMul", "x w", "a"), ("Relu", "a", "b"), ("MatMul", "b v", "z")]
+    model = load(graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 5), "v": array(5, 6)}))
+    assert all(result.reaches((0.999, 0.999)) for _, result in verify_import(model))
+    weight = model.model.graph.initializers["w"]
+    assert weight.const_value is not None
+    broken = weight.const_value.numpy().copy()
+    broken[:, 0] += 3
+    weight.const_value = type(model.model.graph.initializers["v"].const_value)(  # type: ignore[call-arg,misc]
+        helper.make_tensor("w", TensorProto.FLOAT, [4, 5], broken.tobytes(), raw=True)
+    )
+    with pytest.raises(VerificationError, match=r'output "z" of the normalised model .* first at tensor "a"'):
+        verify_import(model)
+
+
+def test_samples_are_repeatable_and_within_range() -> None:
+    nodes = [("Gather", "t i", "e"), ("Cast", "p", "f", {"to": TensorProto.FLOAT}), ("MatMul", "e f", "z")]
+    types = {"i": TensorProto.INT64, "p": TensorProto.UINT8}
+    model = load(graph(nodes, {"i": ["N", 50], "p": [4, 5]}, ["z"], {"t": array(7, 4)}, types=types))
+    first, second = generate_samples(model, 3, seed=1), generate_samples(model, 3, seed=1)
+    for one, other in zip(first, second, strict=True):
+        assert one["i"].dtype == np.int64
+        assert set(np.unique(one["i"])) <= set(range(7))
+        assert one["p"].dtype == np.uint8
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert not np.array_equal(first[0]["i"], first[1]["i"])
