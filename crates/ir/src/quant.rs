@@ -72,7 +72,9 @@ pub fn approximate(r: f64, bits: u32, max_shift: i32) -> Option<(i32, i8)> {
             return None;
         }
     }
-    let mut multiplier = (r * 2f64.powi(shift) + 0.5).floor() as i32;
+    // Adding one half before taking the floor would itself round, just below 1/2.
+    let scaled = r * 2f64.powi(shift);
+    let mut multiplier = scaled.floor() as i32 + i32::from(scaled.fract() >= 0.5);
     while multiplier > 1 && multiplier % 2 == 0 && multiplier.count_ones() == 1 && shift > 0 {
         multiplier /= 2;
         shift -= 1;
@@ -91,6 +93,7 @@ mod tests {
         assert_eq!(approximate(1.0, 15, 31), Some((1, 0)));
         assert_eq!(approximate(4.0, 15, 31), Some((4, 0)));
         assert_eq!(approximate(1e-12, 15, 31), Some((0, 31)));
+        assert_eq!(approximate(0.499_999_999_999_999_94 * 2f64.powi(-31), 15, 31), Some((0, 31)));
         assert_eq!(approximate(f64::NAN, 15, 31), None);
         assert_eq!(approximate(0.0, 15, 31), None);
         assert_eq!(approximate(1e12, 15, 31), None);
