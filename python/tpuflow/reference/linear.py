@@ -1,0 +1,68 @@
+"""Convolution and matrix product (docs/arithmetic.md, section 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.reference.activation import lookup
+from tpuflow.reference.rounding import Integers, requantize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def epilogue(accumulator: Integers, requant: Mapping[str, Any], table: Mapping[str, Any] | None) -> Integers:
+    """Requantisation, then the fused table over the 16-bit intermediate, if there is one.
+
+    `table` holds the entries themselves, not the number of the tensor that does.
+    """
+    codes = requantize(accumulator, **requant)
+    return (
+        codes if table is None else lookup(table["entries"], codes, bits=16, lo=table["lo"], hi=table["hi"])
+    )
+
+
+def conv(
+    x: Integers,
+    w: Integers,
+    bias: Integers,
+    *,
+    zero_points: tuple[int, int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    groups: int,
+) -> Integers:
+    """Accumulators `[n,oh,ow,o]` of a convolution of `x` `[n,h,w,c]` by `w` `[o,kh,kw,c/groups]`.
+
+    Zero points are subtracted first, so padding is literally zero.
+    """
+    top, left, bottom, right = pads
+    centred = x.astype(np.int64) - zero_points[0]
+    centred = np.pad(centred, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    weights = w.astype(np.int64) - zero_points[1]
+    extent = [(kernel[i] - 1) * dilation[i] + 1 for i in (0, 1)]
+    rows = (centred.shape[1] - extent[0]) // stride[0] + 1
+    columns = (centred.shape[2] - extent[1]) // stride[1] + 1
+    accumulator = np.zeros((x.shape[0], rows, columns, w.shape[0]), np.int64)
+    width, filters = w.shape[3], w.shape[0] // groups
+    for row in range(rows):
+        for column in range(columns):
+            down = slice(row * stride[0], row * stride[0] + extent[0], dilation[0])
+            across = slice(column * stride[1], column * stride[1] + extent[1], dilation[1])
+            for group in range(groups):
+                window = centred[:, down, across, group * width : (group + 1) * width]
+                chosen = slice(group * filters, (group + 1) * filters)
+                accumulator[:, row, column, chosen] = np.tensordot(
+                    window, weights[chosen], ((1, 2, 3), (1, 2, 3))
+                )
+    return accumulator + bias.astype(np.int64)
+
+
+def mat_mul(a: Integers, b: Integers, bias: Integers | None, *, zero_points: tuple[int, int]) -> Integers:
+    """Accumulators `[..,m,n]` of `a` `[..,m,k]` by `b` `[..,k,n]`."""
+    product = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
+    return product if bias is None else product + bias.astype(np.int64)
