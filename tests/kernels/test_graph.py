@@ -1,0 +1,187 @@
+"""Whole graphs: built, saved, loaded and run, alone and by many threads, and everything that is refused."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tpuflow import _core, reference
+from tpuflow.errors import FileError, GraphError, SampleError, TpuflowError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = np.random.default_rng(11)
+X = SEED.integers(-128, 127, (2, 9, 9, 4), dtype=np.int8, endpoint=True)
+UNIT: dict[str, Any] = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
+
+
+def requant(multiplier: int, shift: int) -> dict[str, Any]:
+    return UNIT | {"multiplier": [multiplier], "shift": [shift]}
+
+
+def network() -> _core.Graph:
+    """A residual block, a pool and a classifier; `half` is read twice and output twice."""
+    generator = np.random.default_rng(5)
+    builder = _core.GraphBuilder("residual")
+    source = {"name": "image", "shape": [2, 4, 9, 9], "permutation": [0, 2, 3, 1], "dtype": "float32"}
+    x = builder.input("x", X.shape, "int8", 0.05, -3, json.dumps(source))
+    w = builder.constant("w", generator.integers(-127, 127, (6, 3, 3, 4), dtype=np.int8), [0.01] * 6)
+    bias = builder.constant("bias", generator.integers(-999, 999, 6, dtype=np.int32))
+    window = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
+    conv = {"op": "conv", "input": x, "weights": w, "bias": bias, "window": window, "groups": 1}
+    half = builder.layer(
+        "conv",
+        json.dumps(conv | {"epilogue": {"requant": requant(20, 12)}}),
+        "half",
+        [2, 9, 9, 6],
+        "int8",
+        0.1,
+    )
+    narrow = {"op": "gather", "input": half, "axis": 3, "indices": [5, 1, 0, 3]}
+    picked = builder.layer("pick", json.dumps(narrow), "picked", [2, 9, 9, 4], "int8", 0.1)
+    add = {"op": "binary", "kind": "add", "a": picked, "b": x, "ka": 5, "kb": 9, "requant": requant(3, 5)}
+    total = builder.layer("add", json.dumps(add), "sum", [2, 9, 9, 4], "int8", 0.2, nodes=["Add_7", "Relu_8"])
+    mean = {"op": "reduce", "input": total, "kind": "sum", "axes": [1, 2], "requant": requant(405, 15)}
+    pooled = builder.layer("mean", json.dumps(mean), "mean", [2, 4], "int8", 0.2)
+    matrix = builder.constant("m", generator.integers(-127, 127, (4, 3), dtype=np.int8), 0.01)
+    product = {"op": "mat_mul", "a": pooled, "b": matrix, "epilogue": {"requant": requant(1, 5)}}
+    builder.output(builder.layer("classify", json.dumps(product), "logits", [2, 3], "int8", 0.3))
+    builder.output(half)
+    builder.output(half)
+    return builder.finish()
+
+
+def test_every_tensor_is_the_references() -> None:
+    graph = network()
+    found = graph.run({"x": X}, all_tensors=True)
+    expected = reference.run(graph, {"x": X})
+    assert set(found) == set(expected) == {"x", "half", "picked", "sum", "mean", "logits"}
+    for name, codes in expected.items():
+        np.testing.assert_array_equal(found[name], codes, strict=True)
+    assert len(np.unique(found["logits"])) > 1
+
+
+def test_outputs_are_the_same_when_other_tensors_are_freed() -> None:
+    graph = network()
+    outputs = graph.run([X])
+    everything = graph.run([X], all_tensors=True)
+    assert set(outputs) == {"logits", "half"}
+    for name, codes in outputs.items():
+        np.testing.assert_array_equal(codes, everything[name])
+
+
+def test_a_graph_may_output_its_input() -> None:
+    builder = _core.GraphBuilder("nothing")
+    builder.output(builder.input("x", [3], "int16", 1.0))
+    codes = np.array([1, -2, 3], np.int16)
+    np.testing.assert_array_equal(builder.finish().run([codes])["x"], codes, strict=True)
+
+
+def test_threads_share_a_graph() -> None:
+    graph = network()
+    expected = network().run([X])
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: graph.run([X]), range(16)):
+            np.testing.assert_array_equal(found["logits"], expected["logits"])
+
+
+def test_arrays_need_not_be_contiguous() -> None:
+    graph = network()
+    turned = np.ascontiguousarray(X.transpose(3, 1, 2, 0)).transpose(3, 1, 2, 0)
+    assert not turned.flags.c_contiguous
+    np.testing.assert_array_equal(graph.run([turned])["half"], graph.run([X])["half"])
+
+
+def test_what_a_graph_tells() -> None:
+    graph = network()
+    assert (graph.name, graph.inputs, len(graph.tensors)) == ("residual", [0], 9)
+    assert [graph.tensors[i].name for i in graph.outputs] == ["logits", "half", "half"]
+    assert [layer.op for layer in graph.layers] == ["conv", "gather", "add", "reduce", "mat_mul"]
+    assert [layer.macs for layer in graph.layers] == [2 * 81 * 6 * 36, 0, 0, 0, 2 * 3 * 4]
+    assert graph.macs == sum(layer.macs for layer in graph.layers)
+    assert graph.layers[2].nodes == ["Add_7", "Relu_8"]
+    x = graph.tensors[0]
+    assert (x.shape, x.dtype, x.zero_point, x.is_constant) == ([2, 9, 9, 4], "int8", -3, False)
+    assert x.scale is not None
+    assert np.float32(x.scale[0]) == np.float32(0.05)
+    assert json.loads(x.source_json or "")["permutation"] == [0, 2, 3, 1]
+    with pytest.raises(GraphError, match="tensor 0 is no constant"):
+        graph.constant(0)
+
+
+def test_a_saved_graph_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "net.tpuq"
+    network().save(path)
+    loaded = _core.Graph.load(path)
+    assert loaded.to_json() == network().to_json()
+    np.testing.assert_array_equal(loaded.run([X])["logits"], network().run([X])["logits"])
+    assert [file.name for file in tmp_path.iterdir()] == ["net.tpuq"]
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.tpuq"
+    network().save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(FileError, match=r"net\.tpuq: not a graph file, or cut short"):
+        _core.Graph.load(path)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(FileError, match=r"net\.tpuq: the file was altered"):
+        _core.Graph.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(FileError, match=r"net\.tpuq: not a graph file"):
+        _core.Graph.load(path)
+    with pytest.raises(FileError, match=r"absent\.tpuq: No such file"):
+        _core.Graph.load(tmp_path / "absent.tpuq")
+    with pytest.raises(FileError, match="No such file"):
+        network().save(tmp_path / "absent" / "net.tpuq")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, 'input "x" is missing'),
+        ({"x": X, "y": X}, '"residual" has no input "y"'),
+        ([], '0 inputs given, "residual" takes 1'),
+        ([X, X], '2 inputs given, "residual" takes 1'),
+        ([X[:1]], r'input "x" has shape \[1, 9, 9, 4\], expected \[2, 9, 9, 4\]'),
+        ([X.astype(np.float32)], 'input "x" is float32, expected int8, int16, int32 or int64'),
+        ([X.astype(np.int16)], 'input "x": 648 elements of int16 given, expected 648 of int8'),
+        ([[1, 2]], "input \"x\" is <class 'list'>, expected an array"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
+    with pytest.raises(SampleError, match=message):
+        network().run(inputs)
+
+
+def test_layers_that_do_not_fit_are_named() -> None:
+    builder = _core.GraphBuilder("broken")
+    x = builder.input("x", [1, 4], "int8", 0.1)
+    for op, message in [
+        ("{", 'layer "l": EOF while parsing'),
+        ('{"op": "dance"}', 'layer "l": unknown variant `dance`'),
+        (json.dumps({"op": "rescale", "input": 7, "requant": UNIT}), 'layer "l": operand 7 does not exist'),
+        (
+            json.dumps({"op": "rescale", "input": x, "requant": UNIT | {"multiplier": [40000]}}),
+            'layer "l": multiplier 40000 is outside 0..=32767',
+        ),
+        (
+            json.dumps({"op": "gather", "input": x, "axis": 1, "indices": [4]}),
+            'layer "l": an index exceeds axis 1',
+        ),
+    ]:
+        with pytest.raises(GraphError) as caught:
+            builder.layer("l", op, "y", [1, 4], "int8", 0.1)
+        assert str(caught.value).startswith(message)
+        assert isinstance(caught.value, TpuflowError)
+    with pytest.raises(GraphError, match="element type"):
+        builder.input("z", [1], "float32")
+    builder.output(99)
+    with pytest.raises(GraphError, match="output 99 is never produced"):
+        builder.finish()
