@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from frontend.graphs import array, graph, integers
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
@@ -41,9 +42,12 @@ def test_files_that_are_not_models(tmp_path: Path) -> None:
 def test_initialiser_with_too_little_data() -> None:
     proto = graph([("Add", "x w", "z")], X, ["z"], {"w": array(5)})
     proto.graph.initializer[0].raw_data = b"1234"
-    assert message(proto) == (
-        'model: initialiser "w" is truncated: 4 bytes of data for shape [5], 20 are needed'
-    )
+    expected = 'model: initialiser "w" is truncated: its data does not fill shape [5]'
+    assert message(proto) == expected
+    proto.graph.initializer[0].ClearField("raw_data")
+    assert message(proto) == 'model: initialiser "w" holds no data'
+    proto.graph.initializer[0].float_data.extend([1.0, 2.0])
+    assert message(proto) == expected
 
 
 def test_inconsistent_graph() -> None:
@@ -281,9 +285,7 @@ def test_a_corrupted_weight_is_found() -> None:
     assert weight.const_value is not None
     broken = weight.const_value.numpy().copy()
     broken[:, 0] += 3
-    weight.const_value = type(model.model.graph.initializers["v"].const_value)(  # type: ignore[call-arg,misc]
-        helper.make_tensor("w", TensorProto.FLOAT, [4, 5], broken.tobytes(), raw=True)
-    )
+    weight.const_value = ir.tensor(broken, name="w")
     with pytest.raises(VerificationError, match=r'output "z" of the normalised model .* first at tensor "a"'):
         verify_import(model)
 

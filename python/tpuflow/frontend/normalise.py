@@ -77,7 +77,7 @@ def fold_constants(model: ir.Model) -> bool:
         onnx_shape_inference=True,
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
-        should_fold=_should_fold,
+        should_fold=lambda _: True,
     )
     _lift_constants(model)
     return bool(result.modified)
@@ -85,11 +85,6 @@ def fold_constants(model: ir.Model) -> bool:
 
 def _lift_constants(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-
-
-def _should_fold(node: ir.Node) -> bool:
-    # What quantises a constant is a statement about the model, not a computation.
-    return node.op_type != "QuantizeLinear"
 
 
 def remove_dead_code(model: ir.Model) -> bool:

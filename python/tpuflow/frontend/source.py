@@ -31,6 +31,10 @@ TOLERATED = ("No Op registered", "No opset import", "Op registered for")
 """Objections of the checker that stop nothing: unknown and deprecated operators are replaced, or listed later
 with all others that are not supported."""
 
+DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data",
+)  # fmt: skip
+
 WEIGHTED = {
     "BatchNormalization", "Conv", "ConvTranspose", "Gather", "Gemm", "GroupNormalization",
     "InstanceNormalization", "LayerNormalization", "MatMul", "Mul", "PRelu",
@@ -69,7 +73,7 @@ def read(source: Source) -> tuple[ir.Model, str]:
             raise ModelError(f"{label}: not a valid ONNX model: {_first_line(error)}") from error
     _check_opset(model, label)
     common.RemoveInitializersFromInputsPass()(model)
-    _check_numbers(model, label)
+    _decode_constants(model, label)
     return model, label
 
 
@@ -120,7 +124,9 @@ def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
             raise ModelError(f'{what} lies outside the folder of the model: "{location}"')
         if not file.is_file():
             raise ModelError(f'{what} is missing: "{location}"')
-        end = int(info.get("offset", 0)) + int(info.get("length", 0))
+        if not all(info.get(key, "0").isdecimal() for key in ("offset", "length")):
+            raise ModelError(f"{what} has no valid place in it")
+        end = int(info.get("offset", "0")) + int(info.get("length", "0"))
         if file.stat().st_size < end:
             raise ModelError(
                 f'{what} is truncated: "{location}" has {file.stat().st_size} bytes, {end} are needed'
@@ -130,35 +136,53 @@ def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _check_structure(proto: onnx.ModelProto, label: str) -> None:
-    for tensor in proto.graph.initializer:
-        size = ir.DataType(tensor.data_type).itemsize if tensor.data_type else 0
-        needed = int(np.ceil(np.prod(tensor.dims, dtype=np.float64) * size))
-        if tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
-            raise ModelError(
-                f'{label}: initialiser "{tensor.name}" is truncated: '
-                f"{len(tensor.raw_data)} bytes of data for shape {list(tensor.dims)}, {needed} are needed"
-            )
     _check_values(proto, label)
-    if any(not output.type.tensor_type.HasField("shape") for output in proto.graph.output):
-        # The checker insists on shapes that runtimes, and this package, infer anyway.
-        complete = onnx.ModelProto()
-        complete.CopyFrom(proto)
-        for output in complete.graph.output:
-            output.type.tensor_type.shape.SetInParent()
-        proto = complete
+    for tensor in proto.graph.initializer:
+        if 0 not in tensor.dims and not any(_holds(tensor, field) for field in DATA_FIELDS):
+            raise ModelError(f'{label}: initialiser "{tensor.name}" holds no data')
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(_without_weights(proto))
     except onnx.checker.ValidationError as error:
         message = _first_line(error)
         if not message.startswith(TOLERATED):
             raise ModelError(f"{label}: not a valid ONNX model: {message}") from error
 
 
+def _holds(tensor: onnx.TensorProto, field: str) -> bool:
+    return tensor.HasField(field) if field == "raw_data" else bool(getattr(tensor, field))
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with inputs in place of initialisers, so that checking it does not copy its weights.
+
+    Outputs get the shape the checker insists on, and runtimes, like this package, infer anyway.
+    """
+    light = onnx.ModelProto(ir_version=proto.ir_version)
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    graph = light.graph
+    graph.name = proto.graph.name or "graph"
+    graph.node.extend(proto.graph.node)
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    for output in graph.output:
+        if not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.SetInParent()
+    listed = {value.name for value in graph.input}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in proto.graph.initializer
+        if tensor.name not in listed
+    )
+    return light
+
+
 def _check_values(proto: onnx.ModelProto, label: str) -> None:
     """Makes sure that every value is computed before it is read, in words a person understands."""
     graph = proto.graph
     known = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
-    known.update(tensor.values.name for tensor in graph.sparse_initializer)
+    if graph.sparse_initializer:
+        raise ModelError(f"{label}: sparse initialisers are not supported")
     for node in graph.node:
         for name in node.input:
             if name not in known:
@@ -175,25 +199,27 @@ def _check_opset(model: ir.Model, label: str) -> None:
         raise ModelError(f"{label}: opset {version} is not supported ({OLDEST} to {NEWEST})")
 
 
-def _constants(model: ir.Model) -> Iterator[tuple[str, ir.Value, ir.TensorProtocol]]:
+def _decode_constants(model: ir.Model, label: str) -> None:
+    """Turns every constant into an array, once, and makes sure that it is whole and finite."""
     for name, value in model.graph.initializers.items():
-        if value.const_value is not None:
-            yield name, value, value.const_value
+        value.const_value = _decoded(value, value.const_value, f'{label}: initialiser "{name}"')
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
-            tensor = ir.convenience.get_const_tensor(node.outputs[0])
-            if tensor is not None:
-                yield node.outputs[0].name or "", node.outputs[0], tensor
+            output = node.outputs[0]
+            tensor = ir.convenience.get_const_tensor(output)
+            _decoded(output, tensor, f'{label}: constant "{output.name}"')
 
 
-def _check_numbers(model: ir.Model, label: str) -> None:
-    for name, value, tensor in _constants(model):
-        if not tensor.dtype.is_floating_point() or tensor.dtype.bitwidth < 16:
-            continue
+def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir.TensorProtocol | None:
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return tensor
+    try:
         array = tensor.numpy()
-        if np.isfinite(array).all():
-            continue
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{what} is truncated: its data does not fill shape {list(tensor.shape)}") from error
+    if tensor.dtype.is_floating_point() and not np.isfinite(array).all():
         if np.isnan(array).any():
-            raise ModelError(f'{label}: initialiser "{name}" holds NaN')
+            raise ModelError(f"{what} holds NaN")
         if any(use.node.op_type in WEIGHTED for use in value.uses()):
-            raise ModelError(f'{label}: initialiser "{name}" holds infinite values')
+            raise ModelError(f"{what} holds infinite values")
+    return ir.Tensor(array, dtype=tensor.dtype, name=value.name)
