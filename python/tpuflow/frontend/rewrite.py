@@ -11,9 +11,9 @@ graph itself. The engine does the rest, so the rules below hold for every rewrit
 * **Cost.** One sweep visits each node once and looks up rewrites by operator; sweeps repeat until none
   applies. Nothing scans the graph from within a rewrite.
 
-Nodes a rewrite leaves without a consumer stay until dead code is removed, which is why a rewrite that
-looks through several nodes need not ask whether it is the only user of what lies between, unless it would
-duplicate work.
+Nodes left without a consumer are removed at once, so the number of users a rewrite sees is right. A rewrite
+that looks through several nodes need not ask whether it is the only user of what lies between, unless it
+would duplicate work: what others use simply stays.
 """
 
 from __future__ import annotations
@@ -191,7 +191,19 @@ def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitt
         if new.type is None:
             new.type = old.type
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
+    _remove_with_unused_producers(graph, node)
+
+
+def _remove_with_unused_producers(graph: ir.Graph, node: ir.Node) -> None:
+    """Removes `node` and all that was computed for it alone, so that users are counted right."""
+    dead = [node]
+    while dead:
+        node = dead.pop()
+        producers = dict.fromkeys(value.producer() for value in node.inputs if value is not None)
+        graph.remove(node, safe=True)
+        for producer in producers:
+            if producer is not None and not any(o.uses() or o.is_graph_output() for o in producer.outputs):
+                dead.append(producer)
 
 
 def may_become_output(value: ir.Value) -> bool:
