@@ -1,0 +1,89 @@
+"""Real factors as integer multiplier and shift, and the rounding everything uses.
+
+The arithmetic is that of `docs/arithmetic.md`; `approximate` is the twin of `tpuflow_ir::quant::approximate`
+and a test holds them equal. All derivations are float64 from the float32 scales that are stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["MULTIPLIER_BITS", "SHIFT_MAX", "SHIFT_MIN", "FactorError", "Requant", "approximate"]
+
+MULTIPLIER_BITS = 15
+"""Width of M by default, and the widest the machine holds."""
+SHIFT_MIN, SHIFT_MAX = -15, 47
+"""Smallest and largest N; operators whose operands are all 8 bits wide stop at 31."""
+
+
+class FactorError(ValueError):
+    """A real factor that no multiplier and shift of the machine represent."""
+
+
+def approximate(factor: float, bits: int = MULTIPLIER_BITS, max_shift: int = SHIFT_MAX) -> tuple[int, int]:
+    """The pair (M, N) with `M * 2^-N` closest to `factor` from N as large as `M < 2^bits` allows.
+
+    N is the largest integer with `factor * 2^N <= 2^bits - 1`, capped at `max_shift`; `M = floor(factor *
+    2^N + 0.5)`. A power of two collapses to M = 1 where N stays positive. Scaling by powers of two is exact
+    in float64.
+
+    Raises:
+        FactorError: If `factor` is not positive and finite, or needs a shift below `SHIFT_MIN`.
+    """
+    if not (math.isfinite(factor) and factor > 0.0):
+        raise FactorError(f"factor {factor} is not positive and finite")
+    top = float((1 << min(bits, MULTIPLIER_BITS)) - 1)
+    # factor = m * 2^e with 0.5 <= m < 1 gives the answer within one step.
+    shift = min(max_shift, SHIFT_MAX, min(bits, MULTIPLIER_BITS) - math.frexp(factor)[1] + 1)
+    while math.ldexp(factor, shift) > top:
+        shift -= 1
+    if shift < SHIFT_MIN:
+        raise FactorError(f"factor {factor:g} needs a left shift by {-shift}, the machine has {-SHIFT_MIN}")
+    # Adding one half before taking the floor would itself round, just below 1/2.
+    fraction, whole = math.modf(math.ldexp(factor, shift))
+    multiplier = int(whole) + (fraction >= 0.5)
+    while multiplier > 1 and multiplier & (multiplier - 1) == 0 and shift > 0:
+        multiplier //= 2
+        shift -= 1
+    return multiplier, shift
+
+
+@dataclass(frozen=True)
+class Requant:
+    """`y = clamp(RNE(x * M * 2^-N) + zero_point, lo, hi)`, one (M, N) or one per output channel."""
+
+    multiplier: tuple[int, ...]
+    shift: tuple[int, ...]
+    zero_point: int
+    lo: int
+    hi: int
+
+    @classmethod
+    def of(
+        cls,
+        factors: Sequence[float],
+        zero_point: int,
+        lo: int,
+        hi: int,
+        bits: int = MULTIPLIER_BITS,
+        max_shift: int = SHIFT_MAX,
+    ) -> Requant:
+        """The requantisation by the real `factors`.
+
+        Raises:
+            FactorError: If one of them cannot be represented.
+        """
+        pairs = [approximate(factor, bits, max_shift) for factor in factors]
+        return cls(tuple(m for m, _ in pairs), tuple(n for _, n in pairs), zero_point, lo, hi)
+
+    def fields(self) -> dict[str, object]:
+        """The form the graph takes."""
+        return {
+            "multiplier": list(self.multiplier),
+            "shift": list(self.shift),
+            "zero_point": self.zero_point,
+            "lo": self.lo,
+            "hi": self.hi,
+        }

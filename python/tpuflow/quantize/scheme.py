@@ -1,0 +1,147 @@
+"""From float ranges and arrays to scales, zero points and codes.
+
+One function per kind of thing that is quantised: activations, weights, biases, constant operands.
+Everything follows ONNX's convention `x = scale * (q - zero_point)`; scales are stored as float32 and used
+in float64. Further modes (other grids, blocks, floating types) join here as further functions: nothing
+outside this module turns a range into a scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DType", "Mode", "Quant", "activation", "bits", "codes", "symmetric", "weights"]
+
+DType = Literal["int8", "int16"]
+Mode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
+Array = npt.NDArray[np.float64]
+
+SMALLEST_SPAN = 2.0**-23
+"""A range narrower than this (or NaN) says nothing: the scale becomes 1."""
+
+
+def bits(dtype: DType) -> int:
+    """Width of a code."""
+    return 8 if dtype == "int8" else 16
+
+
+PART = 1 << 18
+"""Elements quantised at a time."""
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How a stored tensor's codes stand for real numbers: `x = scale * (q - zero_point)`.
+
+    Attributes:
+        dtype: Storage type.
+        scale: A float32 value, positive.
+        zero_point: Code of real 0, unless the range was pinned elsewhere.
+        lo: Smallest code in use.
+        hi: Largest code in use.
+    """
+
+    dtype: DType
+    scale: float
+    zero_point: int
+    lo: int
+    hi: int
+
+    def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.signedinteger[Any]]:
+        """Nearest codes, saturated, of type `dtype`."""
+        return codes(values, self.scale, self.zero_point, self.lo, self.hi, self.dtype)
+
+    def code(self, value: float) -> int:
+        """The saturated code of one number, infinities included."""
+        return int(self.codes(np.array(value))[()])
+
+    def scaled(self, factor: float) -> Quant:
+        """The same codes standing for `factor` times the numbers, `factor > 0`."""
+        return replace(self, scale=float(np.float32(self.scale * factor)))
+
+
+def codes(
+    values: npt.NDArray[Any], scale: npt.ArrayLike, zero_point: int, lo: int, hi: int, dtype: npt.DTypeLike
+) -> npt.NDArray[np.signedinteger[Any]]:
+    """`clamp(RNE(x / scale) + zero_point, lo, hi)` in float64, NaN as real 0; `scale` broadcasts."""
+    divisor = np.broadcast_to(np.asarray(scale, np.float64), values.shape)
+    stored = np.empty(values.shape, dtype)
+    # Large arrays part by part: the quotients of one part stay in the processor's cache.
+    step = max(1, PART * len(values) // max(1, values.size)) if values.ndim else 1
+    parts: list[Any] = [slice(i, i + step) for i in range(0, len(values), step)] if values.ndim else [()]
+    for part in parts:
+        quotient = np.rint(np.divide(values[part], divisor[part], dtype=np.float64))
+        quotient = np.where(np.isnan(quotient), 0.0, quotient) + zero_point
+        stored[part] = np.clip(quotient, lo, hi)
+    return stored
+
+
+def _step(span: float, steps: float) -> float:
+    usable = math.isfinite(span) and span >= SMALLEST_SPAN
+    return float(np.float32(span) / np.float32(steps)) if usable else 1.0
+
+
+def symmetric(magnitude: float, dtype: DType, mode: Mode = "symmetric_restricted") -> Quant:
+    """A grid around zero that reaches +-`magnitude`."""
+    half = 1 << (bits(dtype) - 1)
+    if mode == "symmetric_full":
+        return Quant(dtype, _step(2 * magnitude, 2 * half - 1), 0, -half, half - 1)
+    return Quant(dtype, _step(magnitude, half - 1), 0, 1 - half, half - 1)
+
+
+def activation(low: float, high: float, dtype: DType, mode: Mode, *, unsigned: bool = False) -> Quant:
+    """The grid of an activation observed in `[low, high]`, which is widened to hold 0.
+
+    An asymmetric mode applies to 8 bits only: 16-bit activations are symmetric (restricted). With
+    `unsigned`, a symmetric grid of numbers that are never negative spends all codes on them (stored with
+    zero point `-2^(b-1)`).
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    half = 1 << (bits(dtype) - 1)
+    if mode == "asymmetric" and dtype == "int8":
+        scale = _step(high - low, 2 * half - 1)
+        zero_point = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
+        return Quant(dtype, scale, zero_point, -half, half - 1)
+    if unsigned and low == 0.0:
+        return Quant(dtype, _step(high, 2 * half - 1), -half, -half, half - 1)
+    grid: Mode = "symmetric_restricted" if mode == "asymmetric" else mode
+    return symmetric(max(-low, high), dtype, grid)
+
+
+def weights(
+    array: npt.NDArray[np.floating[Any]],
+    axis: int | None,
+    dtype: DType,
+    mode: Mode,
+    floor: Array | None = None,
+) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
+    """Codes of a weight array and its scales, symmetric.
+
+    Args:
+        array: The weights, of one dimension or more.
+        axis: The axis of output channels, or None for one scale.
+        dtype: Storage type of the codes.
+        mode: One of the symmetric modes.
+        floor: Smallest scale allowed, per channel (or one).
+
+    Returns:
+        Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
+        per channel.
+    """
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    magnitude = np.atleast_1d(np.max(np.abs(array), axis=None if axis is None else others, initial=0.0))
+    grids = [symmetric(float(m), dtype, mode) for m in magnitude]
+    scale = np.array([grid.scale for grid in grids], np.float64)
+    if floor is not None:
+        # A channel without weights has no scale of its own; any will do that the bias can be written in.
+        scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
+        scale = scale.astype(np.float32).astype(np.float64)
+    shape = [1] * array.ndim
+    if axis is not None:
+        shape[axis] = -1
+    return codes(array, scale.reshape(shape), 0, grids[0].lo, grids[0].hi, dtype), scale

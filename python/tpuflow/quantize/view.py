@@ -1,0 +1,174 @@
+"""How a value of the model lies in a stored tensor, without moving anything.
+
+A stored tensor is a dense row-major array. A `View` says where element `(i0, i1, ...)` of a model's value
+lies in it: every axis is a short list of loops `(extent, stride)`, outermost first, and the element's
+position is `offset + sum(index * stride)` over all loops. Transposition permutes axes, slicing moves the
+offset, broadcasting is a stride of zero, and reshaping regroups loops, so whole chains of such operators
+compose into one view; only an operator that must see its operand in a certain order turns the view into one
+`Rearrange`.
+
+    value [1, 8, 4, 4] of a convolution, stored as [1, 4, 4, 8]:   axes () (8,1) (4,32) (4,8)
+    reshaped to [1, 128]:                                          axes () (8,1)(4,32)(4,8)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Loop", "View"]
+
+Loop = tuple[int, int]
+"""Extent and stride in elements."""
+
+
+def _normal(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Without loops of one step, neighbours that form one longer loop joined."""
+    joined: list[Loop] = []
+    for extent, stride in loops:
+        if extent == 1:
+            continue
+        if joined and joined[-1][1] == extent * stride:
+            joined[-1] = (joined[-1][0] * extent, stride)
+        else:
+            joined.append((extent, stride))
+    return tuple(joined)
+
+
+@dataclass(frozen=True)
+class View:
+    """A value seen in a stored tensor; immutable, every method returns a new view.
+
+    Attributes:
+        axes: Loops of each axis of the value, outermost first, normalised; an axis of extent 1 has none.
+        offset: Position of the first element.
+    """
+
+    axes: tuple[tuple[Loop, ...], ...]
+    offset: int = 0
+
+    @classmethod
+    def dense(cls, shape: Sequence[int], permutation: Sequence[int] | None = None) -> View:
+        """A value of `shape` stored as `value.transpose(permutation)`."""
+        order = tuple(range(len(shape))) if permutation is None else tuple(permutation)
+        axes: list[tuple[Loop, ...]] = [()] * len(shape)
+        stride = 1
+        for axis in reversed(order):
+            axes[axis] = _normal([(shape[axis], stride)])
+            stride *= shape[axis]
+        return cls(tuple(axes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the value."""
+        return tuple(math.prod(extent for extent, _ in loops) for loops in self.axes)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops in the value's row-major order, neighbours joined."""
+        return _normal([loop for loops in self.axes for loop in loops])
+
+    def transpose(self, permutation: Sequence[int]) -> View:
+        """The value with its axes permuted."""
+        return View(tuple(self.axes[axis] for axis in permutation), self.offset)
+
+    def reshape(self, shape: Sequence[int]) -> View | None:
+        """The value in another shape of the same size; None where that needs the elements moved."""
+        pending = list(reversed(self.loops))
+        axes: list[tuple[Loop, ...]] = []
+        for extent in shape:
+            taken: list[Loop] = []
+            remaining = extent
+            while remaining > 1:
+                size, stride = pending.pop()
+                if remaining % size == 0:
+                    taken.append((size, stride))
+                    remaining //= size
+                elif size % remaining == 0:
+                    inner = size // remaining
+                    taken.append((remaining, stride * inner))
+                    pending.append((inner, stride))
+                    remaining = 1
+                else:
+                    return None
+            axes.append(_normal(taken))
+        return View(tuple(axes), self.offset)
+
+    def slice(self, axis: int, start: int, step: int, count: int) -> View | None:
+        """`count` indices from `start` on along one axis; None where the axis' loops do not allow it."""
+        loops = self.axes[axis]
+        if (start, step, count) == (0, 1, self.shape[axis]):
+            return self
+        if not loops:
+            taken: tuple[Loop, ...] = ()
+            offset = self.offset
+        elif len(loops) == 1:
+            stride = loops[0][1]
+            taken, offset = _normal([(count, stride * step)]), self.offset + start * stride
+        else:
+            # Whole rows of the inner loops: only the outermost loop is cut. One index: every loop stands
+            # still.
+            inner = math.prod(extent for extent, _ in loops[1:])
+            if count == 1:
+                offset, rest, block = self.offset, start, math.prod(extent for extent, _ in loops)
+                for extent, stride in loops:
+                    block //= extent
+                    offset += rest // block * stride
+                    rest %= block
+                taken = ()
+            elif step == 1 and start % inner == 0 and count % inner == 0:
+                taken = _normal([(count // inner, loops[0][1]), *loops[1:]])
+                offset = self.offset + start // inner * loops[0][1]
+            else:
+                return None
+        return View((*self.axes[:axis], taken, *self.axes[axis + 1 :]), offset)
+
+    def expand(self, shape: Sequence[int]) -> View:
+        """The value broadcast to `shape`, NumPy rules; the value itself may have fewer axes."""
+        lead = len(shape) - len(self.axes)
+        axes = ((),) * lead + self.axes
+        have = (1,) * lead + self.shape
+        return View(
+            tuple(
+                loops if extent == size else ((extent, 0),)
+                for loops, size, extent in zip(axes, have, shape, strict=True)
+            ),
+            self.offset,
+        )
+
+    def tile(self, axis: int, count: int) -> View:
+        """The value repeated `count` times along one axis."""
+        return View(
+            (*self.axes[:axis], _normal([(count, 0), *self.axes[axis]]), *self.axes[axis + 1 :]), self.offset
+        )
+
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Where each element of the value lies in the tensor, in the value's shape."""
+        total = np.full((), self.offset, np.int64)
+        for extent, stride in [loop for loops in self.axes for loop in loops]:
+            total = total[..., None] + np.arange(extent, dtype=np.int64) * stride
+        return total.reshape(self.shape)
+
+    def covers(self, elements: int) -> bool:
+        """Whether every element of a tensor of that many is seen exactly once."""
+        stride = 1
+        for extent, step in sorted((loop for loops in self.axes for loop in loops), key=lambda loop: loop[1]):
+            if step != stride:
+                return False
+            stride *= extent
+        return stride == elements and self.offset == 0
+
+    def permutation(self, elements: int) -> tuple[int, ...] | None:
+        """The axis order in which the value is the whole tensor, row-major; None where there is none.
+
+        Axes of extent 1 may stand anywhere and come first.
+        """
+        if not self.covers(elements) or any(len(loops) > 1 for loops in self.axes):
+            return None
+        return tuple(
+            sorted(range(len(self.axes)), key=lambda a: -self.axes[a][0][1] if self.axes[a] else -math.inf)
+        )
