@@ -1,0 +1,51 @@
+"""Lowering: a normalised float model, ranges and a configuration become the integer `Graph`.
+
+    graph = quantize(model, ranges, config)
+
+The way through this package: `plan` decides which nodes become one layer; `lowering` walks them and holds
+every value as a `view` of a stored tensor; `registry` finds the function in `ops/` that emits an operator's
+layer; `scheme` turns ranges and arrays into scales and codes, `tables` samples functions, `fixed_point`
+makes multipliers; `settings` says which configuration holds where. New operators join in `ops/`, new grids
+and modes in `scheme`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuflow.config import Config
+from tpuflow.quantize import ops
+from tpuflow.quantize.lowering import Graph, Lowering, QuantizeError
+from tpuflow.quantize.registry import supported_operators
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.calibrate import Range, Ranges
+
+__all__ = ["Graph", "QuantizeError", "ops", "quantize", "supported_operators"]
+
+
+def quantize(model: ir.Model, ranges: Ranges, config: Config | None = None) -> Graph:
+    """Lowers a normalised float model.
+
+    Args:
+        model: As the frontend leaves it: closed operator set, static shapes, constants as initialisers.
+        ranges: A range for every float value that is not constant.
+        config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
+
+    Returns:
+        The verified graph; layouts channels-last, batch that of the model.
+
+    Raises:
+        UnsupportedModelError: Listing every node that cannot be lowered.
+        QuantizeError: If a range is missing, empty or not finite.
+        ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
+    """
+    bounds = {name: _whole(found) for name, found in ranges.tensors.items()}
+    return Lowering(model, bounds, config or Config()).run()
+
+
+def _whole(found: Range) -> tuple[float, float]:
+    """One range of a tensor that may have been calibrated per channel: activations have one scale."""
+    return min(low for low, _ in found.pairs), max(high for _, high in found.pairs)

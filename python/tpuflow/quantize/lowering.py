@@ -1,0 +1,584 @@
+"""The walk that turns a normalised float model into a quantised `Graph`, and the context operators lower in.
+
+Every value of the model is held as a `Stored`: a tensor of the graph, a `View` that says how the value lies
+in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
+repeat elements, or multiply by a positive constant, change the view or the scale and emit nothing. An
+operator that needs its operand in a certain order asks for it (`arranged`, `whole`, `rows`), and one
+`Rearrange` is emitted where the view differs.
+
+Invariants: layers are emitted in the model's order; the quantisation of a tensor is that of the value it
+was made for; a concatenation's own quantisation is also that of operands nothing else reads, so that it
+copies codes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow import _core
+from tpuflow.errors import Finding, TpuflowError, UnsupportedModelError
+from tpuflow.quantize import scheme
+from tpuflow.quantize.fixed_point import FactorError, Requant
+from tpuflow.quantize.nodes import attribute, is_constant, operator, shape_of, sole_user
+from tpuflow.quantize.plan import CLAMPS, LINEAR, Step, plan
+from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
+from tpuflow.quantize.scheme import Quant
+from tpuflow.quantize.settings import Settings
+from tpuflow.quantize.tables import sample
+from tpuflow.quantize.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.config import Config, QuantizeConfig
+    from tpuflow.quantize.functions import Function
+
+__all__ = ["Graph", "Lowering", "QuantizeError", "Stored"]
+
+Shape = tuple[int, ...]
+Graph = _core.Graph
+
+FIXED_RANGES: dict[str, tuple[float, float]] = {
+    "Softmax": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+}
+"""Outputs whose bounds are known: samples that stay far from them must not cut what later inputs reach."""
+
+SHARED_QUANT = frozenset({"Concat", "Where"})
+"""Operators whose operands take the output's quantisation when nothing else reads them."""
+
+CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
+"""Operators whose output keeps its operand's quantisation; so do all views."""
+
+
+class QuantizeError(TpuflowError):
+    """Ranges or configuration do not fit the model."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value of the model inside a tensor of the graph.
+
+    Attributes:
+        tensor: Index of the tensor.
+        shape: The tensor's shape.
+        view: How the value lies in it.
+        quant: What the codes mean; None for int32 indices.
+    """
+
+    tensor: int
+    shape: Shape
+    view: View
+    quant: Quant | None
+
+    @property
+    def grid(self) -> Quant:
+        """The quantisation of an activation.
+
+        Raises:
+            UnsupportedNodeError: For integers.
+        """
+        if self.quant is None:
+            raise UnsupportedNodeError("operand holds integers where numbers are expected")
+        return self.quant
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
+
+class Lowering:
+    """State of one walk; operators use the methods, `run` is the entry."""
+
+    def __init__(self, model: ir.Model, ranges: Mapping[str, tuple[float, float]], config: Config) -> None:
+        self.graph = model.graph
+        self.ranges = ranges
+        self.builder = _core.GraphBuilder(model.graph.name or "model")
+        self.settings = Settings(config)
+        self.stored: dict[ir.Value, Stored] = {}
+        self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
+        self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
+        self._steps: dict[ir.Node, Step] = {}
+        self._sources: dict[int, str] = {}
+        self._names: set[str] = set()
+
+    # The walk.
+
+    def run(self) -> Graph:
+        """Lowers the whole model.
+
+        Raises:
+            UnsupportedModelError: Listing every node that cannot be lowered.
+            QuantizeError: If a range is missing or useless.
+            ConfigError: If an entry of the configuration fits nothing or has no effect.
+        """
+        steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
+        self._steps = {node: step for step in steps for node in step.nodes}
+        values = [value.name for value in self.graph.inputs if value.name]
+        self.settings.check_matches([*values, *(name for step in steps for name in step.names)])
+        findings: list[Finding] = []
+        for value in self.graph.inputs:
+            self._input(value)
+        for step in steps:
+            self._lower(step, findings)
+        if findings:
+            raise UnsupportedModelError(self.graph.name or "model", findings)
+        for value in self.graph.outputs:
+            self._output(value, findings)
+        if findings:
+            raise UnsupportedModelError(self.graph.name or "model", findings)
+        self.settings.check_effects()
+        return self.builder.finish()
+
+    def _lower(self, step: Step, findings: list[Finding]) -> None:
+        node = step.node
+        reads = [value for member in step.nodes for value in member.inputs]
+        made = {value for member in step.nodes for value in member.outputs}
+        outside = [
+            value for value in reads if value is not None and value not in made and not is_constant(value)
+        ]
+        if any(value not in self.stored for value in outside):
+            return  # An earlier node could not be lowered and is already listed.
+        try:
+            if node.op_type in VIEWS and not (node.op_type in LOWERINGS and len(outside) > 1):
+                self._view(step)
+            elif node.op_type in LOWERINGS:
+                LOWERINGS[node.op_type](self, step)
+            else:
+                raise UnsupportedNodeError("operator cannot be quantised")
+        except UnsupportedNodeError as error:
+            findings.append(Finding(node.name or "", operator(node), error.attribute, error.reason))
+        except FactorError as error:
+            findings.append(Finding(node.name or "", operator(node), None, str(error)))
+
+    def _view(self, step: Step) -> None:
+        node, value = step.node, self.operand(step.node, 0)
+        source = self.stored[value]
+        view = VIEWS[node.op_type](node, source.view)
+        if view is None:
+            source = self.arranged(value)
+            view = VIEWS[node.op_type](node, source.view)
+            if view is None:
+                raise UnsupportedNodeError("elements cannot be addressed in steps")
+        self.alias(step, view, source)
+
+    def alias(self, step: Step, view: View, source: Stored | None = None) -> None:
+        """Says that a step's output is its first operand's tensor under another view.
+
+        Where the configuration names another type for it, the codes are requantised.
+        """
+        stored = replace(source or self.stored[self.operand(step.node, 0)], view=view)
+        self.stored[step.output] = stored
+        wanted = self.settings.explicit(step.names, "dtype")
+        if wanted is not None and stored.quant is not None and wanted != stored.quant.dtype:
+            self.stored[step.output] = self.requantised(step.output, self.target(step))
+
+    # What operators ask for.
+
+    def operand(self, node: ir.Node, index: int) -> ir.Value:
+        """A required, computed input.
+
+        Raises:
+            UnsupportedNodeError: If it is left out or constant.
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            raise UnsupportedNodeError(f"input {index} is left out")
+        if value not in self.stored:
+            raise UnsupportedNodeError(f'input {index} ("{value.name}") is constant')
+        return value
+
+    def config(self, step: Step) -> QuantizeConfig:
+        """The configuration that holds for a step."""
+        return self.settings.of(step.names)
+
+    def has_fixed_range(self, value: ir.Value) -> bool:
+        """Whether the operator that makes a value bounds it."""
+        producer = value.producer()
+        return producer is not None and producer.op_type in FIXED_RANGES
+
+    def range_of(self, value: ir.Value) -> tuple[float, float]:
+        """The calibrated range, or the operator's own bounds.
+
+        Raises:
+            QuantizeError: If there is none, or it is not finite.
+        """
+        producer = value.producer()
+        if producer is not None and self.has_fixed_range(value):
+            return FIXED_RANGES[producer.op_type]
+        found = self.ranges.get(value.name or "")
+        if found is None:
+            raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
+        if not (math.isfinite(found[0]) and math.isfinite(found[1])):
+            raise QuantizeError(
+                f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
+            )
+        if found[0] > found[1]:
+            raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
+        return found
+
+    def target(self, step: Step) -> Quant:
+        """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
+        config = self.config(step)
+        if self._feeds_softmax(step):
+            config = config.model_copy(update={"dtype": "int16"})
+        value = step.output
+        while (user := sole_user(value)) is not None:
+            follower = self._steps[user]
+            if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
+                if self.config(follower).dtype != config.dtype:
+                    break
+                return self.target(follower)
+            passes = user.op_type in VIEWS or user.op_type in CODES_PASS
+            if not passes or user.inputs[0] is not value or self.settings.explicit(follower.names, "dtype"):
+                break
+            value = follower.output
+        return self.quant_of(step.output, config)
+
+    def _feeds_softmax(self, step: Step) -> bool:
+        """Whether nothing but a softmax reads what a linear operator computes.
+
+        Exponentials turn absolute errors of their operand into relative ones: half a step of 8 bits over a
+        range of 32 is already 6 %. The sum is there with all its bits, so it is stored with 16.
+        """
+        if step.node.op_type not in LINEAR or self.settings.explicit(step.names, "dtype"):
+            return False
+        value = step.output
+        while (user := sole_user(value)) is not None and user.inputs and user.op_type != "Softmax":
+            other = [given for given in user.inputs if given is not value]
+            moves = user.op_type in VIEWS
+            scales = user.op_type in {"Mul", "Div", "Add", "Where"} and all(is_constant(v) for v in other)
+            if not (moves or scales):
+                return False
+            value = user.outputs[0]
+        return user is not None
+
+    def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
+        """The quantisation that follows from a value's own range."""
+        low, high = self.range_of(value)
+        if config.dtype == "int16" and not self.has_fixed_range(value):
+            low, high = low * config.headroom_16, high * config.headroom_16
+        return scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
+
+    def intermediate(self, value: ir.Value) -> Quant:
+        """The symmetric 16-bit quantisation of what a fused function reads."""
+        low, high = self.range_of(value)
+        return scheme.symmetric(max(-low, high) * self.settings.defaults.headroom_16, "int16")
+
+    # Operands in the order an operator needs.
+
+    def arranged(
+        self,
+        value: ir.Value,
+        permutation: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        *,
+        stored: Stored | None = None,
+    ) -> Stored:
+        """The value as the tensor `value.transpose(permutation).reshape(shape)`, moved if need be.
+
+        `stored` stands in for where the value is found, such as a broadcast form of it.
+        """
+        stored = stored or self.stored[value]
+        extents = stored.view.shape
+        order = tuple(range(len(extents))) if permutation is None else tuple(permutation)
+        wanted = tuple(extents[axis] for axis in order) if shape is None else tuple(shape)
+        view = View.dense(extents, order)
+        if stored.view == view and stored.shape == wanted:
+            return stored
+        key = (stored, order, wanted)
+        if key not in self._arranged:
+            name = f"{value.name}/arranged"
+            op = rearrangement(stored, order)
+            self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
+        return self._arranged[key]
+
+    def whole(self, value: ir.Value) -> Stored:
+        """The value as all of some tensor, in any order."""
+        stored = self.stored[value]
+        if stored.view.covers(stored.elements):
+            return stored
+        return self.arranged(value, natural_order(stored.view))
+
+    def rows(self, value: ir.Value, axis: int) -> Stored:
+        """The value as all of a tensor whose last axis is `axis`, the others in any order."""
+        stored = self.stored[value]
+        extent = stored.view.shape[axis]
+        innermost = stored.view.axes[axis] == (((extent, 1),) if extent > 1 else ())
+        if innermost and stored.shape[-1:] == (extent,) and stored.view.covers(stored.elements):
+            return stored
+        others = [a for a in natural_order(stored.view) if a != axis]
+        return self.arranged(value, [*others, axis])
+
+    def images(self, value: ir.Value) -> Stored:
+        """A value `[n, c, h, w]` as the tensor `[n, h, w, c]`.
+
+        Raises:
+            UnsupportedNodeError: If it has another rank.
+        """
+        if len(self.stored[value].view.shape) != 4:
+            raise UnsupportedNodeError(
+                f"operand of shape {list(self.stored[value].view.shape)} is not [n, c, h, w]"
+            )
+        return self.arranged(value, (0, 2, 3, 1))
+
+    def requantised(self, value: ir.Value, quant: Quant) -> Stored:
+        """The value with another quantisation; a `Rescale` where it differs."""
+        stored = self.stored[value]
+        if stored.quant == quant:
+            return stored
+        key = (value, quant)
+        if key not in self._requantised:
+            stored = self.whole(value)
+            requant = self.requant(
+                [stored.grid.scale / quant.scale], quant, wide=stored.grid.dtype == "int16"
+            )
+            op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+            name = f"{value.name}/{quant.dtype}"
+            self._requantised[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
+        return self._requantised[key]
+
+    # Emission.
+
+    def requant(
+        self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
+    ) -> Requant:
+        """Requantisation to `quant`, clamped as the activation says; `wide` where an operand has 16 bits."""
+        lo, hi = clamp(activation, quant)
+        bits = self.settings.defaults.multiplier_bits
+        return Requant.of(factors, quant.zero_point, lo, hi, bits, 47 if wide else 31)
+
+    def constant(
+        self, name: str, array: npt.NDArray[np.signedinteger[Any]], quant: Quant | None = None
+    ) -> int:
+        """Adds integers as a constant tensor and returns its number."""
+        scale = None if quant is None else quant.scale
+        zero_point = 0 if quant is None else quant.zero_point
+        return self.builder.constant(self.unique(name), np.ascontiguousarray(array), scale, zero_point)
+
+    def weights(self, name: str, codes: npt.NDArray[Any], scales: Sequence[float]) -> int:
+        """Adds symmetric weights with one scale, or one per channel."""
+        return self.builder.constant(self.unique(name), np.ascontiguousarray(codes), list(scales), 0)
+
+    def table(self, step: Step, function: Function, source: Quant, target: Quant) -> dict[str, Any]:
+        """Samples a function into a constant; the form the graph takes."""
+        entries = sample(function, source, target, self.settings.defaults.table_bits)
+        index = self.constant(f"{step.output.name}/table", entries)
+        return {"entries": index, "lo": target.lo, "hi": target.hi}
+
+    def emit(
+        self, step: Step, op: Mapping[str, Any], shape: Shape, view: View, quant: Quant | None
+    ) -> Stored:
+        """Adds the layer of a step and keeps its output."""
+        names = [node.name for node in step.nodes if node.name]
+        name = names[-1] if names else step.output.name or "layer"
+        stored = self.layer(name, op, step.output, shape, view, quant, names)
+        self.stored[step.output] = stored
+        return stored
+
+    def layer(
+        self,
+        name: str,
+        op: Mapping[str, Any],
+        value: ir.Value,
+        shape: Shape,
+        view: View,
+        quant: Quant | None,
+        nodes: Sequence[str],
+    ) -> Stored:
+        """Adds a layer whose output holds `value`; most operators call `emit`.
+
+        A layer that computes no node of the model (it has none in `nodes`) gives its own name to its tensor.
+        """
+        tensor, source = self._tensor(value, shape, view, quant)
+        tensor_name = (source or value.name or name) if nodes else name
+        index = self.builder.layer(
+            self.unique(name, "layer"), json.dumps(op), self.unique(tensor_name), nodes=list(nodes), **tensor
+        )
+        if source is not None:
+            self._sources[index] = source
+        return Stored(index, tuple(shape), view, quant)
+
+    def hidden_layer(
+        self, name: str, op: Mapping[str, Any], shape: Shape, quant: Quant, nodes: Sequence[str] = ()
+    ) -> int:
+        """Adds a layer whose output is no value of the model; returns the tensor."""
+        return self.builder.layer(
+            self.unique(name, "layer"),
+            json.dumps(op),
+            self.unique(name),
+            list(shape),
+            quant.dtype,
+            quant.scale,
+            quant.zero_point,
+            nodes=list(nodes),
+        )
+
+    def unique(self, name: str, kind: str = "tensor") -> str:
+        """`name`, numbered where a tensor (or layer) already has it."""
+        candidate, count = name, 1
+        while f"{kind}:{candidate}" in self._names:
+            count += 1
+            candidate = f"{name}#{count}"
+        self._names.add(f"{kind}:{candidate}")
+        return candidate
+
+    def _tensor(
+        self, value: ir.Value, shape: Shape, view: View, quant: Quant | None
+    ) -> tuple[dict[str, Any], str | None]:
+        """What the builder is told of a tensor, and the name of the model's value it equals."""
+        tensor: dict[str, Any] = {"shape": list(shape), "dtype": "int32"}
+        if quant is not None:
+            tensor |= {"dtype": quant.dtype, "scale": quant.scale, "zero_point": quant.zero_point}
+        found = self._source(value, view, math.prod(shape))
+        if found is None:
+            return tensor, None
+        origin, permutation = found
+        source = {
+            "name": origin.name,
+            "shape": list(shape_of(origin)),
+            "permutation": list(permutation),
+            "dtype": "float32" if origin.dtype is None else str(origin.dtype.numpy()),
+        }
+        return tensor | {"source_json": json.dumps(source)}, origin.name
+
+    def _source(self, value: ir.Value, view: View, elements: int) -> tuple[ir.Value, Shape] | None:
+        """The model's value a tensor stands for: a network output it becomes by views alone, else `value`."""
+        permutation = view.permutation(elements)
+        best = None if permutation is None else (value, permutation)
+        current: View | None = view
+        while (user := sole_user(value)) is not None and user.op_type in VIEWS and user.inputs[0] is value:
+            current = None if current is None else VIEWS[user.op_type](user, current)
+            if current is None:
+                break
+            value = user.outputs[0]
+            permutation = current.permutation(elements)
+            if value.is_graph_output() and permutation is not None:
+                return value, permutation
+        return best
+
+    # Inputs and outputs of the network.
+
+    def _input(self, value: ir.Value) -> None:
+        if is_constant(value):
+            return
+        shape = shape_of(value)
+        order = input_order(value, {})
+        view = View.dense(shape, order)
+        stored_shape = tuple(shape[axis] for axis in order)
+        quant = None
+        if value.dtype is not None and value.dtype.is_floating_point():
+            names = (value.name or "",)
+            quant = self.quant_of(value, self.settings.of(names))
+        name = value.name or "input"
+        tensor, _ = self._tensor(value, stored_shape, view, quant)
+        index = self.builder.input(self.unique(name), **tensor)
+        self._sources[index] = value.name or ""
+        self.stored[value] = Stored(index, stored_shape, view, quant)
+
+    def _output(self, value: ir.Value, findings: list[Finding]) -> None:
+        if value not in self.stored:
+            findings.append(Finding(value.name or "", "output", None, "is constant"))
+            return
+        stored = self.stored[value]
+        named = self._sources.get(stored.tensor) == value.name
+        if not named or stored.view.permutation(stored.elements) is None:
+            order = natural_order(stored.view)
+            shape = tuple(stored.view.shape[axis] for axis in order)
+            view = View.dense(stored.view.shape, order)
+            op = rearrangement(stored, order)
+            stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
+        self.builder.output(stored.tensor)
+
+
+def rearrangement(stored: Stored, order: Sequence[int]) -> dict[str, Any]:
+    """The operator that writes a value out densely in an axis order."""
+    loops = stored.view.transpose(order).loops or ((1, 1),)
+    return {
+        "op": "rearrange",
+        "input": stored.tensor,
+        "dims": [extent for extent, _ in loops],
+        "strides": [stride for _, stride in loops],
+        "offset": stored.view.offset,
+    }
+
+
+def natural_order(view: View) -> Shape:
+    """The axis order in which a view walks through its tensor; axes that do not move come first."""
+    stride = [max((step for _, step in loops), default=0) for loops in view.axes]
+    moves = [bool(loops) and stride[axis] > 0 for axis, loops in enumerate(view.axes)]
+    return tuple(sorted(range(len(view.axes)), key=lambda a: (moves[a], -stride[a], a)))
+
+
+def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:
+    """Smallest and largest code after Relu, Clip or nothing."""
+    if activation is None or activation.op_type not in CLAMPS:
+        return quant.lo, quant.hi
+    low, high = bounds(activation)
+    lo = quant.lo if low == -math.inf else quant.code(low)
+    hi = quant.hi if high == math.inf else quant.code(high)
+    return min(lo, hi), hi
+
+
+def bounds(node: ir.Node) -> tuple[float, float]:
+    """Lower and upper limit of a Relu or Clip node.
+
+    Raises:
+        UnsupportedNodeError: If a limit is computed at run time.
+    """
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    limits = [float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))]
+    for index in (1, 2):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            continue
+        if not is_constant(value) or value.const_value is None:
+            raise UnsupportedNodeError("limits must be constant", ("min", "max")[index - 1])
+        limits[index - 1] = float(np.asarray(value.const_value.numpy()).item())
+    return limits[0], limits[1]
+
+
+CHANNELS_LAST = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize",
+     "DepthToSpace", "SpaceToDepth"}
+)  # fmt: skip
+"""Operators that read `[n, c, h, w]` as `[n, h, w, c]`."""
+
+
+def input_order(value: ir.Value, seen: dict[ir.Value, Shape]) -> Shape:
+    """The axis order in which a network input is stored: what its first consumers that care want."""
+    rank = len(shape_of(value))
+    identity = tuple(range(rank))
+    if value in seen:
+        return seen[value]
+    seen[value] = identity
+    for use in value.uses():
+        node = use.node
+        if node.op_type in CHANNELS_LAST and rank == 4 and use.idx == 0:
+            return (0, 2, 3, 1)
+        if node.op_type == "Transpose":
+            axes = attribute(node, "perm", tuple(reversed(range(rank))))
+            return tuple(axes[axis] for axis in input_order(node.outputs[0], seen))
+        elementwise = node.op_type not in LOWERINGS or len(shape_of(node.outputs[0])) == rank
+        if (
+            elementwise
+            and node.op_type not in VIEWS
+            and node.op_type not in {"MatMul", "Softmax"}
+            and node.outputs
+        ):
+            order = input_order(node.outputs[0], seen)
+            if order != identity:
+                return order
+    return identity

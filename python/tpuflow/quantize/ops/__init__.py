@@ -1,0 +1,7 @@
+"""Lowerings by concept; importing this package fills the registry."""
+
+from __future__ import annotations
+
+from tpuflow.quantize.ops import elementwise, index, linear, norm, pool, reduce, resize, shape, unary
+
+__all__ = ["elementwise", "index", "linear", "norm", "pool", "reduce", "resize", "shape", "unary"]

@@ -1,0 +1,380 @@
+"""Convolutions and matrix products: exact sums, one requantisation per output channel.
+
+The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
+scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
+output would need more fraction bits than the machine has; a channel without weights gets the smallest scale
+that satisfies both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.quantize import scheme
+from tpuflow.quantize.functions import FUNCTIONS
+from tpuflow.quantize.lowering import Stored
+from tpuflow.quantize.nodes import attribute, constant, float_constant, given, is_constant, shape_of
+from tpuflow.quantize.plan import CLAMPS
+from tpuflow.quantize.registry import UnsupportedNodeError, lowers
+from tpuflow.quantize.scheme import Quant
+from tpuflow.quantize.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.quantize.lowering import Lowering
+    from tpuflow.quantize.plan import Step
+
+Array = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Constants and epilogue of a linear operator, as the graph takes them."""
+
+    weights: int
+    bias: int
+    epilogue: dict[str, Any]
+    target: Quant
+
+
+def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wide: bool) -> dict[str, Any]:
+    """Requantisation of sums of scale `factors` (one or per channel), to the output or through a table."""
+    activation = step.activation
+    if activation is None or activation.op_type in CLAMPS:
+        requant = context.requant(list(factors / target.scale), target, activation, wide=wide)
+        return {"requant": requant.fields()}
+    middle = context.intermediate(step.before_activation)
+    requant = context.requant(list(factors / middle.scale), middle, wide=wide)
+    function = FUNCTIONS[activation.op_type](activation)
+    return {"requant": requant.fields(), "table": context.table(step, function, middle, target)}
+
+
+def linear(
+    context: Lowering, step: Step, stored: Stored, weights: Weights, axis: int, bias: Array, name: str
+) -> Linear:
+    """Quantises weights (output channels along `axis`) and bias (one per channel) of a step."""
+    config = context.config(step)
+    context.settings.has_weights(step.names)
+    target = context.target(step)
+    dtype: scheme.DType = (
+        config.dtype if config.weight_bits is None else ("int8", "int16")[config.weight_bits // 16]
+    )
+    wide = "int16" in {dtype, stored.grid.dtype}
+    fused = step.activation is not None and step.activation.op_type not in CLAMPS
+    end = context.intermediate(step.before_activation) if fused else target
+
+    bias_bits = config.bias_bits_16 if wide else config.bias_bits
+    largest = float(1 << (bias_bits - 1)) - 1.0
+    fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
+    floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
+    per_channel = config.per_channel
+    codes, scales = scheme.weights(
+        weights,
+        axis if per_channel else None,
+        dtype,
+        config.weight_mode,
+        floor if per_channel else floor.max(),
+    )
+    sums = stored.grid.scale * scales
+    biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
+    return Linear(
+        context.weights(name, codes, list(scales)),
+        context.constant(f"{step.output.name}/bias", biases),
+        epilogue(context, step, sums, target, wide=wide),
+        target,
+    )
+
+
+def _weights(value: ir.Value | None) -> Weights | None:
+    """A constant in its own precision: weights are large, and only read once."""
+    array = constant(value)
+    if array is None:
+        return None
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float64)
+    if not np.all(np.isfinite(array)):
+        raise UnsupportedNodeError("weights are not finite")
+    return cast("Weights", array)
+
+
+def _constants(step: Step, channels: int) -> tuple[Weights, Array]:
+    node = step.node
+    weights = _weights(node.inputs[1])
+    if weights is None:
+        raise UnsupportedNodeError("weights must be constant", "W")
+    if weights.ndim != 4:
+        raise UnsupportedNodeError(f"weights of shape {list(weights.shape)} are not two-dimensional", "W")
+    bias = float_constant(given(node, 2))
+    if bias is None and given(node, 2) is not None:
+        raise UnsupportedNodeError("bias must be constant", "B")
+    return weights, np.zeros(channels) if bias is None else bias
+
+
+def _window(
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: Sequence[int]
+) -> dict[str, Any]:
+    return {"kernel": list(kernel), "stride": list(stride), "dilation": list(dilation), "pads": list(pads)}
+
+
+@lowers("Conv")
+def convolution(context: Lowering, step: Step) -> None:
+    """2-D convolution of any stride, dilation, padding and grouping."""
+    node = step.node
+    n, channels, height, width = shape_of(step.output)
+    weights, bias = _constants(step, channels)
+    stored = context.images(context.operand(node, 0))
+    if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
+        raise UnsupportedNodeError("padding must be explicit", "auto_pad")
+    constants = linear(context, step, stored, weights.transpose(0, 2, 3, 1), 0, bias, _weight_name(step))
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window(
+            weights.shape[2:],
+            attribute(node, "strides", (1, 1)),
+            attribute(node, "dilations", (1, 1)),
+            attribute(node, "pads", (0, 0, 0, 0)),
+        ),
+        "groups": attribute(node, "group", 1),
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense((n, channels, height, width), (0, 2, 3, 1))
+    context.emit(step, op, (n, height, width, channels), view, constants.target)
+
+
+@lowers("ConvTranspose")
+def transposed_convolution(context: Lowering, step: Step) -> None:
+    """Zeros between the operand's cells, then a convolution with the weights turned round."""
+    node = step.node
+    n, channels, height, width = shape_of(step.output)
+    weights, bias = _constants(step, channels)
+    groups = attribute(node, "group", 1)
+    stride, dilation = attribute(node, "strides", (1, 1)), attribute(node, "dilations", (1, 1))
+    pads, extra = attribute(node, "pads", (0, 0, 0, 0)), attribute(node, "output_padding", (0, 0))
+    # ONNX holds [in, out / groups, kh, kw]; a convolution [out, kh, kw, in / groups], taps in reverse.
+    size_in, per_group, kh, kw = weights.shape
+    grouped = weights.reshape(groups, size_in // groups, per_group, kh, kw)[..., ::-1, ::-1]
+    turned = grouped.transpose(0, 2, 3, 4, 1).reshape(channels, kh, kw, size_in // groups)
+
+    value = context.operand(node, 0)
+    stored = context.images(value)
+    if max(stride) > 1:
+        batch, rows, columns, depth = stored.shape
+        spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)
+        op: dict[str, Any] = {"op": "insert_zeros", "input": stored.tensor, "stride": list(stride)}
+        name = f"{step.output.name}/zeros"
+        tensor = context.hidden_layer(name, op, spread, stored.grid, [node.name or ""])
+        view = View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1))
+        stored = Stored(tensor, spread, view, stored.quant)
+    reach = [dilation[axis] * (kernel - 1) for axis, kernel in enumerate((kh, kw))]
+    padded = [
+        reach[0] - pads[0],
+        reach[1] - pads[1],
+        reach[0] - pads[2] + extra[0],
+        reach[1] - pads[3] + extra[1],
+    ]
+    stored = _cropped(context, step, stored, [max(0, -amount) for amount in padded])
+    constants = linear(context, step, stored, turned, 0, bias, _weight_name(step))
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window((kh, kw), (1, 1), dilation, [max(0, amount) for amount in padded]),
+        "groups": groups,
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense((n, channels, height, width), (0, 2, 3, 1))
+    context.emit(step, op, (n, height, width, channels), view, constants.target)
+
+
+def _cropped(context: Lowering, step: Step, stored: Stored, cut: Sequence[int]) -> Stored:
+    """The `[n, h, w, c]` tensor without so many cells at top, left, bottom and right."""
+    if not any(cut):
+        return stored
+    n, h, w, c = stored.shape
+    rows, columns = h - cut[0] - cut[2], w - cut[1] - cut[3]
+    if rows <= 0 or columns <= 0:
+        raise UnsupportedNodeError("padding removes the whole operand", "pads")
+    op = {
+        "op": "rearrange",
+        "input": stored.tensor,
+        "dims": [n, rows, columns * c],
+        "strides": [h * w * c, w * c, 1],
+        "offset": cut[0] * w * c + cut[1] * c,
+    }
+    tensor = context.hidden_layer(f"{step.output.name}/cropped", op, (n, rows, columns, c), stored.grid)
+    return Stored(
+        tensor, (n, rows, columns, c), View.dense((n, c, rows, columns), (0, 2, 3, 1)), stored.quant
+    )
+
+
+def _weight_name(step: Step) -> str:
+    value = step.node.inputs[1]
+    return (value.name if value is not None else None) or f"{step.output.name}/weights"
+
+
+@lowers("MatMul")
+def matrix_product(context: Lowering, step: Step) -> None:
+    """Product of matrices; either operand may be constant."""
+    a, b = step.node.inputs[0], step.node.inputs[1]
+    if a is None or b is None:
+        raise UnsupportedNodeError("an operand is left out")
+    if is_constant(a) and is_constant(b):
+        raise UnsupportedNodeError("both operands are constant")
+    if is_constant(b):
+        _constant_right(context, step)
+    elif is_constant(a):
+        _constant_left(context, step)
+    else:
+        _both_computed(context, step)
+
+
+def _column_bias(step: Step, columns: int) -> Array:
+    bias = float_constant(step.bias)
+    return np.zeros(columns) if bias is None else np.broadcast_to(bias.ravel(), (columns,))
+
+
+def _constant_right(context: Lowering, step: Step) -> None:
+    value = context.operand(step.node, 0)
+    weights = _weights(step.node.inputs[1])
+    if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
+    if weights.ndim > 2 and math.prod(weights.shape[:-2]) == 1:
+        weights = weights.reshape(weights.shape[-2:])
+    columns = weights.shape[-1]
+    bias = _column_bias(step, columns)
+    if weights.ndim == 2 and _as_convolution(context, step, context.stored[value], weights, bias):
+        return
+    if weights.ndim == 2:
+        stored = context.rows(value, len(shape_of(value)) - 1)
+        shape = (*stored.shape[:-1], columns)
+        view = _with_last(stored, columns)
+    else:
+        extents = shape_of(value)
+        if tuple(extents[:-2]) != weights.shape[:-2]:
+            raise UnsupportedNodeError(f"operands {list(extents)} and {list(weights.shape)} do not fit")
+        stored = context.arranged(value)
+        shape = (*extents[:-1], columns)
+        view = View.dense(shape)
+    constants = linear(context, step, stored, weights, weights.ndim - 1, bias, _weight_name(step))
+    op = {
+        "op": "mat_mul",
+        "a": stored.tensor,
+        "b": constants.weights,
+        "bias": constants.bias,
+        "epilogue": constants.epilogue,
+    }
+    context.emit(step, op, shape, view, constants.target)
+
+
+def _with_last(stored: Stored, columns: int) -> View:
+    """The view of a value whose innermost axis `k = stored.shape[-1]` (its last) has become `columns`."""
+    k = stored.shape[-1]
+    axes = [
+        tuple((extent, stride // k * columns) for extent, stride in loops) for loops in stored.view.axes[:-1]
+    ]
+    return View((*axes, ((columns, 1),) if columns > 1 else ()))
+
+
+def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weights, bias: Array) -> bool:
+    """Lowers the product with a flattened image `[n, c*h*w]` as one window over the whole image.
+
+    The image stays where it is; its order (channels last) is taken over by the rows of the weights.
+    """
+    if len(stored.shape) != 4 or math.prod(stored.shape[1:3]) == 1:
+        return False
+    n, h, w, c = stored.shape
+    loops = stored.view.axes[-1]
+    if not stored.view.covers(stored.elements) or math.prod(extent for extent, _ in loops) != h * w * c:
+        return False
+    by_stride = sorted(range(len(loops)), key=lambda i: -loops[i][1])
+    step_in = 1
+    for i in reversed(by_stride):
+        if loops[i][1] != step_in:
+            return False
+        step_in *= loops[i][0]
+    columns = weights.shape[1]
+    split = weights.reshape(*(extent for extent, _ in loops), columns)
+    kernel = split.transpose(*by_stride, len(loops)).reshape(h * w * c, columns).T.reshape(columns, h, w, c)
+    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step))
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
+        "groups": 1,
+        "epilogue": constants.epilogue,
+    }
+    view = View(
+        (
+            *(tuple((e, s // (h * w * c) * columns) for e, s in axis) for axis in stored.view.axes[:-1]),
+            ((columns, 1),) if columns > 1 else (),
+        )
+    )
+    context.emit(step, op, (n, 1, 1, columns), view, constants.target)
+    return True
+
+
+def _constant_left(context: Lowering, step: Step) -> None:
+    """`A B` with constant `A` as `(B^T A^T)^T`: the views do the transpositions."""
+    value = context.operand(step.node, 1)
+    weights = _weights(step.node.inputs[0])
+    rank = len(shape_of(value))
+    if weights is None or rank < 2 or weights.ndim < 2 or math.prod(weights.shape[:-2]) != 1:
+        raise UnsupportedNodeError("a constant left operand must be one matrix")
+    rows, depth = weights.shape[-2:]
+    matrix = weights.reshape(rows, depth).T
+    lead = tuple(range(rank - 2))
+    stored = context.arranged(value, (*lead, rank - 1, rank - 2))
+    name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
+    constants = linear(context, step, stored, matrix, 1, np.zeros(rows), name)
+    shape = (*stored.shape[:-1], rows)
+    op = {
+        "op": "mat_mul",
+        "a": stored.tensor,
+        "b": constants.weights,
+        "bias": constants.bias,
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense(shape).transpose((*lead, rank - 1, rank - 2))
+    context.emit(step, op, shape, view, constants.target)
+
+
+def _both_computed(context: Lowering, step: Step) -> None:
+    values = [context.operand(step.node, i) for i in (0, 1)]
+    lead = shape_of(step.node.outputs[0])[:-2]
+    operands = []
+    for value in values:
+        shape = shape_of(value)
+        if len(shape) < 2:
+            raise UnsupportedNodeError("operands must be matrices")
+        wanted = (*lead, *shape[-2:])
+        if tuple(shape) != wanted:
+            stored = context.stored[value]
+            operands.append(context.arranged(value, stored=replace(stored, view=stored.view.expand(wanted))))
+        else:
+            operands.append(context.arranged(value))
+    a, b = operands
+    wide = "int16" in {a.grid.dtype, b.grid.dtype}
+    target = context.target(step)
+    factor = np.array([a.grid.scale * b.grid.scale])
+    op = {
+        "op": "mat_mul",
+        "a": a.tensor,
+        "b": b.tensor,
+        "epilogue": epilogue(context, step, factor, target, wide=wide),
+    }
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    context.emit(step, op, shape, View.dense(shape), target)

@@ -1,0 +1,181 @@
+"""Operators that move elements: most are views and emit nothing; the others keep their operand's codes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.quantize.lowering import Stored, natural_order
+from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
+from tpuflow.quantize.registry import UnsupportedNodeError, lowers, views
+from tpuflow.quantize.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.quantize.lowering import Lowering
+    from tpuflow.quantize.plan import Step
+
+
+def _integers(value: ir.Value | None) -> list[int] | None:
+    array = constant(value)
+    return None if array is None else [int(v) for v in array.ravel()]
+
+
+@views("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(node: ir.Node, view: View) -> View | None:
+    """Another shape of the same elements."""
+    return view.reshape(shape_of(node.outputs[0]))
+
+
+@views("Identity", "Dropout")
+def identity(_node: ir.Node, view: View) -> View:
+    """The same."""
+    return view
+
+
+@views("Transpose")
+def transpose(node: ir.Node, view: View) -> View:
+    """Axes permuted; reversed where the node does not say how."""
+    return view.transpose(attribute(node, "perm", tuple(reversed(range(len(view.axes))))))
+
+
+@views("Slice")
+def slice_(node: ir.Node, view: View) -> View | None:
+    """Every `step`-th index between constant bounds, forwards or backwards."""
+    starts, ends = _integers(given(node, 1)), _integers(given(node, 2))
+    if starts is None or ends is None:
+        raise UnsupportedNodeError("bounds must be constant")
+    axes = _integers(given(node, 3)) or list(range(len(starts)))
+    steps = _integers(given(node, 4)) or [1] * len(starts)
+    result: View | None = view
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        place = axis % len(view.axes)
+        first, last, stride = slice(start, end, step).indices(view.shape[place])
+        count = len(range(first, last, stride))
+        result = None if result is None else result.slice(place, first, stride, count)
+    return result
+
+
+@views("Expand")
+def expand(node: ir.Node, view: View) -> View:
+    """Broadcast to the output's shape."""
+    return view.expand(shape_of(node.outputs[0]))
+
+
+@views("Tile")
+def tile(node: ir.Node, view: View) -> View:
+    """Repeated along axes."""
+    for axis, count in enumerate(_integers(given(node, 1)) or []):
+        if count > 1:
+            view = view.tile(axis, count)
+    return view
+
+
+@views("DepthToSpace")
+def depth_to_space(node: ir.Node, view: View) -> View | None:
+    """Channels become `block` x `block` neighbours; DCR or CRD order."""
+    n, c, h, w = view.shape
+    b = attribute(node, "blocksize", 1)
+    if attribute(node, "mode", "DCR") == "DCR":
+        split, order = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, order = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    grouped = view.reshape(split)
+    return None if grouped is None else grouped.transpose(order).reshape((n, c // (b * b), h * b, w * b))
+
+
+@views("SpaceToDepth")
+def space_to_depth(node: ir.Node, view: View) -> View | None:
+    """`block` x `block` neighbours become channels."""
+    n, c, h, w = view.shape
+    b = attribute(node, "blocksize", 1)
+    grouped = view.reshape((n, c, h // b, b, w // b, b))
+    return (
+        None
+        if grouped is None
+        else grouped.transpose((0, 3, 5, 1, 2, 4)).reshape((n, c * b * b, h // b, w // b))
+    )
+
+
+@lowers("Cast")
+def cast(context: Lowering, step: Step) -> None:
+    """Between floating types, or between integers: nothing happens to the codes."""
+    value = context.operand(step.node, 0)
+    kinds = [v.dtype is not None and v.dtype.is_floating_point() for v in (value, step.output)]
+    if kinds[0] != kinds[1]:
+        raise UnsupportedNodeError("conversion between numbers and integers", "to")
+    context.stored[step.output] = context.stored[value]
+
+
+@lowers("Concat")
+def concat(context: Lowering, step: Step) -> None:
+    """Operands end to end; each that is quantised otherwise is requantised on the way."""
+    node = step.node
+    axis = attribute(node, "axis", 0)
+    target = context.target(step)
+    values = list(node.inputs)
+    computed = [value for value in values if value is not None and not is_constant(value)]
+    largest = max(computed, key=lambda value: math.prod(shape_of(value)))
+    order = _channels_last_order(context.stored[largest])
+    place = order.index(axis % len(order))
+    inputs: list[int] = []
+    requants: list[dict[str, object] | None] = []
+    extents: list[int] = []
+    shape: list[int] = []
+    for value in values:
+        if value is None:
+            raise UnsupportedNodeError("an operand is left out")
+        if is_constant(value):
+            array = np.asarray(constant(value), np.float64).transpose(order)
+            index = context.constant(value.name or "constant", target.codes(array), target)
+            inputs.append(index)
+            requants.append(None)
+            extents.append(array.shape[place])
+            continue
+        stored = context.arranged(value, order)
+        same = stored.quant == target
+        wide = stored.grid.dtype == "int16"
+        requants.append(
+            None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
+        )
+        inputs.append(stored.tensor)
+        extents.append(stored.shape[place])
+        shape = list(stored.shape)
+    shape[place] = sum(extents)
+    op = {"op": "concat", "inputs": inputs, "axis": place, "requants": requants}
+    context.emit(step, op, tuple(shape), View.dense(shape_of(step.output), order), target)
+
+
+def _channels_last_order(stored: Stored) -> tuple[int, ...]:
+    order = stored.view.permutation(stored.elements)
+    return natural_order(stored.view) if order is None else order
+
+
+@lowers("Pad")
+def pad(context: Lowering, step: Step) -> None:
+    """Constant (as a code), reflecting or edge padding; negative padding cuts first."""
+    node = step.node
+    value = context.operand(node, 0)
+    rank = len(shape_of(value))
+    pads = _integers(given(node, 1))
+    if pads is None:
+        raise UnsupportedNodeError("padding must be constant", "pads")
+    axes = [axis % rank for axis in _integers(given(node, 3)) or range(rank)]
+    if any(amount < 0 for amount in pads):
+        raise UnsupportedNodeError("negative padding", "pads")
+    stored = context.whole(value)
+    order = _channels_last_order(stored)
+    stored = context.arranged(value, order)
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[order.index(axis)], after[order.index(axis)] = pads[i], pads[i + len(axes)]
+    mode: object = attribute(node, "mode", "constant")
+    if mode == "constant":
+        fill = constant(given(node, 2))
+        mode = {"constant": stored.grid.code(0.0 if fill is None or not fill.size else float(fill.item()))}
+    shape = tuple(b + n + a for b, n, a in zip(before, stored.shape, after, strict=True))
+    op = {"op": "pad", "input": stored.tensor, "before": before, "after": after, "mode": mode}
+    context.emit(step, op, shape, View.dense(shape_of(step.output), order), stored.quant)

@@ -1,0 +1,82 @@
+"""Functions of one variable: clamps, slopes and tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.quantize.fixed_point import approximate
+from tpuflow.quantize.functions import FUNCTIONS
+from tpuflow.quantize.nodes import attribute, float_constant, is_constant
+from tpuflow.quantize.registry import UnsupportedNodeError, lowers
+
+if TYPE_CHECKING:
+    from tpuflow.quantize.lowering import Lowering
+    from tpuflow.quantize.plan import Step
+
+SLOPED = frozenset({"LeakyRelu", "PRelu"})
+
+
+@lowers("Relu", "Clip")
+def clamped(context: Lowering, step: Step) -> None:
+    """A change of scale whose clamp is the function."""
+    stored = context.whole(context.operand(step.node, 0))
+    target = context.target(step)
+    requant = context.requant(
+        [stored.grid.scale / target.scale], target, step.node, wide=stored.grid.dtype == "int16"
+    )
+    op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+@lowers("LeakyRelu", "PRelu")
+def sloped(context: Lowering, step: Step) -> None:
+    """One factor for positive, one (per channel) for negative numbers."""
+    node = step.node
+    value = context.operand(node, 0)
+    stored, target = context.whole(value), context.target(step)
+    if node.op_type == "LeakyRelu":
+        slopes = np.array([attribute(node, "alpha", 0.01)], np.float64)
+    else:
+        slope = float_constant(node.inputs[1])
+        if slope is None:
+            raise UnsupportedNodeError("slopes must be constant", "slope")
+        placed = np.empty(stored.elements)
+        placed[stored.view.positions()] = np.broadcast_to(slope, stored.view.shape)
+        by_channel = placed.reshape(-1, stored.shape[-1] if stored.shape else 1)
+        if np.any(by_channel != by_channel[0]):
+            raise UnsupportedNodeError("slopes must be one, or one per channel", "slope")
+        slopes = by_channel[0] if np.any(by_channel[0] != by_channel[0, 0]) else by_channel[0, :1]
+    wide = stored.grid.dtype == "int16"
+    factor = stored.grid.scale / target.scale
+    bits = context.settings.defaults.multiplier_bits
+    pairs = [approximate(abs(float(s)) * factor, bits, 47 if wide else 31) if s else (0, 0) for s in slopes]
+    op = {
+        "op": "p_relu",
+        "input": stored.tensor,
+        "positive": context.requant([factor], target, wide=wide).fields(),
+        "negative_multiplier": [int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)],
+        "negative_shift": [n for _, n in pairs],
+    }
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+@lowers(*(name for name in FUNCTIONS if name not in SLOPED))
+def table(context: Lowering, step: Step) -> None:
+    """Any other function: a table over the operand's codes."""
+    node = step.node
+    if node.op_type == "Pow":
+        exponent = node.inputs[1]
+        if not is_constant(exponent) or exponent is None or exponent.const_value is None:
+            raise UnsupportedNodeError("exponent must be constant")
+        if exponent.const_value.size != 1:
+            raise UnsupportedNodeError("exponent must be one number")
+    stored = context.whole(context.operand(node, 0))
+    target = context.target(step)
+    op = {
+        "op": "unary",
+        "input": stored.tensor,
+        "table": context.table(step, FUNCTIONS[node.op_type](node), stored.grid, target),
+    }
+    context.emit(step, op, stored.shape, stored.view, target)
