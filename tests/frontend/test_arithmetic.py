@@ -211,6 +211,19 @@ def test_a_result_used_twice_is_not_merged_away() -> None:
     assert operators(model) == {"Mul": 2}
 
 
+@pytest.mark.parametrize("shifted", [False, True])
+def test_softmax_spelt_out(*, shifted: bool) -> None:
+    nodes = [
+        ("ReduceMax", "x", "m", {"axes": [1]}),
+        ("Sub", "x m", "d"),
+        ("Exp", "d" if shifted else "x", "e"),
+        ("ReduceSum", "e a", "s"),
+        ("Div", "e s", "z"),
+    ]
+    model = normalised(graph(nodes, X, ["z"], {"a": integers(1)}))
+    assert operators(model) == {"Softmax": 1}
+
+
 LAYER = [
     ("ReduceMean", "x", "m", {"axes": [-1]}),
     ("Sub", "x m", "d"),

@@ -238,10 +238,10 @@ def test_limits(node: tuple, constants: dict, expected: str | None) -> None:
     assert expected in finding.reason
 
 
-def test_double_precision_is_not_supported() -> None:
-    proto = graph(RELU, X, ["z"], types={"x": TensorProto.DOUBLE, "z": TensorProto.DOUBLE})
+def test_integer_arithmetic_is_not_supported() -> None:
+    proto = graph(RELU, X, ["z"], types={"x": TensorProto.INT32, "z": TensorProto.INT32})
     (finding,) = check_model(proto)
-    assert str(finding) == 'node "relu0" (Relu, input 0): type double is not supported (float)'
+    assert str(finding) == 'node "relu0" (Relu, input 0): type int32 is not supported (float)'
 
 
 def test_training_mode_is_not_supported() -> None:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 
+from tpuflow.frontend.precision import to_float32
 from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
 from tpuflow.frontend.rewrites import (
     activations,
@@ -120,10 +121,15 @@ def normalise(model: ir.Model) -> ir.Model:
     """
     with _quiet("onnxscript", "onnx_ir"):
         _prepare(model)
+        before: list[str] = []
         for _ in range(MOST_ROUNDS):
-            # Every stage runs in every round, whatever the ones before it did.
-            if not any([stage(model) for stage in STAGES.values()]):  # noqa: C419
+            changed = [stage(model) for stage in STAGES.values()]
+            # Passes of two libraries may undo each other within a round, as with two outputs that are one
+            # value: then it is the result of the round that counts.
+            after = [str(node) for node in model.graph] if any(changed) else before
+            if after == before:
                 break
+            before = after
         else:
             raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
         _finish(model)
@@ -156,6 +162,7 @@ def _prepare(model: ir.Model) -> None:
         node.name = node.name or node.outputs[0].name
         for output in node.outputs:
             output.shape = None
+    to_float32(model)
     common.NameFixPass()(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     version = model.graph.opset_imports.get("", opset.TARGET)

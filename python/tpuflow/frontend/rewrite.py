@@ -201,9 +201,11 @@ def _remove_with_unused_producers(graph: ir.Graph, node: ir.Node) -> None:
         node = dead.pop()
         producers = dict.fromkeys(value.producer() for value in node.inputs if value is not None)
         graph.remove(node, safe=True)
-        for producer in producers:
-            if producer is not None and not any(o.uses() or o.is_graph_output() for o in producer.outputs):
-                dead.append(producer)
+        dead += [producer for producer in producers if producer is not None and _is_unused(producer)]
+
+
+def _is_unused(node: ir.Node) -> bool:
+    return not any(output.uses() or output.is_graph_output() for output in node.outputs)
 
 
 def may_become_output(value: ir.Value) -> bool:

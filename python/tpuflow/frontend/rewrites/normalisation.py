@@ -5,6 +5,7 @@
     InstanceNormalization, GroupNormalization       ->  Reshape, LayerNormalization, Reshape, Mul, Add
     MeanVarianceNormalization over axes without the first  ->  LayerNormalization
     LpNormalization                                 ->  x / ReduceL1(x) or x / ReduceL2(x)
+    exp(x - max(x)) / sum(exp(x - max(x)))          ->  Softmax(x)
 
 Axes that are not the last ones are brought there and back by transposes.
 """
@@ -105,6 +106,29 @@ def layer_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None
 
 
+def softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Recognises e / sum(e) over one axis, for e = exp(x) or e = exp(x - max(x))."""
+    exponent, total = produced_by(node.inputs[0], "Exp"), produced_by(node.inputs[1], "ReduceSum")
+    axes = None if total is None else integers_of(input_at(total, 1))
+    if exponent is None or total is None or axes is None or len(axes) != 1 or axes[0] < 0:
+        return None
+    if total.inputs[0] is not node.inputs[0] or not total.attributes.get_int("keepdims", 1):
+        return None
+    x = exponent.inputs[0]
+    shifted = produced_by(x, "Sub")
+    peak = None if shifted is None else produced_by(shifted.inputs[1], "ReduceMax")
+    # Softmax does not change with a shift that is the same all along the axis.
+    if (
+        shifted is not None
+        and peak is not None
+        and peak.inputs[0] is shifted.inputs[0]
+        and integers_of(input_at(peak, 1)) == axes
+        and peak.attributes.get_int("keepdims", 1) != 0
+    ):
+        x = shifted.inputs[0]
+    return emit("Softmax", x, attributes={"axis": axes[0]})
+
+
 def layer_scale(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Takes a Mul or Add of a constant behind LayerNormalization into its scale or bias."""
     layer, constant = produced_by(node.inputs[0], "LayerNormalization"), array_of(node.inputs[1])
@@ -187,7 +211,7 @@ def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "Div": [layer_normalisation],
+    "Div": [layer_normalisation, softmax],
     "Mul": [layer_normalisation, layer_scale],
     "Add": [layer_scale],
     "LayerNormalization": [counted_axis],

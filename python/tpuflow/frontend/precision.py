@@ -1,0 +1,81 @@
+"""Makes a model of another float type compute in float32, the only one behind the frontend.
+
+Weights are converted, casts between float types go, and inputs and outputs keep the types the user's model
+gives them, with a Cast behind or in front.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["to_float32"]
+
+OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+
+
+def to_float32(model: ir.Model) -> bool:
+    """Converts `model` in place; True if there was anything to convert.
+
+    Constants must be initialisers, and types of inputs, outputs and initialisers stated.
+    """
+    graph = model.graph
+    changed = False
+    for value in graph.initializers.values():
+        if value.dtype in OTHERS and value.const_value is not None:
+            array = value.const_value.numpy().astype(np.float32)
+            value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
+            changed = True
+    for node in graph:
+        changed = _convert_attributes(node) or changed
+        for output in node.outputs:
+            if output.dtype in OTHERS and not output.is_graph_output():
+                output.type = None
+    for value in graph.inputs:
+        if value.dtype in OTHERS:
+            _cast_input(graph, value)
+            changed = True
+    for index, value in enumerate(graph.outputs):
+        if value.dtype in OTHERS and value.producer() is not None:
+            _cast_output(graph, index, value)
+            changed = True
+    return changed
+
+
+def _convert_attributes(node: ir.Node) -> bool:
+    """Lets Cast and ConstantOfShape make float32."""
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in OTHERS:
+        node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
+        return True
+    fill = node.attributes.get("value")
+    if node.op_type == "ConstantOfShape" and fill is not None and fill.as_tensor().dtype in OTHERS:
+        array = fill.as_tensor().numpy().astype(np.float32)
+        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
+        return True
+    return False
+
+
+def _cast_input(graph: ir.Graph, value: ir.Value) -> None:
+    wide = _cast(value, f"{value.name}/float", ir.DataType.FLOAT)
+    cast = wide.producer()
+    users = [use for use in value.uses() if use.node is not cast]
+    for use in users:
+        use.node.replace_input_with(use.idx, wide)
+    if cast is not None and users:
+        graph.insert_before(graph[0], cast)
+
+
+def _cast_output(graph: ir.Graph, index: int, value: ir.Value) -> None:
+    name, kind = value.name, value.dtype
+    value.name, value.type = f"{name}/float", None
+    narrow = _cast(value, name, kind or ir.DataType.FLOAT)
+    graph.outputs[index] = narrow
+    cast = narrow.producer()
+    if cast is not None:
+        graph.append(cast)
+
+
+def _cast(value: ir.Value, name: str | None, kind: ir.DataType) -> ir.Value:
+    output = ir.Value(name=name, type=ir.TensorType(kind), shape=value.shape)
+    ir.Node("", "Cast", [value], [ir.AttrInt64("to", kind)], outputs=[output], name=name)
+    return output
