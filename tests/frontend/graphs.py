@@ -16,9 +16,12 @@ from tpuflow.frontend.normalise import normalise
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+Node = tuple[Any, ...]
+Shapes = dict[str, list[int | str]]
+
 
 def graph(
-    nodes: Sequence[tuple[Any, ...]],
+    nodes: Sequence[Node],
     inputs: Mapping[str, Sequence[int | str]],
     outputs: Sequence[str],
     constants: Mapping[str, Any] | None = None,
@@ -47,7 +50,7 @@ def graph(
         )
     initialisers = [
         numpy_helper.from_array(
-            value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value, np.float32), name
+            np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else np.float32), name
         )
         for name, value in (constants or {}).items()
     ]

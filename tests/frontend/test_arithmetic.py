@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from frontend.graphs import array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalised, operators
 
 X = {"x": [2, 3, 4]}
-CASES = {
+CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
     "sum of three": ([("Sum", "x y x", "z")], {}, {"Add": 2}),
     "sum of one": ([("Sum", "x", "a"), ("Add", "a y", "z")], {}, {"Add": 1}),
     "mean": ([("Mean", "x y x", "z")], {}, {"Add": 2, "Mul": 1}),
@@ -239,7 +240,7 @@ LAYER = [
 
 @pytest.mark.parametrize("variant", ["power", "product", "reciprocal", "two deviations"])
 def test_layer_normalisation_spelt_out(variant: str) -> None:
-    nodes: list[tuple] = list(LAYER)
+    nodes: list[Node] = list(LAYER)
     if variant == "product":
         nodes[2] = ("Mul", "d d", "s")
     if variant == "reciprocal":
@@ -290,7 +291,7 @@ def test_unit_length() -> None:
 )
 @pytest.mark.parametrize("opset", [11, 18])
 def test_reductions(operator: str, opset: int) -> None:
-    nodes = [("Exp", "x", "e")]
+    nodes: list[Node] = [("Exp", "x", "e")]
     if opset == 11:
         nodes.append((operator, "e", "z", {"axes": [-1, 0], "keepdims": 0}))
     else:
@@ -302,7 +303,7 @@ def test_reductions(operator: str, opset: int) -> None:
 def test_reduction_over_everything_and_over_nothing() -> None:
     model = normalised(graph([("ReduceSum", "x", "z")], X, ["z"]))
     assert operators(model) == {"ReduceSum": 1}
-    nodes = [("ReduceSum", "x", "a", {"noop_with_empty_axes": 1}), ("Neg", "a", "z")]
+    nodes: list[Node] = [("ReduceSum", "x", "a", {"noop_with_empty_axes": 1}), ("Neg", "a", "z")]
     assert operators(normalised(graph(nodes, X, ["z"]))) == {"Neg": 1}
     nodes = [("ReduceMax", "x", "a", {"axes": [1]}), ("Neg", "a", "z")]
     assert operators(normalised(graph(nodes, {"x": [2, 1, 4]}, ["z"]))) == {"Neg": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from frontend.graphs import array, graph, integers
+from frontend.graphs import Node, Shapes, array, graph, integers
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
 from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float, verify_import
 
@@ -114,7 +115,7 @@ def test_external_data_outside_the_folder(beside: tuple[Path, onnx.ModelProto], 
     )
 
 
-OPEN = {"x": ["N", 3, "height", 5], "y": ["N", "height"]}
+OPEN: Shapes = {"x": ["N", 3, "height", 5], "y": ["N", "height"]}
 
 
 def test_open_axes() -> None:
@@ -155,7 +156,7 @@ def test_batch() -> None:
 
 
 CHAIN = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Add", "b y", "c"), ("Exp", "c", "z")]
-BOTH = {"x": ["N", 3], "y": ["N", 3]}
+BOTH: Shapes = {"x": ["N", 3], "y": ["N", 3]}
 
 
 def test_cutting() -> None:
@@ -228,7 +229,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         (("Det", "x", "z"), {}, None),
     ],
 )
-def test_limits(node: tuple, constants: dict, expected: str | None) -> None:
+def test_limits(node: Node, constants: dict[str, Any], expected: str | None) -> None:
     proto = graph([node], X, ["z"], constants, opset=19)
     if expected is None:
         with pytest.raises(ModelError):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from frontend.graphs import array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalised, operators
 from models.make_models import MODELS, random_model
 from tpuflow.frontend import load, verify_import
 
@@ -147,7 +147,7 @@ def test_other_float_types(kind: str, tolerance: float, *, cast: bool) -> None:
     number = getattr(TensorProto, kind.upper())
     weights = {"w": array(4, 5), "b": array(5), "k": array(1) + 3}
     constants = {name: value.astype(kind) for name, value in weights.items()}
-    nodes = [("MatMul", "x w", "a"), ("Add", "a b", "c"), ("Tanh", "c", "t"), ("Div", "t k", "z")]
+    nodes: list[Node] = [("MatMul", "x w", "a"), ("Add", "a b", "c"), ("Tanh", "c", "t"), ("Div", "t k", "z")]
     if cast:  # inputs and outputs stay float, as converters to half precision leave them
         nodes = [("Cast", "x", "h", {"to": number}), ("MatMul", "h w", "a"), *nodes[1:3]]
         nodes += [("Div", "t k", "y"), ("Cast", "y", "z", {"to": TensorProto.FLOAT})]
@@ -186,9 +186,9 @@ STEP = st.one_of(
 
 @settings(max_examples=80)
 @given(st.lists(STEP, min_size=1, max_size=9))
-def test_random_chains(steps: list[tuple]) -> None:
+def test_random_chains(steps: list[Node]) -> None:
     """Chains that provoke merging: repeated operators, neutral constants, values used twice."""
-    nodes: list[tuple] = []
+    nodes: list[Node] = []
     constants: dict[str, object] = {}
     names = ["x"]
     for k, (operator, argument, flag) in enumerate(steps):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from frontend.graphs import array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalised, operators
 
 X = {"x": [2, 3, 4, 5]}
-CASES = {
+CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
     "flatten": ([("Flatten", "x", "z", {"axis": 2})], {}, {"Reshape": 1}),
     "reshape with 0 and -1": ([("Reshape", "x s", "z")], {"s": integers(0, -1, 5)}, {"Reshape": 1}),
     "reshapes": (
@@ -110,7 +112,9 @@ def test_movement(case: str) -> None:
 @pytest.mark.parametrize("opset", [7, 11, 13, 18])
 @pytest.mark.parametrize("sizes", [(1, 3), None])
 def test_split(opset: int, sizes: tuple[int, int] | None) -> None:
-    constants, attributes, inputs = {}, {"axis": -2}, "x"
+    constants: dict[str, Any] = {}
+    attributes: dict[str, Any] = {"axis": -2}
+    inputs = "x"
     if sizes and opset < 13:
         attributes["split"] = list(sizes)
     elif sizes:
@@ -169,7 +173,7 @@ RESIZES = [
 
 
 @pytest.mark.parametrize(("attributes", "extra"), RESIZES)
-def test_resize(attributes: dict, extra: str) -> None:
+def test_resize(attributes: dict[str, Any], extra: str) -> None:
     constants = {
         "scales": np.array([1, 1, 2, 3], np.float32),
         "uneven": np.array([1, 1, 2.3, 0.7], np.float32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_rounding_up_without_effect_is_not_kept() -> None:
         {"group": 2, "dilations": [2, 1], "auto_pad": "VALID"},
     ],
 )
-def test_transposed_convolution(attributes: dict) -> None:
+def test_transposed_convolution(attributes: dict[str, Any]) -> None:
     bias = "b2" if "group" in attributes else "b"
     model = normalised(graph([("ConvTranspose", f"x w {bias}", "z", attributes)], IMAGE, ["z"], TRANSPOSED))
     (node,) = model.model.graph
@@ -213,7 +214,12 @@ def test_vectors_in_matrix_products(left: list[int], right: list[int]) -> None:
 
 
 def test_scales_are_folded_into_matrix_products() -> None:
-    constants = {"w": array(4, 5), "b": array(5), "s": array(5, seed=1), "t": array(5, seed=2)}
+    constants: dict[str, Any] = {
+        "w": array(4, 5),
+        "b": array(5),
+        "s": array(5, seed=1),
+        "t": array(5, seed=2),
+    }
     nodes = [
         ("MatMul", "x w", "a"),
         ("Add", "a b", "p"),
