@@ -1,5 +1,7 @@
 //! What can go wrong while a graph or a program runs.
 
+use crate::hazard::Hazard;
+
 /// Errors of this crate; messages name the layer, tensor or instruction and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
@@ -34,5 +36,32 @@ pub enum SimError {
         layer: String,
         /// Why not.
         reason: String,
+    },
+    /// An instruction breaks a rule of the machine.
+    #[error("hazard: {0}")]
+    Hazard(Box<Hazard>),
+    /// Every unit waits for another one.
+    #[error("cycle {cycle}: no unit can go on; instruction {instruction} waits for tokens nobody will deposit")]
+    Deadlock {
+        /// When.
+        cycle: u64,
+        /// One that waits.
+        instruction: u32,
+    },
+    /// A program that does not fit its machine.
+    #[error("program \"{name}\": {reason}")]
+    Program {
+        /// Name of the program.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An output that no instruction has written completely.
+    #[error("output \"{name}\": {place} was never written")]
+    Output {
+        /// Name of the output.
+        name: String,
+        /// First missing byte.
+        place: String,
     },
 }

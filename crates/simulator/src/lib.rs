@@ -3,9 +3,34 @@
 //! [`interpret`] is the definition of a network's integers; everything else in this crate must reproduce them.
 #![forbid(unsafe_code)]
 
+//!
+//! [`simulate`] runs a [`tpuflow_ir::Program`]: instructions start when their tokens are there (`queue`), in the units'
+//! pipelines (`dma`; `matrix` with `feeder`; `stream` with `walk`), which meet at the banks (`bank`) and the DDR channels
+//! and are stepped by `machine` through those cycles in which something happens. `values` executes each instruction on the
+//! bytes of the simulated memories (`memory`); `check` and `order` report whatever breaks a rule.
+
 pub mod array;
+mod bank;
+mod check;
+mod context;
+pub mod counters;
+mod dma;
 pub mod error;
+mod feeder;
+pub mod hazard;
 pub mod interpret;
+mod machine;
+mod matrix;
+mod memory;
+mod order;
+mod queue;
+pub mod run;
+mod stream;
+mod values;
+mod walk;
 
 pub use error::SimError;
+pub use hazard::{Hazard, Rule};
 pub use interpret::{Interpreter, Keep};
+pub use machine::simulate;
+pub use run::{ArrayModel, Options, Run};

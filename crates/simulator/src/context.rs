@@ -1,0 +1,176 @@
+//! What the units of a running machine share: the cycle, banks, tokens, values and the books.
+
+use tpuflow_ir::access::Accesses;
+use tpuflow_ir::isa::Direction;
+use tpuflow_ir::{LayerId, Program, Unit, Work};
+
+use crate::bank::Banks;
+use crate::check;
+use crate::counters::{Counters, Stall};
+use crate::error::SimError;
+use crate::hazard::Rule;
+use crate::order::Order;
+use crate::queue::Tokens;
+use crate::run::{Interval, Phase};
+use crate::values::Executor;
+
+/// What a unit does in a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// Works for a layer.
+    Busy(LayerId),
+    /// Waits.
+    Stalled(Stall),
+    /// Has nothing under way: before its first instruction or after its last.
+    Off,
+}
+
+/// First and last cycle of a layer's instructions on one unit, and its cycles of work there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LayerTimes {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) busy: u64,
+}
+
+pub(crate) struct Context<'p> {
+    pub(crate) program: &'p Program,
+    pub(crate) cycle: u64,
+    pub(crate) banks: Banks,
+    pub(crate) tokens: Tokens,
+    pub(crate) counters: Counters,
+    pub(crate) layers: Vec<[LayerTimes; Unit::ALL.len()]>,
+    pub(crate) trace: Option<Vec<Interval>>,
+    pub(crate) executor: Option<Executor<'p>>,
+    /// Per instruction, how many of each unit's must have finished before it starts.
+    needs: Vec<[u32; Unit::ALL.len()]>,
+}
+
+impl<'p> Context<'p> {
+    /// Checks every instruction and derives the order they must keep.
+    pub(crate) fn new(program: &'p Program, executor: Option<Executor<'p>>, trace: bool) -> Result<Self, SimError> {
+        let mut order = Order::default();
+        let mut needs = Vec::with_capacity(program.instructions.len());
+        for (position, instruction) in program.instructions.iter().enumerate() {
+            needs.push(order.push(instruction.unit, &check::accesses(program, position)?));
+        }
+        Ok(Self {
+            program,
+            cycle: program.machine.control.start,
+            banks: Banks::new(&program.machine),
+            tokens: Tokens::default(),
+            counters: Counters::default(),
+            layers: vec![Default::default(); program.layers.len()],
+            trace: trace.then(Vec::new),
+            executor,
+            needs,
+        })
+    }
+
+    /// Instruction `position` starts its work: everything it depends on must have finished. Its values are computed now.
+    pub(crate) fn begin(&mut self, position: usize) -> Result<(), SimError> {
+        let late = |unit: &Unit| self.tokens.finished()[unit.index()] < self.needs[position][unit.index()];
+        if Unit::ALL.iter().any(late) {
+            return Err(self.clash(position));
+        }
+        let instruction = &self.program.instructions[position];
+        if let Work::Transfer(t) = &instruction.work {
+            match t.direction {
+                Direction::Load => self.counters.ddr_read_bytes += t.total_bytes(),
+                Direction::Store => self.counters.ddr_write_bytes += t.total_bytes(),
+            }
+        }
+        if let Work::Lookup(l) = &instruction.work {
+            self.counters.ddr_read_bytes += u64::from(l.count) * l.table.payload() as u64;
+        }
+        let unit = &mut self.counters.units[instruction.unit.index()];
+        if unit.instructions == 0 {
+            unit.start = self.cycle;
+        }
+        unit.instructions += 1;
+        let layer = &mut self.layers[instruction.layer.index()][instruction.unit.index()];
+        if layer.end == 0 {
+            layer.start = self.cycle;
+        }
+        layer.end = layer.end.max(self.cycle + 1);
+        self.executor.as_mut().map_or(Ok(()), |executor| executor.execute(position))
+    }
+
+    /// Instruction `position` does its last work in this cycle.
+    pub(crate) fn finish(&mut self, position: usize) {
+        let instruction = &self.program.instructions[position];
+        self.tokens.deposit(instruction.unit);
+        self.counters.units[instruction.unit.index()].end = self.cycle + 1;
+        self.layers[instruction.layer.index()][instruction.unit.index()].end = self.cycle + 1;
+    }
+
+    /// Books `cycles` cycles of a unit.
+    pub(crate) fn account(&mut self, unit: Unit, activity: Activity, cycles: u64) {
+        let counters = &mut self.counters.units[unit.index()];
+        match activity {
+            Activity::Busy(layer) => {
+                counters.busy += cycles;
+                self.layers[layer.index()][unit.index()].busy += cycles;
+            }
+            Activity::Stalled(cause) => counters.stalls.add(cause, cycles),
+            Activity::Off => {}
+        }
+    }
+
+    /// Records `start .. end` of an instruction, if a trace is wanted.
+    pub(crate) fn record(&mut self, position: usize, phase: Phase, start: u64, end: u64) {
+        if let Some(trace) = &mut self.trace
+            && start < end
+        {
+            let instruction = &self.program.instructions[position];
+            trace.push(Interval {
+                unit: instruction.unit,
+                instruction: position as u32,
+                layer: instruction.layer,
+                start,
+                end,
+                phase,
+            });
+        }
+    }
+
+    pub(crate) fn layer(&self, position: usize) -> LayerId {
+        self.program.instructions[position].layer
+    }
+
+    /// The earlier unfinished instruction that `position` clashes with, as an error.
+    fn clash(&self, position: usize) -> SimError {
+        let touched = |n: usize| -> Accesses {
+            tpuflow_ir::access::accesses(
+                &self.program.instructions[n],
+                &self.program.descriptors,
+                &self.program.machine,
+            )
+        };
+        let late = touched(position);
+        let unit = self.program.instructions[position].unit;
+        let mut seen = [0; Unit::ALL.len()];
+        for other in 0..position {
+            let other_unit = self.program.instructions[other].unit;
+            seen[other_unit.index()] += 1;
+            if seen[other_unit.index()] <= self.tokens.finished()[other_unit.index()] {
+                continue;
+            }
+            let early = touched(other);
+            let mut pairs = vec![(&late.reads[..], &early.writes[..], Rule::ReadBeforeWrite(other as u32))];
+            if unit != other_unit {
+                pairs.push((&late.writes[..], &early.reads[..], Rule::WriteBeforeRead(other as u32)));
+                pairs.push((&late.writes[..], &early.writes[..], Rule::WriteBeforeWrite(other as u32)));
+            }
+            for (ours, theirs, rule) in pairs {
+                let common = ours.iter().flat_map(|a| theirs.iter().filter(|b| a.overlaps(b)).map(move |b| (a, b)));
+                if let Some((a, b)) = common.min_by_key(|(a, b)| a.start.max(b.start)) {
+                    return check::hazard(self.program, position, (a.space, a.start.max(b.start)), rule);
+                }
+            }
+        }
+        let at =
+            late.reads.first().or(late.writes.first()).map_or((tpuflow_ir::Space::Cache, 0), |s| (s.space, s.start));
+        check::hazard(self.program, position, at, Rule::Shape("clashes with an unfinished instruction".to_owned()))
+    }
+}

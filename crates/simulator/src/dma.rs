@@ -1,0 +1,344 @@
+//! The two DMA lines and the DDR channels they share.
+//!
+//! ```text
+//! tokens there   start + latency     wait   open page   data, word by word               next run: wait, ...
+//! |              |--- issue ---------|-ddr--|--ddr-----|-busy----------------|            ... last run: finished
+//! ```
+//! A transfer is a list of page runs. A run owns its channel from the cycle it is granted to its last data cycle. Its data take
+//! `D = max(ddr cycles, words)` cycles of the run's own clock, which stands still while a bank refuses a word: a load writes
+//! word `i` of `n` in data cycle `ceil((i + 1) D / n) - 1`, when its last byte is there; a store reads it in `floor(i D / n)`.
+//! Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
+
+use tpuflow_ir::isa::{Direction, Lookup, Transfer};
+use tpuflow_ir::timing::page_runs;
+use tpuflow_ir::{Machine, Space, Unit, View, Work};
+
+use crate::context::{Activity, Context};
+use crate::counters::{Client, Stall};
+use crate::error::SimError;
+use crate::queue::Queue;
+use crate::run::Phase;
+
+/// One step of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Reads a word of indices: one cycle at a bank.
+    Index(u64),
+    /// Moves data on a channel.
+    Run(Run),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    channel: usize,
+    page: u64,
+    load: bool,
+    /// Data cycles.
+    cycles: u64,
+    /// Words moved, and the first of them in the shared cache; the EWP cache takes no bank.
+    words: u64,
+    first_word: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Idle,
+    /// Start-up until this cycle.
+    Starting {
+        until: u64,
+    },
+    /// Wants the channel of its next run.
+    Waiting {
+        since: u64,
+    },
+    /// Reads an index word.
+    Indexing {
+        word: u64,
+    },
+    /// Data cycle 0 is `first`, moved on by every refusal; `done` words have been moved.
+    Moving {
+        run: Run,
+        first: u64,
+        done: u64,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    unit: Unit,
+    client: Client,
+    queue: Queue,
+    state: State,
+    instruction: usize,
+    began: u64,
+    steps: std::vec::IntoIter<Step>,
+    next: Option<Step>,
+}
+
+/// Both lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Dma {
+    lines: [Line; 2],
+    /// Open page and line being served.
+    channels: Vec<(Option<u64>, Option<usize>)>,
+    start: u64,
+    page_miss: u64,
+}
+
+impl Run {
+    /// Data cycle in which word `i` takes its bank.
+    fn due(&self, i: u64) -> u64 {
+        if self.load { ((i + 1) * self.cycles).div_ceil(self.words) - 1 } else { i * self.cycles / self.words }
+    }
+}
+
+impl Dma {
+    pub(crate) fn new(program: &tpuflow_ir::Program) -> Self {
+        let machine = &program.machine;
+        let line = |unit, client| Line {
+            unit,
+            client,
+            queue: Queue::new(program, unit),
+            state: State::Idle,
+            instruction: 0,
+            began: 0,
+            steps: Vec::new().into_iter(),
+            next: None,
+        };
+        Self {
+            lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
+            channels: vec![(None, None); machine.ddr.channels as usize],
+            start: machine.dma.start + machine.dma.latency,
+            page_miss: machine.page_miss(),
+        }
+    }
+
+    /// One cycle.
+    pub(crate) fn step(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
+        for line in &mut self.lines {
+            line.prepare(context, self.start)?;
+        }
+        self.grant(context);
+        for index in 0..self.lines.len() {
+            let activity = self.advance(index, context);
+            context.account(self.lines[index].unit, activity, 1);
+        }
+        Ok(())
+    }
+
+    /// Gives free channels to waiting lines.
+    fn grant(&mut self, context: &mut Context<'_>) {
+        for (number, (open, user)) in self.channels.iter_mut().enumerate() {
+            if user.is_some() {
+                continue;
+            }
+            let waiting = self.lines.iter().enumerate().filter_map(|(index, line)| match (line.state, line.next) {
+                (State::Waiting { since }, Some(Step::Run(run))) if run.channel == number => Some((since, index, run)),
+                _ => None,
+            });
+            let Some((_, index, run)) = waiting.min_by_key(|(since, index, _)| (*since, *index)) else { continue };
+            let missed = *open != Some(run.page);
+            context.counters.page_misses += u64::from(missed);
+            (*open, *user) = (Some(run.page), Some(index));
+            let first = context.cycle + if missed { self.page_miss } else { 0 };
+            self.lines[index].state = State::Moving { run, first, done: 0 };
+        }
+    }
+
+    /// The line's part of the cycle: at most one word.
+    fn advance(&mut self, index: usize, context: &mut Context<'_>) -> Activity {
+        let line = &mut self.lines[index];
+        let cycle = context.cycle;
+        match &mut line.state {
+            State::Indexing { word } => {
+                if !context.banks.request(cycle, *word, line.client) {
+                    return Activity::Stalled(Stall::BankConflict);
+                }
+                let activity = Activity::Busy(context.layer(line.instruction));
+                line.proceed(context);
+                activity
+            }
+            State::Moving { run, first, done } if cycle >= *first => {
+                let now = cycle - *first;
+                if *done < run.words && run.due(*done) <= now {
+                    if let Some(first_word) = run.first_word
+                        && !context.banks.request(cycle, first_word + *done, line.client)
+                    {
+                        *first += 1;
+                        return Activity::Stalled(Stall::BankConflict);
+                    }
+                    *done += 1;
+                }
+                let activity = Activity::Busy(context.layer(line.instruction));
+                if now + 1 == run.cycles {
+                    self.channels[run.channel].1 = None;
+                    line.proceed(context);
+                }
+                activity
+            }
+            _ => line.waits(context),
+        }
+    }
+
+    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
+    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
+        let now = context.cycle;
+        let of = |line: &Line| match line.state {
+            State::Idle => line.queue.ready(context.program, &context.tokens).map(|_| now),
+            State::Starting { until } => Some(until.max(now)),
+            // A channel that is busy is given back by the other line's last data cycle.
+            State::Waiting { .. } => match line.next {
+                Some(Step::Run(run)) if self.channels[run.channel].1.is_some() => None,
+                _ => Some(now),
+            },
+            State::Indexing { .. } => Some(now),
+            State::Moving { run, first, done } => {
+                let next = if done < run.words { run.due(done).min(run.cycles - 1) } else { run.cycles - 1 };
+                // The first data cycle is an event: the line turns from waiting to working.
+                Some(if now < first { first } else { (first + next).max(now) })
+            }
+        };
+        self.lines.iter().filter_map(of).min()
+    }
+
+    /// Books `cycles` cycles in which nothing happens.
+    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
+        for line in &self.lines {
+            context.account(line.unit, line.waits(context), cycles);
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        self.lines.iter().filter(|line| matches!(line.state, State::Idle)).find_map(|line| line.queue.head())
+    }
+
+    pub(crate) fn done(&self) -> bool {
+        self.lines.iter().all(|line| matches!(line.state, State::Idle) && line.queue.head().is_none())
+    }
+}
+
+impl Line {
+    /// Starts the next instruction, ends start-up.
+    fn prepare(&mut self, context: &mut Context<'_>, start: u64) -> Result<(), SimError> {
+        if let State::Idle = self.state
+            && let Some(head) = self.queue.ready(context.program, &context.tokens)
+        {
+            context.begin(head)?;
+            self.queue.pop();
+            self.instruction = head;
+            self.began = context.cycle;
+            self.steps = steps(context, head).into_iter();
+            self.next = self.steps.next();
+            self.state = State::Starting { until: context.cycle + start };
+        }
+        if let State::Starting { until } = self.state
+            && until <= context.cycle
+        {
+            self.state = state_of(self.next, context.cycle);
+        }
+        Ok(())
+    }
+
+    /// The step that was under way is done in this cycle.
+    fn proceed(&mut self, context: &mut Context<'_>) {
+        self.next = self.steps.next();
+        self.state = state_of(self.next, context.cycle + 1);
+        if self.next.is_none() {
+            context.finish(self.instruction);
+            context.record(self.instruction, Phase::Execute, self.began, context.cycle + 1);
+        }
+    }
+
+    /// What a cycle without an event is booked as.
+    fn waits(&self, context: &Context<'_>) -> Activity {
+        match self.state {
+            State::Idle => {
+                let begun = context.counters.units[self.unit.index()].instructions > 0;
+                let more = self.queue.head().is_some();
+                if begun && more { Activity::Stalled(Stall::Dependency) } else { Activity::Off }
+            }
+            State::Starting { .. } => Activity::Stalled(Stall::Issue),
+            State::Waiting { .. } => Activity::Stalled(Stall::Ddr),
+            State::Moving { first, .. } if context.cycle < first => Activity::Stalled(Stall::Ddr),
+            State::Moving { .. } | State::Indexing { .. } => Activity::Busy(context.layer(self.instruction)),
+        }
+    }
+}
+
+fn state_of(step: Option<Step>, since: u64) -> State {
+    match step {
+        None => State::Idle,
+        Some(Step::Index(word)) => State::Indexing { word },
+        Some(Step::Run(_)) => State::Waiting { since },
+    }
+}
+
+fn steps(context: &Context<'_>, position: usize) -> Vec<Step> {
+    let machine = &context.program.machine;
+    match &context.program.instructions[position].work {
+        Work::Transfer(t) => transfer_steps(t, machine),
+        Work::Lookup(l) => {
+            let indices = context.executor.as_ref().map(|executor| executor.indices(l));
+            lookup_steps(l, indices.as_deref(), machine)
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn transfer_steps(transfer: &Transfer, machine: &Machine) -> Vec<Step> {
+    let word = u64::from(machine.cache.word_bytes);
+    page_runs(transfer, machine)
+        .into_iter()
+        .map(|run| {
+            let (first, last) = (run.local / word, (run.local + run.bytes - 1) / word);
+            let words = last - first + 1;
+            Step::Run(Run {
+                channel: run.channel,
+                page: run.page,
+                load: transfer.direction == Direction::Load,
+                cycles: machine.ddr_cycles(run.bytes).max(words),
+                words,
+                first_word: (transfer.local_space == Space::Cache).then_some(first),
+            })
+        })
+        .collect()
+}
+
+/// Every index is one row of the table. Without values, scattered rows stand for the unknown ones.
+fn lookup_steps(lookup: &Lookup, indices: Option<&[u32]>, machine: &Machine) -> Vec<Step> {
+    const SCATTER: u64 = 2_654_435_761;
+    let word = machine.word();
+    let mut steps = Vec::new();
+    let mut held = None;
+    for n in 0..lookup.count {
+        let index_word = element_address(&lookup.indices, lookup.first + n, word) / word as u64;
+        if held != Some(index_word) {
+            held = Some(index_word);
+            steps.push(Step::Index(index_word));
+        }
+        let scattered = || (u64::from(lookup.first + n) * SCATTER % u64::from(lookup.table.width)) as u32;
+        let row = indices.map_or_else(scattered, |list| list[n as usize]);
+        let pixel = lookup.first + n;
+        let (line, column) = (pixel / lookup.output.width, pixel % lookup.output.width);
+        let Space::Ddr(space) = lookup.table.space else { continue };
+        let row = Transfer {
+            direction: Direction::Load,
+            ddr_space: space,
+            ddr_address: lookup.table.pixel_address(0, row, word),
+            local_space: Space::Cache,
+            local_address: lookup.output.pixel_address(line, column, word),
+            bytes: lookup.table.payload() as u32,
+            counts: [1, 1],
+            ddr_strides: [0, 0],
+            local_strides: [0, 0],
+        };
+        steps.extend(transfer_steps(&row, machine));
+    }
+    steps
+}
+
+/// Byte address of element `n`, row-major over the tensor.
+pub(crate) fn element_address(view: &View, n: u32, word: usize) -> u64 {
+    let (pixel, channel) = (n / view.channels, n % view.channels);
+    view.pixel_address(pixel / view.width, pixel % view.width, word) + u64::from(channel) * view.dtype.bytes() as u64
+}

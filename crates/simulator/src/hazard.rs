@@ -1,0 +1,70 @@
+//! Broken rules of the machine.
+
+use tpuflow_ir::Unit;
+
+/// The rule a program broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Reads what an earlier, unfinished instruction writes.
+    ReadBeforeWrite(u32),
+    /// Overwrites what an earlier, unfinished instruction of another unit reads.
+    WriteBeforeRead(u32),
+    /// Overwrites what an earlier, unfinished instruction of another unit writes.
+    WriteBeforeWrite(u32),
+    /// Reads bytes nobody has written.
+    NeverWritten,
+    /// Touches bytes outside of the memory.
+    OutOfRange,
+    /// Touches a row its view does not hold.
+    RowNotHeld(u32),
+    /// A compute unit's operand lies in a memory it has no port to, or a word starts off a word border.
+    Placement(&'static str),
+    /// Names a descriptor of another kind, or none.
+    Descriptor,
+    /// Is queued at a unit that cannot do this kind of work.
+    Unit,
+    /// Takes a row the table does not have.
+    Lookup(i64),
+    /// Sizes that contradict each other or the machine.
+    Shape(String),
+}
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ReadBeforeWrite(other) => write!(f, "reads what instruction {other} has not finished writing"),
+            Self::WriteBeforeRead(other) => write!(f, "overwrites what instruction {other} has not finished reading"),
+            Self::WriteBeforeWrite(other) => write!(f, "overwrites what instruction {other} has not finished writing"),
+            Self::NeverWritten => write!(f, "reads bytes nobody has written"),
+            Self::OutOfRange => write!(f, "leaves the memory"),
+            Self::RowNotHeld(row) => write!(f, "touches row {row}, which its view does not hold"),
+            Self::Placement(what) => write!(f, "{what}"),
+            Self::Descriptor => write!(f, "names a descriptor of the wrong kind"),
+            Self::Unit => write!(f, "stands in the queue of a unit that cannot execute it"),
+            Self::Lookup(index) => write!(f, "looks up row {index}, which the table does not have"),
+            Self::Shape(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+/// Where a rule was broken, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hazard {
+    /// Position in the program.
+    pub instruction: u32,
+    /// Executing unit.
+    pub unit: Unit,
+    /// Name of the layer.
+    pub layer: String,
+    /// Memory and first byte address concerned.
+    pub place: String,
+    /// What is wrong.
+    pub rule: Rule,
+}
+
+impl std::fmt::Display for Hazard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { instruction, unit, layer, place, rule } = self;
+        write!(f, "instruction {instruction} ({}, layer \"{layer}\") {rule}, at {place}", unit.name())
+    }
+}

@@ -1,0 +1,398 @@
+//! The matrix engine: issue stage, weight port, row feeder, array, accumulators, output pipe.
+//!
+//! ```text
+//! tile            0                 1                          2 (next instruction)
+//! weight port     |--- R rows ---|  |--- R rows ---|           |--- R rows ...
+//! row feeder                        |--- M pixels --------|    |--- M pixels ...     of tile 1 once its weights are in
+//! output pipe                           R + C + 1 later   |--- words of the last tile's rows ---|
+//! ```
+//! An instruction is one tile per K block and pass. The weight port loads the next tile's rows, last row first, into the second
+//! weight register as soon as the stream of the tile before has taken its weights from there: R cycles, one for each row, used
+//! or not, and one more for each further word of a row; a refused access repeats the cycle. The stream of a tile starts when
+//! its weights are in and the stream before is over. A pixel enters in the cycle its last missing word is fetched; streams of
+//! M < R pixels hold the array for R cycles (its cycles without a pixel count as slots). The results of the last tile's pixel
+//! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. An instruction uses one half
+//! of the accumulators: its first stream waits until the instruction two before it has finished.
+
+use std::collections::VecDeque;
+
+use tpuflow_ir::{Descriptor, Program, Unit, Work, timing};
+
+use crate::context::{Activity, Context};
+use crate::counters::{Client, Stall};
+use crate::error::SimError;
+use crate::feeder::{Geometry, Words};
+use crate::queue::Queue;
+use crate::run::Phase;
+
+#[derive(Clone, Copy, Debug)]
+struct Issue {
+    instruction: usize,
+    began: u64,
+    ready: u64,
+    /// Whether issue proper is over: what remains is setting up the pipes of a drained array.
+    issued: bool,
+}
+
+/// An instruction in the array.
+#[derive(Clone, Debug)]
+struct Job {
+    instruction: usize,
+    /// Instructions of the unit before it.
+    number: u64,
+    geometry: Geometry,
+    started: u64,
+    /// Cycles in which the pixels of the last tile entered.
+    entries: Vec<u64>,
+    /// `(pixel that completes it, word)`, and how many are written.
+    outputs: Vec<(u32, u64)>,
+    written: usize,
+}
+
+/// A tile: job and tile in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    job: u64,
+    tile: usize,
+}
+
+/// The second weight register.
+#[derive(Clone, Copy, Debug)]
+enum Register {
+    Free,
+    /// Rows `0 .. rows` are still to come; `word` words of the next one are in. Rows the tile does not use take no access
+    /// and are over at `first`.
+    Loading {
+        tile: Tile,
+        rows: u32,
+        word: u64,
+        first: u64,
+    },
+    Full(Tile),
+}
+
+/// The tile being streamed.
+#[derive(Clone, Debug)]
+struct Feed {
+    tile: Tile,
+    layer: tpuflow_ir::LayerId,
+    /// First cycle after the R slots it holds at least.
+    hold: u64,
+    /// Next pixel, of how many.
+    next: u32,
+    pixels: u32,
+    is_last: bool,
+    /// Words of the previous pixel; words the next one needs (if known) and those of them still missing.
+    held: Words,
+    needed: Words,
+    missing: Words,
+    known: bool,
+}
+
+/// The unit.
+#[derive(Clone, Debug)]
+pub(crate) struct MatrixEngine {
+    queue: Queue,
+    issue: Option<Issue>,
+    /// Unfinished, oldest first.
+    jobs: VecDeque<Job>,
+    /// Jobs that have entered and left the array.
+    entered: u64,
+    /// Tile to load next; its job may still be in the issue stage.
+    load: Tile,
+    register: Register,
+    feed: Option<Feed>,
+    rows: u64,
+    depth: u64,
+    fetches: usize,
+    issue_warm: u64,
+    issue_cold: u64,
+    setup: u64,
+}
+
+impl MatrixEngine {
+    pub(crate) fn new(program: &Program) -> Self {
+        let machine = &program.machine;
+        Self {
+            queue: Queue::new(program, Unit::Me),
+            issue: None,
+            jobs: VecDeque::new(),
+            entered: 0,
+            load: Tile { job: 0, tile: 0 },
+            register: Register::Free,
+            feed: None,
+            rows: machine.array.rows.into(),
+            depth: timing::array_depth(machine),
+            fetches: machine.feeder.words as usize,
+            issue_warm: machine.control.issue,
+            issue_cold: machine.control.issue_cold,
+            setup: machine.array.setup,
+        }
+    }
+
+    /// One cycle, in the order of the ports' priority.
+    pub(crate) fn step(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
+        self.end_issue(context.cycle);
+        if self.feed.as_ref().is_some_and(|feed| feed.over(context.cycle)) {
+            self.feed = None;
+        }
+        self.start_feed(context);
+        let fed = self.feed(context);
+        self.start_load(context);
+        self.begin(context)?;
+        let activity = fed.unwrap_or_else(|| self.activity(context));
+        self.load(context);
+        self.write(context);
+        context.account(Unit::Me, activity, 1);
+        Ok(())
+    }
+
+    /// Begins the next instruction if the issue stage is free; issuing to an idle unit takes longer.
+    fn begin(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
+        if self.issue.is_none()
+            && let Some(head) = self.queue.ready(context.program, &context.tokens)
+        {
+            let cycles = if self.jobs.is_empty() { self.issue_cold } else { self.issue_warm };
+            context.begin(head)?;
+            self.queue.pop();
+            let (began, ready) = (context.cycle, context.cycle + cycles);
+            self.issue = Some(Issue { instruction: head, began, ready, issued: false });
+        }
+        Ok(())
+    }
+
+    /// Ends issue proper; a drained array is set up before its first weights.
+    fn end_issue(&mut self, cycle: u64) {
+        if let Some(issue) = &mut self.issue
+            && !issue.issued
+            && issue.ready <= cycle
+        {
+            issue.issued = true;
+            if self.jobs.is_empty() {
+                issue.ready += self.setup;
+            }
+        }
+    }
+
+    fn job(&self, number: u64) -> Option<&Job> {
+        let oldest = self.jobs.front()?.number;
+        self.jobs.get(number.checked_sub(oldest)? as usize)
+    }
+
+    /// The job of the next tile to load is still to come.
+    fn needs_job(&self) -> bool {
+        self.load.job == self.entered
+    }
+
+    /// Streams the loaded tile once the array is free and, for the first tile of an instruction, half of the accumulators.
+    fn start_feed(&mut self, context: &Context<'_>) {
+        if let Register::Full(tile) = self.register
+            && self.feed.is_none()
+            && self.half_free(tile)
+            && let Some(job) = self.job(tile.job)
+        {
+            self.feed = Some(Feed {
+                tile,
+                layer: context.layer(job.instruction),
+                hold: context.cycle + self.rows,
+                next: 0,
+                pixels: job.geometry.pixels(),
+                is_last: tile.tile + 1 == job.geometry.tiles(),
+                held: Words::new(),
+                needed: Words::new(),
+                missing: Words::new(),
+                known: false,
+            });
+            self.register = Register::Free;
+        }
+    }
+
+    fn half_free(&self, tile: Tile) -> bool {
+        tile.tile > 0 || self.jobs.front().is_some_and(|oldest| oldest.number + 2 > tile.job)
+    }
+
+    /// Feeds a slot; `None` when there is nothing to feed.
+    fn feed(&mut self, context: &mut Context<'_>) -> Option<Activity> {
+        let (feed, fetches) = (self.feed.as_mut()?, self.fetches);
+        if feed.next == feed.pixels {
+            return Some(Activity::Busy(feed.layer));
+        }
+        let oldest = self.jobs.front()?.number;
+        let job = self.jobs.get_mut((feed.tile.job - oldest) as usize)?;
+        feed.look_up(&job.geometry);
+        let mut taken = 0;
+        let mut refused = false;
+        let (cycle, banks) = (context.cycle, &mut context.banks);
+        feed.missing.retain(|word| {
+            if taken == fetches {
+                return true;
+            }
+            let granted = banks.request(cycle, *word, Client::Feeder);
+            taken += usize::from(granted);
+            refused |= !granted;
+            !granted
+        });
+        if !feed.missing.is_empty() {
+            return Some(Activity::Stalled(if refused { Stall::BankConflict } else { Stall::UnitBusy }));
+        }
+        if feed.is_last {
+            job.entries.push(context.cycle);
+        }
+        std::mem::swap(&mut feed.held, &mut feed.needed);
+        feed.known = false;
+        feed.next += 1;
+        Some(Activity::Busy(feed.layer))
+    }
+
+    /// Takes the next tile in hand when the second register is free, and its instruction from the issue stage.
+    fn start_load(&mut self, context: &mut Context<'_>) {
+        if !matches!(self.register, Register::Free) {
+            return;
+        }
+        if self.needs_job() {
+            let Some(issue) = self.issue.filter(|issue| issue.issued && issue.ready <= context.cycle) else { return };
+            let Some(geometry) = geometry(context.program, issue.instruction) else { return };
+            context.record(issue.instruction, Phase::Issue, issue.began, context.cycle);
+            self.jobs.push_back(Job {
+                instruction: issue.instruction,
+                number: self.entered,
+                started: context.cycle,
+                entries: Vec::with_capacity(geometry.pixels() as usize),
+                outputs: geometry.output_words(),
+                geometry,
+                written: 0,
+            });
+            self.entered += 1;
+            self.issue = None;
+        }
+        let tile = self.load;
+        if let Some(job) = self.job(tile.job) {
+            let used = job.geometry.rows(tile.tile);
+            self.load = if tile.tile + 1 < job.geometry.tiles() {
+                Tile { job: tile.job, tile: tile.tile + 1 }
+            } else {
+                Tile { job: tile.job + 1, tile: 0 }
+            };
+            let first = context.cycle + self.rows - u64::from(used);
+            self.register = Register::Loading { tile, rows: used, word: 0, first };
+        }
+    }
+
+    /// The weight port's part of the cycle: one word.
+    fn load(&mut self, context: &mut Context<'_>) {
+        let Register::Loading { tile, rows, word, first } = self.register else { return };
+        if context.cycle < first {
+            return;
+        }
+        let Some(job) = self.job(tile.job) else { return };
+        let (from, to) = job.geometry.weight_words(tile.tile, rows - 1);
+        if !context.banks.request(context.cycle, from + word, Client::WeightPort) {
+            return;
+        }
+        let (rows, word) = if from + word == to { (rows - 1, 0) } else { (rows, word + 1) };
+        self.register = if rows == 0 { Register::Full(tile) } else { Register::Loading { tile, rows, word, first } };
+    }
+
+    /// The output pipe's part of the cycle: one word of the oldest instruction.
+    fn write(&mut self, context: &mut Context<'_>) {
+        let depth = self.depth;
+        let Some(job) = self.jobs.front_mut() else { return };
+        let (pixel, word) = job.outputs[job.written];
+        let arrived = job.entries.get(pixel as usize).is_some_and(|entry| entry + depth <= context.cycle);
+        if !arrived || !context.banks.request(context.cycle, word, Client::MatrixWrite) {
+            return;
+        }
+        job.written += 1;
+        if job.written == job.outputs.len() {
+            let entered = job.entries.last().map_or(context.cycle, |entry| entry + 1);
+            context.finish(job.instruction);
+            context.record(job.instruction, Phase::Execute, job.started, entered);
+            context.record(job.instruction, Phase::Drain, entered, context.cycle + 1);
+            self.jobs.pop_front();
+        }
+    }
+
+    /// What a cycle without a stream is booked as.
+    fn activity(&self, context: &Context<'_>) -> Activity {
+        match (&self.feed, self.register) {
+            (Some(feed), _) if !feed.over(context.cycle) => Activity::Busy(feed.layer),
+            (_, Register::Loading { .. }) => Activity::Stalled(Stall::WeightLoad),
+            (_, Register::Full(_)) => Activity::Stalled(Stall::UnitBusy),
+            _ if self.issue.is_some() => Activity::Stalled(Stall::Issue),
+            _ if context.counters.units[Unit::Me.index()].instructions == 0 => Activity::Off,
+            _ if self.queue.head().is_some() => Activity::Stalled(Stall::Dependency),
+            _ if self.jobs.is_empty() => Activity::Off,
+            _ => Activity::Stalled(Stall::UnitBusy),
+        }
+    }
+
+    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
+    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
+        let now = context.cycle;
+        let head = match self.issue {
+            None => self.queue.ready(context.program, &context.tokens).map(|_| now),
+            Some(issue) if issue.ready > now => Some(issue.ready),
+            Some(issue) if !issue.issued => Some(now),
+            // Waits for the weight register, which another event frees.
+            Some(_) => (matches!(self.register, Register::Free) && self.needs_job()).then_some(now),
+        };
+        let array_free = match &self.feed {
+            None => now,
+            Some(feed) if feed.next < feed.pixels => return Some(now),
+            Some(feed) => feed.hold.max(now),
+        };
+        // The end of a stream's hold turns the unit from working to waiting.
+        let over = self.feed.as_ref().map(|_| array_free);
+        let register = match self.register {
+            Register::Free => (!self.needs_job()).then_some(now),
+            Register::Loading { first, .. } => Some(first.max(now)),
+            Register::Full(tile) => self.half_free(tile).then_some(array_free),
+        };
+        let write = self.jobs.front().and_then(|job| {
+            let (pixel, _) = job.outputs[job.written];
+            job.entries.get(pixel as usize).map(|entry| (entry + self.depth).max(now))
+        });
+        [head, over, register, write].into_iter().flatten().min()
+    }
+
+    /// Books `cycles` cycles in which nothing happens.
+    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
+        let activity = self.activity(context);
+        context.account(Unit::Me, activity, cycles);
+    }
+
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        if self.issue.is_none() { self.queue.head() } else { None }
+    }
+
+    pub(crate) fn done(&self) -> bool {
+        self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
+    }
+}
+
+impl Feed {
+    /// All pixels have entered and the slots it holds are over.
+    fn over(&self, cycle: u64) -> bool {
+        self.next == self.pixels && self.hold <= cycle
+    }
+
+    /// Works out which words the next pixel is missing.
+    fn look_up(&mut self, geometry: &Geometry) {
+        if self.known {
+            return;
+        }
+        if geometry.begins_row(self.next) {
+            self.held.clear();
+        }
+        geometry.pixel_words(self.tile.tile, self.next, &mut self.needed);
+        self.missing.clear();
+        self.missing.extend(self.needed.iter().copied().filter(|word| !self.held.contains(word)));
+        self.known = true;
+    }
+}
+
+fn geometry(program: &Program, position: usize) -> Option<Geometry> {
+    let Work::Matrix(matrix) = &program.instructions[position].work else { return None };
+    let Descriptor::Matrix(descriptor) = program.descriptors.get(matrix.descriptor.index())? else { return None };
+    Some(Geometry::new(matrix, descriptor, &program.machine))
+}

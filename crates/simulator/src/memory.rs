@@ -1,0 +1,104 @@
+//! A simulated memory: bytes, and for each whether anybody has written it.
+//!
+//! Copies carry "never written" along, as padding may be moved about unseen; whoever computes with such a byte breaks a rule.
+
+/// First address of a stretch that was never written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NeverWritten(pub(crate) u64);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    bytes: Vec<u8>,
+    /// One bit per byte.
+    written: Vec<u64>,
+}
+
+impl Memory {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { bytes: vec![0; bytes as usize], written: vec![0; (bytes as usize).div_ceil(64)] }
+    }
+
+    /// The bytes at `start`, all of which must have been written. The stretch lies inside the memory.
+    pub(crate) fn read(&self, start: u64, length: usize) -> Result<&[u8], NeverWritten> {
+        let start = start as usize;
+        let mut at = start;
+        while at < start + length {
+            let (word, mask, count) = bits(at, start + length);
+            let missing = mask & !self.written[word];
+            if missing != 0 {
+                return Err(NeverWritten((word * 64) as u64 + u64::from(missing.trailing_zeros())));
+            }
+            at += count;
+        }
+        Ok(&self.bytes[start..start + length])
+    }
+
+    /// Writes bytes inside the memory.
+    pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
+        let start = start as usize;
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        let mut at = start;
+        while at < start + bytes.len() {
+            let (word, mask, count) = bits(at, start + bytes.len());
+            self.written[word] |= mask;
+            at += count;
+        }
+    }
+
+    /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
+    pub(crate) fn copy(&mut self, to: u64, from: &Self, start: u64, length: usize) -> bool {
+        if from.read(start, length).is_ok() {
+            let start = start as usize;
+            self.write(to, &from.bytes[start..start + length]);
+            return true;
+        }
+        let mut any = false;
+        for offset in 0..length as u64 {
+            let (target, source) = ((to + offset) as usize, (start + offset) as usize);
+            let known = from.written[source / 64] >> (source % 64) & 1;
+            any |= known == 1;
+            self.bytes[target] = from.bytes[source];
+            self.written[target / 64] = self.written[target / 64] & !(1 << (target % 64)) | known << (target % 64);
+        }
+        any
+    }
+}
+
+/// The word of the bit map that holds bit `at`, the mask of bits `at .. end` in it, and their number.
+fn bits(at: usize, end: usize) -> (usize, u64, usize) {
+    let first = at % 64;
+    let count = (64 - first).min(end - at);
+    let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << first };
+    (at / 64, mask, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn remembers_what_was_written(
+            writes in proptest::collection::vec((0u64..300, 0usize..100), 0..6), at in 0u64..300, length in 1usize..100,
+            to in 0u64..300,
+        ) {
+            let mut memory = Memory::new(400);
+            let mut slow = [None; 400];
+            for (i, (start, length)) in writes.into_iter().enumerate() {
+                memory.write(start, &vec![i as u8 + 1; length]);
+                slow[start as usize..][..length].fill(Some(i as u8 + 1));
+            }
+            let expected = &slow[at as usize..][..length];
+            let missing = expected.iter().position(Option::is_none).map(|n| NeverWritten(at + n as u64));
+            let bytes: Vec<u8> = expected.iter().map(|b| b.unwrap_or(0)).collect();
+            prop_assert_eq!(memory.read(at, length), missing.map_or(Ok(&bytes[..]), Err));
+            let mut other = Memory::new(400);
+            other.write(0, &[9; 400]);
+            prop_assert_eq!(other.copy(to, &memory, at, length), expected.iter().any(Option::is_some));
+            for (n, byte) in expected.iter().enumerate() {
+                prop_assert_eq!(other.read(to + n as u64, 1).ok().map(<[u8]>::to_vec), byte.map(|b| vec![b]));
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The elementwise and the pooling unit: an issue stage, then streams of words in and out.
+//!
+//! ```text
+//! tokens there    start          cycles               latency
+//! |               |--- issue ----|--- reads --------------------|
+//!                                            |------- writes ---------|  finished
+//!                 next instruction:  |--- issue ----|- reads ...
+//! ```
+//! The unit has a clock of its own that stands still while a bank refuses it a word. An instruction of `c` unit cycles whose
+//! reads begin at unit time `b` makes access `i` of a read stream of `n` at `b + floor(i c / n)` and write `i` of `n` at
+//! `b + ceil((i + 1) c / n) - 1 + latency`: a word is written when its share of the work has passed through the unit. The next
+//! instruction begins at `b + c` if it has left the issue stage by then. Of the accesses due in one cycle those of the older
+//! instruction come first, its writes before reads.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use tpuflow_ir::{Program, Unit};
+
+use crate::context::{Activity, Context};
+use crate::counters::{Client, Stall};
+use crate::error::SimError;
+use crate::queue::Queue;
+use crate::run::Phase;
+use crate::walk::{Walk, walks};
+
+/// An instruction in the issue stage.
+#[derive(Clone, Copy, Debug)]
+struct Issue {
+    instruction: usize,
+    began: u64,
+    ready: u64,
+}
+
+/// An instruction at work.
+#[derive(Clone, Debug)]
+struct Job {
+    instruction: usize,
+    /// Cycle, and unit time, of its first read.
+    started: u64,
+    begin: u64,
+    cycles: u64,
+    reads: SmallVec<[Walk; 3]>,
+    writes: Walk,
+}
+
+/// One of the two units.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    unit: Unit,
+    client: Client,
+    start: u64,
+    latency: u64,
+    queue: Queue,
+    issue: Option<Issue>,
+    /// Unfinished, oldest first; only the youngest may still be reading.
+    jobs: VecDeque<Job>,
+    /// Cycles the unit's clock has stood still.
+    stood: u64,
+    /// Unit time from which on the next instruction may begin.
+    free: u64,
+}
+
+impl Job {
+    fn read_due(&self, access: u64, accesses: u64) -> u64 {
+        self.begin + (u128::from(access) * u128::from(self.cycles) / u128::from(accesses)) as u64
+    }
+
+    fn write_due(&self, access: u64, latency: u64) -> u64 {
+        let share = (u128::from(access + 1) * u128::from(self.cycles)).div_ceil(u128::from(self.writes.accesses()));
+        self.begin + share as u64 + latency - 1
+    }
+
+    /// Unit time of its last cycle.
+    fn last(&self, latency: u64) -> u64 {
+        self.begin + self.cycles + latency - 1
+    }
+
+    /// Unit time of the next access, if any is left.
+    fn next_due(&self, latency: u64) -> Option<u64> {
+        let reads = self.reads.iter().filter_map(|walk| walk.next().map(|i| self.read_due(i, walk.accesses())));
+        reads.chain(self.writes.next().map(|i| self.write_due(i, latency))).min()
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(program: &Program, unit: Unit) -> Self {
+        let machine = &program.machine;
+        let (client, start, latency) = if unit == Unit::Ewp {
+            (Client::Ewp, machine.ewp.start, machine.ewp.latency)
+        } else {
+            (Client::Pdp, machine.pdp.start, machine.pdp.latency)
+        };
+        Self {
+            unit,
+            client,
+            start,
+            latency,
+            queue: Queue::new(program, unit),
+            issue: None,
+            jobs: VecDeque::new(),
+            stood: 0,
+            free: 0,
+        }
+    }
+
+    /// One cycle.
+    pub(crate) fn step(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
+        self.dispatch(context);
+        self.begin(context)?;
+        self.dispatch(context);
+        // Booked as it is before its last word is written in this very cycle.
+        let activity = self.activity(context);
+        let refused = self.access(context);
+        if refused {
+            self.stood += 1;
+            context.account(self.unit, Activity::Stalled(Stall::BankConflict), 1);
+            return Ok(());
+        }
+        context.account(self.unit, activity, 1);
+        let time = context.cycle - self.stood;
+        while let Some(job) = self.jobs.front()
+            && job.last(self.latency) <= time
+        {
+            context.finish(job.instruction);
+            let (started, drain) = (job.started, context.cycle + 1 - self.latency.min(context.cycle));
+            context.record(job.instruction, Phase::Execute, started, drain.max(started));
+            context.record(job.instruction, Phase::Drain, drain.max(started), context.cycle + 1);
+            self.jobs.pop_front();
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
+        if self.issue.is_none()
+            && let Some(head) = self.queue.ready(context.program, &context.tokens)
+        {
+            context.begin(head)?;
+            self.queue.pop();
+            self.issue = Some(Issue { instruction: head, began: context.cycle, ready: context.cycle + self.start });
+        }
+        Ok(())
+    }
+
+    /// Moves the instruction of the issue stage on when it is ready and the streams are free.
+    fn dispatch(&mut self, context: &mut Context<'_>) {
+        let time = context.cycle - self.stood;
+        if let Some(issue) = self.issue
+            && issue.ready <= context.cycle
+            && self.free <= time
+            && let Some((cycles, reads, writes)) =
+                walks(context.program, &context.program.instructions[issue.instruction])
+        {
+            context.record(issue.instruction, Phase::Issue, issue.began, context.cycle);
+            self.issue = None;
+            self.free = time + cycles;
+            self.jobs.push_back(Job {
+                instruction: issue.instruction,
+                started: context.cycle,
+                begin: time,
+                cycles,
+                reads,
+                writes,
+            });
+        }
+    }
+
+    /// Makes the accesses due; whether any was refused.
+    fn access(&mut self, context: &mut Context<'_>) -> bool {
+        let (cycle, time, client, latency) = (context.cycle, context.cycle - self.stood, self.client, self.latency);
+        let mut refused = false;
+        for job in &mut self.jobs {
+            while let Some(i) = job.writes.next()
+                && job.write_due(i, latency) <= time
+            {
+                if !context.banks.request(cycle, job.writes.word(), client) {
+                    refused = true;
+                    break;
+                }
+                job.writes.advance();
+            }
+            for stream in 0..job.reads.len() {
+                while let Some(i) = job.reads[stream].next()
+                    && job.read_due(i, job.reads[stream].accesses()) <= time
+                {
+                    if !context.banks.request(cycle, job.reads[stream].word(), client) {
+                        refused = true;
+                        break;
+                    }
+                    job.reads[stream].advance();
+                }
+            }
+        }
+        refused
+    }
+
+    /// What a cycle without refusals is booked as.
+    fn activity(&self, context: &Context<'_>) -> Activity {
+        let time = context.cycle - self.stood;
+        if let Some(job) = self.jobs.back()
+            && time < job.begin + job.cycles
+        {
+            Activity::Busy(context.layer(job.instruction))
+        } else if self.issue.is_some() {
+            Activity::Stalled(Stall::Issue)
+        } else if context.counters.units[self.unit.index()].instructions == 0 {
+            Activity::Off
+        } else if self.queue.head().is_some() {
+            Activity::Stalled(Stall::Dependency)
+        } else if self.jobs.is_empty() {
+            Activity::Off
+        } else {
+            Activity::Stalled(Stall::UnitBusy)
+        }
+    }
+
+    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
+    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
+        let now = context.cycle;
+        let head =
+            if self.issue.is_none() { self.queue.ready(context.program, &context.tokens).map(|_| now) } else { None };
+        let dispatch = self.issue.map(|issue| issue.ready.max(self.free + self.stood).max(now));
+        let jobs = self.jobs.iter().flat_map(|job| {
+            // The end of its reading turns the unit from working to waiting.
+            let end = (job.begin + job.cycles + self.stood > now).then_some(job.begin + job.cycles);
+            [job.next_due(self.latency), Some(job.last(self.latency)), end].into_iter().flatten()
+        });
+        jobs.map(|time| (time + self.stood).max(now)).chain(head).chain(dispatch).min()
+    }
+
+    /// Books `cycles` cycles in which nothing happens.
+    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
+        let activity = self.activity(context);
+        context.account(self.unit, activity, cycles);
+    }
+
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        if self.issue.is_none() { self.queue.head() } else { None }
+    }
+
+    pub(crate) fn done(&self) -> bool {
+        self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
+    }
+}

@@ -1,0 +1,228 @@
+//! Values: every instruction executed on the bytes of the simulated memories, at the addresses the program names.
+//!
+//! An instruction is executed as a whole at the moment it starts. Its operands are complete then (an earlier instruction that
+//! still writes them would be a hazard), and nobody may touch its result until it has finished ([`crate::order`]), so any other
+//! moment up to its last cycle would give the same bytes.
+//!
+//! Operands are gathered from their views into dense rows, computed by `tpuflow-kernels`, and scattered back byte by byte:
+//! channels beyond a view's own stay as they are.
+
+mod matrix;
+mod pool;
+mod register;
+mod tensor;
+pub(crate) mod vector;
+
+use std::collections::BTreeMap;
+
+use tpuflow_ir::isa::{Direction, Lookup, Transfer};
+use tpuflow_ir::{Descriptor, LayerId, Program, Space, Window, Work, layout};
+
+use crate::check::hazard;
+use crate::dma::element_address;
+use crate::error::SimError;
+use crate::hazard::Rule;
+use crate::memory::Memory;
+use crate::run::{ArrayModel, Event};
+
+/// Where something is wrong, and what.
+type Fault = ((Space, u64), Rule);
+
+/// Whether output pixels are input pixels: then they correspond by number, whatever the widths of their rows.
+pub(crate) fn is_plain(window: &Window) -> bool {
+    window.kernel == [1, 1] && window.stride == [1, 1] && window.pads == [0; 4]
+}
+
+/// All memories of the machine, and what has gone wrong in them.
+#[derive(Debug)]
+pub(crate) struct Memories {
+    cache: Memory,
+    ewp_cache: Memory,
+    ddr: Vec<Memory>,
+    word: usize,
+}
+
+/// Executes instructions.
+#[derive(Debug)]
+pub(crate) struct Executor<'p> {
+    program: &'p Program,
+    memories: Memories,
+    array: ArrayModel,
+    overflows: BTreeMap<LayerId, u64>,
+}
+
+impl Memories {
+    fn of(&self, space: Space) -> &Memory {
+        match space {
+            Space::Cache => &self.cache,
+            Space::EwpCache => &self.ewp_cache,
+            Space::Ddr(n) => &self.ddr[usize::from(n)],
+        }
+    }
+
+    fn of_mut(&mut self, space: Space) -> &mut Memory {
+        match space {
+            Space::Cache => &mut self.cache,
+            Space::EwpCache => &mut self.ewp_cache,
+            Space::Ddr(n) => &mut self.ddr[usize::from(n)],
+        }
+    }
+
+    fn read(&self, space: Space, start: u64, length: usize) -> Result<&[u8], Fault> {
+        self.of(space).read(start, length).map_err(|missing| ((space, missing.0), Rule::NeverWritten))
+    }
+
+    /// Parameters in the EWP cache.
+    fn parameters(&self, address: u32, length: usize) -> Result<&[u8], Fault> {
+        self.read(Space::EwpCache, address.into(), length)
+    }
+
+    /// Entries of a table in the EWP cache.
+    fn table(&self, address: u32, entries: u32) -> Result<Vec<i32>, Fault> {
+        let bytes = self.parameters(address, entries as usize * 4)?;
+        Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect())
+    }
+
+    /// Copies between a DDR and a cache; a run none of whose bytes was ever written breaks a rule.
+    fn transfer(&mut self, t: &Transfer) -> Result<(), Fault> {
+        let ddr = &mut self.ddr[usize::from(t.ddr_space)];
+        let local = if t.local_space == Space::Cache { &mut self.cache } else { &mut self.ewp_cache };
+        let length = t.bytes as usize;
+        for (outside, inside) in t.runs() {
+            let known = match t.direction {
+                Direction::Load => local.copy(inside, ddr, outside, length),
+                Direction::Store => ddr.copy(outside, local, inside, length),
+            };
+            if !known {
+                let load = t.direction == Direction::Load;
+                let at = if load { (Space::Ddr(t.ddr_space), outside) } else { (t.local_space, inside) };
+                return Err((at, Rule::NeverWritten));
+            }
+        }
+        Ok(())
+    }
+
+    /// The indices of a lookup.
+    fn indices(&self, l: &Lookup) -> Result<Vec<u32>, Fault> {
+        (l.first..l.first + l.count)
+            .map(|n| {
+                let address = element_address(&l.indices, n, self.word);
+                let bytes = self.read(Space::Cache, address, 4)?;
+                let index = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                match u32::try_from(index) {
+                    Ok(row) if row < l.table.width => Ok(row),
+                    _ => Err(((Space::Cache, address), Rule::Lookup(index.into()))),
+                }
+            })
+            .collect()
+    }
+
+    fn look_up(&mut self, l: &Lookup) -> Result<(), Fault> {
+        for (pixel, row) in (l.first..).zip(self.indices(l)?) {
+            let from = l.table.pixel_address(0, row, self.word);
+            let bytes = self.read(l.table.space, from, l.table.payload())?.to_vec();
+            let to = l.output.pixel_address(pixel / l.output.width, pixel % l.output.width, self.word);
+            self.cache.write(to, &bytes);
+        }
+        Ok(())
+    }
+}
+
+impl<'p> Executor<'p> {
+    /// Memories with the program's constants and inputs in place.
+    ///
+    /// # Errors
+    /// [`SimError`] when constants, ports or inputs do not fit.
+    pub(crate) fn new(program: &'p Program, inputs: &[Vec<u8>], array: ArrayModel) -> Result<Self, SimError> {
+        let machine = &program.machine;
+        let mut memories = Memories {
+            cache: Memory::new(machine.cache_bytes()),
+            ewp_cache: Memory::new(machine.ewp_cache_bytes()),
+            ddr: program.ddr_bytes.iter().map(|&bytes| Memory::new(bytes)).collect(),
+            word: machine.word(),
+        };
+        for (space, constants) in program.constants.iter().enumerate() {
+            memories.ddr[space].write(0, constants);
+        }
+        if inputs.len() != program.inputs.len() {
+            let (graph, given, expected) = (program.name.clone(), inputs.len(), program.inputs.len());
+            return Err(SimError::InputCount { graph, given, expected });
+        }
+        for (port, dense) in program.inputs.iter().zip(inputs) {
+            let expected = port.shape.iter().product::<usize>();
+            if dense.len() != expected * port.dtype.bytes() {
+                let (given_type, expected_type) = (port.dtype.name(), port.dtype.name());
+                let given = dense.len() / port.dtype.bytes();
+                return Err(SimError::Input { name: port.name.clone(), given, given_type, expected, expected_type });
+            }
+            let packed = layout::pack(dense, &port.shape, port.dtype, machine.word());
+            memories.of_mut(port.view.space).write(port.view.address, &packed);
+        }
+        Ok(Self { program, memories, array, overflows: BTreeMap::new() })
+    }
+
+    /// Executes the instruction at `position`.
+    pub(crate) fn execute(&mut self, position: usize) -> Result<(), SimError> {
+        let instruction = &self.program.instructions[position];
+        let wrong = || Err(((Space::Cache, 0), Rule::Descriptor));
+        let descriptor = |id: tpuflow_ir::DescriptorId| &self.program.descriptors[id.index()];
+        let memories = &mut self.memories;
+        let done = match &instruction.work {
+            Work::Transfer(t) => memories.transfer(t),
+            Work::Lookup(l) => memories.look_up(l),
+            Work::Matrix(m) => match descriptor(m.descriptor) {
+                Descriptor::Matrix(d) => memories.matrix(m, d, self.array, &self.program.machine).map(|overflows| {
+                    if overflows > 0 {
+                        *self.overflows.entry(instruction.layer).or_default() += overflows;
+                    }
+                }),
+                _ => wrong(),
+            },
+            Work::Pool(p) => match descriptor(p.descriptor) {
+                Descriptor::Pool(d) => memories.pool(p, d).map(|overflows| {
+                    if overflows > 0 {
+                        *self.overflows.entry(instruction.layer).or_default() += overflows;
+                    }
+                }),
+                _ => wrong(),
+            },
+            Work::Vector(v) => match descriptor(v.descriptor) {
+                Descriptor::Vector(op) => memories.vector(v, op),
+                _ => wrong(),
+            },
+        };
+        done.map_err(|(at, rule)| hazard(self.program, position, at, rule))
+    }
+
+    /// The indices of a lookup that has been executed.
+    pub(crate) fn indices(&self, lookup: &Lookup) -> Vec<u32> {
+        self.memories.indices(lookup).unwrap_or_default()
+    }
+
+    /// The output ports, dense, and the events.
+    pub(crate) fn finish(self) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
+        let word = self.memories.word;
+        let mut outputs = Vec::new();
+        for port in &self.program.outputs {
+            let view = &port.view;
+            let mut dense = Vec::with_capacity(port.shape.iter().product::<usize>() * port.dtype.bytes());
+            for row in 0..view.rows {
+                for column in 0..view.width {
+                    let address = view.pixel_address(row, column, word);
+                    let bytes = self.memories.read(view.space, address, view.payload());
+                    dense.extend_from_slice(bytes.map_err(|(at, _)| SimError::Output {
+                        name: port.name.clone(),
+                        place: crate::check::place(at.0, at.1, word),
+                    })?);
+                }
+            }
+            outputs.push(dense);
+        }
+        let event = |(layer, count): (LayerId, u64)| Event {
+            layer: self.program.layer(layer).name.clone(),
+            kind: "accumulator overflow".to_owned(),
+            count,
+        };
+        Ok((outputs, self.overflows.into_iter().map(event).collect()))
+    }
+}

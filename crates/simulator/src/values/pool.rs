@@ -1,0 +1,189 @@
+//! Values of a pool instruction: the input lines under its output rows, as a small image of their own.
+
+use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind, TableShape};
+use tpuflow_ir::op::Divisor;
+use tpuflow_ir::{DType, Requant, Space, Window, timing};
+use tpuflow_kernels::Element;
+use tpuflow_kernels::conv::Geometry;
+use tpuflow_kernels::linear::Epilogue;
+use tpuflow_kernels::pool::{self, Average};
+
+use super::matrix::accumulator_range;
+use super::tensor::{Code, encode};
+use super::{Fault, Memories};
+use crate::hazard::Rule;
+
+/// Output rows of one image with the input lines they need: an image of its own, whose padding is what remains of the
+/// original's.
+struct Slab<X> {
+    geometry: Geometry,
+    lines: Vec<X>,
+    /// First input line.
+    top: i64,
+}
+
+/// Codes and parameters of a depthwise convolution.
+struct Depthwise {
+    weights: Vec<i16>,
+    bias: Vec<i64>,
+    zeros: [i32; 2],
+    epilogue: Epilogue,
+    wide: bool,
+}
+
+impl Memories {
+    /// Executes the instruction; returns the number of accumulators that overflowed.
+    pub(super) fn pool(&mut self, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+        match (p.input.dtype, p.output.dtype) {
+            (DType::I8, DType::I8) => self.pooled::<i8, i8>(p, d),
+            (DType::I8, _) => self.pooled::<i8, i16>(p, d),
+            (_, DType::I8) => self.pooled::<i16, i8>(p, d),
+            _ => self.pooled::<i16, i16>(p, d),
+        }
+    }
+
+    fn pooled<X: Code, Y: Code>(&mut self, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+        let height = p.output.height;
+        let last = p.first_row + p.rows - 1;
+        let mut overflows = 0;
+        let depthwise = match &d.kind {
+            PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, codes, table } => {
+                Some(self.depthwise(p, d, [*input_zero, *weight_zero], *weight_dtype, *codes, *table)?)
+            }
+            _ => None,
+        };
+        for image in p.first_row / height..=last / height {
+            let (from, to) = (p.first_row.max(image * height), last.min((image + 1) * height - 1));
+            let slab = self.slab::<X>(p, &d.window, image, from - image * height, to + 1 - from)?;
+            let mut results = vec![Y::default(); slab.geometry.pixels() * p.output.channels as usize];
+            match &d.kind {
+                PoolKind::Max => {
+                    let mut largest = vec![X::default(); results.len()];
+                    pool::max_pool(&slab.geometry, &slab.lines, &mut largest);
+                    let codes = results.iter_mut().zip(&largest);
+                    codes.for_each(|(y, x)| *y = Y::narrow(x.widen()));
+                }
+                PoolKind::Average { input_zero, count_include_pad, beyond, divisors, codes } => {
+                    let divisors: Vec<Divisor> =
+                        divisors.iter().map(|&(area, multiplier, shift)| Divisor { area, multiplier, shift }).collect();
+                    let end = i64::from(p.input.height) + i64::from(d.window.pads[2]) - i64::from(beyond[0]);
+                    let shown = slab.geometry.input[1] as i64 + i64::from(slab.geometry.window.pads[2]) + slab.top;
+                    let average = Average {
+                        count_include_pad: *count_include_pad,
+                        beyond: [(shown - end).max(0) as u32, beyond[1]],
+                        divisors: &divisors,
+                        input_zero_point: *input_zero,
+                        zero_point: codes.zero_point,
+                        lo: codes.lo,
+                        hi: codes.hi,
+                    };
+                    if let Some((_, area)) = pool::missing_divisor(&slab.geometry, &average) {
+                        let rule = Rule::Shape(format!("has no divisor for a window of {area} cells"));
+                        return Err(((Space::Cache, p.output.address), rule));
+                    }
+                    pool::average_pool(&slab.geometry, &average, &slab.lines, &mut results);
+                }
+                PoolKind::Depthwise { .. } => {
+                    if let Some(depthwise) = &depthwise {
+                        overflows += depthwise.run(&slab, &mut results);
+                    }
+                }
+            }
+            let mut bytes = Vec::new();
+            let row = p.output.width as usize * p.output.channels as usize;
+            for (row, codes) in (from..).zip(results.chunks_exact(row)) {
+                encode(p.output.dtype, codes, &mut bytes);
+                self.store_row(&p.output, row, &bytes)?;
+            }
+        }
+        Ok(overflows)
+    }
+
+    /// Input lines of output rows `first .. first + count` of an image.
+    fn slab<X: Code>(&self, p: &Pool, window: &Window, image: u32, first: u32, count: u32) -> Result<Slab<X>, Fault> {
+        let height = i64::from(p.input.height);
+        let start = i64::from(first) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+        let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]) + 1;
+        let end = start + i64::from((count - 1) * window.stride[0]) + reach;
+        let (top, bottom) = (start.clamp(0, height), end.clamp(0, height));
+        let mut lines = Vec::new();
+        for line in top..bottom {
+            self.row(&p.input, image * p.input.height + line as u32, &mut lines)?;
+        }
+        let mut window = *window;
+        window.pads[0] = (top - start) as u32;
+        window.pads[2] = (end - bottom) as u32;
+        let input = [1, (bottom - top) as usize, p.input.width as usize, p.input.channels as usize];
+        let geometry = Geometry { input, output: [count as usize, p.output.width as usize], window };
+        Ok(Slab { geometry, lines, top })
+    }
+
+    fn depthwise(
+        &self,
+        p: &Pool,
+        d: &PoolDescriptor,
+        zeros: [i32; 2],
+        weight_dtype: DType,
+        codes: tpuflow_ir::isa::Codes,
+        table: Option<TableShape>,
+    ) -> Result<Depthwise, Fault> {
+        let channels = p.input.channels as usize;
+        let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
+        let mut weights = Vec::with_capacity(taps * channels);
+        let bytes = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
+        i16::append(weight_dtype, bytes, &mut weights);
+        let wide = timing::wide(p.input.dtype, weight_dtype);
+        let entry = ChannelParameters::bytes(wide);
+        let parameters: Vec<ChannelParameters> = self
+            .parameters(p.parameters, entry * channels)?
+            .chunks_exact(entry)
+            .map(|bytes| ChannelParameters::decode(wide, bytes))
+            .collect();
+        let requant = Requant {
+            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
+            shift: parameters.iter().map(|p| p.shift).collect(),
+            zero_point: codes.zero_point,
+            lo: codes.lo,
+            hi: codes.hi,
+        };
+        let table = match table {
+            Some(shape) => Some((self.table(p.table, shape.entries)?, shape.lo, shape.hi)),
+            None => None,
+        };
+        let bias = parameters.iter().map(|p| p.bias).collect();
+        Ok(Depthwise { weights, bias, zeros, epilogue: Epilogue::new(requant, table), wide })
+    }
+}
+
+impl Depthwise {
+    fn run<X: Element, Y: Element>(&self, slab: &Slab<X>, results: &mut [Y]) -> u64 {
+        let [_, h, w, channels] = slab.geometry.input;
+        let window = &slab.geometry.window;
+        let (lo, hi) = accumulator_range(self.wide);
+        let mut overflows = 0;
+        let mut sums = vec![0i64; channels];
+        for (pixel, result) in results.chunks_exact_mut(channels).enumerate() {
+            let (_, [top, left]) = slab.geometry.origin(pixel);
+            sums.copy_from_slice(&self.bias);
+            for (tap, weights) in self.weights.chunks_exact(channels).enumerate() {
+                let (kh, kw) = (tap as u32 / window.kernel[1], tap as u32 % window.kernel[1]);
+                let y = top + (kh * window.dilation[0]) as isize;
+                let x = left + (kw * window.dilation[1]) as isize;
+                if !(0..h as isize).contains(&y) || !(0..w as isize).contains(&x) {
+                    continue;
+                }
+                let cell = &slab.lines[(y as usize * w + x as usize) * channels..][..channels];
+                for ((sum, x), weight) in sums.iter_mut().zip(cell).zip(weights) {
+                    let factor = i64::from(i32::from(*weight) - self.zeros[1]);
+                    *sum += i64::from(x.widen() - self.zeros[0]) * factor;
+                }
+            }
+            for sum in &mut sums {
+                overflows += u64::from(!(lo..=hi).contains(sum));
+                *sum = (*sum).clamp(lo, hi);
+            }
+            self.epilogue.apply(sums.iter().copied(), result);
+        }
+        overflows
+    }
+}

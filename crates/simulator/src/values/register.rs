@@ -1,0 +1,83 @@
+//! A matrix instruction through every register of the array, and the closed form beside it.
+
+use tpuflow_ir::isa::{Matrix, MatrixDescriptor};
+use tpuflow_ir::{DType, Machine, Space, timing};
+
+use super::Fault;
+use super::matrix::{Tile, accumulator_range};
+use super::tensor::Code;
+use crate::array::{self, ArraySpec, Dataflow, Extent, Integer, Precision};
+use crate::hazard::Rule;
+
+/// Accumulators `[pixels, columns]` with their bias, and how many of them overflowed (they are clamped).
+///
+/// `rows`: `[pixels, taps, channels]` of the operand.
+///
+/// # Errors
+/// When the array refuses a tile or takes other than the law's cycles.
+pub(super) fn sums<X: Code>(
+    m: &Matrix,
+    d: &MatrixDescriptor,
+    tile: &Tile,
+    rows: &[X],
+    channels: &std::ops::Range<u32>,
+    machine: &Machine,
+) -> Result<(Vec<i64>, u64), Fault> {
+    let precision = match (m.input.dtype, d.weight_dtype) {
+        (DType::I8, DType::I8) => Integer::I8,
+        (DType::I8, _) => Integer::I8I16,
+        (_, DType::I8) => Integer::I16I8,
+        _ => Integer::I16,
+    };
+    let (height, width) = (machine.array.rows as usize, machine.array.columns as usize);
+    let spec = ArraySpec { rows: height, columns: width, dataflow: Dataflow::DoubleBuffered };
+    let pixels = m.pixels as usize;
+    let row_length = (d.window.kernel[0] * d.window.kernel[1]) as usize * channels.len();
+    let blocks = timing::blocks(d, &m.input, m.first_column, m.columns, machine);
+    let lanes: Vec<(Vec<i32>, Vec<i32>)> = blocks
+        .iter()
+        .map(|block| {
+            let mut weights = vec![0; height * width];
+            let mut activations = vec![0; pixels * height];
+            for lane in 0..(block.taps * block.channels) as usize {
+                let tap = block.first_tap as usize + lane / block.channels as usize;
+                let channel = block.first_channel as usize + lane % block.channels as usize;
+                let own = tap * channels.len() + channel - channels.start as usize;
+                for (pixel, row) in rows.chunks_exact(row_length).enumerate() {
+                    activations[pixel * height + lane] = row[own].widen() - tile.input_zero;
+                }
+                for column in 0..tile.columns {
+                    let group = (m.first_column as usize + column) / d.group_out as usize;
+                    if group == channel / d.group_in as usize {
+                        let k = tap * d.group_in as usize + channel % d.group_in as usize;
+                        weights[lane * width + column] = tile.weight(k, column) as i32;
+                    }
+                }
+            }
+            (weights, activations)
+        })
+        .collect();
+    let tiles: Vec<array::Tile<'_, i32>> =
+        lanes.iter().enumerate().map(|(n, (weights, rows))| array::Tile { weights, rows, accumulate: n > 0 }).collect();
+    let broken = |what: String| ((Space::Cache, m.weights.address), Rule::Shape(format!("in the array: {what}")));
+    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| broken(e.to_string()))?;
+    let extents = tiles.iter().map(|_| Extent { m: pixels, k: height });
+    let law = array::closed::cycles(&spec, precision.passes(), extents);
+    if outcome.cycles != law {
+        return Err(broken(format!("{} cycles, the law says {law}", outcome.cycles)));
+    }
+    let (lo, hi) = accumulator_range(tile.wide);
+    let mut overflows = 0;
+    let sums = outcome
+        .outputs
+        .iter()
+        .flat_map(|block| block.chunks_exact(width))
+        .flat_map(|row| row.iter().zip(&tile.bias).map(|(sum, bias)| sum + bias).collect::<Vec<i64>>());
+    let kept = sums
+        .map(|sum| {
+            overflows += u64::from(!(lo..=hi).contains(&sum));
+            sum.clamp(lo, hi)
+        })
+        .collect();
+    Ok((kept, overflows))
+}

@@ -1,0 +1,390 @@
+//! Values of the elementwise unit.
+
+use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::op::LinearTap;
+use tpuflow_ir::{DType, Requant, Space};
+use tpuflow_kernels::elementwise::{self, Binary, PRelu};
+use tpuflow_kernels::normalize::LayerNorm;
+use tpuflow_kernels::reduce::{self, Reduction};
+use tpuflow_kernels::requant::requantize;
+use tpuflow_kernels::resize::resize_linear;
+use tpuflow_kernels::softmax::Softmax;
+use tpuflow_kernels::table::Lookup;
+
+use super::tensor::encode;
+use super::{Fault, Memories};
+use crate::hazard::Rule;
+
+fn requant(scaling: &Scaling) -> Requant {
+    Requant {
+        multiplier: vec![scaling.multiplier],
+        shift: vec![scaling.shift],
+        zero_point: scaling.codes.zero_point,
+        lo: scaling.codes.lo,
+        hi: scaling.codes.hi,
+    }
+}
+
+/// What must hold of an elementwise instruction whatever its operands hold.
+///
+/// # Errors
+/// What does not.
+pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
+    let operands = match op {
+        VectorOp::Fill { .. } => 0..=0,
+        VectorOp::Softmax { .. } => 1..=2,
+        VectorOp::Binary { .. } => 2..=2,
+        VectorOp::Select => 3..=3,
+        _ => 1..=1,
+    };
+    require(operands.contains(&v.inputs.len()), "has the wrong number of operands")?;
+    require(v.rows > 0, "has no rows")?;
+    let codes = |dtype| matches!(dtype, DType::I8 | DType::I16);
+    let sound = |view: &tpuflow_ir::View| {
+        view.rows > 0 && view.width > 0 && view.channels > 0 && view.height > 0 && view.rows.is_multiple_of(view.height)
+    };
+    require(v.inputs.iter().chain([&v.output]).all(sound), "has an empty view")?;
+    let broadcasts = v.inputs.iter().all(|i| {
+        let fits = |own: u32, result: u32| own == result || own == 1;
+        let images = |view: &tpuflow_ir::View| view.rows / view.height;
+        fits(i.width, v.output.width)
+            && fits(i.channels, v.output.channels)
+            && fits(i.height, v.output.height)
+            && fits(images(i), images(&v.output))
+    });
+    let computes = v.inputs.iter().all(|i| codes(i.dtype));
+    match op {
+        VectorOp::Move { dims, input_strides, output_strides, rescale, .. } => {
+            let even = !dims.is_empty() && dims.len() == input_strides.len() && dims.len() == output_strides.len();
+            require(even && dims.iter().all(|&d| d > 0), "moves with uneven or empty loops")?;
+            require(v.first_row + v.rows <= dims[0], "moves beyond its outermost loop")?;
+            let same = v.inputs[0].dtype == v.output.dtype;
+            require(same || rescale.is_some(), "moves between element types")?;
+            require(rescale.is_none() || (computes && codes(v.output.dtype)), "rescales elements that are no codes")
+        }
+        VectorOp::Gather { outer, extent, inner, indices } => {
+            require(v.inputs[0].dtype == v.output.dtype, "gathers between element types")?;
+            let sizes = *inner > 0 && !indices.is_empty() && indices.iter().all(|i| i < extent);
+            require(sizes, "gathers beyond its operand")?;
+            let loops = u64::from(*outer) * indices.len() as u64;
+            require(u64::from(v.first_row) + u64::from(v.rows) <= loops, "gathers beyond its loops")
+        }
+        VectorOp::Fill { .. } => Ok(()),
+        VectorOp::Reduce { shape, axes, .. } => {
+            let count: u64 = shape.iter().map(|&n| u64::from(n)).product();
+            let kept: u64 =
+                (0u32..).zip(shape).filter(|(i, _)| !axes.contains(i)).map(|(_, &n)| u64::from(n)).product();
+            let elements = |v: &tpuflow_ir::View| u64::from(v.rows) * u64::from(v.width) * u64::from(v.channels);
+            let fits = elements(&v.inputs[0]) == count && elements(&v.output) == kept;
+            require(fits && computes && codes(v.output.dtype), "reduces to another number of elements")
+        }
+        VectorOp::ArgMax { .. } => {
+            let i = &v.inputs[0];
+            let pixels =
+                |view: &tpuflow_ir::View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
+            let per_pixel = u64::from(i.rows) * u64::from(i.width) == pixels(&v.output);
+            let rows = i.rows == v.output.rows;
+            require(per_pixel && rows && computes, "has other than one result per pixel")?;
+            require(v.output.dtype == DType::I32, "gives indices that are not int32")
+        }
+        VectorOp::ResizeLinear { rows, columns } => {
+            let i = &v.inputs[0];
+            let taps = rows.len() == v.output.height as usize && columns.len() == v.output.width as usize;
+            let within = |taps: &[LinearTap], n: u32| taps.iter().all(|t| t.first < n && t.second < n);
+            let images = i.rows / i.height == v.output.rows / v.output.height && i.channels == v.output.channels;
+            let fits = taps && within(rows, i.height) && within(columns, i.width) && images;
+            require(fits && computes && i.dtype == v.output.dtype, "resizes to another size than its taps")
+        }
+        VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } => {
+            let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
+            require(whole && broadcasts && computes && codes(v.output.dtype), "has operands that do not fit")
+        }
+        _ => require(broadcasts && computes && codes(v.output.dtype), "has operands that do not broadcast"),
+    }
+}
+
+fn require(condition: bool, what: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(what) }
+}
+
+impl Memories {
+    /// Executes the instruction.
+    pub(super) fn vector(&mut self, v: &Vector, op: &VectorOp) -> Result<(), Fault> {
+        match op {
+            VectorOp::Move { .. } => self.shift(v, op),
+            VectorOp::Gather { extent, inner, indices, .. } => self.pick(v, *extent, *inner, indices),
+            VectorOp::Reduce { kind, shape, axes, input_zero, scaling } => {
+                let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
+                let x = self.whole::<i16>(&v.inputs[0])?;
+                let reduction = Reduction::new(&shape, axes);
+                let mut y = vec![0i16; v.output.rows as usize * v.output.width as usize * v.output.channels as usize];
+                reduce::reduce(&reduction, *kind, *input_zero, &requant(scaling), &x, &mut y);
+                let mut bytes = Vec::new();
+                let row = v.output.width as usize * v.output.channels as usize;
+                for (row, codes) in (0..).zip(y.chunks_exact(row)) {
+                    encode(v.output.dtype, codes, &mut bytes);
+                    self.store_row(&v.output, row, &bytes)?;
+                }
+                Ok(())
+            }
+            _ => self.row_wise(v, op),
+        }
+    }
+
+    /// Operators that take the same row of operands and result.
+    fn row_wise(&mut self, v: &Vector, op: &VectorOp) -> Result<(), Fault> {
+        let channels = v.output.channels as usize;
+        let length = v.output.width as usize * channels;
+        let function = self.function(v, op)?;
+        let (mut y, mut bytes) = (vec![0i16; length], Vec::new());
+        for row in v.first_row..v.first_row + v.rows {
+            if let VectorOp::ArgMax { largest, select_last } = op {
+                let input = &v.inputs[0];
+                let mut x = Vec::new();
+                self.row::<i16>(input, row, &mut x)?;
+                let mut indices = vec![0i32; input.width as usize];
+                reduce::arg_max(input.channels as usize, *largest, *select_last, &x, &mut indices);
+                let bytes: Vec<u8> = indices.iter().flat_map(|i| i.to_le_bytes()).collect();
+                self.store_row(&v.output, row, &bytes)?;
+                continue;
+            }
+            if let VectorOp::Fill { code } = op {
+                let element = &code.to_le_bytes()[..v.output.dtype.bytes().min(4)];
+                self.store_row(&v.output, row, &element.repeat(length))?;
+                continue;
+            }
+            if let VectorOp::ResizeLinear { rows, columns } = op {
+                self.resize(v, row, rows, columns, &mut y)?;
+            } else {
+                let operands = v
+                    .inputs
+                    .iter()
+                    .map(|view| self.broadcast::<i16>(view, &v.output, row))
+                    .collect::<Result<Vec<_>, _>>()?;
+                function(&operands, &mut y);
+            }
+            encode(v.output.dtype, &y, &mut bytes);
+            self.store_row(&v.output, row, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The function of a row of operands, with its parameters read.
+    fn function<'o>(&self, v: &'o Vector, op: &'o VectorOp) -> Result<RowFunction<'o>, Fault> {
+        let channels = v.output.channels as usize;
+        Ok(match op {
+            VectorOp::Binary { kind, zeros, factors, scaling } => {
+                let requant = requant(scaling);
+                Box::new(move |x, y| {
+                    let binary = Binary { kind: *kind, zero_points: *zeros, multipliers: *factors, requant: &requant };
+                    for ((y, &a), &b) in y.iter_mut().zip(&x[0]).zip(&x[1]) {
+                        *y = binary.at(a.into(), b.into()) as i16;
+                    }
+                })
+            }
+            VectorOp::Table(shape) => {
+                let entries = self.table(v.parameters, shape.entries)?;
+                let (lo, hi, bits) = (shape.lo, shape.hi, v.inputs[0].dtype.bits());
+                let steps = entries.len().saturating_sub(1);
+                if !(steps.is_power_of_two() && steps >= 2 && steps <= 1 << bits) {
+                    let rule = Rule::Shape(format!("has a table of {} entries", entries.len()));
+                    return Err(((Space::EwpCache, v.parameters.into()), rule));
+                }
+                Box::new(move |x, y| {
+                    let table = Lookup::new(&entries, bits, lo, hi);
+                    for (y, &x) in y.iter_mut().zip(&x[0]) {
+                        *y = table.at(x.into()) as i16;
+                    }
+                })
+            }
+            VectorOp::Rescale { input_zero, scaling } => {
+                let requant = requant(scaling);
+                Box::new(move |x, y| elementwise::rescale(*input_zero, &requant, &x[0], y))
+            }
+            VectorOp::PRelu { input_zero, positive, per_channel } => {
+                let count = if *per_channel { channels } else { 1 };
+                let bytes = self.parameters(v.parameters, Slope::BYTES * count)?;
+                let slopes: Vec<Slope> = bytes.chunks_exact(Slope::BYTES).map(Slope::decode).collect();
+                let multipliers: Vec<i32> = slopes.iter().map(|s| s.multiplier.into()).collect();
+                let shifts: Vec<i8> = slopes.iter().map(|s| s.shift).collect();
+                let requant = requant(positive);
+                Box::new(move |x, y| {
+                    let function = PRelu {
+                        zero_point: *input_zero,
+                        positive: &requant,
+                        negative_multiplier: &multipliers,
+                        negative_shift: &shifts,
+                    };
+                    elementwise::p_relu(&function, &x[0], y);
+                })
+            }
+            VectorOp::Softmax { coefficient, scaling } => {
+                let softmax = Softmax {
+                    coefficient: *coefficient,
+                    multiplier: scaling.multiplier,
+                    shift: scaling.shift,
+                    zero_point: scaling.codes.zero_point,
+                    lo: scaling.codes.lo,
+                    hi: scaling.codes.hi,
+                };
+                Box::new(move |x, y| {
+                    let mask: Vec<i8> = x.get(1).map_or(vec![], |m| m.iter().map(|&m| i8::from(m != 0)).collect());
+                    for (i, (x, y)) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)).enumerate() {
+                        let mask = if mask.is_empty() { &[][..] } else { &mask[i * channels..][..channels] };
+                        softmax.row(x, mask, y);
+                    }
+                })
+            }
+            VectorOp::LayerNorm { center, input_zero, epsilon, normalise, codes } => {
+                let bytes = self.parameters(v.parameters, NormParameters::BYTES * channels)?;
+                let parameters: Vec<NormParameters> =
+                    bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).collect();
+                let norm = LayerNorm {
+                    center: *center,
+                    input_zero_point: *input_zero,
+                    epsilon: *epsilon,
+                    multiplier: normalise.0,
+                    shift: normalise.1,
+                    gamma: parameters.iter().map(|p| p.gamma.into()).collect(),
+                    beta: parameters.iter().map(|p| p.beta).collect(),
+                    requant: Requant {
+                        multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
+                        shift: parameters.iter().map(|p| p.shift).collect(),
+                        zero_point: codes.zero_point,
+                        lo: codes.lo,
+                        hi: codes.hi,
+                    },
+                };
+                Box::new(move |x, y| {
+                    for (x, y) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)) {
+                        norm.row(x, y);
+                    }
+                })
+            }
+            VectorOp::Select => Box::new(|x, y| {
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = if x[0][i] != 0 { x[1][i] } else { x[2][i] };
+                }
+            }),
+            VectorOp::Reduce { .. }
+            | VectorOp::ArgMax { .. }
+            | VectorOp::Move { .. }
+            | VectorOp::Gather { .. }
+            | VectorOp::Fill { .. }
+            | VectorOp::ResizeLinear { .. } => Box::new(|_, _| {}),
+        })
+    }
+
+    /// One output row of a linear resize, from the two input lines it lies between.
+    fn resize(
+        &self,
+        v: &Vector,
+        row: u32,
+        rows: &[LinearTap],
+        columns: &[LinearTap],
+        y: &mut [i16],
+    ) -> Result<(), Fault> {
+        let input = &v.inputs[0];
+        let (image, line) = (row / v.output.height, row % v.output.height);
+        let tap = rows[line as usize];
+        let mut lines = Vec::new();
+        for line in [tap.first, tap.second] {
+            self.row::<i16>(input, image * input.height + line, &mut lines)?;
+        }
+        let shape = [1, 2, input.width as usize, input.channels as usize];
+        resize_linear(shape, &[LinearTap { first: 0, second: 1, weight: tap.weight }], columns, &lines, y);
+        Ok(())
+    }
+
+    /// A strided copy, innermost stretches of neighbours at a time.
+    fn shift(&mut self, v: &Vector, op: &VectorOp) -> Result<(), Fault> {
+        let VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, rescale } = op else {
+            return Ok(());
+        };
+        let last = dims.len() - 1;
+        let mut counts: Vec<u32> = dims.clone();
+        counts[0] = v.rows;
+        let start = i64::from(v.first_row);
+        let mut index = vec![0u32; last];
+        let mut bytes = Vec::new();
+        loop {
+            let at = |offset: i64, strides: &[i64]| {
+                offset
+                    + start * strides[0]
+                    + index.iter().zip(strides).map(|(&i, stride)| i64::from(i) * stride).sum::<i64>()
+            };
+            let (from, to) = (at(*input_offset, input_strides), at(*output_offset, output_strides));
+            let mut done = 0;
+            while done < counts[last] {
+                let step = i64::from(done);
+                let (source, target) = (from + step * input_strides[last], to + step * output_strides[last]);
+                let count = if (input_strides[last], output_strides[last]) == (1, 1) {
+                    let room = |element: i64, view: &tpuflow_ir::View| {
+                        view.channels - element.rem_euclid(view.channels.into()) as u32
+                    };
+                    room(source, &v.inputs[0]).min(room(target, &v.output)).min(counts[last] - done)
+                } else {
+                    1
+                };
+                self.copy(v, source, target, count, rescale.as_ref(), &mut bytes)?;
+                done += count;
+            }
+            let Some(axis) = (0..last).rev().find(|&axis| index[axis] + 1 < counts[axis]) else { return Ok(()) };
+            index[axis] += 1;
+            index[axis + 1..].fill(0);
+        }
+    }
+
+    /// Copies `count` neighbours that lie in one pixel on both sides.
+    fn copy(
+        &mut self,
+        v: &Vector,
+        source: i64,
+        target: i64,
+        count: u32,
+        rescale: Option<&(i32, Scaling)>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let input = &v.inputs[0];
+        let (from, to) = (self.element(input, source)?, self.element(&v.output, target)?);
+        let found = self.read(input.space, from, count as usize * input.dtype.bytes())?;
+        if let Some((zero, scaling)) = rescale {
+            let mut codes: Vec<i16> = Vec::with_capacity(count as usize);
+            super::tensor::Code::append(input.dtype, found, &mut codes);
+            let requant = requant(scaling);
+            for code in &mut codes {
+                *code = requantize(i64::from(*code) - i64::from(*zero), &requant, 0) as i16;
+            }
+            encode(v.output.dtype, &codes, bytes);
+        } else {
+            bytes.clear();
+            bytes.extend_from_slice(found);
+        }
+        self.of_mut(v.output.space).write(to, bytes);
+        Ok(())
+    }
+
+    /// A gather: each row of the result is a run of `inner` neighbours of the operand.
+    fn pick(&mut self, v: &Vector, extent: u32, inner: u32, indices: &[u32]) -> Result<(), Fault> {
+        let count = indices.len() as u32;
+        let mut bytes = Vec::new();
+        for row in v.first_row..v.first_row + v.rows {
+            let source = u64::from(row / count) * u64::from(extent) + u64::from(indices[(row % count) as usize]);
+            let (from, to) = (source * u64::from(inner), u64::from(row) * u64::from(inner));
+            let mut done = 0;
+            while done < inner {
+                let (source, target) = ((from + u64::from(done)) as i64, (to + u64::from(done)) as i64);
+                let room = |element: i64, view: &tpuflow_ir::View| {
+                    view.channels - element.rem_euclid(view.channels.into()) as u32
+                };
+                let run = room(source, &v.inputs[0]).min(room(target, &v.output)).min(inner - done);
+                self.copy(v, source, target, run, None, &mut bytes)?;
+                done += run;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Computes a row `[width, channels]` from the operands' rows of the same size.
+type RowFunction<'o> = Box<dyn Fn(&[Vec<i16>], &mut [i16]) + 'o>;
