@@ -195,6 +195,13 @@ def test_resize_of_old_opsets(opset: int) -> None:
     normalised(graph([(operator, "x s", "z", {"mode": "linear"})], X, ["z"], constants, opset=opset))
 
 
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (2.3, 1.4)])
+def test_resize_of_channels_last(scales: tuple[float, float]) -> None:
+    constants = {"s": np.array([1, *scales, 1], np.float32)}
+    model = normalised(graph([("Resize", "x _ s", "z", {"mode": "linear"})], X, ["z"], constants))
+    assert operators(model) == {"Transpose": 2, "Resize": 1}
+
+
 def test_resize_of_some_axes() -> None:
     attributes = {"axes": [3, 2], "mode": "linear"}
     constants = {"s": np.array([2, 3], np.float32)}
@@ -280,6 +287,12 @@ def test_bytes_as_input() -> None:
     nodes = [("Cast", "x", "c", {"to": TensorProto.FLOAT}), ("Div", "c k", "z")]
     model = normalised(graph(nodes, X, ["z"], {"k": 255.0}, types={"x": TensorProto.UINT8}))
     assert operators(model) == {"Cast": 1, "Mul": 1}
+
+
+def test_a_constant_output() -> None:
+    model = normalised(graph([("Add", "k k", "z"), ("Relu", "x", "y")], X, ["z", "y"], {"k": array(2)}))
+    assert operators(model) == {"Relu": 1}
+    assert model.outputs[0].shape == (2,)
 
 
 def test_outputs_that_are_inputs_or_each_other() -> None:

@@ -133,6 +133,8 @@ def _imported(
     for value in origin.graph.outputs:  # the shapes the exporter noted may be those of another batch
         value.shape = None
     model = normalise(origin.clone())
+    for value, known in zip(origin.graph.outputs, model.graph.outputs, strict=True):
+        value.shape = known.shape
     return origin, model, label, supported.findings(model)
 
 

@@ -60,4 +60,20 @@ def _full(scales: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.float32) if scales is None else scales
 
 
-RULES: Rules = {"Resize": [plain_resize]}
+def channels_first(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Puts a Resize of the two middle axes, as channels-last frameworks write it, between transposes."""
+    shape, y = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if shape is None or y is None or len(shape) != 4 or shape[1] == y[1] or shape[3] != y[3]:
+        return None
+    order = [0, 3, 1, 2]
+    inputs: list[ir.Value | None] = [
+        emit("Transpose", node.inputs[0], attributes={"perm": order}, label="first")
+    ]
+    for index, value in enumerate(node.inputs[1:], start=1):
+        array = array_of(value)
+        inputs.append(None if array is None else emit.constant(array[order], f"input{index}"))
+    resized = emit("Resize", *inputs, attributes=attributes_of(node))
+    return emit("Transpose", resized, attributes={"perm": [0, 2, 3, 1]})
+
+
+RULES: Rules = {"Resize": [plain_resize, channels_first]}
