@@ -1,0 +1,114 @@
+//! Static memory allocation: buffers with known lifetimes get addresses so that no two that live at the same time overlap.
+//!
+//! ```text
+//!  address
+//!    |  +-------+          +----+     An item is a rectangle: its lifetime wide, its size high. Time is fixed, only the
+//!    |  |   C   |  +----+  | E  |     address is free. The height of a solution is the highest address used; no solution
+//!    |  +----+--+  | D  |  |    |     is lower than the largest sum of sizes that live at one time.
+//!    |  | A  |   B | .. |  |    |
+//!    +--+----+-----+----+--+----+--> time
+//! ```
+//!
+//! [`solve`] tries a portfolio of greedy orders and fits, the cheapest first, and stops at the first result that reaches the
+//! lower bound or, if that is all one needs, fits the capacity. [`check::validate`] re-derives soundness the slow way.
+
+pub mod check;
+mod greedy;
+
+pub use greedy::{Fit, Order, place};
+
+/// A buffer: alive from `first` to `last`, both inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// First point of time.
+    pub first: u32,
+    /// Last point of time, at least `first`.
+    pub last: u32,
+    /// Units of address space, such as words.
+    pub size: u64,
+}
+
+impl Item {
+    /// Whether two buffers live at the same time.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// What is to be placed, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Buffers.
+    pub items: Vec<Item>,
+    /// Units of address space there are.
+    pub capacity: u64,
+}
+
+/// An address per item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Solution {
+    /// By item.
+    pub offsets: Vec<u64>,
+    /// One past the highest unit used.
+    pub height: u64,
+}
+
+impl Problem {
+    /// The largest sum of sizes alive at one time: no solution is lower.
+    #[must_use]
+    pub fn lower_bound(&self) -> u64 {
+        let mut events: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * self.items.len());
+        for item in &self.items {
+            events.push((item.first, true, item.size));
+            events.push((item.last + 1, false, item.size));
+        }
+        // Ends before starts at the same time: intervals are closed and `last + 1` is free again.
+        events.sort_unstable();
+        let (mut load, mut most) = (0u64, 0u64);
+        for (_, starts, size) in events {
+            if starts {
+                load += size;
+                most = most.max(load);
+            } else {
+                load -= size;
+            }
+        }
+        most
+    }
+}
+
+/// The portfolio in the order tried.
+pub const PORTFOLIO: [(Order, Fit); 10] = [
+    (Order::Size, Fit::Lowest),
+    (Order::Start, Fit::Lowest),
+    (Order::Size, Fit::Tightest),
+    (Order::Start, Fit::Tightest),
+    (Order::Conflicts, Fit::Lowest),
+    (Order::Duration, Fit::Lowest),
+    (Order::Area, Fit::Lowest),
+    (Order::Conflicts, Fit::Tightest),
+    (Order::Duration, Fit::Tightest),
+    (Order::Area, Fit::Tightest),
+];
+
+/// The best of the portfolio; stops early at the lower bound, or with `enough` at the first that fits the capacity.
+///
+/// The height may exceed the capacity when nothing fits.
+#[must_use]
+pub fn solve(problem: &Problem, enough: bool) -> Solution {
+    let bound = problem.lower_bound();
+    let mut best: Option<Solution> = None;
+    for (order, fit) in PORTFOLIO {
+        let found = place(problem, order, fit);
+        if best.as_ref().is_none_or(|b| found.height < b.height) {
+            best = Some(found);
+        }
+        if let Some(b) = &best
+            && (b.height == bound || (enough && b.height <= problem.capacity))
+        {
+            break;
+        }
+    }
+    best.unwrap_or(Solution { offsets: Vec::new(), height: 0 })
+}

@@ -1,0 +1,85 @@
+//! The allocator against its validator, its lower bound, and instances of known optimum.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Random;
+use proptest::prelude::*;
+use tpuflow_scheduler::alloc::check::{Fault, validate};
+use tpuflow_scheduler::alloc::{Item, PORTFOLIO, Problem, Solution, place, solve};
+
+fn items() -> impl Strategy<Value = Vec<Item>> {
+    let item = (0u32..60, 0u32..25, 1u64..50).prop_map(|(first, life, size)| Item { first, last: first + life, size });
+    proptest::collection::vec(item, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn every_greedy_is_sound(items in items()) {
+        let problem = Problem { items, capacity: u64::MAX };
+        for (order, fit) in PORTFOLIO {
+            let solution = place(&problem, order, fit);
+            prop_assert_eq!(validate(&problem, &solution), Ok(()));
+            prop_assert!(solution.height >= problem.lower_bound());
+            let total: u64 = problem.items.iter().map(|i| i.size).sum();
+            prop_assert!(solution.height <= total);
+        }
+    }
+
+    #[test]
+    fn lower_bound_is_the_largest_load(items in items()) {
+        let problem = Problem { items, capacity: u64::MAX };
+        let load = |t: u32| problem.items.iter().filter(|i| i.first <= t && t <= i.last).map(|i| i.size).sum::<u64>();
+        prop_assert_eq!(problem.lower_bound(), (0..100).map(load).max().unwrap_or(0));
+    }
+
+    #[test]
+    fn cut_rectangles_stay_near_their_optimum(seed: u64) {
+        let problem = cut(seed, 60);
+        prop_assert_eq!(problem.lower_bound(), problem.capacity);
+        let solution = solve(&problem, false);
+        prop_assert!(solution.height <= problem.capacity * 3 / 2, "{} of {}", solution.height, problem.capacity);
+    }
+}
+
+/// Cuts a full rectangle of 128 time steps and 1024 units into `count` pieces: the optimum is 1024.
+fn cut(seed: u64, count: usize) -> Problem {
+    let mut random = Random(seed);
+    let mut pieces = vec![Item { first: 0, last: 127, size: 1024 }];
+    while pieces.len() < count {
+        let index = random.below(pieces.len());
+        let piece = pieces[index];
+        let life = piece.last - piece.first + 1;
+        if random.chance(50) && life > 1 {
+            let at = piece.first + 1 + random.below(life as usize - 1) as u32;
+            pieces[index].last = at - 1;
+            pieces.push(Item { first: at, ..piece });
+        } else if piece.size > 1 {
+            let low = 1 + random.below(piece.size as usize - 1) as u64;
+            pieces[index].size = low;
+            pieces.push(Item { size: piece.size - low, ..piece });
+        }
+    }
+    Problem { items: pieces, capacity: 1024 }
+}
+
+#[test]
+fn stages_reach_the_bound() {
+    // Double buffering: each buffer lives for two steps, so two are alive at a time.
+    let items = (0..50).map(|i| Item { first: i, last: i + 1, size: 7 }).collect();
+    let problem = Problem { items, capacity: 14 };
+    let solution = solve(&problem, false);
+    assert_eq!((solution.height, problem.lower_bound()), (14, 14));
+    assert_eq!(validate(&problem, &solution), Ok(()));
+}
+
+#[test]
+fn the_validator_sees_every_fault() {
+    let item = |first, last| Item { first, last, size: 4 };
+    let problem = Problem { items: vec![item(0, 2), item(2, 3)], capacity: 8 };
+    let solution = |offsets: &[u64]| Solution { offsets: offsets.to_vec(), height: 8 };
+    assert_eq!(validate(&problem, &solution(&[0, 4])), Ok(()));
+    assert_eq!(validate(&problem, &solution(&[0, 3])), Err(Fault::Overlap(0, 1)));
+    assert_eq!(validate(&problem, &solution(&[0, 5])), Err(Fault::Beyond(1)));
+    assert_eq!(validate(&problem, &solution(&[0])), Err(Fault::Count { offsets: 1, items: 2 }));
+}
