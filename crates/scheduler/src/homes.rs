@@ -1,0 +1,140 @@
+//! Which tensors live in the cache and which in DDR.
+//!
+//! Everything starts in the cache. Steps are lowered one by one with what the tensors alive leave free; where a step does not
+//! fit, the tensor that can be missed best moves to DDR for its whole life: one the step does not touch before one it does,
+//! the furthest next use first, the largest of those.
+
+use tpuflow_ir::{Machine, TensorId};
+
+use crate::ScheduleError;
+use crate::lower::{Home, Lowering, Setting, Shortage};
+use crate::network::Network;
+use crate::placement::Placement;
+use crate::sketch::{Memory, Sketch};
+
+/// Life of a root tensor in steps, both ends inclusive.
+#[derive(Clone, Debug)]
+struct Life {
+    root: TensorId,
+    first: usize,
+    last: usize,
+    uses: Vec<usize>,
+    bytes: u64,
+}
+
+/// The network lowered, and where its ports lie.
+pub(crate) struct Housed {
+    pub sketch: Sketch,
+    pub inputs: Vec<tpuflow_ir::View>,
+    pub outputs: Vec<tpuflow_ir::View>,
+}
+
+/// What housing looks at.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub network: &'a Network,
+    pub placement: &'a Placement,
+    pub machine: &'a Machine,
+    pub inputs: &'a [TensorId],
+    pub outputs: &'a [TensorId],
+    pub parallel: bool,
+    /// Bytes of the cache to plan with.
+    pub capacity: u64,
+}
+
+/// Lowers every step, moving tensors to DDR until all fit.
+///
+/// # Errors
+/// [`ScheduleError::Capacity`] naming the layer that does not fit even alone.
+pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
+    let network = request.network;
+    let lives = lives(request);
+    let mut homes = vec![Home::Cache; network.tensors.len()];
+    'again: loop {
+        let setting = Setting {
+            network,
+            placement: request.placement,
+            machine: request.machine,
+            inputs: request.inputs,
+            outputs: request.outputs,
+            homes: &homes,
+            parallel: request.parallel,
+        };
+        let mut lowering = Lowering::new(setting);
+        for index in 0..network.steps.len() {
+            let alive = || lives.iter().filter(|l| l.first <= index && index <= l.last);
+            let load: u64 = alive().filter(|l| homes[l.root.index()] == Home::Cache).map(|l| l.bytes).sum();
+            let outcome = match request.capacity.checked_sub(load) {
+                Some(free) => lowering.step(index, free),
+                None => Err(Shortage(Memory::Cache)),
+            };
+            let Err(Shortage(memory)) = outcome else { continue };
+            let victim =
+                alive().filter(|l| memory == Memory::Cache && homes[l.root.index()] == Home::Cache).max_by_key(|l| {
+                    let next = l.uses.iter().copied().find(|&u| u >= index);
+                    let touched = next == Some(index) || l.first == index;
+                    (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
+                });
+            let Some(victim) = victim else {
+                return Err(capacity(request, index, memory));
+            };
+            homes[victim.root.index()] = Home::Ddr;
+            continue 'again;
+        }
+        let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
+        let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
+        let mut sketch = lowering.sketch;
+        sketch.spill_bytes = spilled(&sketch);
+        return Ok(Housed { sketch, inputs, outputs });
+    }
+}
+
+fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
+    let (memory, capacity) = match memory {
+        Memory::Ewp => ("the parameter cache", request.machine.ewp_cache_bytes()),
+        Memory::Cache | Memory::Ddr => ("the shared cache", request.machine.cache_bytes()),
+    };
+    let output = request.network.steps[index].output;
+    let layer = request.network.tensor(output).name.clone();
+    ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
+}
+
+fn lives(request: &Request) -> Vec<Life> {
+    let network = request.network;
+    let mut lives: Vec<Option<Life>> = vec![None; network.tensors.len()];
+    let mut touch = |tensor: TensorId, index: usize, used: bool| {
+        let root = request.placement.of(tensor).root;
+        if network.is_constant(root) {
+            return;
+        }
+        let bytes = request.placement.bytes(network, root);
+        let life = lives[root.index()].get_or_insert(Life { root, first: index, last: index, uses: vec![], bytes });
+        life.last = life.last.max(index);
+        if used {
+            life.uses.push(index);
+        }
+    };
+    for (index, step) in network.steps.iter().enumerate() {
+        let free = request.placement.is_free(index);
+        for operand in network.streams(&step.op) {
+            if !free {
+                touch(operand, index, true);
+            }
+        }
+        if !free || request.outputs.contains(&step.output) {
+            touch(step.output, index, free);
+        }
+    }
+    lives.into_iter().flatten().collect()
+}
+
+/// Bytes moved from or to DDR buffers that are neither constants nor ports.
+fn spilled(sketch: &Sketch) -> u64 {
+    use crate::sketch::{BufferId, Content};
+    let computed = |address: u64| {
+        let (buffer, _) = BufferId::split(address);
+        sketch.buffers[buffer.index()].content == Content::Computed
+    };
+    let transfers = sketch.drafts.iter().filter_map(|d| d.transfer());
+    transfers.filter(|t| computed(t.ddr_address)).map(|t| t.total_bytes()).sum()
+}

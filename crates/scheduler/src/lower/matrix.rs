@@ -1,0 +1,489 @@
+//! Convolutions and matrix products on the array: column tiles, pixel chunks, and what is streamed when not everything fits.
+//!
+//! Columns are cut into tiles of the array's width, tiles gathered into *column groups* whose weights are in the cache at a
+//! time, output rows into *slices* whose staged rows are. With one group and one slice (the usual case) everything is loaded
+//! once. Otherwise either groups are the outer loop (weights pass once, staged inputs once per group) or slices are (inputs
+//! pass once, weights once per slice), whichever moves fewer bytes.
+
+use std::ops::Range;
+
+use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, Weights};
+use tpuflow_ir::layout::pixel_bytes;
+use tpuflow_ir::{DType, Descriptor, Epilogue, Machine, Op, TensorId, View, Window, Work, timing};
+
+use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
+use crate::network::Network;
+use crate::sketch::{BufferId, Content, Memory, Packing, Tile};
+
+/// A linear operator in the array's terms.
+pub(crate) struct Linear {
+    /// Left operand.
+    pub input: TensorId,
+    /// Right operand, constant or not.
+    pub right: TensorId,
+    /// Window; 1x1 for products.
+    pub window: Window,
+    /// Input channels of a group.
+    pub group_in: u32,
+    /// Output channels of a group.
+    pub group_out: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Products with one right operand each.
+    pub leads: u32,
+}
+
+impl Linear {
+    /// Reads a convolution or product; `None` for other operators.
+    pub fn of(op: &Op, network: &Network) -> Option<Self> {
+        match op {
+            Op::Conv { input, weights, window, groups, .. } => {
+                let w = &network.tensor(*weights).shape;
+                Some(Self {
+                    input: *input,
+                    right: *weights,
+                    window: *window,
+                    group_in: w[3] as u32,
+                    group_out: w[0] as u32 / groups,
+                    groups: *groups,
+                    leads: 1,
+                })
+            }
+            Op::MatMul { a, b, .. } => {
+                let (x, w) = (&network.tensor(*a).shape, &network.tensor(*b).shape);
+                let (k, n) = (w[w.len() - 2], w[w.len() - 1]);
+                let leads = if w.len() > 2 { x[..x.len() - 2].iter().product() } else { 1 };
+                let window = Window { kernel: [1, 1], stride: [1, 1], dilation: [1, 1], pads: [0; 4] };
+                Some(Self {
+                    input: *a,
+                    right: *b,
+                    window,
+                    group_in: k as u32,
+                    group_out: n as u32,
+                    groups: 1,
+                    leads: leads as u32,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Rows of the right operand.
+    pub fn k(&self) -> u32 {
+        self.window.kernel[0] * self.window.kernel[1] * self.group_in
+    }
+
+    /// Columns.
+    pub fn columns(&self) -> u32 {
+        self.groups * self.group_out
+    }
+
+    fn is_plain(&self) -> bool {
+        self.window.kernel == [1, 1] && self.window.stride == [1, 1] && self.window.pads == [0; 4]
+    }
+
+    /// Column tiles of at most `width` columns, `packed` groups side by side where a group is narrower.
+    pub fn tiles(&self, width: u32, packed: u32) -> Vec<(u32, u32)> {
+        let step = if packed > 1 { packed * self.group_out } else { width.min(self.group_out) };
+        let span = if packed > 1 { self.columns() } else { self.group_out };
+        (0..self.columns())
+            .step_by(span as usize)
+            .flat_map(|start| {
+                (start..start + span).step_by(step as usize).map(move |c| (c, step.min(start + span - c)))
+            })
+            .collect()
+    }
+
+    /// Bytes of the packed weights of a tile.
+    pub fn tile_bytes(&self, columns: u32, dtype: DType, word: usize) -> u64 {
+        let plane = (self.k() as usize * pixel_bytes(columns as usize, word)).next_multiple_of(word);
+        (plane * dtype.bytes()) as u64
+    }
+
+    /// The packing of groups that takes fewer array slots.
+    pub fn packing(&self, input: &View, machine: &Machine) -> u32 {
+        let packed = timing::groups_per_tile(self.group_in, self.group_out, machine);
+        if self.groups == 1 || packed == 1 || self.group_out > machine.array.columns {
+            return 1;
+        }
+        let descriptor = self.descriptor(DType::I8);
+        let blocks = |packed: u32| -> usize {
+            let tiles = self.tiles(machine.array.columns, packed);
+            tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, input, c, n, machine).len()).sum()
+        };
+        if blocks(packed) < blocks(1) { packed } else { 1 }
+    }
+
+    fn descriptor(&self, weight_dtype: DType) -> MatrixDescriptor {
+        MatrixDescriptor {
+            window: self.window,
+            group_in: self.group_in,
+            group_out: self.group_out,
+            input_zero: 0,
+            weight_zero: 0,
+            weight_dtype,
+            codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
+            table: None,
+        }
+    }
+}
+
+/// How a step is cut.
+struct Cut {
+    /// Column tiles `(first, count)`.
+    tiles: Vec<(u32, u32)>,
+    /// Ranges of tiles whose weights are present together.
+    groups: Vec<Range<usize>>,
+    /// Output rows per slice.
+    height: u32,
+    /// Slices are the outer loop.
+    rows_outside: bool,
+}
+
+/// Views and sizes of a step.
+struct Shape {
+    linear: Linear,
+    input: View,
+    output: View,
+    right: Option<View>,
+    weight_dtype: DType,
+    wide: bool,
+    /// Output rows of one product.
+    rows: u32,
+}
+
+impl Shape {
+    fn input_rows(&self, rows: Range<u32>) -> Range<u32> {
+        if self.linear.is_plain() {
+            rows
+        } else {
+            window_rows(&self.linear.window, &self.input, self.output.height, rows)
+        }
+    }
+
+    /// Bytes of staged input and output (of `columns`) for a slice.
+    fn staging(&self, rows: Range<u32>, columns: u32, word: usize) -> u64 {
+        let output = View { channels: columns, ..self.output };
+        staged_bytes(&self.input, self.input_rows(rows.clone()), word) + staged_bytes(&output, rows, word)
+    }
+
+    /// Bytes of cache a group's right operand takes.
+    fn group_bytes(&self, tiles: &[(u32, u32)], word: usize) -> u64 {
+        match &self.right {
+            None => tiles.iter().map(|&(_, n)| self.linear.tile_bytes(n, self.weight_dtype, word)).sum(),
+            Some(view) => {
+                let columns = tiles.iter().map(|t| t.1).sum();
+                staged_bytes(&View { channels: columns, ..*view }, 0..1, word)
+            }
+        }
+    }
+}
+
+/// Weights and channel parameters of a group in the caches.
+struct Loaded {
+    /// By tile of the group.
+    weights: Vec<Weights>,
+    parameters: BufferId,
+    first_column: u32,
+}
+
+impl Lowering<'_> {
+    pub(super) fn matrix(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
+        let network = self.setting.network;
+        let Some(linear) = Linear::of(op, network) else { return Ok(()) };
+        let (Op::Conv { epilogue, .. } | Op::MatMul { epilogue, .. }) = op else { return Ok(()) };
+        let (x, w) = (network.tensor(linear.input), network.tensor(linear.right));
+        let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
+        let mut views = [self.operand(linear.input), self.operand(output)];
+        if linear.is_plain() {
+            refine(&mut views, self.setting.machine.word());
+        }
+        let right = w.constant.is_none().then(|| self.operand(linear.right));
+        let shape = Shape {
+            rows: views[1].rows / linear.leads,
+            wide: timing::wide(x.dtype, w.dtype),
+            input: views[0],
+            output: views[1],
+            right,
+            weight_dtype,
+            linear,
+        };
+        let cut = self.cut(&shape, epilogue)?;
+        let table = epilogue.table.as_ref().map(|t| self.table(t));
+        let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
+            input_zero,
+            weight_zero,
+            codes: codes(&epilogue.requant),
+            table: table.map(|t| t.0),
+            ..shape.linear.descriptor(weight_dtype)
+        }));
+        let alone = self.alone(output);
+        let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), alone };
+        self.nest(&mut state);
+        Ok(())
+    }
+
+    /// Chooses tiles, groups and slices that fit, moving the fewest bytes.
+    fn cut(&self, shape: &Shape, epilogue: &Epilogue) -> Result<Cut, Shortage> {
+        let machine = self.setting.machine;
+        let table = epilogue.table.as_ref().map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
+        let table = table.next_multiple_of(machine.word() as u64);
+        let packed = shape.linear.packing(&shape.input, machine);
+        let whole = shape.linear.tiles(machine.array.columns, packed);
+        if self.parameter_space() < table + self.tile_parameters(shape, &[(0, 1)]) {
+            return Err(Shortage(Memory::Ewp));
+        }
+        let parameters = self.parameter_space() - table;
+        // Everything at once, else half of what is free so that the next piece can be loaded meanwhile, else all of it.
+        let budgets = if self.setting.parallel { vec![self.free / 2, self.free] } else { vec![self.free] };
+        let once = shape.staging(0..shape.output.rows, shape.linear.columns(), machine.word());
+        if once == 0
+            && shape.group_bytes(&whole, machine.word()) <= self.free
+            && self.tile_parameters(shape, &whole) <= parameters
+        {
+            let groups = std::iter::once(0..whole.len()).collect();
+            return Ok(Cut { tiles: whole, groups, height: shape.rows, rows_outside: false });
+        }
+        for budget in budgets {
+            let mut width = machine.array.columns;
+            while width > 0 {
+                let tiles = if width == machine.array.columns {
+                    whole.clone()
+                } else {
+                    shape.linear.tiles(width, (width / shape.linear.group_out).clamp(1, packed))
+                };
+                let found = [1, 2, 4, u64::MAX]
+                    .into_iter()
+                    .flat_map(|share| self.cuts(shape, &tiles, budget, budget / share, parameters))
+                    .min_by_key(|(traffic, _)| *traffic);
+                if let Some((_, cut)) = found {
+                    return Ok(cut);
+                }
+                width /= 2;
+            }
+        }
+        Err(Shortage(Memory::Cache))
+    }
+
+    fn tile_parameters(&self, shape: &Shape, tiles: &[(u32, u32)]) -> u64 {
+        let columns: u32 = tiles.iter().map(|t| t.1).sum();
+        let bytes = columns as usize * ChannelParameters::bytes(shape.wide);
+        bytes.next_multiple_of(self.setting.machine.word()) as u64
+    }
+
+    /// Both loop orders with groups of at most `weights` bytes (at least one tile), and the bytes they move.
+    fn cuts(&self, shape: &Shape, tiles: &[(u32, u32)], free: u64, weights: u64, parameters: u64) -> Vec<(u64, Cut)> {
+        let word = self.setting.machine.word();
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        for index in 0..tiles.len() {
+            let start = groups.last().map_or(0, |g| g.start);
+            let fits = |range: Range<usize>| {
+                let part = &tiles[range];
+                shape.group_bytes(part, word) <= weights && self.tile_parameters(shape, part) <= parameters
+            };
+            match groups.last_mut() {
+                Some(last) if fits(start..index + 1) => last.end = index + 1,
+                _ => groups.push(index..index + 1),
+            }
+        }
+        let most = groups.iter().map(|g| shape.group_bytes(&tiles[g.clone()], word)).max().unwrap_or(0);
+        if most > free || groups.iter().any(|g| self.tile_parameters(shape, &tiles[g.clone()]) > parameters) {
+            return Vec::new();
+        }
+        let widest = groups.iter().map(|g| tiles[g.clone()].iter().map(|t| t.1).sum()).max().unwrap_or(0);
+        let total: u64 = shape.group_bytes(tiles, word) * u64::from(shape.linear.leads);
+        let mut found = Vec::new();
+        for rows_outside in [false, true] {
+            let columns = if rows_outside { shape.linear.columns() } else { widest };
+            let need = |rows: Range<u32>| shape.staging(rows, columns, word);
+            let Some(height) = slice_rows(0..shape.rows, free - most, need) else { continue };
+            let count = slices(0..shape.rows, height).count() as u64;
+            let input: u64 = slices(0..shape.rows, height)
+                .map(|rows| staged_bytes(&shape.input, shape.input_rows(rows), word))
+                .sum::<u64>()
+                * u64::from(shape.linear.leads);
+            let passes = groups.len() as u64;
+            let traffic = match (rows_outside, passes) {
+                (_, 1) => total + input,
+                (false, _) if count == 1 => total + input,
+                (false, _) => total + input * passes,
+                (true, _) => total * count + input,
+            };
+            let cut = Cut { tiles: tiles.to_vec(), groups: groups.clone(), height, rows_outside };
+            // Equal traffic: the fewer the pieces the better.
+            found.push((traffic * 1024 + passes * count, cut));
+        }
+        found
+    }
+
+    fn nest(&mut self, nest: &mut Nest) {
+        let once = (nest.cut.groups.len() == 1).then(|| self.group_parameters(nest, 0));
+        for lead in 0..nest.shape.linear.leads {
+            let rows = lead * nest.shape.rows..(lead + 1) * nest.shape.rows;
+            let all: Vec<Range<u32>> = slices(rows, nest.cut.height).collect();
+            if nest.cut.rows_outside && nest.cut.groups.len() > 1 {
+                for rows in all {
+                    let input = self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(rows.clone()));
+                    let output = self.stage_out(&nest.shape.output.clone(), rows.clone());
+                    for group in 0..nest.cut.groups.len() {
+                        let loaded = self.group(nest, lead, group, once);
+                        self.multiply(nest, group, &loaded, &input, &output, 0, rows.clone());
+                    }
+                    self.store(&nest.shape.output.clone(), &output, rows, nest.alone);
+                }
+            } else {
+                let single = (all.len() == 1)
+                    .then(|| self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(all[0].clone())));
+                for group in 0..nest.cut.groups.len() {
+                    let loaded = self.group(nest, lead, group, once);
+                    for rows in &all {
+                        let input = single.unwrap_or_else(|| {
+                            self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(rows.clone()))
+                        });
+                        let part = nest.group_output(group);
+                        let output = self.stage_out(&part, rows.clone());
+                        let (output, shift) = if part.space == tpuflow_ir::Space::Cache {
+                            (nest.shape.output, 0)
+                        } else {
+                            (output, nest.first_column(group))
+                        };
+                        self.multiply(nest, group, &loaded, &input, &output, shift, rows.clone());
+                        let alone = nest.alone && nest.cut.groups.len() == 1;
+                        self.store(&part, &output, rows.clone(), alone);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Loads what a group needs beside its staged rows.
+    fn group(&mut self, nest: &Nest, lead: u32, group: usize, parameters: Option<BufferId>) -> Loaded {
+        let parameters = parameters.unwrap_or_else(|| self.group_parameters(nest, group));
+        let range = nest.cut.groups[group].clone();
+        let tiles = &nest.cut.tiles[range];
+        let weights = match nest.shape.right {
+            Some(view) => self.streamed_weights(nest, &view, lead, tiles),
+            None => self.packed_weights(nest, lead, tiles),
+        };
+        Loaded { weights, parameters, first_column: nest.first_column(group) }
+    }
+
+    fn group_parameters(&mut self, nest: &Nest, group: usize) -> BufferId {
+        let tiles = &nest.cut.tiles[nest.cut.groups[group].clone()];
+        let count: u32 = tiles.iter().map(|t| t.1).sum();
+        let bytes = count as usize * ChannelParameters::bytes(nest.shape.wide);
+        let packing = Packing::Parameters { step: self.index, first: nest.first_column(group), count };
+        self.parameters("parameters", bytes, packing)
+    }
+
+    /// Weights of constant right operands, a buffer for all tiles at once or one for each.
+    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> Vec<Weights> {
+        let word = self.setting.machine.word();
+        let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
+        let name = format!("weights of {}", self.setting.network.tensor(self.output()).name);
+        let at_once = if self.setting.parallel { 1 } else { tiles.len() };
+        let mut weights = Vec::with_capacity(tiles.len());
+        for part in tiles.chunks(at_once.max(1)) {
+            let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
+            let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
+            let content = Content::Constant(Packing::Weights { step: self.index, tiles: list });
+            let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, content);
+            let to = self.sketch.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
+            self.sketch.load_whole(self.layer, from, to, Memory::Cache, bytes);
+            let mut offset = 0;
+            for &(_, columns) in part {
+                let size = linear.tile_bytes(columns, dtype, word);
+                weights.push(Weights {
+                    address: to.at(offset),
+                    row_bytes: pixel_bytes(columns as usize, word) as u32,
+                    plane_bytes: if dtype.bytes() == 2 { (size / 2) as u32 } else { 0 },
+                });
+                offset += size;
+            }
+        }
+        weights
+    }
+
+    /// Weights that are an activation: where it lies, or the group's columns of it staged.
+    fn streamed_weights(&mut self, nest: &Nest, view: &View, lead: u32, tiles: &[(u32, u32)]) -> Vec<Weights> {
+        let (word, size) = (self.setting.machine.word(), view.dtype.bytes() as u32);
+        let row = if view.rows == nest.shape.linear.leads { lead } else { 0 };
+        let first = tiles[0].0;
+        let columns: u32 = tiles.iter().map(|t| t.1).sum();
+        let part = View { channels: columns, channel_offset: view.channel_offset + first * size, ..*view };
+        let local = self.stage_in(&part, row..row + 1);
+        let base = local.pixel_address(row, 0, word);
+        let weights = |&(column, _): &(u32, u32)| Weights {
+            address: base + u64::from((column - first) * size),
+            row_bytes: local.pixel_bytes,
+            plane_bytes: 0,
+        };
+        tiles.iter().map(weights).collect()
+    }
+
+    /// The instructions of a group for output rows `rows`; `output` holds columns from `shift` on.
+    #[expect(clippy::too_many_arguments, reason = "one call site's loop variables")]
+    fn multiply(
+        &mut self,
+        nest: &Nest,
+        group: usize,
+        loaded: &Loaded,
+        input: &View,
+        output: &View,
+        shift: u32,
+        rows: Range<u32>,
+    ) {
+        let machine = self.setting.machine;
+        let (start, end) = (rows.start * output.width, rows.end * output.width);
+        let limit = machine.matrix_rows(nest.shape.wide) as u32;
+        let chunks = (end - start).div_ceil(limit);
+        let chunk = (end - start).div_ceil(chunks);
+        let entry = ChannelParameters::bytes(nest.shape.wide) as u32;
+        for first_pixel in (start..end).step_by(chunk as usize) {
+            for (tile, weights) in nest.cut.groups[group].clone().zip(&loaded.weights) {
+                let (first_column, columns) = nest.cut.tiles[tile];
+                let matrix = Matrix {
+                    descriptor: nest.descriptor,
+                    input: *input,
+                    output: *output,
+                    first_pixel,
+                    pixels: chunk.min(end - first_pixel),
+                    first_column,
+                    columns,
+                    output_channel: first_column - shift,
+                    weights: *weights,
+                    parameters: 0,
+                    table: 0,
+                };
+                let parameters = (loaded.parameters, (first_column - loaded.first_column) * entry);
+                self.draft(Work::Matrix(matrix), [Some(parameters), nest.table.map(|t| (t, 0)), None]);
+            }
+        }
+    }
+}
+
+/// Everything the loop nest of a step needs.
+struct Nest {
+    shape: Shape,
+    cut: Cut,
+    descriptor: tpuflow_ir::DescriptorId,
+    table: Option<BufferId>,
+    alone: bool,
+}
+
+impl Nest {
+    fn first_column(&self, group: usize) -> u32 {
+        self.cut.tiles[self.cut.groups[group].start].0
+    }
+
+    /// The output narrowed to a group's columns when its home is the DDR.
+    fn group_output(&self, group: usize) -> View {
+        let view = self.shape.output;
+        if view.space == tpuflow_ir::Space::Cache || self.cut.groups.len() == 1 {
+            return view;
+        }
+        let columns = self.cut.tiles[self.cut.groups[group].clone()].iter().map(|t| t.1).sum();
+        let first = self.first_column(group) * view.dtype.bytes() as u32;
+        View { channels: columns, channel_offset: view.channel_offset + first, ..view }
+    }
+}

@@ -1,0 +1,399 @@
+//! From steps to drafts: every operator cut into instructions over buffers, with the transfers that feed and drain it.
+//!
+//! A tensor whose home is the cache is read and written where it lies. One whose home is the DDR is *staged*: the step runs in
+//! slices of output rows, each of which loads the input rows it needs (halo included) into a buffer of its own, computes, and
+//! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
+
+mod matrix;
+mod movement;
+mod pool;
+mod vector;
+
+pub(crate) use matrix::Linear;
+pub(crate) use pool::is_depthwise;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
+use tpuflow_ir::{Descriptor, LayerId, Machine, Op, Requant, Space, Table, TensorId, View, Window, Work};
+
+use crate::network::Network;
+use crate::placement::{Placement, natural};
+use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Sketch};
+
+/// A step does not fit what is free of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage(pub Memory);
+
+/// Where a root tensor lives from its production to its last use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    Cache,
+    Ddr,
+}
+
+/// What lowering looks at and never changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    pub network: &'a Network,
+    pub placement: &'a Placement,
+    pub machine: &'a Machine,
+    pub inputs: &'a [TensorId],
+    pub outputs: &'a [TensorId],
+    /// By tensor; what counts is the entry of a root.
+    pub homes: &'a [Home],
+    /// Cut finely, for units that work at the same time.
+    pub parallel: bool,
+}
+
+/// Lowers one step after the other into a sketch.
+pub(crate) struct Lowering<'a> {
+    pub setting: Setting<'a>,
+    pub sketch: Sketch,
+    /// Cache and DDR buffers of root tensors.
+    cached: BTreeMap<TensorId, BufferId>,
+    external: BTreeMap<TensorId, BufferId>,
+    /// DDR buffers of outputs that live in the cache.
+    results: BTreeMap<TensorId, BufferId>,
+    /// Bytes of the cache the current step may use for staging and weights.
+    free: u64,
+    index: usize,
+    layer: LayerId,
+}
+
+/// Cycles below which an instruction is not cut further, in multiples of its start-up.
+const WORTH: u64 = 6;
+/// Most instructions a slice of an elementwise or pooling step is cut into.
+const PIECES: u64 = 8;
+
+impl<'a> Lowering<'a> {
+    pub fn new(setting: Setting<'a>) -> Self {
+        let mut lowering = Self {
+            setting,
+            sketch: Sketch::default(),
+            cached: BTreeMap::new(),
+            external: BTreeMap::new(),
+            results: BTreeMap::new(),
+            free: 0,
+            index: 0,
+            layer: LayerId(0),
+        };
+        // Ports exist whether or not a step touches them.
+        for &input in setting.inputs {
+            lowering.external_buffer(input);
+        }
+        lowering
+    }
+
+    /// Lowers step `index` with `free` bytes of cache beside the tensors that live there.
+    pub fn step(&mut self, index: usize, free: u64) -> Result<(), Shortage> {
+        let step = &self.setting.network.steps[index];
+        (self.index, self.layer, self.free) = (index, step.layer, free);
+        if !self.setting.placement.is_free(index) {
+            for tensor in self.setting.network.streams(&step.op) {
+                self.fetch_input(tensor);
+            }
+            self.operator(&step.op, step.output)?;
+        }
+        self.deliver(step.output);
+        Ok(())
+    }
+
+    fn operator(&mut self, op: &'a Op, output: TensorId) -> Result<(), Shortage> {
+        match op {
+            Op::Conv { groups, input, window, .. } if is_depthwise(self.setting.network, op) => {
+                debug_assert!(*groups > 0);
+                self.depthwise(op, *input, window, output)
+            }
+            Op::Conv { .. } | Op::MatMul { .. } => self.matrix(op, output),
+            Op::MaxPool { .. } | Op::AveragePool { .. } => self.pooling(op, output),
+            Op::Concat { .. } | Op::Pad { .. } | Op::Rearrange { .. } | Op::InsertZeros { .. } => {
+                self.movement(op, output)
+            }
+            Op::Gather { input, axis, indices } => self.gather(*input, *axis, indices, output),
+            Op::Embedding { table, indices } => self.embedding(*table, *indices, output),
+            _ => self.elementwise(op, output),
+        }
+    }
+
+    /// The tensor where it lives.
+    fn operand(&mut self, tensor: TensorId) -> View {
+        let root = self.setting.placement.of(tensor).root;
+        let (space, buffer) = match self.home(root) {
+            Home::Cache => (Space::Cache, self.cache_buffer(root)),
+            Home::Ddr => (Space::Ddr(0), self.external_buffer(root)),
+        };
+        self.setting.placement.view(self.setting.network, tensor, space, buffer.at(0))
+    }
+
+    /// Where a root lives; constants always live in DDR.
+    fn home(&self, root: TensorId) -> Home {
+        if self.setting.network.is_constant(root) { Home::Ddr } else { self.setting.homes[root.index()] }
+    }
+
+    fn cache_buffer(&mut self, root: TensorId) -> BufferId {
+        if let Some(&buffer) = self.cached.get(&root) {
+            return buffer;
+        }
+        let name = self.setting.network.tensor(root).name.clone();
+        let bytes = self.setting.placement.bytes(self.setting.network, root);
+        let buffer = self.sketch.buffer(name, bytes, Memory::Cache, Content::Computed);
+        self.cached.insert(root, buffer);
+        buffer
+    }
+
+    /// The DDR buffer of a root.
+    fn external_buffer(&mut self, root: TensorId) -> BufferId {
+        if let Some(&buffer) = self.external.get(&root) {
+            return buffer;
+        }
+        let setting = &self.setting;
+        let tensor = setting.network.tensor(root);
+        let content = if setting.inputs.contains(&root) {
+            Content::Input
+        } else if tensor.constant.is_some() {
+            Content::Constant(Packing::Activation { tensor: root })
+        } else if setting.outputs.iter().any(|&t| setting.placement.of(t).root == root) {
+            Content::Output
+        } else {
+            Content::Computed
+        };
+        let bytes = setting.placement.bytes(setting.network, root);
+        let buffer = self.sketch.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
+        self.external.insert(root, buffer);
+        buffer
+    }
+
+    /// Brings a network input whose home is the cache there, once.
+    fn fetch_input(&mut self, tensor: TensorId) {
+        let root = self.setting.placement.of(tensor).root;
+        if !self.setting.inputs.contains(&root) || self.home(root) == Home::Ddr || self.cached.contains_key(&root) {
+            return;
+        }
+        let word = self.setting.machine.word();
+        let (cached, external) = (self.cache_buffer(root), self.external_buffer(root));
+        let view = natural(self.setting.network, root, word);
+        let local = View { address: cached.at(0), ..view };
+        let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
+        let rows = if self.setting.parallel {
+            ((self.piece_bytes() / 4 / view.row_bytes(word).max(1)) as u32).clamp(1, view.rows.max(1))
+        } else {
+            view.rows
+        };
+        for start in (0..view.rows).step_by(rows.max(1) as usize) {
+            let end = (start + rows).min(view.rows);
+            self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, start..end, true, word);
+        }
+    }
+
+    /// Stores a network output that lives in the cache.
+    fn deliver(&mut self, tensor: TensorId) {
+        let root = self.setting.placement.of(tensor).root;
+        let wanted = self.setting.outputs.contains(&tensor) && !self.setting.inputs.contains(&root);
+        if !wanted || self.home(root) == Home::Ddr || self.results.contains_key(&tensor) {
+            return;
+        }
+        let word = self.setting.machine.word();
+        let from = self.operand(tensor);
+        let to = natural(self.setting.network, tensor, word);
+        let name = self.setting.network.tensor(tensor).name.clone();
+        let buffer = self.sketch.buffer(name, to.bytes(word), Memory::Ddr, Content::Output);
+        self.results.insert(tensor, buffer);
+        let to = View { address: buffer.at(0), space: Space::Ddr(0), ..to };
+        let rows = 0..to.rows;
+        self.sketch.copy_rows(self.layer, Direction::Store, &to, &from, rows, true, word);
+    }
+
+    /// Where a network's port lies.
+    pub fn port(&mut self, tensor: TensorId) -> View {
+        let word = self.setting.machine.word();
+        if let Some(&buffer) = self.results.get(&tensor) {
+            let view = natural(self.setting.network, tensor, word);
+            return View { address: buffer.at(0), space: Space::Ddr(0), ..view };
+        }
+        let root = self.setting.placement.of(tensor).root;
+        let buffer = self.external_buffer(root);
+        self.setting.placement.view(self.setting.network, tensor, Space::Ddr(0), buffer.at(0))
+    }
+
+    /// The rows of `view` in a buffer that a slice may use: the view itself when it is in the cache.
+    fn stage_in(&mut self, view: &View, rows: Range<u32>) -> View {
+        if view.space == Space::Cache {
+            return *view;
+        }
+        let word = self.setting.machine.word();
+        let local = self.stage(view, rows.clone());
+        let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
+        self.sketch.copy_rows(self.layer, Direction::Load, view, &local, rows.clone(), alone, word);
+        local
+    }
+
+    /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
+    fn stage_out(&mut self, view: &View, rows: Range<u32>) -> View {
+        if view.space == Space::Cache { *view } else { self.stage(view, rows) }
+    }
+
+    fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
+        let word = self.setting.machine.word();
+        let mut local = staged(view, rows, word);
+        let (home, _) = BufferId::split(view.address);
+        let name = self.sketch.buffers[home.index()].name.clone();
+        local.address = self.sketch.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
+        local
+    }
+
+    /// Stores the rows of a slice to where `view` has its home, if that is the DDR. `alone` as for copies of rows.
+    fn store(&mut self, view: &View, local: &View, rows: Range<u32>, alone: bool) {
+        if view.space == Space::Cache {
+            return;
+        }
+        let word = self.setting.machine.word();
+        self.sketch.copy_rows(self.layer, Direction::Store, view, local, rows, alone, word);
+    }
+
+    /// Whether nothing else lives in the pixels of `tensor`.
+    fn alone(&self, tensor: TensorId) -> bool {
+        let root = self.setting.placement.of(tensor).root;
+        let channels = |t: TensorId| self.setting.network.tensor(t).shape.last().copied().unwrap_or(1);
+        channels(tensor) == channels(root)
+    }
+
+    /// A constant in the parameter cache, loaded here.
+    fn parameters(&mut self, what: &str, bytes: usize, packing: Packing) -> BufferId {
+        let word = self.setting.machine.word();
+        let bytes = bytes.next_multiple_of(word) as u64;
+        let name = format!("{what} of {}", self.setting.network.tensor(self.output()).name);
+        let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
+        let to = self.sketch.buffer(name, bytes, Memory::Ewp, Content::Computed);
+        self.sketch.load_whole(self.layer, from, to, Memory::Ewp, bytes);
+        to
+    }
+
+    fn table(&mut self, table: &Table) -> (TableShape, BufferId) {
+        let entries = self.setting.network.tensor(table.entries).elements();
+        let shape = TableShape { entries: entries as u32, lo: table.lo, hi: table.hi };
+        (shape, self.parameters("table", entries * 4, Packing::Table { tensor: table.entries }))
+    }
+
+    /// Bytes of the parameter cache a step may use at a time: half of it when the next step's may be loaded meanwhile.
+    fn parameter_space(&self) -> u64 {
+        self.setting.machine.ewp_cache_bytes() / if self.setting.parallel { 2 } else { 1 }
+    }
+
+    fn output(&self) -> TensorId {
+        self.setting.network.steps[self.index].output
+    }
+
+    fn draft(&mut self, work: Work, ewp: [Option<(BufferId, u32)>; 3]) {
+        self.sketch.drafts.push(Draft { layer: self.layer, work, ewp });
+    }
+
+    fn descriptor(&mut self, descriptor: Descriptor) -> tpuflow_ir::DescriptorId {
+        self.sketch.descriptor(descriptor)
+    }
+
+    /// Size of transfers at which start-up is lost in the noise.
+    fn piece_bytes(&self) -> u64 {
+        piece_bytes(self.setting.machine)
+    }
+
+    /// Rows per instruction for `rows` rows that take `cycles` in all.
+    fn rows_per_piece(&self, rows: u32, cycles: u64, start: u64) -> u32 {
+        if !self.setting.parallel {
+            return rows.max(1);
+        }
+        let pieces = (cycles / (WORTH * start).max(1)).clamp(1, PIECES);
+        u64::from(rows).div_ceil(pieces).max(1) as u32
+    }
+}
+
+/// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.
+pub(crate) fn piece_bytes(machine: &Machine) -> u64 {
+    let start = machine.dma.start + machine.dma.latency;
+    let per_page = machine.ddr_cycles(machine.ddr.page_bytes) + machine.page_miss();
+    (64 * start).div_ceil(per_page.max(1)).max(4) * machine.ddr.page_bytes
+}
+
+/// A view of some rows in their natural layout, still without an address.
+pub(crate) fn staged(view: &View, rows: Range<u32>, word: usize) -> View {
+    View {
+        space: Space::Cache,
+        address: 0,
+        pixel_bytes: tpuflow_ir::layout::pixel_bytes(view.payload(), word) as u32,
+        channel_offset: 0,
+        first_row: rows.start,
+        stored_rows: rows.end - rows.start,
+        ..*view
+    }
+}
+
+/// Bytes needed to stage rows of a view: nothing when it is in the cache.
+pub(crate) fn staged_bytes(view: &View, rows: Range<u32>, word: usize) -> u64 {
+    if view.space == Space::Cache { 0 } else { staged(view, rows, word).bytes(word) }
+}
+
+/// Cuts tensors of the same pixels into more and shorter rows, if that changes no address: rows of one pixel where pixels
+/// are whole words, else rows of one word of the smallest pixel. Tensors of a single pixel stay as they are.
+pub(crate) fn refine(views: &mut [View], word: usize) {
+    let broad: Vec<usize> = (0..views.len()).filter(|&i| views[i].rows * views[i].width > 1).collect();
+    let Some(&first) = broad.first() else { return };
+    let (rows, width) = (views[first].rows, views[first].width);
+    let same = broad.iter().all(|&i| (views[i].rows, views[i].width) == (rows, width));
+    let least = broad.iter().map(|&i| views[i].pixel_bytes).min().unwrap_or(1);
+    let short = (word as u32 / least.min(word as u32)).max(1);
+    let dense = broad.iter().all(|&i| (short * views[i].pixel_bytes).is_multiple_of(word as u32));
+    let whole = broad.iter().all(|&i| views[i].stored_rows == rows && views[i].first_row == 0);
+    if !same || !dense || !whole || short >= width || !width.is_multiple_of(short) {
+        return;
+    }
+    let count = rows * (width / short);
+    for view in views.iter_mut() {
+        if view.rows * view.width > 1 {
+            (view.rows, view.height, view.width, view.stored_rows) = (count, count, short, count);
+        }
+    }
+}
+
+/// Input rows that output rows need through a window; at least one row.
+pub(crate) fn window_rows(window: &Window, input: &View, out_height: u32, rows: Range<u32>) -> Range<u32> {
+    let height = i64::from(input.height);
+    let top = |row: u32| i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+    let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]);
+    let last = rows.end - 1;
+    let base = |row: u32| i64::from(row / out_height) * height;
+    let low = base(rows.start) + top(rows.start).clamp(0, height);
+    let high = base(last) + (top(last) + reach + 1).clamp(0, height);
+    let low = low.clamp(0, i64::from(input.rows) - 1);
+    (low as u32)..(high.max(low + 1) as u32)
+}
+
+/// Largest slice height for which every slice of `rows` fits; `None` when not even one row does.
+pub(crate) fn slice_rows(rows: Range<u32>, budget: u64, need: impl Fn(Range<u32>) -> u64) -> Option<u32> {
+    let count = rows.end - rows.start;
+    let fits = |height: u32| slices(rows.clone(), height).all(|slice| need(slice) <= budget);
+    if fits(count) {
+        return Some(count.max(1));
+    }
+    let (mut good, mut bad) = (0, count);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle) { good = middle } else { bad = middle }
+    }
+    (good > 0).then_some(good)
+}
+
+/// `rows` in slices of `height`.
+pub(crate) fn slices(rows: Range<u32>, height: u32) -> impl Iterator<Item = Range<u32>> {
+    let end = rows.end;
+    rows.step_by(height.max(1) as usize).map(move |start| start..(start + height).min(end))
+}
+
+pub(crate) fn codes(requant: &Requant) -> Codes {
+    Codes { zero_point: requant.zero_point, lo: requant.lo, hi: requant.hi }
+}
+
+pub(crate) fn scaling(requant: &Requant) -> Scaling {
+    let (multiplier, shift) = requant.of(0);
+    Scaling { multiplier, shift, codes: codes(requant) }
+}

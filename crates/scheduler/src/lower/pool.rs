@@ -1,0 +1,140 @@
+//! Pooling and depthwise convolutions: output rows in slices, channels in groups where their parameters exceed the parameter
+//! cache.
+
+use std::ops::Range;
+
+use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
+use tpuflow_ir::{Descriptor, Op, TensorId, View, Window, Work, timing};
+
+use super::{Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
+use crate::network::Network;
+use crate::sketch::{BufferId, Memory, Packing};
+
+/// Whether a convolution has one output channel per input channel, the form the pooling unit computes. With three taps per
+/// lane and cycle that is always fewer cycles than a diagonal tile on the array.
+pub(crate) fn is_depthwise(network: &Network, op: &Op) -> bool {
+    let Op::Conv { input, weights, groups, .. } = op else { return false };
+    let channels = network.tensor(*input).shape[3];
+    *groups as usize == channels && network.tensor(*weights).shape[0] == channels && channels > 1
+}
+
+/// What a pooling instruction carries beside its views.
+struct Operation {
+    descriptor: tpuflow_ir::DescriptorId,
+    window: Window,
+    parameters: [Option<(BufferId, u32)>; 3],
+}
+
+impl Lowering<'_> {
+    pub(super) fn pooling(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
+        let (input, window, kind) = match op {
+            Op::MaxPool { input, window } => (*input, *window, PoolKind::Max),
+            Op::AveragePool { input, window, count_include_pad, beyond, divisors, zero_point, lo, hi } => {
+                let kind = PoolKind::Average {
+                    input_zero: self.setting.network.tensor(*input).zero_point(),
+                    count_include_pad: *count_include_pad,
+                    beyond: *beyond,
+                    divisors: PoolKind::divisors(divisors),
+                    codes: tpuflow_ir::isa::Codes { zero_point: *zero_point, lo: *lo, hi: *hi },
+                };
+                (*input, *window, kind)
+            }
+            _ => return Ok(()),
+        };
+        let (from, to) = (self.operand(input), self.operand(output));
+        let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window }));
+        let operation = Operation { descriptor, window, parameters: [None; 3] };
+        self.pool_rows(&operation, &from, &to, self.alone(output))
+    }
+
+    pub(super) fn depthwise(
+        &mut self,
+        op: &Op,
+        input: TensorId,
+        window: &Window,
+        output: TensorId,
+    ) -> Result<(), Shortage> {
+        let Op::Conv { weights, epilogue, .. } = op else { return Ok(()) };
+        let (network, word) = (self.setting.network, self.setting.machine.word());
+        let (x, w) = (network.tensor(input), network.tensor(*weights));
+        let taps = window.kernel[0] * window.kernel[1];
+        let table_bytes = epilogue.table.as_ref().map_or(0, |t| network.tensor(t.entries).bytes());
+        let space = self.parameter_space().saturating_sub(table_bytes.next_multiple_of(word) as u64);
+        let entry = ChannelParameters::bytes(timing::wide(x.dtype, w.dtype));
+        let bytes = |channels: u32| {
+            let weights = (taps * channels) as usize * w.dtype.bytes();
+            (weights.next_multiple_of(word), weights.next_multiple_of(word) + channels as usize * entry)
+        };
+        let (from, to) = (self.operand(input), self.operand(output));
+        let mut group = from.channels;
+        // Whole words of channels, so that no word is touched by two groups.
+        let lanes = (word / x.dtype.bytes()) as u32;
+        while bytes(group).1.next_multiple_of(word) as u64 > space {
+            if group <= lanes {
+                return Err(Shortage(Memory::Ewp));
+            }
+            group = (group / 2).next_multiple_of(lanes);
+            if group >= from.channels {
+                group = lanes;
+            }
+        }
+        let table = epilogue.table.as_ref().map(|t| self.table(t));
+        let kind = PoolKind::Depthwise {
+            input_zero: x.zero_point(),
+            weight_zero: w.zero_point(),
+            weight_dtype: w.dtype,
+            codes: codes(&epilogue.requant),
+            table: table.map(|t| t.0),
+        };
+        let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window: *window }));
+        let whole = group == from.channels;
+        for first in (0..from.channels).step_by(group as usize) {
+            let count = group.min(from.channels - first);
+            let packing = Packing::Depthwise { step: self.index, first, count };
+            let buffer = self.parameters("parameters", bytes(count).1, packing);
+            let part = |view: &View| View {
+                channels: count,
+                channel_offset: view.channel_offset + first * view.dtype.bytes() as u32,
+                ..*view
+            };
+            let parameters = [Some((buffer, bytes(count).0 as u32)), table.map(|t| (t.1, 0)), Some((buffer, 0))];
+            let operation = Operation { descriptor, window: *window, parameters };
+            let alone = whole && self.alone(output);
+            self.pool_rows(&operation, &part(&from), &part(&to), alone)?;
+        }
+        Ok(())
+    }
+
+    fn pool_rows(&mut self, operation: &Operation, from: &View, to: &View, alone: bool) -> Result<(), Shortage> {
+        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let needs = |rows: Range<u32>| window_rows(&operation.window, from, to.height, rows);
+        let need = |rows: Range<u32>| staged_bytes(from, needs(rows.clone()), word) + staged_bytes(to, rows, word);
+        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let height =
+            budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need)).ok_or(Shortage(Memory::Cache))?;
+        for rows in slices(0..to.rows, height) {
+            let input = self.stage_in(from, needs(rows.clone()));
+            let output = self.stage_out(to, rows.clone());
+            let pool = |rows: &Range<u32>| Pool {
+                descriptor: operation.descriptor,
+                input,
+                output,
+                first_row: rows.start,
+                rows: rows.end - rows.start,
+                weights: 0,
+                parameters: 0,
+                table: 0,
+            };
+            let Descriptor::Pool(descriptor) = &self.sketch.descriptors[operation.descriptor.index()] else {
+                continue;
+            };
+            let cycles = timing::pool(&pool(&rows), descriptor, machine).cycles;
+            let piece = self.rows_per_piece(rows.end - rows.start, cycles, machine.pdp.start);
+            for part in slices(rows.clone(), piece) {
+                self.draft(Work::Pool(pool(&part)), operation.parameters);
+            }
+            self.store(to, &output, rows, alone);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,282 @@
+//! Elementwise operators, gathers and table lookups by index.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use tpuflow_ir::isa::{Codes, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::{Descriptor, Op, Space, TensorId, View, Work, timing};
+
+use super::{Lowering, Shortage, codes, refine, scaling, slice_rows, slices, staged_bytes};
+use crate::sketch::{BufferId, Memory, Packing};
+
+impl Lowering<'_> {
+    /// Operators that take a row of each operand to a row of the result.
+    pub(super) fn elementwise(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
+        let network = self.setting.network;
+        let zero = |id: &TensorId| network.tensor(*id).zero_point();
+        let channels = |id: &TensorId| network.tensor(*id).shape.last().copied().unwrap_or(1);
+        let mut parameters = None;
+        let mut constant = |lowering: &mut Self, bytes: usize| {
+            let index = lowering.index;
+            parameters = Some((lowering.parameters("parameters", bytes, Packing::Vector { step: index }), 0));
+        };
+        let space = self.parameter_space() as usize;
+        let (inputs, vector) = match op {
+            Op::Binary { kind, a, b, ka, kb, requant } => {
+                let (zeros, factors) = ([zero(a), zero(b)], [*ka, *kb]);
+                (vec![*a, *b], VectorOp::Binary { kind: *kind, zeros, factors, scaling: scaling(requant) })
+            }
+            Op::Unary { input, table } => {
+                if network.tensor(table.entries).bytes() > space {
+                    return Err(Shortage(Memory::Ewp));
+                }
+                let (shape, buffer) = self.table(table);
+                parameters = Some((buffer, 0));
+                (vec![*input], VectorOp::Table(shape))
+            }
+            Op::Rescale { input, requant } => {
+                (vec![*input], VectorOp::Rescale { input_zero: zero(input), scaling: scaling(requant) })
+            }
+            Op::PRelu { input, positive, negative_multiplier, .. } => {
+                let count = negative_multiplier.len();
+                if count * Slope::BYTES > space {
+                    return Err(Shortage(Memory::Ewp));
+                }
+                constant(self, count * Slope::BYTES);
+                let per_channel = count > 1;
+                let vector = VectorOp::PRelu { input_zero: zero(input), positive: scaling(positive), per_channel };
+                (vec![*input], vector)
+            }
+            Op::Softmax { input, coefficient, multiplier, shift, zero_point, lo, hi, mask } => {
+                let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
+                let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
+                let inputs = std::iter::once(*input).chain(*mask).collect();
+                (inputs, VectorOp::Softmax { coefficient: *coefficient, scaling })
+            }
+            Op::LayerNorm { input, center, epsilon, multiplier, shift, requant, .. } => {
+                let bytes = channels(input) * NormParameters::BYTES;
+                if bytes > space {
+                    return Err(Shortage(Memory::Ewp));
+                }
+                constant(self, bytes);
+                let vector = VectorOp::LayerNorm {
+                    center: *center,
+                    input_zero: zero(input),
+                    epsilon: *epsilon,
+                    normalise: (*multiplier, *shift),
+                    codes: codes(requant),
+                };
+                (vec![*input], vector)
+            }
+            Op::ArgMax { input, largest, select_last } => {
+                (vec![*input], VectorOp::ArgMax { largest: *largest, select_last: *select_last })
+            }
+            Op::Select { condition, a, b } => (vec![*condition, *a, *b], VectorOp::Select),
+            Op::ResizeLinear { input, rows, columns } => {
+                (vec![*input], VectorOp::ResizeLinear { rows: rows.clone(), columns: columns.clone() })
+            }
+            Op::Reduce { input, kind, axes, requant } => {
+                let shape = network.tensor(*input).shape.iter().map(|&d| d as u32).collect();
+                let vector = VectorOp::Reduce {
+                    kind: *kind,
+                    shape,
+                    axes: axes.clone(),
+                    input_zero: zero(input),
+                    scaling: scaling(requant),
+                };
+                (vec![*input], vector)
+            }
+            _ => return Ok(()),
+        };
+        self.rowwise(&inputs, vector, output, parameters)
+    }
+
+    fn rowwise(
+        &mut self,
+        inputs: &[TensorId],
+        vector: VectorOp,
+        output: TensorId,
+        parameters: Option<(BufferId, u32)>,
+    ) -> Result<(), Shortage> {
+        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let mut views: Vec<View> = inputs.iter().map(|&t| self.operand(t)).collect();
+        views.push(self.operand(output));
+        let alone = self.alone(output);
+        let whole = matches!(vector, VectorOp::Reduce { .. });
+        if !whole && !matches!(vector, VectorOp::ResizeLinear { .. }) {
+            refine(&mut views, word);
+        }
+        let Some(to) = views.pop() else { return Ok(()) };
+        let rows_of = |view: &View, rows: Range<u32>| -> Range<u32> {
+            match &vector {
+                VectorOp::Reduce { .. } => 0..view.rows,
+                VectorOp::ResizeLinear { rows: taps, .. } => resized_rows(view, to.height, taps, rows),
+                _ if view.rows == to.rows => rows,
+                _ => 0..view.rows,
+            }
+        };
+        let need = |rows: Range<u32>| -> u64 {
+            let inputs = views.iter().map(|v| staged_bytes(v, rows_of(v, rows.clone()), word)).sum::<u64>();
+            inputs + staged_bytes(&to, rows, word)
+        };
+        let height = if whole {
+            (need(0..to.rows) <= self.free).then_some(to.rows)
+        } else {
+            let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+            budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need))
+        };
+        let height = height.ok_or(Shortage(Memory::Cache))?;
+        let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
+        for rows in slices(0..to.rows, height) {
+            let inputs: SmallVec<[View; 2]> =
+                views.iter().map(|v| self.stage_in(v, rows_of(v, rows.clone()))).collect();
+            let output = self.stage_out(&to, rows.clone());
+            let mut instruction = Vector {
+                descriptor,
+                inputs,
+                output,
+                first_row: rows.start,
+                rows: rows.end - rows.start,
+                parameters: 0,
+            };
+            let cycles = timing::vector(&instruction, &vector, machine).cycles;
+            let piece = if whole { to.rows } else { self.rows_per_piece(instruction.rows, cycles, machine.ewp.start) };
+            for part in slices(rows.clone(), piece) {
+                (instruction.first_row, instruction.rows) = (part.start, part.end - part.start);
+                if matches!(vector, VectorOp::ResizeLinear { .. }) {
+                    let needed = rows_of(&views[0], part);
+                    instruction.inputs[0] = narrowed(&instruction.inputs[0], views[0].first_row, needed, word);
+                }
+                self.draft(Work::Vector(instruction.clone()), [parameters, None, None]);
+            }
+            self.store(&to, &output, rows, alone);
+        }
+        Ok(())
+    }
+
+    /// Picks along an axis: ranges of `outer * indices`, each with the input rows between its extremes.
+    pub(super) fn gather(
+        &mut self,
+        input: TensorId,
+        axis: u32,
+        indices: &[u32],
+        output: TensorId,
+    ) -> Result<(), Shortage> {
+        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let shape = &self.setting.network.tensor(input).shape;
+        let axis = axis as usize;
+        let outer: usize = shape[..axis].iter().product();
+        let (extent, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        let vector = VectorOp::Gather {
+            outer: outer as u32,
+            extent: extent as u32,
+            inner: inner as u32,
+            indices: indices.to_vec(),
+        };
+        let (from, to) = (self.fine(input), self.fine(output));
+        let alone = self.alone(output);
+        let row_elements = |view: &View| (view.width * view.channels) as usize;
+        // Picks per unit: whole output rows, so that a stored row is complete.
+        let unit = row_elements(&to) / gcd(row_elements(&to), inner);
+        let total = outer * indices.len();
+        let needed = |picks: Range<u32>| -> Range<u32> {
+            let (start, end) = (picks.start as usize * unit, (picks.end as usize * unit).min(total));
+            let at = |q: usize| q / indices.len() * extent + indices[q % indices.len()] as usize;
+            let (low, high) = (start..end).fold((usize::MAX, 0), |(l, h), q| (l.min(at(q)), h.max(at(q))));
+            let row = row_elements(&from);
+            (low * inner / row) as u32..(((high + 1) * inner).div_ceil(row)) as u32
+        };
+        let out_rows = |picks: Range<u32>| -> Range<u32> {
+            let row = row_elements(&to);
+            let end = (picks.end as usize * unit).min(total);
+            (picks.start as usize * unit * inner / row) as u32..(end * inner).div_ceil(row) as u32
+        };
+        let units = total.div_ceil(unit) as u32;
+        let need = |picks: Range<u32>| {
+            staged_bytes(&from, needed(picks.clone()), word) + staged_bytes(&to, out_rows(picks), word)
+        };
+        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let height =
+            budgets.iter().find_map(|&budget| slice_rows(0..units, budget, need)).ok_or(Shortage(Memory::Cache))?;
+        let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
+        for slice in slices(0..units, height) {
+            let input = self.stage_in(&from, needed(slice.clone()));
+            let output = self.stage_out(&to, out_rows(slice.clone()));
+            let pick = |units: &Range<u32>, input: View| Vector {
+                descriptor,
+                inputs: SmallVec::from_iter([input]),
+                output,
+                first_row: units.start * unit as u32,
+                rows: (units.end * unit as u32).min(total as u32) - units.start * unit as u32,
+                parameters: 0,
+            };
+            let cycles = timing::vector(&pick(&slice, input), &vector, machine).cycles;
+            let piece = self.rows_per_piece(slice.end - slice.start, cycles, machine.ewp.start);
+            for part in slices(slice.clone(), piece) {
+                let narrow = narrowed(&input, from.first_row, needed(part.clone()), word);
+                self.draft(Work::Vector(pick(&part, narrow)), [None; 3]);
+            }
+            self.store(&to, &output, out_rows(slice), alone);
+        }
+        Ok(())
+    }
+
+    /// Rows of a constant table by run-time index.
+    pub(super) fn embedding(&mut self, table: TensorId, indices: TensorId, output: TensorId) -> Result<(), Shortage> {
+        let word = self.setting.machine.word();
+        let rows = self.operand(table);
+        let from = self.operand(indices);
+        let mut views = [self.operand(output)];
+        refine(&mut views, word);
+        let [to] = views;
+        let alone = self.alone(output);
+        let index_bytes = staged_bytes(&from, 0..from.rows, word);
+        if index_bytes > self.free {
+            return Err(Shortage(Memory::Cache));
+        }
+        let need = |rows: Range<u32>| staged_bytes(&to, rows, word);
+        let height = slice_rows(0..to.rows, self.free - index_bytes, need).ok_or(Shortage(Memory::Cache))?;
+        let indices = self.stage_in(&from, 0..from.rows);
+        for slice in slices(0..to.rows, height) {
+            let output = self.stage_out(&to, slice.clone());
+            let (first, count) = (slice.start * to.width, (slice.end - slice.start) * to.width);
+            let lookup = Lookup { table: View { space: Space::Ddr(0), ..rows }, indices, output, first, count };
+            self.draft(Work::Lookup(lookup), [None; 3]);
+            self.store(&to, &output, slice, alone);
+        }
+        Ok(())
+    }
+
+    /// A tensor's view in the shortest rows its layout allows.
+    pub(super) fn fine(&mut self, tensor: TensorId) -> View {
+        let mut views = [self.operand(tensor)];
+        refine(&mut views, self.setting.machine.word());
+        views[0]
+    }
+}
+
+/// A view that holds only rows `rows` of `view`, both in the cache.
+pub(super) fn narrowed(view: &View, _first: u32, rows: Range<u32>, word: usize) -> View {
+    View {
+        address: view.row_address(rows.start, word),
+        first_row: rows.start,
+        stored_rows: rows.end - rows.start,
+        ..*view
+    }
+}
+
+fn resized_rows(view: &View, out_height: u32, taps: &[tpuflow_ir::LinearTap], rows: Range<u32>) -> Range<u32> {
+    let mut hull = (u32::MAX, 0);
+    for row in rows {
+        let (image, tap) = (row / out_height, &taps[(row % out_height) as usize]);
+        for line in [tap.first, tap.second] {
+            let line = image * view.height + line;
+            hull = (hull.0.min(line), hull.1.max(line));
+        }
+    }
+    hull.0..hull.1 + 1
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

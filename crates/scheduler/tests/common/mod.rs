@@ -1,0 +1,552 @@
+//! Small quantised graphs for tests: one method per operator, parameters drawn from a seed, and whole random networks.
+#![allow(dead_code, clippy::unwrap_used, reason = "shared by several test files, each of which uses a part")]
+
+use tpuflow_ir::graph::GraphBuilder;
+use tpuflow_ir::op::{Divisor, PadMode};
+use tpuflow_ir::{
+    BinaryKind, DType, Epilogue, Graph, LinearTap, Op, Quant, ReduceKind, Requant, Table, Tensor, TensorId, Window,
+};
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub fn range(&mut self, low: i64, high: i64) -> i64 {
+        low + (self.next() % (high - low + 1) as u64) as i64
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// A graph under construction.
+pub struct Net {
+    pub builder: GraphBuilder,
+    pub random: Random,
+    count: usize,
+    /// Activations are int16.
+    pub wide: bool,
+}
+
+impl Net {
+    pub fn new(seed: u64) -> Self {
+        let builder = GraphBuilder::new("net");
+        Self { builder, random: Random(seed), count: 0, wide: false }
+    }
+
+    fn name(&mut self, what: &str) -> String {
+        self.count += 1;
+        format!("{what}{}", self.count)
+    }
+
+    fn dtype(&self) -> DType {
+        if self.wide { DType::I16 } else { DType::I8 }
+    }
+
+    pub fn shape(&self, id: TensorId) -> Vec<usize> {
+        self.builder.peek(id).unwrap().shape.clone()
+    }
+
+    fn dtype_of(&self, id: TensorId) -> DType {
+        self.builder.peek(id).unwrap().dtype
+    }
+
+    fn tensor(&mut self, name: &str, shape: &[usize], dtype: DType) -> Tensor {
+        let zero_point = self.random.range(-20, 20) as i32;
+        let quant = Some(Quant { scale: vec![0.05], zero_point });
+        Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, quant, source: None, constant: None }
+    }
+
+    pub fn input(&mut self, shape: &[usize]) -> TensorId {
+        let name = self.name("input");
+        let tensor = self.tensor(&name, shape, self.dtype());
+        self.builder.input(tensor).unwrap()
+    }
+
+    pub fn constant(&mut self, shape: &[usize], dtype: DType, low: i64, high: i64) -> TensorId {
+        let name = self.name("constant");
+        let mut tensor = self.tensor(&name, shape, dtype);
+        if matches!(dtype, DType::I32 | DType::I64) {
+            tensor.quant = None;
+        } else if let Some(quant) = &mut tensor.quant {
+            quant.zero_point = if self.random.chance(70) { 0 } else { quant.zero_point };
+        }
+        let mut bytes = Vec::new();
+        for _ in 0..tensor.elements() {
+            bytes.extend_from_slice(&self.random.range(low, high).to_le_bytes()[..dtype.bytes()]);
+        }
+        tensor.constant = Some(bytes.into());
+        self.builder.constant(tensor).unwrap()
+    }
+
+    pub fn requant(&mut self, channels: usize, dtype: DType, low_shift: i64) -> Requant {
+        let per_channel = channels > 1 && self.random.chance(50);
+        let count = if per_channel { channels } else { 1 };
+        let multiplier = (0..count).map(|_| self.random.range(1, 32767) as i32).collect();
+        let shift = (0..count).map(|_| self.random.range(low_shift, low_shift + 4) as i8).collect();
+        let (lo, hi) = dtype.range();
+        Requant { multiplier, shift, zero_point: self.random.range(-9, 9) as i32, lo: lo as i32, hi: hi as i32 }
+    }
+
+    fn table(&mut self, bits: u32, dtype: DType) -> Table {
+        let (lo, hi) = dtype.range();
+        let k = self.random.range(1, i64::from(bits.min(9))) as u32;
+        let entries = self.constant(&[(1 << k) + 1], DType::I32, lo, hi);
+        Table { entries, lo: lo as i32, hi: hi as i32 }
+    }
+
+    fn layer(&mut self, what: &str, op: Op, shape: &[usize], dtype: DType) -> TensorId {
+        let name = self.name(what);
+        let output = self.tensor(&format!("{name}:0"), shape, dtype);
+        self.builder.layer(&name, op, output, vec![name.clone()]).unwrap()
+    }
+
+    /// As [`Self::layer`] where the output has the operand's quantisation.
+    fn same(&mut self, what: &str, op: Op, shape: &[usize], like: TensorId) -> TensorId {
+        let name = self.name(what);
+        let (dtype, quant) = (self.dtype_of(like), self.builder.peek(like).unwrap().quant.clone());
+        let mut output = self.tensor(&format!("{name}:0"), shape, dtype);
+        output.quant = quant;
+        self.builder.layer(&name, op, output, vec![name.clone()]).unwrap()
+    }
+
+    fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64) -> Epilogue {
+        if self.random.chance(20) {
+            let requant = self.requant(channels, DType::I16, shift - 8);
+            let table = Some(self.table(16, dtype));
+            Epilogue { requant, table }
+        } else {
+            Epilogue { requant: self.requant(channels, dtype, shift), table: None }
+        }
+    }
+
+    fn weights(&mut self, shape: &[usize]) -> (TensorId, DType) {
+        let dtype = if self.wide && self.random.chance(70) { DType::I16 } else { DType::I8 };
+        (self.constant(shape, dtype, dtype.range().0, dtype.range().1), dtype)
+    }
+
+    fn bias(&mut self, channels: usize, x: DType, w: DType) -> TensorId {
+        let dtype = if x == DType::I8 && w == DType::I8 { DType::I32 } else { DType::I64 };
+        self.constant(&[channels], dtype, -5000, 5000)
+    }
+
+    pub fn conv(&mut self, input: TensorId, out: usize, window: Window, groups: usize) -> TensorId {
+        let x = self.shape(input);
+        let [kh, kw] = window.kernel.map(|k| k as usize);
+        let (weights, dtype) = self.weights(&[out, kh, kw, x[3] / groups]);
+        let bias = self.bias(out, self.dtype_of(input), dtype);
+        let [h, w] = window.output(x[1], x[2]).unwrap();
+        let bits = 7 * self.dtype_of(input).bytes() + 8 * dtype.bytes();
+        let epilogue = self.epilogue(out, self.dtype(), 7 + bits as i64);
+        let op = Op::Conv { input, weights, bias, window, groups: groups as u32, epilogue };
+        self.layer("conv", op, &[x[0], h, w, out], self.dtype())
+    }
+
+    pub fn matmul(&mut self, a: TensorId, n: usize) -> TensorId {
+        let mut shape = self.shape(a);
+        let k = *shape.last().unwrap();
+        let (b, dtype) = self.weights(&[k, n]);
+        let bias = Some(self.bias(n, self.dtype_of(a), dtype));
+        let epilogue = self.epilogue(n, self.dtype(), 22);
+        *shape.last_mut().unwrap() = n;
+        self.layer("matmul", Op::MatMul { a, b, bias, epilogue }, &shape, self.dtype())
+    }
+
+    pub fn product(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let mut shape = self.shape(a);
+        *shape.last_mut().unwrap() = *self.shape(b).last().unwrap();
+        let epilogue = self.epilogue(*shape.last().unwrap(), self.dtype(), 22);
+        self.layer("product", Op::MatMul { a, b, bias: None, epilogue }, &shape, self.dtype())
+    }
+
+    pub fn max_pool(&mut self, input: TensorId, window: Window) -> TensorId {
+        let x = self.shape(input);
+        let [h, w] = window.output(x[1], x[2]).unwrap();
+        self.same("max_pool", Op::MaxPool { input, window }, &[x[0], h, w, x[3]], input)
+    }
+
+    pub fn average_pool(&mut self, input: TensorId, window: Window, count_include_pad: bool) -> TensorId {
+        let x = self.shape(input);
+        let [h, w] = window.output(x[1], x[2]).unwrap();
+        let most = window.kernel[0] * window.kernel[1];
+        let divisor = |area: u32| {
+            let (multiplier, shift) = tpuflow_ir::quant::approximate(0.9 / f64::from(area), 15, 47).unwrap();
+            Divisor { area, multiplier, shift }
+        };
+        let op = Op::AveragePool {
+            input,
+            window,
+            count_include_pad,
+            beyond: [0, 0],
+            divisors: (1..=most).map(divisor).collect(),
+            zero_point: 3,
+            lo: self.dtype().range().0 as i32,
+            hi: self.dtype().range().1 as i32,
+        };
+        self.layer("average_pool", op, &[x[0], h, w, x[3]], self.dtype())
+    }
+
+    pub fn binary(&mut self, kind: BinaryKind, a: TensorId, b: TensorId) -> TensorId {
+        let shape = tpuflow_ir::shape::broadcast(&self.shape(a), &self.shape(b)).unwrap();
+        let plain = matches!(kind, BinaryKind::Mul | BinaryKind::Div);
+        let factor = |random: &mut Random| if plain { 1 } else { random.range(1, 255) as i32 };
+        let (ka, kb) = (factor(&mut self.random), factor(&mut self.random));
+        let shift = if kind == BinaryKind::Div { 10 } else { 20 };
+        let requant = self.requant(1, self.dtype(), shift);
+        self.layer("binary", Op::Binary { kind, a, b, ka, kb, requant }, &shape, self.dtype())
+    }
+
+    pub fn unary(&mut self, input: TensorId) -> TensorId {
+        let bits = self.dtype_of(input).bits();
+        let table = self.table(bits, self.dtype());
+        let shape = self.shape(input);
+        self.layer("unary", Op::Unary { input, table }, &shape, self.dtype())
+    }
+
+    pub fn rescale(&mut self, input: TensorId) -> TensorId {
+        let requant = self.requant(1, self.dtype(), 14);
+        let shape = self.shape(input);
+        self.layer("rescale", Op::Rescale { input, requant }, &shape, self.dtype())
+    }
+
+    pub fn prelu(&mut self, input: TensorId) -> TensorId {
+        let shape = self.shape(input);
+        let positive = Requant { multiplier: vec![20000], shift: vec![14], ..self.requant(1, self.dtype(), 14) };
+        let count = if self.random.chance(50) { *shape.last().unwrap() } else { 1 };
+        let negative_multiplier = (0..count).map(|_| self.random.range(-30000, 30000) as i32).collect();
+        let op = Op::PRelu { input, positive, negative_multiplier, negative_shift: vec![16; count] };
+        self.layer("prelu", op, &shape, self.dtype())
+    }
+
+    pub fn softmax(&mut self, input: TensorId, masked: bool) -> TensorId {
+        let shape = self.shape(input);
+        let mask = masked.then(|| {
+            let last = shape.len() - 1;
+            let mut narrow = vec![1; shape.len()];
+            narrow[last] = shape[last];
+            let mask = self.constant(&narrow, DType::I8, 0, 1);
+            let _ = mask;
+            mask
+        });
+        let (lo, hi) = self.dtype().range();
+        let op = Op::Softmax {
+            input,
+            coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,
+            multiplier: 32640,
+            shift: 7,
+            zero_point: lo as i32,
+            lo: lo as i32,
+            hi: hi as i32,
+            mask,
+        };
+        self.layer("softmax", op, &shape, self.dtype())
+    }
+
+    pub fn layer_norm(&mut self, input: TensorId, center: bool) -> TensorId {
+        let shape = self.shape(input);
+        let n = *shape.last().unwrap();
+        let gamma = self.constant(&[n], self.dtype(), -100, 100);
+        let beta = self.constant(&[n], DType::I64, -3000, 3000);
+        let requant = self.requant(n, self.dtype(), 20);
+        let epsilon = 1000;
+        let op = Op::LayerNorm { input, gamma, beta, center, epsilon, multiplier: 16384, shift: 2, requant };
+        self.layer("layer_norm", op, &shape, self.dtype())
+    }
+
+    pub fn reduce(&mut self, input: TensorId, kind: ReduceKind, axes: &[u32], keep: bool) -> TensorId {
+        let x = self.shape(input);
+        let shape: Vec<usize> = (0..x.len())
+            .filter_map(|i| if axes.contains(&(i as u32)) { keep.then_some(1) } else { Some(x[i]) })
+            .collect();
+        let requant = self.requant(1, self.dtype(), 20);
+        let op = Op::Reduce { input, kind, axes: axes.to_vec(), requant };
+        if matches!(kind, ReduceKind::Max | ReduceKind::Min) {
+            self.same("reduce", op, &shape, input)
+        } else {
+            self.layer("reduce", op, &shape, self.dtype())
+        }
+    }
+
+    pub fn arg_max(&mut self, input: TensorId, keep: bool) -> TensorId {
+        let mut shape = self.shape(input);
+        if keep {
+            *shape.last_mut().unwrap() = 1;
+        } else {
+            shape.pop();
+        }
+        let op = Op::ArgMax { input, largest: self.random.chance(50), select_last: self.random.chance(50) };
+        let name = self.name("arg_max");
+        let mut output = self.tensor(&format!("{name}:0"), &shape, DType::I32);
+        output.quant = None;
+        self.builder.layer(&name, op, output, vec![]).unwrap()
+    }
+
+    pub fn concat(&mut self, inputs: &[TensorId], axis: usize, rescaled: usize) -> TensorId {
+        let mut shape = self.shape(inputs[0]);
+        shape[axis] = inputs.iter().map(|&t| self.shape(t)[axis]).sum();
+        let requants = (0..inputs.len()).map(|i| (i == rescaled).then(|| self.requant(1, self.dtype(), 14))).collect();
+        let op = Op::Concat { inputs: inputs.to_vec(), axis: axis as u32, requants };
+        self.layer("concat", op, &shape, self.dtype())
+    }
+
+    pub fn pad(&mut self, input: TensorId, before: &[u32], after: &[u32], mode: PadMode) -> TensorId {
+        let x = self.shape(input);
+        let shape: Vec<usize> = (0..x.len()).map(|i| x[i] + (before[i] + after[i]) as usize).collect();
+        let op = Op::Pad { input, before: before.to_vec(), after: after.to_vec(), mode };
+        self.same("pad", op, &shape, input)
+    }
+
+    /// Dense steps of a shape.
+    pub fn steps(shape: &[usize]) -> Vec<i64> {
+        let mut steps = vec![1i64; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            steps[axis - 1] = steps[axis] * shape[axis] as i64;
+        }
+        steps
+    }
+
+    pub fn transpose(&mut self, input: TensorId, order: &[usize]) -> TensorId {
+        let x = self.shape(input);
+        let steps = Self::steps(&x);
+        let shape: Vec<usize> = order.iter().map(|&a| x[a]).collect();
+        let dims = shape.iter().map(|&d| d as u32).collect();
+        let strides = order.iter().map(|&a| steps[a]).collect();
+        self.same("transpose", Op::Rearrange { input, dims, strides, offset: 0 }, &shape, input)
+    }
+
+    pub fn reshape(&mut self, input: TensorId, shape: &[usize]) -> TensorId {
+        let dims = vec![shape.iter().product::<usize>() as u32];
+        self.same("reshape", Op::Rearrange { input, dims, strides: vec![1], offset: 0 }, shape, input)
+    }
+
+    pub fn slice(&mut self, input: TensorId, axis: usize, start: usize, count: usize) -> TensorId {
+        let x = self.shape(input);
+        let steps = Self::steps(&x);
+        let mut shape = x;
+        shape[axis] = count;
+        let dims = shape.iter().map(|&d| d as u32).collect();
+        let offset = start as i64 * steps[axis];
+        self.same("slice", Op::Rearrange { input, dims, strides: steps, offset }, &shape, input)
+    }
+
+    pub fn gather(&mut self, input: TensorId, axis: usize, indices: &[u32]) -> TensorId {
+        let mut shape = self.shape(input);
+        shape[axis] = indices.len();
+        let op = Op::Gather { input, axis: axis as u32, indices: indices.to_vec() };
+        self.same("gather", op, &shape, input)
+    }
+
+    /// Looks rows of a table of `rows` x `width` up by an int32 input of `shape`.
+    pub fn embedding(&mut self, rows: usize, width: usize, shape: &[usize]) -> TensorId {
+        let name = self.name("indices");
+        let mut tensor = self.tensor(&name, shape, DType::I32);
+        tensor.quant = None;
+        let indices = self.builder.input(tensor).unwrap();
+        let (lo, hi) = self.dtype().range();
+        let table = self.constant(&[rows, width], self.dtype(), lo, hi);
+        let mut out = shape.to_vec();
+        out.push(width);
+        self.same("embedding", Op::Embedding { table, indices }, &out, table)
+    }
+
+    pub fn resize(&mut self, input: TensorId, height: usize, width: usize) -> TensorId {
+        let x = self.shape(input);
+        let taps = |random: &mut Random, from: usize, to: usize| -> Vec<LinearTap> {
+            (0..to)
+                .map(|i| {
+                    let first = i * from / to;
+                    let second = (first + 1).min(from - 1);
+                    LinearTap { first: first as u32, second: second as u32, weight: random.range(0, 2048) as u32 }
+                })
+                .collect()
+        };
+        let rows = taps(&mut self.random, x[1], height);
+        let columns = taps(&mut self.random, x[2], width);
+        self.same("resize", Op::ResizeLinear { input, rows, columns }, &[x[0], height, width, x[3]], input)
+    }
+
+    pub fn insert_zeros(&mut self, input: TensorId, stride: [u32; 2]) -> TensorId {
+        let x = self.shape(input);
+        let shape = [x[0], (x[1] - 1) * stride[0] as usize + 1, (x[2] - 1) * stride[1] as usize + 1, x[3]];
+        self.same("insert_zeros", Op::InsertZeros { input, stride }, &shape, input)
+    }
+
+    pub fn select(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let shape = self.shape(a);
+        let condition = self.constant(&shape, DType::I8, 0, 1);
+        self.same("select", Op::Select { condition, a, b }, &shape, a)
+    }
+
+    pub fn finish(mut self, outputs: &[TensorId]) -> Graph {
+        for &output in outputs {
+            self.builder.output(output);
+        }
+        self.builder.finish().unwrap()
+    }
+}
+
+pub fn window(kernel: u32, stride: u32, pad: u32) -> Window {
+    Window { kernel: [kernel; 2], stride: [stride; 2], dilation: [1; 2], pads: [pad; 4] }
+}
+
+/// One residual network: convolution, pool, depthwise, add, global pool, fully connected.
+pub fn residual(seed: u64) -> Graph {
+    let mut net = Net::new(seed);
+    let x = net.input(&[1, 20, 20, 3]);
+    let a = net.conv(x, 24, window(3, 2, 1), 1);
+    let b = net.conv(a, 24, window(3, 1, 1), 24);
+    let c = net.conv(b, 24, window(1, 1, 0), 1);
+    let d = net.binary(BinaryKind::Add, a, c);
+    let e = net.max_pool(d, window(2, 2, 0));
+    let f = net.reduce(e, ReduceKind::Sum, &[1, 2], false);
+    let g = net.matmul(f, 10);
+    net.finish(&[g])
+}
+
+/// A random network of about `length` layers over all operators.
+pub fn random(seed: u64, length: usize) -> Graph {
+    let mut net = Net::new(seed);
+    net.wide = net.random.chance(30);
+    let channels = [1, 2, 3, 5, 8, 16, 20, 33];
+    let pick = |net: &mut Net| channels[net.random.below(channels.len())];
+    let (h, w, c) = (3 + net.random.below(10), 3 + net.random.below(10), pick(&mut net));
+    let batch = 1 + net.random.below(2);
+    let mut open = vec![net.input(&[batch, h, w, c])];
+    let mut sinks = Vec::new();
+    for _ in 0..length {
+        let x = open[net.random.below(open.len())];
+        if let Some(y) = random_layer(&mut net, x, &open, &mut sinks) {
+            open.push(y);
+        }
+    }
+    let last = *open.last().unwrap();
+    let mut outputs = vec![last];
+    if open.len() > 2 && net.random.chance(40) {
+        outputs.push(open[open.len() / 2]);
+    }
+    outputs.extend(sinks);
+    outputs.dedup();
+    net.finish(&outputs)
+}
+
+fn random_layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId>) -> Option<TensorId> {
+    let s = net.shape(x);
+    let elements: usize = s.iter().product();
+    let channels = [1, 2, 4, 7, 8, 12, 16, 24, 40];
+    let pick = channels[net.random.below(channels.len())];
+    let square = s.len() == 4;
+    let (kernel, stride) = (1 + net.random.below(3) as u32, 1 + net.random.below(2) as u32);
+    let pad = net.random.below(kernel as usize) as u32;
+    let wide_enough =
+        square && s[1] + 2 * pad as usize >= kernel as usize && s[2] + 2 * pad as usize >= kernel as usize;
+    let partner = |net: &mut Net| {
+        let same: Vec<TensorId> = open.iter().copied().filter(|&t| net.shape(t) == s).collect();
+        same[net.random.below(same.len())]
+    };
+    Some(match net.random.below(24) {
+        0..=3 if wide_enough => net.conv(x, pick, window(kernel, stride, pad), 1),
+        4 if wide_enough && s[3].is_multiple_of(2) => net.conv(x, 2 * pick, window(kernel, stride, pad), 2),
+        5 if wide_enough => net.conv(x, s[3], window(kernel, stride, pad), s[3]),
+        6 if wide_enough => net.max_pool(x, window(kernel, stride, pad)),
+        7 if wide_enough => {
+            let include = net.random.chance(50);
+            net.average_pool(x, window(kernel, stride, pad), include)
+        }
+        8 => net.matmul(x, pick),
+        9 => {
+            let kinds = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Max, BinaryKind::Min];
+            let (kind, y) = (kinds[net.random.below(5)], partner(net));
+            net.binary(kind, x, y)
+        }
+        10 => {
+            let mut narrow = s.clone();
+            for extent in &mut narrow {
+                *extent = if net.random.chance(50) { 1 } else { *extent };
+            }
+            let dtype = if net.wide { DType::I16 } else { DType::I8 };
+            let y = net.constant(&narrow, dtype, -100, 100);
+            net.binary(BinaryKind::Add, x, y)
+        }
+        11 => net.unary(x),
+        12 => net.rescale(x),
+        13 => net.prelu(x),
+        14 => {
+            let masked = net.random.chance(50);
+            net.softmax(x, masked)
+        }
+        15 => {
+            let center = net.random.chance(50);
+            net.layer_norm(x, center)
+        }
+        16 => {
+            let kinds = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min, ReduceKind::SumAbs];
+            let (kind, axis) = (kinds[net.random.below(4)], net.random.below(s.len()) as u32);
+            if net.random.chance(30) {
+                let y = net.arg_max(x, false);
+                sinks.push(y);
+                return None;
+            }
+            net.reduce(x, kind, &[axis], true)
+        }
+        17 if elements < 4000 => {
+            let (axis, y) = (net.random.below(s.len()), partner(net));
+            let rescaled = net.random.below(4);
+            net.concat(&[x, y], axis, rescaled)
+        }
+        18 => {
+            let before: Vec<u32> = s.iter().map(|&n| net.random.below(2.min(n)) as u32).collect();
+            let after: Vec<u32> = s.iter().map(|&n| net.random.below(2.min(n)) as u32).collect();
+            let modes = [PadMode::Constant(5), PadMode::Reflect, PadMode::Edge];
+            let mode = modes[net.random.below(3)];
+            net.pad(x, &before, &after, mode)
+        }
+        19 => {
+            let mut order: Vec<usize> = (0..s.len()).collect();
+            for i in (1..order.len()).rev() {
+                order.swap(i, net.random.below(i + 1));
+            }
+            net.transpose(x, &order)
+        }
+        20 => {
+            let axis = net.random.below(s.len());
+            let count = 1 + net.random.below(s[axis]);
+            let start = net.random.below(s[axis] - count + 1);
+            net.slice(x, axis, start, count)
+        }
+        21 => {
+            let axis = net.random.below(s.len());
+            let count = 1 + net.random.below(2 * s[axis]).min(20);
+            let indices: Vec<u32> = (0..count).map(|_| net.random.below(s[axis]) as u32).collect();
+            net.gather(x, axis, &indices)
+        }
+        22 if square && s[1] < 12 && s[2] < 12 => {
+            if net.random.chance(50) {
+                net.resize(x, s[1] * 2, s[2] + 1)
+            } else {
+                net.insert_zeros(x, [2, 1])
+            }
+        }
+        23 if square => {
+            // An attention-like product of the tensor with its transpose.
+            let y = net.transpose(x, &[0, 1, 3, 2]);
+            net.product(x, y)
+        }
+        _ => {
+            let y = partner(net);
+            net.select(x, y)
+        }
+    })
+}

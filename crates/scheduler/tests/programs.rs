@@ -1,0 +1,142 @@
+//! What holds for every program, whatever the graph and the machine.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{random, residual};
+use tpuflow_ir::access::accesses;
+use tpuflow_ir::{Graph, Machine, Program, Space};
+use tpuflow_scheduler::{Options, ScheduleError, schedule};
+
+/// Waits point backwards, addresses stay in range, ports lie inside external memory.
+fn check(program: &Program) {
+    let machine = &program.machine;
+    let mut done = [0u32; 5];
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let mut units = Vec::new();
+        for wait in &instruction.waits {
+            assert!(wait.count > 0 && wait.count <= done[wait.unit.index()], "instruction {index} waits forwards");
+            assert!(!units.contains(&wait.unit), "instruction {index} waits twice for a unit");
+            units.push(wait.unit);
+        }
+        done[instruction.unit.index()] += 1;
+        let touched = accesses(instruction, &program.descriptors, machine);
+        for stretch in touched.reads.iter().chain(&touched.writes) {
+            let limit = match stretch.space {
+                Space::Cache => machine.cache_bytes(),
+                Space::EwpCache => machine.ewp_cache_bytes(),
+                Space::Ddr(space) => program.ddr_bytes[usize::from(space)],
+            };
+            assert!(
+                stretch.start <= stretch.end && stretch.end <= limit,
+                "instruction {index}: {stretch:?} of {limit}"
+            );
+        }
+        for stretch in &touched.writes {
+            if let Space::Ddr(space) = stretch.space {
+                let constants = program.constants[usize::from(space)].len() as u64;
+                assert!(stretch.start >= constants, "instruction {index} overwrites constants");
+            }
+        }
+    }
+    for port in program.inputs.iter().chain(&program.outputs) {
+        let Space::Ddr(space) = port.view.space else { panic!("port {} is not in DDR", port.name) };
+        let end = port.view.address + port.view.bytes(machine.word());
+        assert!(end <= program.ddr_bytes[usize::from(space)], "port {} ends at {end}", port.name);
+    }
+    assert!(program.cache_peak_bytes <= machine.cache_bytes());
+    assert_eq!(program.layers.len(), program.layers.iter().filter(|l| !l.op.is_empty()).count());
+}
+
+fn options(level: u8) -> Options {
+    Options { level, ..Options::default() }
+}
+
+/// A machine with words of 8 bytes and `banks` x 64 words of cache.
+fn tiny(banks: u32) -> Machine {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.name = format!("tiny{banks}");
+    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
+    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
+    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
+    machine.ewp_cache.words = 512;
+    Machine::parse("tiny", &toml_text(&machine)).unwrap()
+}
+
+fn toml_text(machine: &Machine) -> String {
+    toml::to_string(machine).unwrap()
+}
+
+fn compiles(graph: &Graph, machine: &Machine, level: u8) -> Program {
+    let program = schedule(graph, machine, &options(level)).unwrap_or_else(|e| panic!("{}: {e}", machine.name));
+    check(&program);
+    program
+}
+
+#[test]
+fn residual_network_on_every_preset() {
+    let graph = residual(7);
+    for name in Machine::presets() {
+        for level in [1, 5] {
+            let program = compiles(&graph, &Machine::preset(&name).unwrap(), level);
+            assert_eq!(program.spill_bytes, 0, "{name} has room for everything");
+        }
+    }
+}
+
+#[test]
+fn a_small_cache_forces_slices() {
+    let graph = residual(7);
+    let roomy = compiles(&graph, &Machine::preset("32x32_fpga").unwrap(), 1);
+    for level in [1, 5] {
+        let program = compiles(&graph, &tiny(8), level);
+        assert!(program.spill_bytes > 0);
+        assert!(program.instructions.len() > roomy.instructions.len());
+    }
+}
+
+#[test]
+fn a_layer_too_large_is_named() {
+    let error = schedule(&residual(7), &tiny(1), &options(1)).unwrap_err();
+    assert!(matches!(&error, ScheduleError::Capacity { .. }), "{error}");
+    assert!(error.to_string().contains("tiny1"), "{error}");
+}
+
+#[test]
+fn unknown_level() {
+    let machine = Machine::preset("128x128_asic").unwrap();
+    assert_eq!(schedule(&residual(7), &machine, &options(3)), Err(ScheduleError::Level(3)));
+}
+
+#[test]
+fn random_networks_everywhere() {
+    let machines =
+        [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_asic").unwrap(), tiny(16), tiny(64)];
+    let mut built = 0;
+    for seed in 0..120 {
+        let graph = random(seed, 9);
+        for machine in &machines {
+            for level in [1, 5] {
+                match schedule(&graph, machine, &options(level)) {
+                    Ok(program) => {
+                        check(&program);
+                        built += 1;
+                    }
+                    // Some layers cannot be cut small enough for the tiny machines.
+                    Err(ScheduleError::Capacity { .. }) if machine.name.starts_with("tiny") => {}
+                    Err(error) => panic!("seed {seed} on {}: {error}", machine.name),
+                }
+            }
+        }
+    }
+    assert!(built > 700, "only {built} programs were built");
+}
+
+#[test]
+fn same_bytes_every_time() {
+    let graph = random(3, 12);
+    let machine = Machine::preset("64x64_edge").unwrap();
+    for level in [1, 5] {
+        assert_eq!(compiles(&graph, &machine, level), compiles(&graph, &machine, level));
+    }
+}
