@@ -183,7 +183,15 @@ impl Walk<'_> {
         for (i, view) in v.inputs.iter().enumerate() {
             let tensor = operands.map(|o| o[i]);
             match op {
-                VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => {
+                VectorOp::ArgMax { .. } => {
+                    if (view.rows, view.width, v.output.channels) != (v.output.rows, v.output.width, 1) {
+                        return Err(("descriptor", "not one index per pixel".to_owned()));
+                    }
+                    for row in v.first_row..v.first_row + v.rows {
+                        self.consume(view, tensor, row..row + 1, 0..view.width, 0..view.channels)?;
+                    }
+                }
+                VectorOp::Reduce { .. } => {
                     self.true_geometry(view, tensor)?;
                     let (rows, columns) = (0..view.rows, 0..view.width);
                     self.consume(view, tensor, rows, columns, 0..view.channels)?;
