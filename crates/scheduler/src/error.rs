@@ -43,4 +43,12 @@ pub enum ScheduleError {
         /// Bytes of the memory.
         capacity: u64,
     },
+    /// The independent checker refuses the program: a defect of the scheduler, reported rather than run.
+    #[error("the program breaks {count} rules, the first: {first}")]
+    Check {
+        /// Violations reported.
+        count: usize,
+        /// The first of them.
+        first: String,
+    },
 }

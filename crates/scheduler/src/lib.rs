@@ -51,8 +51,18 @@ impl Default for Options {
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
 pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
     match options.level {
-        1 => plan::sequential(graph, machine),
-        5 => plan::sequential(graph, machine),
+        1 | 5 => checked(graph, plan::sequential(graph, machine)?),
         level => Err(ScheduleError::Level(level)),
+    }
+}
+
+/// Every program is proven before it is handed out.
+fn checked(graph: &Graph, program: Program) -> Result<Program, ScheduleError> {
+    match checker::check(graph, &program) {
+        Ok(()) => Ok(program),
+        Err(violations) => Err(ScheduleError::Check {
+            count: violations.len(),
+            first: violations.first().map(ToString::to_string).unwrap_or_default(),
+        }),
     }
 }

@@ -70,7 +70,15 @@ fn toml_text(machine: &Machine) -> String {
 fn compiles(graph: &Graph, machine: &Machine, level: u8) -> Program {
     let program = schedule(graph, machine, &options(level)).unwrap_or_else(|e| panic!("{}: {e}", machine.name));
     check(&program);
+    proven(graph, &program);
     program
+}
+
+fn proven(graph: &Graph, program: &Program) {
+    if let Err(violations) = tpuflow_scheduler::checker::check(graph, program) {
+        let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        panic!("{} at level {}: {}", program.machine.name, program.level, list.join("\n"));
+    }
 }
 
 #[test]
@@ -120,6 +128,7 @@ fn random_networks_everywhere() {
                 match schedule(&graph, machine, &options(level)) {
                     Ok(program) => {
                         check(&program);
+                        proven(&graph, &program);
                         built += 1;
                     }
                     // Some layers cannot be cut small enough for the tiny machines.

@@ -410,7 +410,12 @@ impl Lowering<'_> {
         let row = if view.rows == nest.shape.linear.leads { lead } else { 0 };
         let first = tiles[0].0;
         let columns: u32 = tiles.iter().map(|t| t.1).sum();
-        let part = View { channels: columns, channel_offset: view.channel_offset + first * size, ..*view };
+        let part = View {
+            channels: columns,
+            channel_offset: view.channel_offset + first * size,
+            origin: [view.origin[0], view.origin[1] + first],
+            ..*view
+        };
         let local = self.stage_in(&part, row..row + 1);
         let base = local.pixel_address(row, 0, word);
         let weights = |&(column, _): &(u32, u32)| Weights {
@@ -483,7 +488,8 @@ impl Nest {
             return view;
         }
         let columns = self.cut.tiles[self.cut.groups[group].clone()].iter().map(|t| t.1).sum();
-        let first = self.first_column(group) * view.dtype.bytes() as u32;
-        View { channels: columns, channel_offset: view.channel_offset + first, ..view }
+        let first = self.first_column(group);
+        let channel_offset = view.channel_offset + first * view.dtype.bytes() as u32;
+        View { channels: columns, channel_offset, origin: [view.origin[0], view.origin[1] + first], ..view }
     }
 }

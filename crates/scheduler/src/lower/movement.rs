@@ -132,6 +132,7 @@ impl Lowering<'_> {
                         let channels = View {
                             channels: chunk as u32,
                             channel_offset: to.channel_offset + (start * to.dtype.bytes()) as u32,
+                            origin: [to.origin[0], to.origin[1] + start as u32],
                             ..to
                         };
                         self.parts(&channels, false, None, vec![part(chunk, 0)])?;

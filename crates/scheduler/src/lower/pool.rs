@@ -95,6 +95,7 @@ impl Lowering<'_> {
             let part = |view: &View| View {
                 channels: count,
                 channel_offset: view.channel_offset + first * view.dtype.bytes() as u32,
+                origin: [view.origin[0], view.origin[1] + first],
                 ..*view
             };
             let parameters = [Some((buffer, bytes(count).0 as u32)), table.map(|t| (t.1, 0)), Some((buffer, 0))];
