@@ -208,6 +208,7 @@ def test_statistics_of_different_resolution_do_not_merge() -> None:
         ({"momentum": 1}, "less than 1"),
         ({"bins": 1000}, "1000 is not a power of two"),
         ({"bins": 1 << 17}, "less than or equal to 65536"),
+        ({"clip_weight": 0.5}, "greater than or equal to 1"),
         ({"bits": 1}, "greater than or equal to 2"),
         ({"speed": 1}, "Extra inputs are not permitted"),
     ],
@@ -251,7 +252,9 @@ def test_bindings_refuse_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="a histogram of 16 bins cannot be merged with one of 32"):
         histogram.merge(_core.Histogram(32))
     with pytest.raises(ValueError, match="codes 1 to 5 must contain 0"):
-        histogram.mse_range(qmin=1, qmax=5, symmetric=False)
+        histogram.mse_range(qmin=1, qmax=5, symmetric=False, clip_weight=1)
+    with pytest.raises(ValueError, match="weight of clipping errors is 0.5"):
+        histogram.mse_range(qmin=-8, qmax=7, symmetric=False, clip_weight=0.5)
     with pytest.raises(ValueError, match="levels is 1"):
         histogram.kld_range(1)
     with pytest.raises(ValueError, match="percentile is 0"):

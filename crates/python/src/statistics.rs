@@ -85,10 +85,10 @@ impl Histogram {
     }
 
     /// The range of least mean squared quantisation error.
-    #[pyo3(signature = (*, qmin, qmax, symmetric))]
-    fn mse_range(&self, py: Python<'_>, qmin: i32, qmax: i32, symmetric: bool) -> PyResult<Range> {
+    #[pyo3(signature = (*, qmin, qmax, symmetric, clip_weight))]
+    fn mse_range(&self, py: Python<'_>, qmin: i32, qmax: i32, symmetric: bool, clip_weight: f64) -> PyResult<Range> {
         let quantizer = Quantizer::new(qmin, qmax, symmetric).map_err(value_error)?;
-        Ok(py.detach(|| statistics::mse_range(&self.0, quantizer)))
+        py.detach(|| statistics::mse_range(&self.0, quantizer, clip_weight)).map_err(value_error)
     }
 
     /// The range cut at the magnitude of least divergence over `levels` levels.

@@ -11,8 +11,9 @@
 //! and the threshold minimises KL(P || Q), both normalised. Q is formed without the tail, so a tail too
 //! heavy shows as a divergence at the last bin. Source: S. Migacz, "8-bit Inference with TensorRT", 2017.
 //!
-//! Exact zeros are left out of both, as in NVIDIA's later implementation: they are represented exactly at
-//! every threshold, and the peak a ReLU makes of them would otherwise decide alone.
+//! Exact zeros are left out of both: they are represented exactly at every threshold, and the peak a ReLU
+//! makes of them would otherwise decide alone. For the same reason the first bin counts no more than the
+//! second, as in NVIDIA's pytorch-quantization.
 //!
 //! As Q is constant within a group, the sum over a group's bins is one product:
 //! `sum P ln(P/Q) = sum P ln P - sum over groups (P of the group) ln(Q of a bin of the group)`. With prefix
@@ -31,7 +32,10 @@ pub fn kld_range(histogram: &Histogram, levels: usize) -> Result<Range, Statisti
     if levels < 2 {
         return Err(StatisticsError::Levels(levels));
     }
-    let counts: Vec<f64> = histogram.magnitudes().iter().map(|&count| count as f64).collect();
+    let mut counts: Vec<f64> = histogram.magnitudes().iter().map(|&count| count as f64).collect();
+    if let [first, second, ..] = counts.as_mut_slice() {
+        *first = first.min(*second);
+    }
     let (low, high) = histogram.range();
     let bins = best_threshold(&counts, levels);
     if bins == counts.len() {

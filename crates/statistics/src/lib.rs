@@ -63,6 +63,9 @@ pub enum StatisticsError {
     /// A quantiser without zero among its codes, or with fewer than two codes.
     #[error("the codes {0} to {1} must contain 0 and at least one more")]
     Codes(i32, i32),
+    /// A weight of clipping errors below 1, or none.
+    #[error("the weight of clipping errors is {0}, it must be a finite number from 1")]
+    ClipWeight(f64),
     /// A number of levels the divergence cannot be computed for.
     #[error("the number of levels is {0}, it must be at least 2")]
     Levels(usize),

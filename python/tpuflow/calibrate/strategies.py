@@ -52,9 +52,14 @@ def percentile(tensor: TensorStatistics, config: CalibrationConfig) -> tuple[flo
 
 
 def mse(tensor: TensorStatistics, config: CalibrationConfig) -> tuple[float, float]:
-    """The range with the least mean squared error after quantisation to `bits`."""
+    """The range with the least mean squared error after quantisation to `bits`.
+
+    Clipping errors count `clip_weight` times: they take away from the largest values and never cancel.
+    """
     qmin, qmax = config.codes
-    return tensor.counts.mse_range(qmin=qmin, qmax=qmax, symmetric=config.symmetric)
+    return tensor.counts.mse_range(
+        qmin=qmin, qmax=qmax, symmetric=config.symmetric, clip_weight=config.clip_weight
+    )
 
 
 def kld(tensor: TensorStatistics, config: CalibrationConfig) -> tuple[float, float]:
