@@ -5,20 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuflow.errors import SampleError
-from tpuflow.samples import (
-    InputSpec,
-    Samples,
-    generated_samples,
-    input_specs,
-    load_labelled,
-    load_samples,
-)
+from tpuflow.frontend import Port
+from tpuflow.samples import Samples, load_labelled, load_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,22 +20,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOAT = np.dtype(np.float32)
-IMAGE = InputSpec("image", (1, 2, 3), FLOAT)
-IDS = InputSpec("ids", (1, 4), np.dtype(np.int64))
+IMAGE = Port("image", (1, 2, 3), FLOAT)
+IDS = Port("ids", (1, 4), np.dtype(np.int64))
 
 
 def ramp(*shape: int) -> NDArray[np.float32]:
     return np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
-def specs_of(batch: int) -> tuple[InputSpec, InputSpec]:
-    return InputSpec("image", (batch, 2, 3), FLOAT), InputSpec("ids", (batch, 4), np.dtype(np.int64))
+def ports_of(batch: int) -> tuple[Port, Port]:
+    return Port("image", (batch, 2, 3), FLOAT), Port("ids", (batch, 4), np.dtype(np.int64))
 
 
 @given(st.integers(1, 9), st.integers(1, 4))
 def test_batches_hold_every_sample_once_and_repeat_only_the_last(count: int, batch: int) -> None:
     image, ids = ramp(count, 2, 3), np.arange(count * 4).reshape(count, 4)
-    data = Samples.of({"ids": ids, "image": image}, specs_of(batch))
+    data = Samples.of({"ids": ids, "image": image}, ports_of(batch))
     feeds = list(data.batches())
     assert (data.count, data.batch) == (count, batch)
     assert [feed.count for feed in feeds] == [batch] * (count // batch) + [count % batch] * (
@@ -56,8 +49,8 @@ def test_batches_hold_every_sample_once_and_repeat_only_the_last(count: int, bat
 
 
 def test_whole_inputs_lead_with_the_samples() -> None:
-    table = InputSpec("table", (5, 2), FLOAT)
-    factor = InputSpec("factor", (), FLOAT)
+    table = Port("table", (5, 2), FLOAT)
+    factor = Port("factor", (), FLOAT)
     data = Samples.of(
         {"table": ramp(3, 5, 2), "factor": ramp(3), "image": ramp(3, 2, 3)}, (table, factor, IMAGE)
     )
@@ -77,7 +70,7 @@ def test_directory_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert data.count == 4
     assert [float(row["image"].flat[0]) for row in data.rows()] == [0, 100, 106, 200]
     # Batches run across files.
-    data = load_samples(tmp_path, [InputSpec("image", (3, 2, 3), FLOAT)])
+    data = load_samples(tmp_path, [Port("image", (3, 2, 3), FLOAT)])
     assert [feed.count for feed in data.batches()] == [3, 1]
 
 
@@ -142,7 +135,7 @@ def test_what_is_wrong_is_told_in_one_line(arrays: dict[str, Any], message: str)
 
 
 def test_batched_and_whole_inputs_do_not_mix() -> None:
-    first, second = InputSpec("a", (2, 3), FLOAT), InputSpec("b", (2, 3), FLOAT)
+    first, second = Port("a", (2, 3), FLOAT), Port("b", (2, 3), FLOAT)
     with pytest.raises(SampleError, match='differ in the number of samples in a feed: "a" 2, "b" 1'):
         Samples.of({"a": ramp(4, 3), "b": ramp(4, 2, 3)}, (first, second))
 
@@ -209,21 +202,14 @@ def test_directories_that_do_not_fit(tmp_path: Path) -> None:
         load_samples(tmp_path, [IMAGE])
     np.save(tmp_path / "b.npy", ramp(2, 3, 2, 3))
     with pytest.raises(SampleError, match=r"b\.npy: its samples are whole inputs, those of .*a\.npy are not"):
-        load_samples(tmp_path, [InputSpec("image", (3, 2, 3), FLOAT)])
+        load_samples(tmp_path, [Port("image", (3, 2, 3), FLOAT)])
 
 
-def test_specs_of_a_model() -> None:
-    text = '<ir_version: 8, opset_import: ["" : 17]> net ({}) => (float[1,2] y) {{ y = Add(x, w) }}'
-    model = ir.from_onnx_text(text.format("float[1,2] x, int64[1,2] w"))
-    assert input_specs(model) == (InputSpec("x", (1, 2), FLOAT), InputSpec("w", (1, 2), np.dtype(np.int64)))
-    with pytest.raises(SampleError, match='input "x": the network leaves its shape or type open'):
-        input_specs(ir.from_onnx_text(text.format("float[N,2] x, float[1,2] w")))
-
-
-def test_generated_samples_repeat_with_their_seed() -> None:
-    specs = (IMAGE, IDS, InputSpec("mask", (1, 3), np.dtype(np.bool_)))
-    first, again, other = (list(generated_samples(specs, 5, seed).rows()) for seed in (3, 3, 4))
-    assert len(first) == 5
-    assert all(np.array_equal(a[name], b[name]) for a, b in zip(first, again, strict=True) for name in a)
-    assert not np.array_equal(first[0]["image"], other[0]["image"])
-    assert [array.dtype for array in first[0].values()] == [spec.dtype for spec in specs]
+def test_samples_from_whole_feeds() -> None:
+    feeds = [{"image": ramp(1, 2, 3) + index, "ids": np.full((1, 4), index)} for index in range(3)]
+    data = Samples.of_feeds(feeds, (IMAGE, IDS))
+    assert (data.count, data.batch) == (3, 1)
+    for feed, batch in zip(feeds, data.batches(), strict=True):
+        assert all(np.array_equal(batch.arrays[name], feed[name]) for name in ("image", "ids"))
+    with pytest.raises(SampleError, match="samples: there are none"):
+        Samples.of_feeds([], (IMAGE, IDS))

@@ -24,29 +24,12 @@ from tpuflow.errors import SampleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import onnx_ir as ir
+    from tpuflow.frontend import Port
 
-__all__ = [
-    "Batch",
-    "InputSpec",
-    "Samples",
-    "generated_samples",
-    "input_specs",
-    "load_labelled",
-    "load_samples",
-]
+__all__ = ["Batch", "Samples", "load_labelled", "load_samples"]
 
 Array = NDArray[Any]
 LABELS = "labels"
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """A network input: its name, static shape with the batch axis if it has one, and dtype."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -64,36 +47,47 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """Checked samples, opened by `load_samples`, `Samples.of` or `generated_samples`.
+    """Checked samples, opened by `load_samples`, `Samples.of` or `Samples.of_feeds`.
 
     Attributes:
-        specs: The network inputs they belong to.
+        ports: The network inputs they belong to.
         count: Number of samples.
         batch: Number of samples in a feed.
     """
 
-    specs: tuple[InputSpec, ...]
+    ports: tuple[Port, ...]
     count: int
     batch: int
     _sources: tuple[Path | Mapping[str, Array], ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], specs: Sequence[InputSpec], source: str = "samples") -> Samples:
+    def of(cls, arrays: Mapping[str, Array], ports: Sequence[Port], source: str = "samples") -> Samples:
         """Samples in memory; `source` names them in errors.
 
         Raises:
             SampleError: A name, shape, dtype or value is wrong, or there are no samples.
         """
-        count, batch = _check(arrays, specs, source)
-        return cls(tuple(specs), count, batch, (dict(arrays),))
+        count, batch = _check(arrays, ports, source)
+        return cls(tuple(ports), count, batch, (dict(arrays),))
+
+    @classmethod
+    def of_feeds(cls, feeds: Sequence[Mapping[str, Array]], ports: Sequence[Port]) -> Samples:
+        """Samples each of which is a whole feed: every input in the network's own shape.
+
+        Raises:
+            SampleError: As for `of`.
+        """
+        if not feeds:
+            raise SampleError("samples: there are none")
+        return cls.of({name: np.stack([feed[name] for feed in feeds]) for name in feeds[0]}, ports)
 
     def rows(self) -> Iterator[dict[str, Array]]:
         """Sample after sample, every input by name; batched inputs without their batch axis."""
         for source in self._sources:
-            arrays = _read(source, self.specs) if isinstance(source, Path) else source
+            arrays = _read(source, self.ports) if isinstance(source, Path) else source
             count = next(iter(arrays.values())).shape[0]
             for index in range(count):
-                yield {spec.name: arrays[spec.name][index] for spec in self.specs}
+                yield {port.name: arrays[port.name][index] for port in self.ports}
 
     def batches(self) -> Iterator[Batch]:
         """Feeds of `batch` samples each; a last partial one is filled up with its last sample."""
@@ -111,30 +105,12 @@ class Samples:
         rows = rows + [rows[-1]] * (self.batch - count)
         # Rows of a batched input get their axis by stacking; the row of a whole input has all its axes.
         arrays = {
-            spec.name: np.stack([row[spec.name] for row in rows]).reshape(spec.shape) for spec in self.specs
+            port.name: np.stack([row[port.name] for row in rows]).reshape(port.shape) for port in self.ports
         }
         return Batch(arrays, count)
 
 
-def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
-    """The inputs of a model with static shapes, initialisers left out.
-
-    Raises:
-        SampleError: An input has no static shape or no type.
-    """
-    specs = []
-    for value in model.graph.inputs:
-        if value.name in model.graph.initializers:
-            continue
-        dims = [] if value.shape is None else list(value.shape)
-        shape = tuple(dim for dim in dims if isinstance(dim, int))
-        if value.name is None or value.dtype is None or value.shape is None or len(shape) < len(dims):
-            raise SampleError(f'input "{value.name}": the network leaves its shape or type open')
-        specs.append(InputSpec(value.name, shape, np.dtype(value.dtype.numpy())))
-    return tuple(specs)
-
-
-def load_samples(path: str | Path, specs: Sequence[InputSpec]) -> Samples:
+def load_samples(path: str | Path, ports: Sequence[Port]) -> Samples:
     """Opens an `.npz` file, or a directory of `.npz` and `.npy` files in the order of their names.
 
     A file of a directory may hold one sample without the leading axis.
@@ -144,20 +120,20 @@ def load_samples(path: str | Path, specs: Sequence[InputSpec]) -> Samples:
     """
     path = Path(path)
     if not path.is_dir():
-        return Samples.of(_read_file(path), specs, str(path))
+        return Samples.of(_read_file(path), ports, str(path))
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy") and file.is_file())
     if not files:
         raise SampleError(f"{path}: the directory holds no .npz or .npy file")
-    checked = [_check(_read(file, specs), specs, str(file)) for file in files]
+    checked = [_check(_read(file, ports), ports, str(file)) for file in files]
     for file, (_, batch) in zip(files, checked, strict=True):
         if batch != checked[0][1]:
             raise SampleError(
                 f"{file}: its samples are whole inputs, those of {files[0]} are not, or vice versa"
             )
-    return Samples(tuple(specs), sum(count for count, _ in checked), checked[0][1], tuple(files))
+    return Samples(tuple(ports), sum(count for count, _ in checked), checked[0][1], tuple(files))
 
 
-def load_labelled(path: str | Path, specs: Sequence[InputSpec]) -> tuple[Samples, Array]:
+def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Array]:
     """Opens an `.npz` with the inputs and an array `labels`, one entry or row per sample.
 
     Raises:
@@ -167,7 +143,7 @@ def load_labelled(path: str | Path, specs: Sequence[InputSpec]) -> tuple[Samples
     labels = arrays.pop(LABELS, None)
     if labels is None:
         raise SampleError(f'{path}: array "{LABELS}" is missing, it has {_listed(arrays)}')
-    samples = Samples.of(arrays, specs, str(path))
+    samples = Samples.of(arrays, ports, str(path))
     if labels.ndim == 0 or labels.shape[0] != samples.count:
         raise SampleError(
             f'{path}: array "{LABELS}" has shape {_shape(labels.shape)} for {samples.count} samples'
@@ -175,24 +151,9 @@ def load_labelled(path: str | Path, specs: Sequence[InputSpec]) -> tuple[Samples
     return samples, labels
 
 
-def generated_samples(specs: Sequence[InputSpec], count: int = 8, seed: int = 0) -> Samples:
-    """Seeded random samples: floats from normal(0, 1), integers from 0 to 7, booleans either way."""
-    generator = np.random.default_rng(seed)
-    arrays: dict[str, Array] = {}
-    for spec in specs:
-        shape = (count, *spec.shape)
-        if spec.dtype.kind == "f":
-            arrays[spec.name] = generator.standard_normal(shape, np.float32).astype(spec.dtype)
-        elif spec.dtype.kind == "b":
-            arrays[spec.name] = generator.integers(0, 2, shape).astype(np.bool_)
-        else:
-            arrays[spec.name] = generator.integers(0, 8, shape).astype(spec.dtype)
-    return Samples.of(arrays, specs, "generated samples")
-
-
-def _check(arrays: Mapping[str, Array], specs: Sequence[InputSpec], source: str) -> tuple[int, int]:
+def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> tuple[int, int]:
     """Number of samples, and of samples in a feed."""
-    names = [spec.name for spec in specs]
+    names = [port.name for port in ports]
     for name in arrays:
         if name not in names:
             raise SampleError(
@@ -200,12 +161,12 @@ def _check(arrays: Mapping[str, Array], specs: Sequence[InputSpec], source: str)
             )
     counts: dict[str, int] = {}
     batches: dict[str, int] = {}
-    for spec in specs:
-        if spec.name not in arrays:
-            raise SampleError(f'{source}: input "{spec.name}" is missing, there is {_listed(arrays)}')
-        array, where = arrays[spec.name], f'{source}: input "{spec.name}"'
-        batches[spec.name] = _check_array(array, spec, where)
-        counts[spec.name] = array.shape[0]
+    for port in ports:
+        if port.name not in arrays:
+            raise SampleError(f'{source}: input "{port.name}" is missing, there is {_listed(arrays)}')
+        array, where = arrays[port.name], f'{source}: input "{port.name}"'
+        batches[port.name] = _check_array(array, port, where)
+        counts[port.name] = array.shape[0]
     for label, numbers in (("samples", counts), ("samples in a feed", batches)):
         if len(set(numbers.values())) > 1:
             listed = ", ".join(f'"{name}" {number}' for name, number in numbers.items())
@@ -213,35 +174,35 @@ def _check(arrays: Mapping[str, Array], specs: Sequence[InputSpec], source: str)
     return next(iter(counts.values()), 0), next(iter(batches.values()), 1)
 
 
-def _check_array(array: Array, spec: InputSpec, where: str) -> int:
+def _check_array(array: Array, port: Port, where: str) -> int:
     """Number of samples in a feed of this input."""
-    if array.dtype != spec.dtype:
+    if array.dtype != port.dtype:
         raise SampleError(
-            f"{where}: dtype {array.dtype}, the network wants {spec.dtype} (convert with .astype)"
+            f"{where}: dtype {array.dtype}, the network wants {port.dtype} (convert with .astype)"
         )
-    whole = array.ndim == len(spec.shape) + 1
-    wanted = spec.shape if whole else spec.shape[1:]
-    if array.ndim < max(1, len(spec.shape)) or array.shape[1:] != wanted:
-        row = ", ".join(["samples", *map(str, spec.shape[1:] if spec.shape else ())])
+    whole = array.ndim == len(port.shape) + 1
+    wanted = port.shape if whole else port.shape[1:]
+    if array.ndim < max(1, len(port.shape)) or array.shape[1:] != wanted:
+        row = ", ".join(["samples", *map(str, port.shape[1:] if port.shape else ())])
         raise SampleError(f"{where}: shape {_shape(array.shape)}, the network wants ({row})")
     if array.shape[0] == 0:
         raise SampleError(f"{where}: there are no samples")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         first = int(np.argmin(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)))
         raise SampleError(f"{where}: NaN or infinite values, first in sample {first}")
-    return 1 if whole else spec.shape[0]
+    return 1 if whole else port.shape[0]
 
 
-def _read(path: Path, specs: Sequence[InputSpec]) -> dict[str, Array]:
+def _read(path: Path, ports: Sequence[Port]) -> dict[str, Array]:
     """A file of a directory, single samples given their leading axis."""
     arrays = _read_file(path)
     if path.suffix == ".npy":
-        if len(specs) != 1:
+        if len(ports) != 1:
             raise SampleError(
-                f"{path}: a .npy file has no names, the network has {len(specs)} inputs: use .npz"
+                f"{path}: a .npy file has no names, the network has {len(ports)} inputs: use .npz"
             )
-        arrays = {specs[0].name: next(iter(arrays.values()))}
-    ranks = {spec.name: len(spec.shape) for spec in specs}
+        arrays = {ports[0].name: next(iter(arrays.values()))}
+    ranks = {port.name: len(port.shape) for port in ports}
     return {
         name: array[np.newaxis] if array.ndim == ranks.get(name, 0) - 1 else array
         for name, array in arrays.items()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -14,7 +17,11 @@ from onnx_ir.passes.common import ShapeInferencePass
 from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, calibrate, collect, fit
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.errors import SampleError
-from tpuflow.samples import Samples, generated_samples, input_specs
+from tpuflow.frontend import FloatModel, Port, generate_samples, load
+from tpuflow.samples import Samples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BRANCHES = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -39,15 +46,26 @@ def network() -> ir.Model:
     return with_shapes
 
 
-def samples(count: int = 5) -> Samples:
+PORTS = (
+    Port("image", (1, 3, 8, 8), np.dtype(np.float32)),
+    Port("pick", (2,), np.dtype(np.int64)),
+)
+
+
+def float_model() -> FloatModel:
+    return FloatModel(network(), network(), None, PORTS, ())
+
+
+def arrays(count: int = 5) -> dict[str, NDArray[Any]]:
     generator = np.random.default_rng(1)
-    return Samples.of(
-        {
-            "image": generator.standard_normal((count, 3, 8, 8), np.float32),
-            "pick": generator.integers(0, 8, (count, 2)),
-        },
-        input_specs(network()),
-    )
+    return {
+        "image": generator.standard_normal((count, 3, 8, 8), np.float32),
+        "pick": generator.integers(0, 8, (count, 2)),
+    }
+
+
+def samples() -> Samples:
+    return Samples.of(arrays(), PORTS)
 
 
 FLOAT_VALUES = ["image", "conv", "relu", "scaled", "joined", "pooled", "picked"]
@@ -74,7 +92,7 @@ def reference_extrema() -> dict[str, Range]:
 def test_every_float_value_is_calibrated() -> None:
     told: list[tuple[int, int]] = []
     ranges = calibrate(
-        network(),
+        float_model(),
         samples(),
         CalibrationConfig(strategy="extrema"),
         lambda done, count: told.append((done, count)),
@@ -115,15 +133,13 @@ def test_segments_compute_the_same_and_forget_early() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_shards_in_order_give_the_same_ranges(strategy: str) -> None:
     config = CalibrationConfig(strategy=strategy)
-    specs = input_specs(network())
-    rows = list(samples().rows())
     shards = [
-        Samples.of({name: np.stack([row[name] for row in part]) for name in part[0]}, specs)
-        for part in (rows[:2], rows[2:])
+        Samples.of({name: array[part] for name, array in arrays().items()}, PORTS)
+        for part in (slice(0, 2), slice(2, 5))
     ]
-    first, second = (collect(network(), shard, config) for shard in shards)
+    first, second = (collect(float_model(), shard, config) for shard in shards)
     first.merge(second)
-    assert fit(first, config).to_json() == calibrate(network(), samples(), config).to_json()
+    assert fit(first, config).to_json() == calibrate(float_model(), samples(), config).to_json()
 
 
 def test_the_number_of_threads_does_not_show() -> None:
@@ -150,21 +166,22 @@ def test_the_number_of_threads_does_not_show() -> None:
     assert "strategy" in outputs.pop()
 
 
+EXPONENTIAL = '<ir_version: 8, opset_import: ["" : 17]> net (float[1,2] x) => (float[1,2] y) { y = Exp(x) }'
+
+
 def test_a_value_that_overflows_is_named() -> None:
-    model = ir.from_onnx_text(
-        '<ir_version: 8, opset_import: ["" : 17]> net (float[1,2] x) => (float[1,2] y) { y = Exp(x) }'
-    )
-    specs = input_specs(model)
-    data = Samples.of({"x": np.array([[1, 2], [3, 400]], np.float32)}, specs)
+    model = load(onnx.parser.parse_model(EXPONENTIAL))
+    data = {"x": np.array([[1, 2], [3, 400]], np.float32)}
     with pytest.raises(SampleError, match=r'tensor "y": 1 of 2 values are NaN or infinite at sample 1'):
         calibrate(model, data)
+    with pytest.raises(SampleError, match='samples: input "x" is missing, there is none'):
+        calibrate(model, {})
 
 
-def test_default_configuration_and_generated_samples() -> None:
-    model = network()
-    data = generated_samples(input_specs(model), count=3, seed=7)
-    ranges = calibrate(model, data)
+def test_generated_samples_and_the_default_configuration() -> None:
+    model = load(onnx.parser.parse_model(EXPONENTIAL))
+    ranges = calibrate(model, Samples.of_feeds(generate_samples(model, 3), model.inputs))
     assert (ranges.samples, ranges.strategy) == (3, CalibrationConfig().strategy)
-    assert (
-        ranges.to_json() == calibrate(model, generated_samples(input_specs(model), count=3, seed=7)).to_json()
-    )
+    assert set(ranges.tensors) == {"x", "y"}
+    stacked = {"x": np.concatenate([feed["x"] for feed in generate_samples(model, 3)])}
+    assert calibrate(model, stacked).to_json() == ranges.to_json()

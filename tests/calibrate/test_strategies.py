@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
@@ -122,6 +122,16 @@ def test_mse_loses_no_more_than_extrema(*, values: NDArray[np.float32], symmetri
     assert loss[best] <= loss[whole] * 1.25
 
 
+def test_clipping_errors_of_weight_widen_the_range() -> None:
+    values = np.concatenate([gaussian(1_000_000), floats(-15, 15)])
+    spans = [
+        high - low
+        for weight in (1, 16, 1e9)
+        for low, high in fitted(values, strategy="mse", bits=6, clip_weight=weight).pairs
+    ]
+    assert spans[0] < spans[1] < spans[2] <= 30
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_mse_gains_decibels_where_there_are_outliers(*, symmetric: bool) -> None:
     values = np.concatenate([gaussian(1_000_000), floats(-15, 15)])
@@ -156,6 +166,7 @@ def test_bins_are_configurable_and_matter_little(strategy: str) -> None:
     assert coarse.pairs[0] == pytest.approx(fine.pairs[0], rel=0.2)
 
 
+@settings(max_examples=40)
 @given(BATCHES, st.data())
 def test_shards_equal_one_pass(batches: list[NDArray[np.float32]], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(batches)))
@@ -253,7 +264,7 @@ def test_bindings_refuse_what_does_not_fit() -> None:
         histogram.merge(_core.Histogram(32))
     with pytest.raises(ValueError, match="codes 1 to 5 must contain 0"):
         histogram.mse_range(qmin=1, qmax=5, symmetric=False, clip_weight=1)
-    with pytest.raises(ValueError, match="weight of clipping errors is 0.5"):
+    with pytest.raises(ValueError, match=r"weight of clipping errors is 0\.5"):
         histogram.mse_range(qmin=-8, qmax=7, symmetric=False, clip_weight=0.5)
     with pytest.raises(ValueError, match="levels is 1"):
         histogram.kld_range(1)

@@ -1,8 +1,8 @@
 """Runs a float model and hands out every intermediate value, a bounded amount at a time.
 
 The nodes are cut, in topological order, into segments whose outputs fit a memory budget. Each segment is
-an onnxruntime session of its own whose outputs are all values its nodes produce, so nothing is computed
-twice. A value is dropped after the last segment that reads it. Most models are one segment.
+a session of its own whose outputs are all values its nodes produce, so nothing is computed twice. A value is
+dropped after the last segment that reads it. Most models are one segment.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+from tpuflow.frontend import FloatSession
 
 __all__ = ["ActivationSession"]
 
@@ -27,9 +28,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Segment:
-    session: ort.InferenceSession
+    session: FloatSession
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     last_read: frozenset[str]  # values no later segment reads
 
 
@@ -39,17 +39,11 @@ class ActivationSession:
     Args:
         model: Model whose every value has a name and a known shape.
         memory_bytes: Largest sum of a segment's outputs, except for a single node above it.
-        threads: Threads of onnxruntime; 0 takes all cores.
     """
 
-    def __init__(self, model: ir.Model, *, memory_bytes: int, threads: int = 0) -> None:
-        graph = model.graph
-        self.inputs = tuple(_name(value) for value in graph.inputs if _name(value) not in graph.initializers)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
+    def __init__(self, model: ir.Model, *, memory_bytes: int) -> None:
         self._segments = [
-            _build_segment(model, nodes, later, options) for nodes, later in _cut(list(graph), memory_bytes)
+            _build_segment(model, nodes, later) for nodes, later in _cut(list(model.graph), memory_bytes)
         ]
 
     @property
@@ -69,11 +63,10 @@ class ActivationSession:
         live: dict[str, Array] = dict(feeds)
         fresh: dict[str, Array] = dict(feeds)
         for segment in self._segments:
-            read = {name: live[name] for name in segment.inputs}
-            computed = segment.session.run(segment.outputs, read)
-            fresh.update(zip(segment.outputs, computed, strict=True))
-            live.update(zip(segment.outputs, computed, strict=True))
-            del computed, read
+            computed = segment.session.run({name: live[name] for name in segment.inputs})
+            fresh.update(computed)
+            live.update(computed)
+            del computed
             for name in segment.last_read:
                 live.pop(name, None)
             yield {name: array for name, array in fresh.items() if array.dtype == np.float32}
@@ -112,9 +105,7 @@ def _bytes(value: ir.Value) -> int:
     return int(math.prod(dims) * value.dtype.itemsize)
 
 
-def _build_segment(
-    model: ir.Model, nodes: Sequence[ir.Node], later: set[str], options: ort.SessionOptions
-) -> _Segment:
+def _build_segment(model: ir.Model, nodes: Sequence[ir.Node], later: set[str]) -> _Segment:
     initializers = model.graph.initializers
     produced = [_name(value) for node in nodes for value in node.outputs if value.name]
     read = {_name(value): value for node in nodes for value in node.inputs if value is not None}
@@ -132,8 +123,7 @@ def _build_segment(
         if name in initializers and (tensor := value.const_value) is not None
     )
     graph.input.extend(ir.to_proto(read[name]) for name in inputs)
-    # Types of outputs are left to onnxruntime's inference.
+    # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in produced)
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     last_read = frozenset(name for name in (*inputs, *produced) if name not in later)
-    return _Segment(session, inputs, tuple(produced), last_read)
+    return _Segment(FloatSession(proto), inputs, last_read)

@@ -6,18 +6,21 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.calibrate.config import CalibrationConfig
 from tpuflow.calibrate.ranges import Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
+from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from collections.abc import Mapping
 
-    from tpuflow.samples import Samples
+    from numpy.typing import NDArray
+
+    from tpuflow.frontend import FloatModel
 
 __all__ = ["Progress", "calibrate", "collect", "fit"]
 
@@ -28,16 +31,16 @@ Progress = Callable[[int, int], None]
 
 
 def calibrate(
-    model: ir.Model,
-    samples: Samples,
+    float_model: FloatModel,
+    samples: Samples | Mapping[str, NDArray[Any]],
     config: CalibrationConfig | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
     """The range of every float value of the model, inputs included.
 
     Args:
-        model: Float model with static shapes.
-        samples: Samples of its inputs.
+        float_model: What to calibrate.
+        samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
         config: What to do; by default the default strategy.
         progress: Told after every batch.
 
@@ -45,14 +48,16 @@ def calibrate(
         One range per value, with zero inside, and the number of samples used.
 
     Raises:
-        SampleError: A value becomes NaN or infinite for a sample.
+        SampleError: Arrays do not fit the inputs, or a value becomes NaN or infinite for a sample.
     """
     config = config or CalibrationConfig()
-    return fit(collect(model, samples, config, progress), config)
+    if not isinstance(samples, Samples):
+        samples = Samples.of(samples, float_model.inputs)
+    return fit(collect(float_model, samples, config, progress), config)
 
 
 def collect(
-    model: ir.Model,
+    float_model: FloatModel,
     samples: Samples,
     config: CalibrationConfig,
     progress: Progress | None = None,
@@ -67,7 +72,7 @@ def collect(
     """
     histogram = STRATEGIES[config.strategy].histogram
     statistics = Statistics(config.bins if histogram else None)
-    session = ActivationSession(model, memory_bytes=config.memory_mib << 20)
+    session = ActivationSession(float_model.model, memory_bytes=config.memory_mib << 20)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):
             statistics.observe(activations)
