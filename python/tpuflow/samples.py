@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,26 @@ from tpuflow.errors import SampleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tpuflow.frontend import Port
-
-__all__ = ["Batch", "Samples", "load_labelled", "load_samples"]
+__all__ = ["Batch", "Port", "Samples", "load_labelled", "load_samples"]
 
 Array = NDArray[Any]
 LABELS = "labels"
+
+
+class Port(Protocol):
+    """An input of a network or program, as `tpuflow.frontend.Port` describes it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the user's model."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its static shape, with the batch axis if it has one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
 
 
 @dataclass(frozen=True)
