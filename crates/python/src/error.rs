@@ -39,10 +39,9 @@ impl From<SimError> for Failure {
         let class = match error {
             SimError::InputCount { .. } | SimError::Input { .. } => "SampleError",
             SimError::Layer { .. } => "GraphError",
-            SimError::Hazard(_)
-            | SimError::Deadlock { .. }
-            | SimError::Program { .. }
-            | SimError::Output { .. } => "ProgramError",
+            SimError::Hazard(_) | SimError::Deadlock { .. } | SimError::Program { .. } | SimError::Output { .. } => {
+                "ProgramError"
+            }
         };
         Self(class, error.to_string())
     }
