@@ -219,7 +219,8 @@ impl Machine {
         Ok(machine)
     }
 
-    fn validate(&self) -> Result<(), String> {
+    /// What makes no sense, if anything does not.
+    pub(crate) fn validate(&self) -> Result<(), String> {
         let positive = [
             ("clock_hz", self.clock_hz),
             ("array.rows", self.array.rows.into()),

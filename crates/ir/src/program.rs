@@ -2,12 +2,10 @@
 //!
 //! A program and its inputs determine a run; nothing else is consulted.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, LayerId, Machine, Quant, Source, View};
+use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,7 +114,7 @@ pub struct Program {
     pub instructions: Vec<Instruction>,
     /// Constants at address 0 of each DDR address space; padding included.
     #[serde(skip)]
-    pub constants: Vec<Arc<[u8]>>,
+    pub constants: Vec<Image>,
     /// Bytes used of each DDR address space, constants included.
     pub ddr_bytes: Vec<u64>,
     /// Bytes of activations that do not fit the cache and take the way through DDR, each direction counted once.

@@ -1,16 +1,14 @@
 //! Programs by hand: enough of a builder to write an instruction in a line.
 #![allow(dead_code, reason = "every test file uses its part")]
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{
     Codes, Direction, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind, Transfer, Vector, VectorOp, Weights,
 };
 use tpuflow_ir::program::{Bounds, LayerSummary};
 use tpuflow_ir::{
-    DType, Descriptor, DescriptorId, Instruction, LayerId, Machine, Port, Program, Space, Unit, View, Wait, Window,
-    Work,
+    DType, Descriptor, DescriptorId, Image, Instruction, LayerId, Machine, Port, Program, Space, Unit, View, Wait,
+    Window, Work,
 };
 
 /// A machine small enough to count on fingers: 8 x 8 PEs, words of 8 bytes, 4 banks of 32 words.
@@ -175,5 +173,5 @@ pub fn port(machine: &Machine, name: &str, shape: &[usize], dtype: DType, addres
 }
 
 pub fn constants(program: &mut Program, bytes: Vec<u8>) {
-    program.constants = vec![Arc::from(bytes)];
+    program.constants = vec![Image::from(bytes)];
 }

@@ -1,0 +1,86 @@
+//! Constant bytes of an address space: owned, or a stretch of a mapped file.
+
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+/// Immutable bytes that are cheap to clone.
+#[derive(Clone)]
+pub struct Image {
+    source: Source,
+    range: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Source {
+    Owned(Arc<[u8]>),
+    Mapped(Arc<Mmap>),
+}
+
+impl Image {
+    /// Maps a whole file.
+    ///
+    /// # Errors
+    /// The system's.
+    #[allow(unsafe_code, reason = "mapping a file is unsafe by nature; this is the crate's only place")]
+    pub fn map(path: &Path) -> std::io::Result<Self> {
+        let file = std::fs::File::open(path)?;
+        // SAFETY: the mapping is private and only ever read. Its bytes must not change while it lives: files of this crate
+        // are written beside their target and renamed (`crate::file::write`), never changed in place, so a later version is
+        // another file and this one stays as it is.
+        let map = unsafe { Mmap::map(&file)? };
+        let range = 0..map.len();
+        Ok(Self { source: Source::Mapped(Arc::new(map)), range })
+    }
+
+    /// Part of the bytes, sharing them.
+    ///
+    /// # Panics
+    /// When the range leaves the image.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.range.len(), "a part lies inside its image");
+        let start = self.range.start;
+        Self { source: self.source.clone(), range: start + range.start..start + range.end }
+    }
+}
+
+impl Deref for Image {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.source {
+            Source::Owned(bytes) => &bytes[self.range.clone()],
+            Source::Mapped(map) => &map[self.range.clone()],
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for Image {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        let range = 0..bytes.len();
+        Self { source: Source::Owned(bytes), range }
+    }
+}
+
+impl From<Vec<u8>> for Image {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from(Arc::<[u8]>::from(bytes))
+    }
+}
+
+impl PartialEq for Image {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Image {}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Image({} bytes)", self.len())
+    }
+}

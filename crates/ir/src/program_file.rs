@@ -1,0 +1,272 @@
+//! The file form of a [`Program`] (`.tpu`): a safetensors file.
+//!
+//! | tensor | holds |
+//! |---|---|
+//! | `constants.N` (u8) | the constants of DDR address space N, as they lie there |
+//! | `instructions` (u8) | descriptors and instructions, in postcard's encoding |
+//!
+//! Everything else - machine, ports, layers, bounds - travels as JSON in the file's metadata, with the version of the form,
+//! the hash of the machine and the SHA-256 of all of it, so that a file that was cut, altered or written by another version is
+//! refused. Equal programs give equal bytes. Constants are mapped, not read.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::file::write;
+use crate::isa::{Descriptor, Instruction};
+use crate::{Error, Image, Program};
+
+/// Version of the form; files of another version are refused.
+const VERSION: u32 = 1;
+/// The only metadata key, so that equal programs give equal bytes.
+const KEY: &str = "tpuflow.program";
+/// Tensor of descriptors and instructions.
+const INSTRUCTIONS: &str = "instructions";
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    sha256: String,
+    /// [`crate::Machine::hash`] of the machine the program was made for.
+    machine_hash: String,
+    /// The program without instructions and constants as JSON text, exactly as it was hashed.
+    program: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+fn digest(program: &str, instructions: &[u8], constants: &[Image]) -> String {
+    let mut hash = Sha256::new();
+    let parts = [program.as_bytes(), instructions].into_iter().chain(constants.iter().map(|image| &image[..]));
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn constants_name(space: usize) -> String {
+    format!("constants.{space}")
+}
+
+impl Program {
+    /// Everything but instructions, descriptors and constants, as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Program`] when it cannot be expressed (a scale that is no number).
+    pub fn metadata(&self) -> Result<String, Error> {
+        let Self { name, machine, batch, level, fallback, ddr_bytes, spill_bytes, cache_peak_bytes, .. } = self;
+        let shell = Self {
+            name: name.clone(),
+            machine: machine.clone(),
+            batch: *batch,
+            level: *level,
+            fallback: fallback.clone(),
+            descriptors: vec![],
+            instructions: vec![],
+            constants: vec![],
+            ddr_bytes: ddr_bytes.clone(),
+            spill_bytes: *spill_bytes,
+            cache_peak_bytes: *cache_peak_bytes,
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+            layers: self.layers.clone(),
+            bounds: self.bounds.clone(),
+            predicted_cycles: self.predicted_cycles,
+            allocations: self.allocations.clone(),
+        };
+        serde_json::to_string(&shell).map_err(|error| Error::Program(error.to_string()))
+    }
+
+    /// The file form.
+    ///
+    /// # Errors
+    /// The reason it cannot be expressed.
+    fn to_file(&self) -> Result<Vec<u8>, String> {
+        let program = self.metadata().map_err(|e| e.to_string())?;
+        let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(|e| e.to_string())?;
+        let sha256 = digest(&program, &encoded, &self.constants);
+        let header = Header { version: VERSION, sha256, machine_hash: self.machine.hash(), program };
+        let header = serde_json::to_string(&header).map_err(|e| e.to_string())?;
+        let tensor = |bytes| TensorView::new(Dtype::U8, vec![<[u8]>::len(bytes)], bytes).map_err(|e| e.to_string());
+        let mut views = vec![(Cow::Borrowed(INSTRUCTIONS), tensor(&encoded)?)];
+        for (space, image) in self.constants.iter().enumerate() {
+            views.push((Cow::Owned(constants_name(space)), tensor(image)?));
+        }
+        let metadata = HashMap::from([(KEY.to_owned(), header)]);
+        safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())
+    }
+
+    /// Writes the file form beside `path`, then renames it.
+    ///
+    /// # Errors
+    /// [`Error::File`] naming the file and the reason.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
+        write(path, &self.to_file().map_err(fail)?)
+    }
+
+    /// Maps the file form and checks it.
+    ///
+    /// # Errors
+    /// [`Error::File`] when the file cannot be read, is cut, altered or of another version.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
+        Image::map(path).map_err(|e| e.to_string()).and_then(|file| Self::from_file(&file)).map_err(fail)
+    }
+
+    /// The program in the bytes of a file, or why there is none.
+    fn from_file(image: &Image) -> Result<Self, String> {
+        let unreadable = |error: safetensors::SafeTensorError| format!("not a program file, or cut short ({error})");
+        let (_, metadata) = SafeTensors::read_metadata(image).map_err(unreadable)?;
+        let text = metadata
+            .metadata()
+            .as_ref()
+            .and_then(|entries| entries.get(KEY))
+            .ok_or("not a program file: it holds tensors but no program")?;
+        let damaged = |error: serde_json::Error| format!("damaged header ({error})");
+        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        if version != VERSION {
+            return Err(format!("version {version} of the program file, this build reads {VERSION}"));
+        }
+        let header: Header = serde_json::from_str(text).map_err(damaged)?;
+        let file = SafeTensors::deserialize(image).map_err(unreadable)?;
+        let mut constants = Vec::new();
+        while let Ok(tensor) = file.tensor(&constants_name(constants.len())) {
+            constants.push(image.part(offset(image, tensor.data())));
+        }
+        let encoded = file.tensor(INSTRUCTIONS).map_err(unreadable)?;
+        if digest(&header.program, encoded.data(), &constants) != header.sha256 {
+            return Err("the file was altered: its checksum does not match".to_owned());
+        }
+        let mut program: Self = serde_json::from_str(&header.program).map_err(damaged)?;
+        program.machine.validate().map_err(|reason| format!("its machine: {reason}"))?;
+        let hash = program.machine.hash();
+        if hash != header.machine_hash {
+            return Err(format!("made for machine {}, but holds machine {hash}", header.machine_hash));
+        }
+        let (descriptors, instructions): (Vec<Descriptor>, Vec<Instruction>) =
+            postcard::from_bytes(encoded.data()).map_err(|e| format!("damaged instructions ({e})"))?;
+        program.descriptors = descriptors;
+        program.instructions = instructions;
+        program.constants = constants;
+        Ok(program)
+    }
+}
+
+/// Where a part of the file begins and ends in it.
+fn offset(file: &[u8], part: &[u8]) -> std::ops::Range<usize> {
+    let start = part.as_ptr().addr() - file.as_ptr().addr();
+    start..start + part.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::{Direction, Transfer, Unit, Work};
+    use crate::program::Bounds;
+    use crate::{LayerId, Machine, Space};
+
+    fn program() -> Program {
+        let transfer = Transfer {
+            direction: Direction::Load,
+            ddr_space: 0,
+            ddr_address: 128,
+            local_space: Space::Cache,
+            local_address: 256,
+            bytes: 128,
+            counts: [2, 1],
+            ddr_strides: [256, 0],
+            local_strides: [128, 0],
+        };
+        let waits = smallvec::smallvec![];
+        let instruction = Instruction { unit: Unit::Dtl1, layer: LayerId(0), waits, work: Work::Transfer(transfer) };
+        Program {
+            name: "net".to_owned(),
+            machine: Machine::preset("128x128_asic").expect("known"),
+            batch: 1,
+            level: 5,
+            fallback: None,
+            descriptors: vec![Descriptor::Vector(crate::isa::VectorOp::Fill { code: 3 })],
+            instructions: vec![instruction],
+            constants: vec![Image::from(vec![1, 2, 3]), Image::from(vec![4; 300])],
+            ddr_bytes: vec![1024, 512],
+            spill_bytes: 0,
+            cache_peak_bytes: 512,
+            inputs: vec![],
+            outputs: vec![],
+            layers: vec![],
+            bounds: Bounds { ddr: 7, ..Bounds::default() },
+            predicted_cycles: 9,
+            allocations: vec![],
+        }
+    }
+
+    #[test]
+    fn equal_programs_give_equal_files_that_load() {
+        let folder = std::env::temp_dir().join(format!("tpuflow-program-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("temporary folder");
+        let (one, two) = (folder.join("one.tpu"), folder.join("two.tpu"));
+        program().save(&one).expect("written");
+        let loaded = Program::load(&one).expect("read");
+        assert_eq!(loaded, program());
+        loaded.save(&two).expect("written");
+        assert_eq!(std::fs::read(&one).expect("read"), std::fs::read(&two).expect("read"));
+        // A program that is mapped outlives a new version of its file.
+        let mut other = program();
+        other.constants[0] = Image::from(vec![9; 3]);
+        other.save(&one).expect("replaced");
+        assert_eq!(loaded, program());
+        assert_eq!(Program::load(&one).expect("read"), other);
+        assert_eq!(std::fs::read_dir(&folder).expect("listed").count(), 2, "nothing is left beside the files");
+        let message = Program::load(&folder.join("none.tpu")).expect_err("absent").to_string();
+        assert!(message.contains("none.tpu: "), "{message}");
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn every_cut_and_every_altered_byte_is_refused() {
+        let bytes = program().to_file().expect("expressible");
+        for length in 0..bytes.len() {
+            assert!(Program::from_file(&Image::from(bytes[..length].to_vec())).is_err(), "cut to {length}");
+        }
+        for position in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[position] ^= 1;
+            if let Ok(loaded) = Program::from_file(&Image::from(altered)) {
+                // Only what is outside the program (white space) may pass.
+                assert_eq!(loaded, program(), "byte {position}");
+            }
+        }
+    }
+
+    /// Changes the header of a file (as text of the same length) and says why it is refused.
+    fn refusal(from: &str, to: &str) -> String {
+        let mut bytes = program().to_file().expect("expressible");
+        let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).expect("the header holds it");
+        bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+        Program::from_file(&Image::from(bytes)).expect_err("refused")
+    }
+
+    #[test]
+    fn refusals_name_the_reason() {
+        let version = refusal(r#"{\"version\":1"#, r#"{\"version\":7"#);
+        assert_eq!(version, "version 7 of the program file, this build reads 1");
+        let hash = program().machine.hash();
+        let message = refusal(&hash, &"0".repeat(64));
+        assert!(message.starts_with("made for machine 000") && message.ends_with(&hash), "{message}");
+        assert_eq!(
+            refusal("cache_peak_bytes", "cache_beak_bytes"),
+            "the file was altered: its checksum does not match"
+        );
+    }
+}
