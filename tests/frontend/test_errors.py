@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from onnx import TensorProto
 
 from frontend.graphs import Node, Shapes, array, graph, integers
+from models.make_models import MODELS
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
 from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float, verify_import
 
@@ -220,7 +222,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         (("Pow", "x e", "z"), {"e": array(5)}, "the exponent must be one constant"),
         (
             ("Resize", "x _ s", "z"),
-            {"s": np.array([1, 2, 1, 1], np.float32)},
+            {"s": np.array([1, 2, 1, 2], np.float32)},
             "batch and channels cannot be resized",
         ),
         (("ThresholdedRelu", "x", "z"), {}, "a threshold other than 0 is not supported"),
@@ -237,6 +239,49 @@ def test_limits(node: Node, constants: dict[str, Any], expected: str | None) -> 
         return
     (finding,) = check_model(proto)
     assert expected in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "expected"),
+    [
+        (("MatMul", "x w", "z"), {"w": array(5, 6)}, "Incompatible dimensions for matrix multiplication"),
+        (("Gemm", "x w", "z"), {"w": array(5, 6)}, "Incompatible dimensions for matrix multiplication"),
+        (
+            ("Reshape", "x s", "z"),
+            {"s": integers(7, -1)},
+            "Dimension could not be inferred: incompatible shapes",
+        ),
+        (("Transpose", "x", "z", {"perm": [0, 0]}), {}, "Attribute perm for Transpose has repeated value: 0"),
+        (("Slice", "x s s a", "z"), {"s": integers(0), "a": integers(7)}, "Unexpected axis value: 7"),
+        (("Pad", "x p", "z"), {"p": integers(1, 2)}, "Pads has incorrect number of values"),
+        (("Split", "x s", "z y"), {"s": integers(1, 9)}, "Mismatch between the sum of 'split' (10)"),
+        (("Unsqueeze", "x a", "z"), {"a": integers(9)}, "Unexpected axis value: 9"),
+    ],
+)
+def test_nodes_that_contradict_their_inputs(node: tuple, constants: dict, expected: str) -> None:
+    (finding,) = check_model(graph([node], {"x": [3, 4]}, ["z"], constants))
+    assert finding.node == f"{node[0].lower()}0"
+    assert finding.reason.startswith(f"is not valid: {expected}")
+
+
+def test_an_index_outside_its_axis() -> None:
+    proto = graph([("Gather", "x i", "z", {"axis": 1})], {"x": [3, 4]}, ["z"], {"i": integers(1, 9)})
+    (finding,) = check_model(proto)
+    assert str(finding) == 'node "gather0" (Gather, input 1): holds an index outside the axis of size 4'
+
+
+def test_damaged_files_never_get_past_the_door(tmp_path: Path) -> None:
+    """Whatever a damaged file does, what is raised is meant for the user."""
+    whole = MODELS["attention"]().SerializeToString()
+    generator = np.random.default_rng(0)
+    path = tmp_path / "m.onnx"
+    for _ in range(60):
+        content = bytearray(whole)
+        for place in generator.integers(0, min(len(content), 3000), 4):
+            content[place] = generator.integers(0, 256)
+        path.write_bytes(content)
+        with contextlib.suppress(ModelError):
+            load(path)
 
 
 def test_integer_arithmetic_is_not_supported() -> None:

@@ -213,22 +213,25 @@ def may_become_output(value: ir.Value) -> bool:
     return not (value.is_graph_input() or value.is_graph_output() or value.is_initializer())
 
 
-def infer_output(node: ir.Node, versions: Mapping[str, int]) -> None:
+def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:
     """Sets type and shape of the outputs of `node` from those of its inputs.
 
     Where an input is not known yet, or the operator is, the outputs are left as they are.
+
+    Returns:
+        What ONNX objects to in the node, in one line; None if nothing.
     """
     first = next((value for value in node.inputs if value is not None), None)
     if node.domain == DOMAIN and first is not None:  # every function of ours is elementwise
         node.outputs[0].shape, node.outputs[0].type = first.shape, first.type
-        return
+        return None
     types: dict[str, onnx.TypeProto] = {}
     constants: dict[str, onnx.TensorProto] = {}
     for value in node.inputs:
         if value is None:
             continue
         if value.type is None or value.name is None:
-            return
+            return None
         types[value.name] = ir.serde.serialize_type(value.type)
         if value.shape is not None:
             ir.serde.serialize_shape_into(types[value.name], value.shape)
@@ -239,12 +242,17 @@ def infer_output(node: ir.Node, versions: Mapping[str, int]) -> None:
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, ir.serde.serialize_node(node), types, constants
         )
-    except (onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
-        return
+    except onnx.defs.SchemaError:
+        return None
+    except ir.serde.SerdeError:
+        return "an attribute cannot be written"
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error).strip().splitlines()[0].rpartition("Error] ")[2]
     for output in node.outputs:
         if output.name in inferred:
             output.type = ir.serde.deserialize_type_proto_for_type(inferred[output.name])
             output.shape = ir.serde.deserialize_type_proto_for_shape(inferred[output.name])
+    return None
 
 
 class _Names:

@@ -69,15 +69,21 @@ def read(source: Source) -> tuple[ir.Model, str]:
         _check_structure(proto, label)
         try:
             model = ir.from_proto(proto)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ModelError(f"{label}: not a valid ONNX model: {_first_line(error)}") from error
+        except (ValueError, TypeError, KeyError, ir.serde.SerdeError) as error:
+            raise ModelError(f"{label}: not a valid ONNX model: {_first_line(_cause(error))}") from error
     _check_opset(model, label)
     common.RemoveInitializersFromInputsPass()(model)
     _decode_constants(model, label)
     return model, label
 
 
-def _first_line(error: Exception) -> str:
+def _cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -142,6 +148,8 @@ def _check_structure(proto: onnx.ModelProto, label: str) -> None:
             raise ModelError(f'{label}: initialiser "{tensor.name}" holds no data')
     try:
         onnx.checker.check_model(_without_weights(proto))
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{label}: not a valid ONNX model: a name is not UTF-8 text") from error
     except onnx.checker.ValidationError as error:
         message = _first_line(error)
         if not message.startswith(TOLERATED):
@@ -180,6 +188,8 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _check_values(proto: onnx.ModelProto, label: str) -> None:
     """Makes sure that every value is computed before it is read, in words a person understands."""
     graph = proto.graph
+    if not all(isinstance(text, str) for text in _texts(graph)):
+        raise ModelError(f"{label}: not a valid ONNX model: a name is not UTF-8 text")
     known = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
     if graph.sparse_initializer:
         raise ModelError(f"{label}: sparse initialisers are not supported")
@@ -189,6 +199,18 @@ def _check_values(proto: onnx.ModelProto, label: str) -> None:
                 which = f'node "{node.name or ", ".join(node.output)}" ({node.op_type})'
                 raise ModelError(f'{label}: {which} reads "{name}", which nothing before it computes')
         known.update(node.output)
+    for value in graph.output:
+        if value.name not in known:
+            raise ModelError(f'{label}: nothing computes output "{value.name}"')
+
+
+def _texts(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    """The names in a graph; what is not UTF-8 comes as bytes."""
+    for named in (*graph.input, *graph.output, *graph.initializer):
+        yield named.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _check_opset(model: ir.Model, label: str) -> None:

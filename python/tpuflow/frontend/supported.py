@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from tpuflow.errors import Finding
-from tpuflow.frontend.rewrite import DOMAIN
+from tpuflow.frontend.rewrite import DOMAIN, infer_output
 from tpuflow.frontend.rewrites.reduction import REDUCTIONS
 from tpuflow.frontend.values import array_of, input_at, shape_of
 
@@ -83,12 +83,29 @@ def _where(node: ir.Node) -> Iterator[tuple[str, str]]:
 
 
 def _gather(node: ir.Node) -> Iterator[tuple[str, str]]:
-    if array_of(node.inputs[1]) is not None:
+    indices, shape = array_of(node.inputs[1]), shape_of(node.inputs[0])
+    if indices is not None and shape is not None:
+        size = shape[node.attributes.get_int("axis", 0) % len(shape)]
+        if indices.size and not -size <= indices.min() <= indices.max() < size:
+            yield "input 1", f"holds an index outside the axis of size {size}"
         return
     if array_of(node.inputs[0]) is None:
         yield "input 1", "indices computed at run time need a constant table"
     elif node.attributes.get_int("axis", 0) != 0:
         yield "axis", "indices computed at run time pick rows of a table: axis must be 0"
+
+
+def _scalars(*indices: int) -> Limit:
+    """The inputs at these places must be constants of one element."""
+
+    def limit(node: ir.Node) -> Iterator[tuple[str, str]]:
+        yield from _constant(*indices)(node)
+        for index in indices:
+            array = array_of(input_at(node, index))
+            if array is not None and array.size != 1:
+                yield f"input {index}", f"must be one number, has shape {list(array.shape)}"
+
+    return limit
 
 
 def _pow(node: ir.Node) -> Iterator[tuple[str, str]]:
@@ -101,7 +118,7 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
     **dict.fromkeys([*UNARY, *BINARY, *MOVING], ()),
     "Conv": (_rank(4), _constant(1, 2)),
     "ConvTranspose": (_rank(4), _constant(1, 2)),
-    "Clip": (_constant(1, 2),),
+    "Clip": (_scalars(1, 2),),
     "PRelu": (_constant(1),),
     "Pow": (_pow,),
     "MaxPool": (_rank(4),),
@@ -141,11 +158,11 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
 }
 
 REWRITTEN = {
-    "BatchNormalization": "its statistics are not constant, or it is in training mode",
-    "InstanceNormalization": "scale or bias is not constant",
-    "GroupNormalization": "scale or bias is not constant",
+    "BatchNormalization": "it is in training mode, or its statistics are not constant or do not fit",
+    "InstanceNormalization": "scale or bias is not constant or does not fit",
+    "GroupNormalization": "scale or bias is not constant or does not fit",
     "Einsum": "the equation is not a product of matrices",
-    "Split": "its sizes are not constant",
+    "Split": "its sizes are not constant, or do not add up",
     "Upsample": "its scales are not constant",
     "Dropout": "its mask is used",
     "ThresholdedRelu": "a threshold other than 0 is not supported",
@@ -170,16 +187,22 @@ def findings(model: ir.Model) -> list[Finding]:
     A node whose input shapes are unknown because of another node is not blamed for what follows from that.
     """
     found: list[Finding] = []
+    versions = model.graph.opset_imports
     for node in model.graph:
         name = node.name or node.outputs[0].name or ""
-        found += [Finding(name, operator_name(node), *problem) for problem in _problems(node)]
+        found += [Finding(name, operator_name(node), *problem) for problem in _problems(node, versions)]
     return found
 
 
-def _problems(node: ir.Node) -> Iterator[tuple[str | None, str]]:
+def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str | None, str]]:
     if node.domain == DOMAIN:
         return
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
+    if known and shape_of(node.outputs[0]) is None:
+        objection = infer_output(node, versions)
+        if objection is not None:
+            yield None, f"is not valid: {objection}"
+            return
     if node.domain or node.op_type not in OPERATORS:
         if not node.domain and node.op_type in REWRITTEN:
             if known:

@@ -30,14 +30,17 @@ def batch_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     parameters = [array_of(input_at(node, index)) for index in range(1, 5)]
     used = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
     training = node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1)
-    if x is None or training or used:
+    if x is None or len(x) < 2 or training or used:
         return None
     gamma, beta, mean, variance = (None if p is None else p.astype(np.float64) for p in parameters)
     if gamma is None or beta is None or mean is None or variance is None:
         return None
-    scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    variance = variance + node.attributes.get_float("epsilon", 1e-5)
+    if any(p.size != x[1] for p in (gamma, beta, mean, variance)) or variance.min() <= 0:
+        return None
+    scale = gamma / np.sqrt(variance)
     shift = beta - mean * scale
-    broadcast = (-1,) + (1,) * (len(x) - 2) if len(x) > 1 else (-1,)
+    broadcast = (-1,) + (1,) * (len(x) - 2)
     scaled = emit(
         "Mul", node.inputs[0], emit.constant(scale.reshape(broadcast), "scale", like=node.inputs[0])
     )

@@ -79,7 +79,7 @@ def plain_reshape(node: ir.Node, emit: Emitter) -> ir.Value | None:
 def plain_transpose(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Merges transposes, and drops those that change nothing."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
-    if x is None or shape is None:
+    if x is None or shape is None or shape_of(node.outputs[0]) is None:
         return None
     perm = list(node.attributes.get_ints("perm", []) or reversed(range(len(shape))))
     inner = produced_by(x, "Transpose")
@@ -108,6 +108,8 @@ def split(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
         part = math.ceil(shape[axis] / len(node.outputs))
         sizes = [part] * (len(node.outputs) - 1)
         sizes.append(shape[axis] - sum(sizes))
+    if sum(sizes) != shape[axis] or len(sizes) != len(node.outputs):
+        return None
     bounds = [0, *np.cumsum(sizes).tolist()]
     return [
         _slice(x, {axis: (bounds[k], bounds[k + 1], 1)}, f"part{k}", emit) for k in range(len(node.outputs))
@@ -133,7 +135,7 @@ def plain_slice(node: ir.Node, emit: Emitter) -> ir.Value | None:
     ):
         return None
     starts, ends = integers_of(input_at(node, 1)), integers_of(input_at(node, 2))
-    if starts is None or ends is None:
+    if starts is None or ends is None or shape_of(node.outputs[0]) is None:
         return None
     axes = integers_of(input_at(node, 3)) or list(range(len(starts)))
     steps = integers_of(input_at(node, 4)) or [1] * len(starts)
@@ -160,6 +162,8 @@ def gather(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if x is None or shape is None or y is None or indices is None or indices.size == 0:
         return None
     axis = node.attributes.get_int("axis", 0) % len(shape)
+    if not -shape[axis] <= indices.min() <= indices.max() < shape[axis]:
+        return None
     places = np.where(indices < 0, indices + shape[axis], indices).astype(np.int64)
     steps = np.unique(np.diff(places.ravel()))
     if places.size == 1 or (steps.size == 1 and steps[0] > 0):
@@ -192,7 +196,7 @@ def plain_pad(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """States the pads of all axes; drops a Pad of nothing; negative pads become a Slice."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     given, axes = integers_of(input_at(node, 1)), input_at(node, 3)
-    if x is None or shape is None or given is None:
+    if x is None or shape is None or given is None or shape_of(node.outputs[0]) is None:
         return None
     rank = len(shape)
     over = list(range(rank)) if axes is None else integers_of(axes)

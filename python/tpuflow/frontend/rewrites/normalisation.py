@@ -167,7 +167,7 @@ def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Counts the axis from the front, and drops a bias of zeros."""
     shape = shape_of(node.inputs[0])
     outputs = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
-    if shape is None or outputs:
+    if shape is None or outputs or shape_of(node.outputs[0]) is None:
         return None
     axis, bias = node.attributes.get_int("axis", -1), array_of(input_at(node, 2))
     zero = bias is not None and not np.any(bias)
@@ -182,6 +182,8 @@ def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     scale, bias = array_of(input_at(node, 1)), array_of(input_at(node, 2))
     if x is None or shape is None or len(shape) < 3 or scale is None or bias is None:
+        return None
+    if scale.size != shape[1] or bias.size != shape[1]:
         return None
     groups = node.attributes.get_int("num_groups", 1) if node.op_type == "GroupNormalization" else shape[1]
     rows = emit.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups), "rows")
