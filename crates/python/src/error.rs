@@ -16,6 +16,11 @@ impl Failure {
         Self("GraphError", message)
     }
 
+    /// A program, or a request of one, that does not fit.
+    pub fn program(message: String) -> Self {
+        Self("ProgramError", message)
+    }
+
     /// Arrays that do not fit a graph's inputs.
     pub fn sample(message: String) -> Self {
         Self("SampleError", message)

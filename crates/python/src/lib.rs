@@ -5,6 +5,7 @@ mod arrays;
 mod error;
 mod graph;
 mod kernels;
+mod simulator;
 mod statistics;
 
 use pyo3::prelude::*;
@@ -15,6 +16,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     graph::register(module)?;
     kernels::register(module)?;
+    simulator::register(module)?;
     statistics::register(module)?;
     Ok(())
 }

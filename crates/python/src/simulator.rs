@@ -1,0 +1,161 @@
+//! Compiled programs and their runs on the simulated machine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use tpuflow_kernels::Values;
+use tpuflow_simulator::{ArrayModel, Options};
+
+use crate::arrays;
+use crate::error::Failure;
+
+/// Registers the classes and functions of this room.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Program>()?;
+    module.add_class::<Run>()?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> PyResult<String> {
+    Ok(serde_json::to_string(value).map_err(|error| Failure::program(error.to_string()))?)
+}
+
+/// A network compiled for a machine, immutable.
+#[pyclass(module = "tpuflow._core", frozen)]
+pub struct Program {
+    /// The program.
+    pub program: Arc<tpuflow_ir::Program>,
+}
+
+impl Program {
+    /// Wraps a finished program.
+    pub fn new(program: tpuflow_ir::Program) -> Self {
+        Self { program: Arc::new(program) }
+    }
+}
+
+#[pymethods]
+impl Program {
+    /// Name of the network.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.program.name
+    }
+
+    /// Optimisation level asked for.
+    #[getter]
+    fn level(&self) -> u8 {
+        self.program.level
+    }
+
+    /// Why a lower level was taken, if it was.
+    #[getter]
+    fn fallback(&self) -> Option<&str> {
+        self.program.fallback.as_deref()
+    }
+
+    /// Number of instructions.
+    fn __len__(&self) -> usize {
+        self.program.instructions.len()
+    }
+
+    /// Machine, ports, layers, bounds and allocations as JSON: everything but instructions and constants.
+    fn metadata(&self) -> PyResult<String> {
+        Ok(self.program.metadata().map_err(Failure::from)?)
+    }
+
+    /// The program as JSON, without its constants.
+    fn to_json(&self) -> PyResult<String> {
+        json(&*self.program)
+    }
+
+    /// Writes the file form.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        Ok(py.detach(|| self.program.save(&path)).map_err(Failure::from)?)
+    }
+
+    /// Maps the file form.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        Ok(Self::new(py.detach(|| tpuflow_ir::Program::load(&path)).map_err(Failure::from)?))
+    }
+
+    fn __repr__(&self) -> String {
+        let p = &self.program;
+        format!("Program({:?}, {:?}, level {}, {} instructions)", p.name, p.machine.name, p.level, p.instructions.len())
+    }
+}
+
+/// What a program did on the simulated machine.
+#[pyclass(module = "tpuflow._core", frozen)]
+struct Run {
+    run: tpuflow_simulator::Run,
+    program: Arc<tpuflow_ir::Program>,
+}
+
+#[pymethods]
+impl Run {
+    /// Codes of the output ports in the shape of the stored tensors; empty without values.
+    #[getter]
+    fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let made = |(port, bytes): (&tpuflow_ir::Port, &Vec<u8>)| {
+            arrays::array(py, &port.shape, &Values::from_le_bytes(port.dtype, bytes))
+        };
+        self.program.outputs.iter().zip(&self.run.outputs).map(made).collect()
+    }
+
+    /// Cycles from the start of the program to the end of its last instruction.
+    #[getter]
+    fn cycles(&self) -> u64 {
+        self.run.cycles
+    }
+
+    /// Everything counted, as JSON.
+    fn to_json(&self) -> PyResult<String> {
+        json(&self.run.report(&self.program))
+    }
+
+    /// The trace as a JSON list of intervals; `null` when none was asked for.
+    fn trace_json(&self) -> PyResult<String> {
+        json(&self.run.trace)
+    }
+}
+
+/// Runs a program. `inputs`: codes in the shape and element type of the input ports, none without `values`.
+#[pyfunction]
+#[pyo3(signature = (program, inputs, *, values=true, trace=false, array="closed", stepped=false))]
+fn simulate(
+    py: Python<'_>,
+    program: &Program,
+    inputs: Vec<Bound<'_, PyAny>>,
+    values: bool,
+    trace: bool,
+    array: &str,
+    stepped: bool,
+) -> PyResult<Run> {
+    let array = match array {
+        "closed" => ArrayModel::Closed,
+        "register" => ArrayModel::Register,
+        other => return Err(Failure::program(format!("array model \"{other}\" is none of closed, register")).into()),
+    };
+    let ports = &program.program.inputs;
+    let mut codes = Vec::with_capacity(inputs.len());
+    for (port, given) in ports.iter().zip(&inputs) {
+        let name = format!("input \"{}\"", port.name);
+        let (shape, given) = arrays::values(given, &name)?;
+        if shape != port.shape || given.dtype() != port.dtype {
+            let (dtype, wanted) = (given.dtype().name(), port.dtype.name());
+            let message = format!("{name} is {dtype} {shape:?}, expected {wanted} {:?}", port.shape);
+            return Err(Failure::sample(message).into());
+        }
+        codes.push(given.to_le_bytes());
+    }
+    if values && inputs.len() != ports.len() {
+        let message = format!("{} inputs given, \"{}\" takes {}", inputs.len(), program.program.name, ports.len());
+        return Err(Failure::sample(message).into());
+    }
+    let options = Options { values, trace, array, stepped };
+    let run = py.detach(|| tpuflow_simulator::simulate(&program.program, &codes, &options)).map_err(Failure::from)?;
+    Ok(Run { run, program: Arc::clone(&program.program) })
+}
