@@ -121,7 +121,7 @@ class CalibrationConfig(_Section):
     """Width of the codes the range is meant for (`mse`, `kld`)."""
     symmetric: bool = False
     """Whether the zero point will be fixed at 0 (`mse`)."""
-    clip_weight: float = Field(default=16, ge=1, allow_inf_nan=False)
+    clip_weight: float = Field(default=8, ge=1, allow_inf_nan=False)
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
