@@ -1,10 +1,8 @@
 //! From a sketch to a program: addresses for all buffers, units for all transfers, tokens for all dependencies.
 
-use std::sync::Arc;
-
 use rayon::prelude::*;
 use tpuflow_ir::program::Allocation;
-use tpuflow_ir::{Instruction, Machine, Space, Unit, View, Work};
+use tpuflow_ir::{Image, Instruction, Machine, Space, Unit, View, Work};
 
 use crate::ScheduleError;
 use crate::network::Network;
@@ -30,7 +28,7 @@ pub(crate) fn lifetimes(sketch: &Sketch) -> Vec<Option<(u32, u32)>> {
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
 pub(crate) struct External {
     /// Constants of every address space, packed.
-    pub constants: Vec<Arc<[u8]>>,
+    pub constants: Vec<Image>,
     /// Bytes used of every address space.
     pub bytes: Vec<u64>,
 }
@@ -106,7 +104,7 @@ pub(crate) fn external(
     if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
         return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });
     }
-    Ok(External { constants: constants.into_iter().map(Arc::from).collect(), bytes: ends })
+    Ok(External { constants: constants.into_iter().map(Image::from).collect(), bytes: ends })
 }
 
 /// The real address behind a virtual one.
