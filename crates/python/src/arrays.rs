@@ -11,10 +11,9 @@ use crate::error::Failure;
 pub fn values(array: &Bound<'_, PyAny>, what: &str) -> PyResult<(Vec<usize>, Values)> {
     fn elements<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
         let array = array.cast::<PyArrayDyn<T>>().ok()?.readonly();
-        Some(match array.as_slice() {
-            Ok(slice) => slice.to_vec(),
-            Err(_) => array.as_array().iter().copied().collect(),
-        })
+        // NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another order.
+        let view = array.as_array();
+        Some(view.as_slice().map_or_else(|| view.iter().copied().collect(), <[T]>::to_vec))
     }
     let untyped = array
         .cast::<PyUntypedArray>()
