@@ -155,6 +155,8 @@ class Lowering:
                 self._view(step)
             elif node.op_type in LOWERINGS:
                 LOWERINGS[node.op_type](self, step)
+                if node.op_type in CODES_PASS:
+                    self._converted(step)
             else:
                 raise UnsupportedNodeError("operator cannot be quantised")
         except UnsupportedNodeError as error:
@@ -178,10 +180,14 @@ class Lowering:
 
         Where the configuration names another type for it, the codes are requantised.
         """
-        stored = replace(source or self.stored[self.operand(step.node, 0)], view=view)
-        self.stored[step.output] = stored
+        self.stored[step.output] = replace(source or self.stored[self.operand(step.node, 0)], view=view)
+        self._converted(step)
+
+    def _converted(self, step: Step) -> None:
+        """Gives the output of a step that only passes codes on the type an entry asks for."""
+        quant = self.stored[step.output].quant
         wanted = self.settings.explicit(step.names, "dtype")
-        if wanted is not None and stored.quant is not None and wanted != stored.quant.dtype:
+        if wanted is not None and quant is not None and wanted != quant.dtype:
             self.stored[step.output] = self.requantised(step.output, self.target(step))
 
     # What operators ask for.

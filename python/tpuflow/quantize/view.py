@@ -39,6 +39,26 @@ def _normal(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(joined)
 
 
+def _cut(loops: Sequence[Loop], start: int, step: int, count: int) -> tuple[tuple[Loop, ...], int] | None:
+    """The loops over indices `start + i * step` of nested loops, and by how much the first element moves."""
+    if not loops:
+        return (), 0
+    *outer, (extent, stride) = loops
+    if not outer:
+        return ((count, stride * step),), start * stride
+    row, place = divmod(start, extent)
+    if count == 1 or step % extent == 0:
+        # The inner loop stands still.
+        found = _cut(outer, row, step // extent, count)
+        return None if found is None else (found[0], found[1] + place * stride)
+    if step > 0 and extent % step == 0 and place < step and count * step % extent == 0:
+        # The same indices of every row.
+        found = _cut(outer, row, 1, count * step // extent)
+        if found is not None:
+            return (*found[0], (extent // step, stride * step)), found[1] + place * stride
+    return None
+
+
 @dataclass(frozen=True)
 class View:
     """A value seen in a stored tensor; immutable, every method returns a new view.
@@ -100,32 +120,11 @@ class View:
 
     def slice(self, axis: int, start: int, step: int, count: int) -> View | None:
         """`count` indices from `start` on along one axis; None where the axis' loops do not allow it."""
-        loops = self.axes[axis]
-        if (start, step, count) == (0, 1, self.shape[axis]):
-            return self
-        if not loops:
-            taken: tuple[Loop, ...] = ()
-            offset = self.offset
-        elif len(loops) == 1:
-            stride = loops[0][1]
-            taken, offset = _normal([(count, stride * step)]), self.offset + start * stride
-        else:
-            # Whole rows of the inner loops: only the outermost loop is cut. One index: every loop stands
-            # still.
-            inner = math.prod(extent for extent, _ in loops[1:])
-            if count == 1:
-                offset, rest, block = self.offset, start, math.prod(extent for extent, _ in loops)
-                for extent, stride in loops:
-                    block //= extent
-                    offset += rest // block * stride
-                    rest %= block
-                taken = ()
-            elif step == 1 and start % inner == 0 and count % inner == 0:
-                taken = _normal([(count // inner, loops[0][1]), *loops[1:]])
-                offset = self.offset + start // inner * loops[0][1]
-            else:
-                return None
-        return View((*self.axes[:axis], taken, *self.axes[axis + 1 :]), offset)
+        cut = _cut(self.axes[axis], start, step, count)
+        if cut is None:
+            return None
+        loops, moved = cut
+        return View((*self.axes[:axis], _normal(loops), *self.axes[axis + 1 :]), self.offset + moved)
 
     def expand(self, shape: Sequence[int]) -> View:
         """The value broadcast to `shape`, NumPy rules; the value itself may have fewer axes."""

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tpuflow.quantize.fixed_point import approximate
 from tpuflow.quantize.functions import FUNCTIONS
-from tpuflow.quantize.nodes import attribute, float_constant, is_constant
+from tpuflow.quantize.nodes import attribute, float_constant, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 
 if TYPE_CHECKING:
-    from tpuflow.quantize.lowering import Lowering
+    import onnx_ir as ir
+
+    from tpuflow.quantize.lowering import Lowering, Stored
     from tpuflow.quantize.plan import Step
+
+Array = npt.NDArray[np.float64]
 
 SLOPED = frozenset({"LeakyRelu", "PRelu"})
 
@@ -35,19 +40,11 @@ def sloped(context: Lowering, step: Step) -> None:
     """One factor for positive, one (per channel) for negative numbers."""
     node = step.node
     value = context.operand(node, 0)
-    stored, target = context.whole(value), context.target(step)
     if node.op_type == "LeakyRelu":
-        slopes = np.array([attribute(node, "alpha", 0.01)], np.float64)
+        stored, slopes = context.whole(value), np.array([attribute(node, "alpha", 0.01)], np.float64)
     else:
-        slope = float_constant(node.inputs[1])
-        if slope is None:
-            raise UnsupportedNodeError("slopes must be constant", "slope")
-        placed = np.empty(stored.elements)
-        placed[stored.view.positions()] = np.broadcast_to(slope, stored.view.shape)
-        by_channel = placed.reshape(-1, stored.shape[-1] if stored.shape else 1)
-        if np.any(by_channel != by_channel[0]):
-            raise UnsupportedNodeError("slopes must be one, or one per channel", "slope")
-        slopes = by_channel[0] if np.any(by_channel[0] != by_channel[0, 0]) else by_channel[0, :1]
+        stored, slopes = _slopes(context, value, float_constant(node.inputs[1]))
+    target = context.target(step)
     wide = stored.grid.dtype == "int16"
     factor = stored.grid.scale / target.scale
     bits = context.settings.defaults.multiplier_bits
@@ -60,6 +57,20 @@ def sloped(context: Lowering, step: Step) -> None:
         "negative_shift": [n for _, n in pairs],
     }
     context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _slopes(context: Lowering, value: ir.Value, slope: Array | None) -> tuple[Stored, Array]:
+    """The operand with the axis along which slopes differ last, and its slopes."""
+    if slope is None:
+        raise UnsupportedNodeError("slopes must be constant", "slope")
+    if np.all(slope == slope.ravel()[0]):
+        return context.whole(value), slope.ravel()[:1]
+    rank = len(shape_of(value))
+    extents = (1,) * (rank - slope.ndim) + slope.shape
+    axes = [axis for axis, extent in enumerate(extents) if extent > 1]
+    if len(axes) != 1:
+        raise UnsupportedNodeError("slopes must differ along one axis only", "slope")
+    return context.rows(value, axes[0]), slope.ravel()
 
 
 @lowers(*(name for name in FUNCTIONS if name not in SLOPED))

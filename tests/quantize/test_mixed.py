@@ -1,0 +1,131 @@
+"""Exceptions by name, and what lowering refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from models.builder import Builder
+from quantize.quantized import extrema, lowered, normal
+from tpuflow.calibrate import Range, Ranges
+from tpuflow.config import Config, ConfigError
+from tpuflow.errors import UnsupportedModelError
+from tpuflow.frontend import load
+from tpuflow.quantize import QuantizeError, quantize
+
+
+def chain() -> onnx.ModelProto:
+    """conv_0, maxpool_1, conv_2, tanh_3, a sum and a flattened product."""
+    b = Builder("chain")
+    x = b.input("x", [1, 3, 12, 12])
+    y = b.node("MaxPool", b.conv(x, 8), kernel_shape=[2, 2], strides=[2, 2])
+    z = b.node("Tanh", b.conv(y, 8, pads=(1, 1, 1, 1)))
+    b.output(b.gemm(b.node("Add", y, z), 4))
+    return b.model()
+
+
+def dtypes(config: dict[str, Any]) -> dict[str, str]:
+    """Element type of every activation, by layer operator and tensor."""
+    proto = chain()
+    feeds = normal(proto)
+    made = lowered(proto, feeds, config)
+    for found in made.compare(feeds[0]).values():
+        assert found.sqnr > 25
+    made.equals_reference(feeds[1])
+    tensors = made.graph.tensors
+    return {layer.name: tensors[layer.output].dtype for layer in made.graph.layers}
+
+
+def test_one_layer_of_another_type() -> None:
+    found = dtypes({"layers": [{"match": "conv_0", "dtype": "int16"}]})
+    # What only passes codes on follows; the next layer reads 16 bits and writes 8.
+    assert found == {"/conv_0": "int16", "/maxpool_1": "int16", "/tanh_3": "int8", "/add_4": "int8"} | {
+        name: "int8" for name in found if name not in {"/conv_0", "/maxpool_1"}
+    }
+
+
+def test_all_but_one_layer() -> None:
+    found = dtypes({"quantize": {"dtype": "int16"}, "layers": [{"match": "*tanh*", "dtype": "int8"}]})
+    assert {name for name, dtype in found.items() if dtype == "int8"} == {"/tanh_3"}
+
+
+def test_a_border_where_codes_only_pass() -> None:
+    found = dtypes({"layers": [{"match": "/maxpool_1", "dtype": "int16"}]})
+    assert found["/conv_0"] == found["/maxpool_1"] == "int8"
+    assert found["maxpool_1/int16"] == "int16"
+    assert found["/add_4"] == "int8"
+
+
+def test_wide_activations_with_narrow_weights() -> None:
+    proto = chain()
+    made = lowered(proto, normal(proto), {"quantize": {"dtype": "int16", "weight_bits": 8}})
+    constants = [t for t in made.graph.tensors if t.is_constant and t.scale is not None]
+    assert {t.dtype for t in constants} == {"int8"}
+    assert any(t.is_constant and t.dtype == "int64" for t in made.graph.tensors)
+
+
+def test_later_entries_win() -> None:
+    entries = [{"match": "*", "dtype": "int16"}, {"match": "*conv*", "dtype": "int8"}]
+    found = dtypes({"layers": entries})
+    assert found["/conv_0"] == "int8"
+    assert found["/add_4"] == "int16"
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("mode", ["asymmetric", "symmetric_full", "symmetric_restricted"])
+@pytest.mark.parametrize("unsigned", [True, False])
+def test_grids(mode: str, per_channel: bool, unsigned: bool) -> None:  # noqa: FBT001 - parametrised
+    dtypes({"quantize": {"activation_mode": mode, "per_channel": per_channel, "unsigned": unsigned}})
+
+
+def test_fewer_bits_where_the_machine_has_fewer() -> None:
+    dtypes({"quantize": {"multiplier_bits": 8, "bias_bits": 16, "table_bits": 8}})
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"match": "nothing*", "dtype": "int8"}, '"nothing*" matches no node and no tensor'),
+        ({"match": "*maxpool*", "weight_bits": 8}, '"*maxpool*" sets weight_bits, but no layer it matches'),
+    ],
+)
+def test_entries_without_effect(entry: dict[str, Any], message: str) -> None:
+    proto = chain()
+    with pytest.raises(ConfigError) as caught:
+        lowered(proto, normal(proto), {"layers": [entry]})
+    assert message in str(caught.value)
+
+
+def test_a_missing_range_names_the_tensor() -> None:
+    model = load(chain())
+    ranges = extrema(model, normal(chain()))
+    kept = {name: found for name, found in ranges.tensors.items() if not name.startswith("conv_0")}
+    with pytest.raises(QuantizeError, match=r'tensor "conv_0" has no range: calibrate this model again'):
+        quantize(model.model, Ranges(kept))
+
+
+def test_ranges_per_channel_are_one_range() -> None:
+    model = load(chain())
+    ranges = dict(extrema(model, normal(chain())).tensors)
+    ranges["conv_0"] = Range((-1.0,) * 7 + (-3.0,), (2.0,) * 8, 1)
+    graph = quantize(
+        model.model, Ranges(ranges), Config.parse({"quantize": {"activation_mode": "symmetric_restricted"}})
+    )
+    found = next(t for t in graph.tensors if t.name == "conv_0")
+    assert found.scale == [float(np.float32(3.0) / np.float32(127))]
+
+
+def test_every_node_that_cannot_be_lowered_is_listed() -> None:
+    b = Builder("refused")
+    x = b.input("x", [1, 4, 6, 6])
+    first = b.node("PRelu", x, b.spread(4, 6, 6))
+    second = b.node("ReduceProd", b.node("Tanh", x), axes=[1], keepdims=0)
+    b.output(b.node("Relu", first), second)
+    model = load(b.model())
+    with pytest.raises(UnsupportedModelError) as caught:
+        quantize(model.model, extrema(model, normal(b)))
+    found = {(finding.operator, finding.attribute) for finding in caught.value.findings}
+    assert found == {("PRelu", "slope"), ("ReduceProd", None)}
