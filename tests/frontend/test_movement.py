@@ -269,6 +269,29 @@ def test_channels_last_wrapping_disappears() -> None:
     assert "Pad" not in kinds
 
 
+def test_channels_last_gate_disappears() -> None:
+    """Squeeze and excitation with SiLU, as channels-last frameworks write it."""
+    there, back = {"perm": [0, 2, 3, 1]}, {"perm": [0, 3, 1, 2]}
+    nodes = [
+        ("Conv", "x w", "c"),
+        ("Transpose", "c", "t", there),
+        ("Sigmoid", "t", "s"),
+        ("Mul", "t s", "m"),
+        ("ReduceMean", "m", "p", {"axes": [1, 2]}),
+        ("Transpose", "p", "q", back),
+        ("Conv", "q v", "e"),
+        ("Transpose", "e", "f", there),
+        ("Sigmoid", "f", "g"),
+        ("Mul", "m g", "h"),
+        ("Transpose", "h", "i", back),
+        ("Conv", "i v", "z"),
+    ]
+    constants = {"w": array(6, 3, 1, 1), "v": array(6, 6, 1, 1, seed=1)}
+    model = normalised(graph(nodes, {"x": [1, 3, 5, 5]}, ["z"], constants))
+    expected = {"Conv": 3, "Silu": 1, "GlobalAveragePool": 1, "Sigmoid": 1, "Mul": 1}
+    assert operators(model) == expected
+
+
 def test_embedding() -> None:
     nodes = [("Cast", "x", "c", {"to": TensorProto.INT32}), ("Gather", "t c", "e"), ("Tanh", "e", "z")]
     proto = graph(nodes, {"x": ["batch", 5]}, ["z"], {"t": array(11, 4)}, types={"x": TensorProto.INT64})

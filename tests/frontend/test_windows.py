@@ -135,6 +135,12 @@ def test_one_spatial_axis(*, bias: bool) -> None:
     assert order[order.index("Conv") + 1] == "Relu"
 
 
+def test_silu_stays_next_to_a_convolution_over_one_axis() -> None:
+    nodes = [("Conv", "x w", "c"), ("Sigmoid", "c", "s"), ("Mul", "c s", "z")]
+    model = normalised(graph(nodes, {"x": [1, 3, 9]}, ["z"], {"w": array(4, 3, 3)}))
+    assert [node.op_type for node in model.model.graph] == ["Reshape", "Conv", "Silu", "Reshape"]
+
+
 def test_global_pool_over_volumes() -> None:
     model = normalised(graph([("GlobalMaxPool", "x", "z")], {"x": [2, 3, 2, 4, 5]}, ["z"]))
     assert operators(model) == {"Reshape": 2, "GlobalMaxPool": 1}

@@ -111,7 +111,10 @@ class Emitter:
         return self.constant(np.asarray(values, np.int64), label)
 
     def folded(self, old: ir.Value, array: Array) -> ir.Value:
-        """Adds the initialiser that takes the place of `old`, under its name where nothing else uses it."""
+        """Adds the initialiser that takes the place of `old`, under its name where nothing else uses it.
+
+        Only for a rewrite that is sure not to decline, since `old` itself may change.
+        """
         if len(old.uses()) == 1 and not old.is_graph_output():
             old.const_value = ir.tensor(array, name=old.name)
             old.shape = ir.Shape(array.shape)
@@ -143,7 +146,7 @@ def apply_once(model: ir.Model, rules: Rules) -> bool:
 
 
 def apply_rules(model: ir.Model, rules: Rules) -> bool:
-    """Applies `rules` (by operator type of ONNX's own domain) until none applies; True if any did.
+    """Applies `rules` (by operator type, of ONNX's domain and ours) until none applies; True if any did.
 
     Raises:
         RuntimeError: If the rules never settle: two of them undo each other.
@@ -158,7 +161,7 @@ def apply_rules(model: ir.Model, rules: Rules) -> bool:
 def _sweep(model: ir.Model, rules: Rules, names: _Names) -> bool:
     changed = False
     for node in model.graph:
-        if node.domain not in {"", "ai.onnx"}:
+        if node.domain not in {"", DOMAIN}:
             continue
         for rewrite in rules.get(node.op_type, ()):
             emit = Emitter(node, names, model.graph.opset_imports)

@@ -6,7 +6,7 @@ normalisation and the activation between one pair and the next:
     Conv -> T -> Mul -> Add -> Clip -> T' -> Conv     becomes     Conv -> Mul -> Add -> Clip -> Conv
 
 A transpose passes an elementwise operator, a Pad, a reduction or a Concat only where nothing else reads it;
-of two operands both must be transposed alike, or the other be constant.
+of two operands both must be transposed alike, or the other be constant or no more than a row of channels.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tpuflow.frontend.values import (
     input_at,
     integers_of,
     produced_by,
+    shape_of,
     sole_user,
 )
 
@@ -39,10 +40,10 @@ UNARY = (
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 
-def _transposed(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
-    """(x, perm) of a Transpose only one node reads."""
+def _transposed(value: ir.Value | None, *, shared: bool = False) -> tuple[ir.Value, list[int]] | None:
+    """(x, perm) of a Transpose, unless others read it too and it is not to be `shared`."""
     node = produced_by(value, "Transpose")
-    if node is None or value is None or node.inputs[0] is None or not sole_user(value):
+    if node is None or value is None or node.inputs[0] is None or not (shared or sole_user(value)):
         return None
     perm = list(node.attributes.get_ints("perm", []))
     return (node.inputs[0], perm) if perm else None
@@ -50,6 +51,15 @@ def _transposed(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
 
 def _back(value: ir.Value, perm: list[int], emit: Emitter) -> ir.Value:
     return emit("Transpose", value, attributes={"perm": perm})
+
+
+def _order_of_ones(shape: tuple[int, ...] | None, perm: list[int]) -> list[int] | None:
+    """The shape before `perm` led to `shape`, if that moved axes of size 1 only: then it was a Reshape."""
+    if shape is None or len(shape) != len(perm):
+        return None
+    back = [int(axis) for axis in np.argsort(perm)]
+    moving = [axis for axis in back if shape[axis] != 1]
+    return [shape[axis] for axis in back] if moving == sorted(moving) else None
 
 
 def past_unary(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -77,6 +87,8 @@ def past_binary(node: ir.Node, emit: Emitter) -> ir.Value | None:
             full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
             turned = full.transpose(np.argsort(perm)) if array.size > 1 else array
             operands.append(emit.constant(turned, f"operand{index}"))
+        elif value is not None and (order := _order_of_ones(shape_of(value), perm)) is not None:
+            operands.append(emit.reshape(value, order, f"operand{index}"))
         else:
             return None
     return _back(emit(node.op_type, *operands, attributes=attributes_of(node)), perm, emit)
@@ -106,8 +118,11 @@ def past_concat(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def past_reduction(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Moves a transpose behind a reduction, or drops it where the order of what is left does not change."""
-    found, axes = _transposed(node.inputs[0]), integers_of(input_at(node, 1))
+    """Moves a transpose behind a reduction, or drops it where the order of what is left does not change.
+
+    What is left to transpose is small, so others may go on reading the transpose in front.
+    """
+    found, axes = _transposed(node.inputs[0], shared=True), integers_of(input_at(node, 1))
     if found is None or not axes or min(axes) < 0:
         return None
     x, perm = found

@@ -293,6 +293,7 @@ ELEMENTWISE = (
     "Gelu",
     "Mish",
     "Elu",
+    "Silu",
 )
 
 RULES: Rules = {
