@@ -258,7 +258,9 @@ def test_limits(node: Node, constants: dict[str, Any], expected: str | None) -> 
         (("Unsqueeze", "x a", "z"), {"a": integers(9)}, "Unexpected axis value: 9"),
     ],
 )
-def test_nodes_that_contradict_their_inputs(node: tuple[Any, ...], constants: dict[str, Any], expected: str) -> None:
+def test_nodes_that_contradict_their_inputs(
+    node: tuple[Any, ...], constants: dict[str, Any], expected: str
+) -> None:
     (finding,) = check_model(graph([node], {"x": [3, 4]}, ["z"], constants))
     assert finding.node == f"{node[0].lower()}0"
     assert finding.reason.startswith(f"is not valid: {expected}")
