@@ -106,6 +106,20 @@ class Graph:
         all_tensors: bool = False,
     ) -> dict[str, NDArray[Any]]: ...
 
+# scheduler
+
+def schedule(
+    graph: Graph,
+    machine_toml: str,
+    level: int,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    origin: str = "machine",
+) -> Program: ...
+def machine_text(name: str) -> str: ...
+def machine_presets() -> list[str]: ...
+
 # kernels
 
 def approximate(factor: float, bits: int = 15, max_shift: int = 31) -> tuple[int, int] | None: ...

@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 use tpuflow_ir::Error;
+use tpuflow_scheduler::ScheduleError;
 use tpuflow_simulator::SimError;
 
 /// An error on its way to Python: the class in `tpuflow.errors` and the message.
@@ -47,6 +48,19 @@ impl From<SimError> for Failure {
             SimError::Hazard(_) | SimError::Deadlock { .. } | SimError::Program { .. } | SimError::Output { .. } => {
                 "ProgramError"
             }
+        };
+        Self(class, error.to_string())
+    }
+}
+
+impl From<ScheduleError> for Failure {
+    fn from(error: ScheduleError) -> Self {
+        let class = match error {
+            ScheduleError::Capacity { .. } | ScheduleError::External { .. } | ScheduleError::Allocation { .. } => {
+                "MachineError"
+            }
+            ScheduleError::Graph(_) => "GraphError",
+            ScheduleError::Level(_) | ScheduleError::Check { .. } => "ProgramError",
         };
         Self(class, error.to_string())
     }

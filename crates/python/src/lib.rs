@@ -5,6 +5,7 @@ mod arrays;
 mod error;
 mod graph;
 mod kernels;
+mod scheduler;
 mod simulator;
 mod statistics;
 
@@ -16,6 +17,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     graph::register(module)?;
     kernels::register(module)?;
+    scheduler::register(module)?;
     simulator::register(module)?;
     statistics::register(module)?;
     Ok(())

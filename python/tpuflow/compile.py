@@ -1,0 +1,92 @@
+"""From a quantised graph to a program for a machine.
+
+The work is done by the scheduler of the extension module; this is where a machine's name or file becomes its
+parameters and where wrong requests are answered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuflow import _core
+from tpuflow.errors import MachineError, ProgramError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["LEVELS", "compile", "machine_text", "machines"]
+
+LEVELS = (1, 5)
+"""Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
+
+
+def machines() -> list[str]:
+    """Names of the machines that come with the package, the default first."""
+    return _core.machine_presets()
+
+
+def machine_text(machine: str | PathLike[str]) -> str:
+    """The parameters of a machine as TOML text.
+
+    Args:
+        machine: Name of a preset, or path of a TOML file.
+
+    Returns:
+        The text, comments included. It is not checked here.
+
+    Raises:
+        MachineError: Neither a preset nor a readable file; the message lists the presets.
+    """
+    presets = machines()
+    if machine in presets:
+        return _core.machine_text(str(machine))
+    path = Path(machine)
+    if not path.is_file():
+        raise MachineError(f'machine "{machine}" is unknown: give a TOML file or one of {", ".join(presets)}')
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineError(f"{path}: cannot be read as text ({error})") from error
+
+
+def compile(  # noqa: A001 - the step's name; the built-in of that name is of no use here
+    graph: _core.Graph,
+    machine: str | PathLike[str] = "128x128_asic",
+    level: int = 1,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    strict: bool = False,
+) -> _core.Program:
+    """Schedules a graph for a machine.
+
+    Every program is proven by the independent checker before it is returned.
+
+    Args:
+        graph: The quantised network.
+        machine: Name of a preset, or path of a TOML file.
+        level: 1 or 5, see `LEVELS`.
+        seed: Seed of searches; the same seed gives the same program.
+        time_limit: Seconds after which searches stop with the best found; None for no limit.
+        strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
+
+    Returns:
+        The program.
+
+    Raises:
+        MachineError: The machine is unknown or makes no sense, or a layer does not fit it.
+        GraphError: The graph breaks an invariant.
+        ProgramError: The level does not exist, or with `strict` a lower one had to be taken.
+    """
+    if level not in LEVELS:
+        raise ProgramError(f"optimisation level {level} does not exist; choose 1 or 5")
+    if seed < 0:
+        raise ProgramError(f"seed {seed} is negative")
+    if time_limit is not None and not time_limit > 0:
+        raise ProgramError(f"time limit {time_limit} is not a positive number of seconds")
+    text = machine_text(machine)
+    program = _core.schedule(graph, text, level, seed=seed, time_limit=time_limit, origin=str(machine))
+    if strict and program.fallback is not None:
+        raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
+    return program
