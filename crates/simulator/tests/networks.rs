@@ -1,0 +1,132 @@
+//! Random networks, scheduled and simulated: the same integers as the graph interpreter, the same cycles whether idle
+//! stretches are skipped or stepped through, and every cycle of every unit booked.
+
+// The scheduler's tests and these draw from the same networks.
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+
+use common::{Random, random, residual};
+use tpuflow_ir::{DType, Graph, Machine, Program};
+use tpuflow_kernels::Values;
+use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
+use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, SimError, simulate};
+
+/// Random codes for every input; indices are small enough for every table.
+fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
+    let mut random = Random(seed);
+    let codes = |id: &tpuflow_ir::TensorId| {
+        let tensor = graph.tensor(*id);
+        let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
+        let bytes: Vec<u8> = (0..tensor.elements())
+            .flat_map(|_| random.range(lo, hi).to_le_bytes().into_iter().take(tensor.dtype.bytes()).collect::<Vec<_>>())
+            .collect();
+        Values::from_le_bytes(tensor.dtype, &bytes)
+    };
+    graph.inputs.iter().map(codes).collect()
+}
+
+fn balanced(run: &Run) {
+    for unit in run.counters.units {
+        assert_eq!(unit.busy + unit.stalls.total(), unit.end - unit.start, "{unit:?}");
+        assert!(unit.end <= run.cycles);
+    }
+}
+
+/// Runs a program in all ways; the outputs must be the interpreter's.
+fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run {
+    let given = inputs(graph, seed);
+    let bytes: Vec<Vec<u8>> = given.iter().map(Values::to_le_bytes).collect();
+    let run = simulate(program, &bytes, options).unwrap_or_else(|e| panic!("{e}"));
+    balanced(&run);
+    assert!(run.events.is_empty(), "{:?}", run.events);
+    let expected = Interpreter::new(Arc::new(graph.clone())).unwrap().run(given, Keep::Outputs).unwrap();
+    for (n, (id, port)) in graph.outputs.iter().zip(&program.outputs).enumerate() {
+        let same = expected.get(*id).unwrap().to_le_bytes() == run.outputs[n];
+        assert!(same, "output {n} \"{}\" differs", port.name);
+    }
+    run
+}
+
+fn tiny(banks: u32) -> Machine {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.name = format!("tiny{banks}");
+    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
+    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
+    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
+    machine.ewp_cache.words = 512;
+    machine
+}
+
+#[test]
+fn random_networks_give_the_interpreters_integers() {
+    let machines =
+        [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_dual_ddr").unwrap(), tiny(16), tiny(64)];
+    let mut ran = 0;
+    for seed in 0..100 {
+        let graph = random(seed, 9);
+        if Interpreter::new(Arc::new(graph.clone())).is_err() {
+            continue;
+        }
+        let machine = &machines[seed as usize % machines.len()];
+        let level = if seed % 8 < 4 { 1 } else { 5 };
+        let program = match schedule(&graph, machine, &ScheduleOptions { level, ..ScheduleOptions::default() }) {
+            Ok(program) => program,
+            Err(ScheduleError::Capacity { .. }) if machine.name.starts_with("tiny") => continue,
+            Err(error) => panic!("seed {seed} on {}: {error}", machine.name),
+        };
+        let run = std::panic::catch_unwind(|| check(&graph, &program, seed, &Options::default()));
+        let run = run.unwrap_or_else(|_| panic!("seed {seed} on {}", machine.name));
+        let timing = simulate(&program, &[], &Options { values: false, ..Options::default() }).unwrap();
+        let stepped = simulate(&program, &[], &Options { values: false, stepped: true, ..Options::default() }).unwrap();
+        assert_eq!(timing, stepped, "seed {seed} on {}", machine.name);
+        assert_eq!((timing.cycles, &timing.counters), (run.cycles, &run.counters), "seed {seed} on {}", machine.name);
+        ran += 1;
+    }
+    assert!(ran > 60, "only {ran} networks ran");
+}
+
+#[test]
+fn a_network_through_every_register_of_the_array() {
+    let graph = residual(7);
+    let program = schedule(&graph, &tiny(64), &ScheduleOptions::default()).unwrap();
+    let closed = check(&graph, &program, 1, &Options::default());
+    let register = check(&graph, &program, 1, &Options { array: ArrayModel::Register, ..Options::default() });
+    assert_eq!(closed, register);
+}
+
+#[test]
+fn inputs_must_fit() {
+    let graph = residual(7);
+    let program = schedule(&graph, &tiny(64), &ScheduleOptions::default()).unwrap();
+    let error = simulate(&program, &[vec![0; 3]], &Options::default()).unwrap_err();
+    assert!(matches!(&error, SimError::Input { given: 3, expected: 1200, .. }), "{error}");
+    assert!(matches!(simulate(&program, &[], &Options::default()), Err(SimError::InputCount { .. })));
+}
+
+/// Whatever instruction does not wait, either the run is the same to the bit or the hazard is reported.
+#[test]
+fn a_missing_wait_never_gives_wrong_values() {
+    let graph = residual(7);
+    let program = schedule(&graph, &tiny(64), &ScheduleOptions { level: 5, ..ScheduleOptions::default() }).unwrap();
+    let given: Vec<Vec<u8>> = inputs(&graph, 3).iter().map(Values::to_le_bytes).collect();
+    let sound = simulate(&program, &given, &Options::default()).unwrap();
+    let waiting: Vec<usize> =
+        (0..program.instructions.len()).filter(|&n| !program.instructions[n].waits.is_empty()).collect();
+    let mut reported = 0;
+    for &position in waiting.iter().step_by(waiting.len().div_ceil(100)) {
+        let mut broken = program.clone();
+        broken.instructions[position].waits.clear();
+        match simulate(&broken, &given, &Options::default()) {
+            Ok(run) => assert_eq!(run.outputs, sound.outputs, "instruction {position} without waits"),
+            Err(SimError::Hazard(hazard)) => {
+                // A later one is caught if it relied on this one's waits.
+                assert!(hazard.instruction as usize >= position, "{hazard}");
+                reported += 1;
+            }
+            Err(error) => panic!("instruction {position} without waits: {error}"),
+        }
+    }
+    assert!(reported > 30, "only {reported} hazards were reported");
+}
