@@ -44,11 +44,8 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             let columns = w.shape[0];
             let rows = product(&w.shape[1..]);
             let limit = limit(x, w);
-            if w.constant.is_some() {
-                constant_product(x, w, [rows, columns], [1, rows], &tensor(*bias).integers(), limit)?;
-            } else {
-                dynamic_product(x, w, rows, &tensor(*bias).integers(), limit)?;
-            }
+            constant(w)?;
+            constant_product(x, w, [rows, columns], [1, rows], &tensor(*bias).integers(), limit)?;
             epilogue_fits(epilogue, output)
         }
         Op::MatMul { a, b, bias, epilogue } => {
@@ -78,6 +75,8 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
         }
         Op::LayerNorm { input, gamma, beta, epsilon, requant, .. } => {
             let (n, gamma) = (tensor(*input).shape.last().copied().unwrap_or(1), tensor(*gamma));
+            constant(gamma)?;
+            constant(tensor(*beta))?;
             if gamma.zero_point() != 0 || *epsilon == 0 || n == 0 {
                 return Err("gamma must be symmetric and epsilon at least 1".to_owned());
             }
@@ -126,6 +125,10 @@ fn magnitude(tensor: &Tensor) -> i128 {
     let (lo, hi) = tensor.dtype.range();
     let zero_point = i128::from(tensor.zero_point());
     (i128::from(hi) - zero_point).max(zero_point - i128::from(lo))
+}
+
+fn constant(tensor: &Tensor) -> Result<(), String> {
+    if tensor.constant.is_some() { Ok(()) } else { Err(format!("\"{}\" must be a constant", tensor.name)) }
 }
 
 fn limit(x: &Tensor, w: &Tensor) -> i128 {

@@ -15,6 +15,9 @@ pub trait Element: Copy + Default + Ord + Send + Sync + std::fmt::Debug + 'stati
     /// The code of an integer that is known to be in range (every caller has just clamped it).
     fn narrow(code: i32) -> Self;
 
+    /// The codes themselves where they are int8.
+    fn as_bytes(codes: &[Self]) -> Option<&[i8]>;
+
     /// The elements of `values`, if they are of this type.
     fn of(values: &Values) -> Option<&[Self]>;
 }
@@ -32,6 +35,10 @@ impl Element for i8 {
     fn narrow(code: i32) -> Self {
         debug_assert!(Self::try_from(code).is_ok(), "{code} is no int8 code");
         code as Self
+    }
+
+    fn as_bytes(codes: &[Self]) -> Option<&[i8]> {
+        Some(codes)
     }
 
     fn of(values: &Values) -> Option<&[Self]> {
@@ -52,6 +59,10 @@ impl Element for i16 {
     fn narrow(code: i32) -> Self {
         debug_assert!(Self::try_from(code).is_ok(), "{code} is no int16 code");
         code as Self
+    }
+
+    fn as_bytes(_: &[Self]) -> Option<&[i8]> {
+        None
     }
 
     fn of(values: &Values) -> Option<&[Self]> {

@@ -5,7 +5,7 @@
 //! tiles: each works on any number of rows, so any slicing of a tensor gives the same integers.
 //!
 //! - [`requant`], [`table`]: the two ways a value becomes a code
-//! - [`gemm`], [`linear`], [`conv`]: products, their accumulators and what follows them
+//! - [`gemm`], [`epilogue`], [`linear`], [`conv`], [`depthwise`]: products, their accumulators and what follows them
 //! - [`pool`], [`elementwise`], [`reduce`], [`softmax`], [`normalize`], [`resize`]: everything computed per element or row
 //! - [`movement`]: what only moves codes
 //!
@@ -13,9 +13,12 @@
 //! splitting work over threads never changes a bit.
 
 pub mod conv;
+pub mod depthwise;
 pub mod element;
 pub mod elementwise;
+pub mod epilogue;
 pub mod gemm;
+pub mod isa;
 pub mod linear;
 pub mod movement;
 pub mod normalize;
@@ -28,4 +31,5 @@ pub mod table;
 pub mod values;
 
 pub use element::Element;
+pub use isa::Isa;
 pub use values::Values;

@@ -3,10 +3,10 @@
 use numpy::{IxDyn, PyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use tpuflow_ir::{DType, Requant};
-use tpuflow_kernels::gemm::{PackedI8, PackedI16};
+use tpuflow_kernels::gemm::{PackedI8, PackedI16, Rows};
 use tpuflow_kernels::requant::ACCUMULATOR_LIMIT;
 use tpuflow_kernels::table::Lookup;
-use tpuflow_kernels::{Values, requant, table};
+use tpuflow_kernels::{Isa, Values, requant, table};
 
 use crate::arrays;
 use crate::error::Failure;
@@ -87,22 +87,28 @@ fn gemm<'py>(py: Python<'py>, a: &Bound<'py, PyAny>, b: &Bound<'py, PyAny>) -> P
     if k != rows || [a.dtype(), b.dtype()].iter().any(|d| d.bits() > 16) {
         return Err(Failure::graph(format!("{a_shape:?} and {b_shape:?} of int8 or int16 do not fit")).into());
     }
-    let widened = |values: &Values| match values {
-        Values::I8(v) => v.iter().map(|&x| i16::from(x)).collect(),
-        Values::I16(v) => v.clone(),
-        _ => Vec::new(),
-    };
+    Isa::check().map_err(Failure::from)?;
+    let isa = Isa::selected();
+    let (mut narrow, mut wide) = (vec![0; m * n], vec![0; m * n]);
+    let mut rows = Rows::default();
     let product = match (&a, &b) {
         (Values::I8(a), Values::I8(b)) => {
-            let mut c = vec![0; m * n];
-            PackedI8::new(b, k, n, [n, 1]).multiply(a, &mut c);
-            Values::I32(c)
+            PackedI8::new(isa, b, k, n, [n, 1]).multiply(a, &mut narrow, &mut rows);
+            Values::I32(narrow)
         }
-        _ => {
-            let mut c = vec![0; m * n];
-            PackedI16::new(&widened(&b), k, n, [n, 1]).multiply(&widened(&a), &mut c);
-            Values::I64(c)
+        (Values::I8(a), Values::I16(b)) => {
+            PackedI16::new(isa, b, k, n, [n, 1]).multiply(a, &mut wide, &mut rows);
+            Values::I64(wide)
         }
+        (Values::I16(a), Values::I8(b)) => {
+            PackedI16::new(isa, b, k, n, [n, 1]).multiply(a, &mut wide, &mut rows);
+            Values::I64(wide)
+        }
+        (Values::I16(a), Values::I16(b)) => {
+            PackedI16::new(isa, b, k, n, [n, 1]).multiply(a, &mut wide, &mut rows);
+            Values::I64(wide)
+        }
+        _ => unreachable!("wider codes were refused"),
     };
     arrays::array(py, &[m, n], &product)
 }

@@ -29,6 +29,9 @@ pub enum SimError {
         /// Their type.
         expected_type: &'static str,
     },
+    /// The instruction set asked for does not exist.
+    #[error(transparent)]
+    Isa(#[from] tpuflow_kernels::isa::IsaError),
     /// A layer cannot be computed.
     #[error("layer \"{layer}\": {reason}")]
     Layer {

@@ -12,7 +12,7 @@ mod prepare;
 use std::sync::Arc;
 
 use tpuflow_ir::{Graph, Tensor, TensorId};
-use tpuflow_kernels::Values;
+use tpuflow_kernels::{Isa, Values};
 
 use crate::SimError;
 use prepare::Prepared;
@@ -60,9 +60,11 @@ impl Interpreter {
     /// Checks that every value of `graph` fits its width and packs its weights.
     ///
     /// # Errors
-    /// [`SimError::Layer`] naming the layer whose accumulator may overflow or whose parameters do not fit.
+    /// [`SimError::Layer`] naming the layer whose accumulator may overflow or whose parameters do not fit;
+    /// [`SimError::Isa`] when `TPUFLOW_ISA` names no instruction set of this processor.
     pub fn new(graph: Arc<Graph>) -> Result<Self, SimError> {
         tpuflow_ir::width::prove(&graph).map_err(|(layer, reason)| SimError::Layer { layer, reason })?;
+        Isa::check()?;
         let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<_, _>>()?;
         let mut constants: Vec<Option<Arc<Values>>> = vec![None; graph.tensors.len()];
         let read = graph.layers.iter().zip(&layers).flat_map(|(layer, prepared)| prepare::reads(layer, prepared));

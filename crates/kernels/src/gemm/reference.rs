@@ -1,34 +1,28 @@
-//! The products as their formula. The right operand lies column by column, `[n, k]`.
+//! The products as their formula.
 
-/// `c[i,j] = sum_p a[i,p] * b[j,p]` modulo 2^32.
-///
-/// # Panics
-/// When a slice is not of its size: `a` `[m, k]`, `b` `[n, k]`, `c` `[m, n]`.
-pub fn gemm_i8i8i32(a: &[i8], b: &[i8], k: usize, n: usize, c: &mut [i32]) {
-    check(a.len(), b.len(), k, n, c.len());
-    for (i, row) in c.chunks_exact_mut(n.max(1)).enumerate() {
+use super::panels::Panels;
+use crate::Element;
+
+/// `c[i,j] = sum_p a[i,p] * b[p,j]` modulo 2^32.
+pub fn gemm_i8i8i32(a: &[i8], b: &Panels, c: &mut [i32]) {
+    let code = |p: usize, j: usize| i32::from(b.code(p, j)[0].cast_signed());
+    for (i, row) in c.chunks_exact_mut(b.n().max(1)).enumerate() {
         for (j, sum) in row.iter_mut().enumerate() {
-            let products = a[i * k..][..k].iter().zip(&b[j * k..][..k]).map(|(&x, &w)| i32::from(x) * i32::from(w));
+            let products = (0..b.k()).map(|p| i32::from(a[i * b.k() + p]) * code(p, j));
             *sum = products.fold(0, i32::wrapping_add);
         }
     }
 }
 
-/// `c[i,j] = sum_p a[i,p] * b[j,p]`.
-///
-/// # Panics
-/// When a slice is not of its size: `a` `[m, k]`, `b` `[n, k]`, `c` `[m, n]`.
-pub fn gemm_i16i16i64(a: &[i16], b: &[i16], k: usize, n: usize, c: &mut [i64]) {
-    check(a.len(), b.len(), k, n, c.len());
-    for (i, row) in c.chunks_exact_mut(n.max(1)).enumerate() {
+/// `c[i,j] = sum_p a[i,p] * b[p,j]`.
+pub fn gemm_i16i16i64<A: Element>(a: &[A], b: &Panels, c: &mut [i64]) {
+    let code = |p: usize, j: usize| {
+        let bytes = b.code(p, j);
+        i64::from(i16::from_le_bytes([bytes[0], bytes[1]]))
+    };
+    for (i, row) in c.chunks_exact_mut(b.n().max(1)).enumerate() {
         for (j, sum) in row.iter_mut().enumerate() {
-            let products = a[i * k..][..k].iter().zip(&b[j * k..][..k]).map(|(&x, &w)| i64::from(x) * i64::from(w));
-            *sum = products.sum();
+            *sum = (0..b.k()).map(|p| i64::from(a[i * b.k() + p].widen()) * code(p, j)).sum();
         }
     }
-}
-
-fn check(a: usize, b: usize, k: usize, n: usize, c: usize) {
-    assert!(b == n * k, "the right operand is [n, k]");
-    assert!(n == 0 || (c.is_multiple_of(n) && a == c / n * k), "the left operand is [m, k], the result [m, n]");
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tpuflow_ir::{DType, Graph, Layer, Op, PadMode, Tensor, TensorId};
 use tpuflow_kernels::elementwise::{self, Binary, PRelu};
+use tpuflow_kernels::epilogue::Epilogue;
 use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
@@ -68,6 +69,9 @@ pub(super) fn execute(
     match (&layer.op, prepared) {
         (Op::Conv { input, .. }, Prepared::Conv { geometry, groups }) => {
             codes!(value(*input), x => codes!(&mut y, y => conv::conv(geometry, x, groups, narrow(zero(*input)), y)));
+        }
+        (Op::Conv { input, .. }, Prepared::Depthwise { geometry, filters }) => {
+            codes!(value(*input), x => codes!(&mut y, y => filters.run(geometry, x, y)));
         }
         (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
             codes!(value(*a), a => codes!(&mut y, y => linear::multiply(linear, a, y)));
@@ -233,7 +237,7 @@ struct Products<'a> {
     a: &'a Tensor,
     b: &'a Tensor,
     bias: &'a [i64],
-    epilogue: &'a linear::Epilogue,
+    epilogue: &'a Epilogue,
 }
 
 impl Products<'_> {

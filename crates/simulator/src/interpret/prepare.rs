@@ -3,8 +3,10 @@
 use tpuflow_ir::{DType, Epilogue, Graph, Layer, Op, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
 use tpuflow_kernels::conv::Geometry;
+use tpuflow_kernels::depthwise::Depthwise;
 use tpuflow_kernels::elementwise::Broadcast;
-use tpuflow_kernels::linear::{self, Linear, Matrix};
+use tpuflow_kernels::epilogue;
+use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::reduce::Reduction;
@@ -16,10 +18,12 @@ use crate::SimError;
 pub(super) enum Prepared {
     /// One packed operand per group.
     Conv { geometry: Geometry, groups: Vec<Linear> },
+    /// One filter per channel.
+    Depthwise { geometry: Geometry, filters: Depthwise },
     /// A product with a constant right operand.
     Product(Linear),
     /// A product of two activations: the bias and what follows.
-    Dynamic { bias: Vec<i64>, epilogue: linear::Epilogue },
+    Dynamic { bias: Vec<i64>, epilogue: epilogue::Epilogue },
     /// A pooling window.
     Pool(Geometry),
     /// A binary operator.
@@ -62,9 +66,57 @@ pub(super) fn image(tensor: &Tensor) -> [usize; 4] {
     [n, h, w, c]
 }
 
-fn epilogue(graph: &Graph, epilogue: &Epilogue) -> linear::Epilogue {
+fn epilogue(graph: &Graph, epilogue: &Epilogue) -> epilogue::Epilogue {
     let table = epilogue.table.as_ref().map(|t| (graph.tensor(t.entries).i32s(), t.lo, t.hi));
-    linear::Epilogue::new(epilogue.requant.clone(), table)
+    epilogue::Epilogue::new(epilogue.requant.clone(), table)
+}
+
+/// A convolution as its kernel takes it.
+struct Convolution<'a> {
+    geometry: Geometry,
+    x: &'a Tensor,
+    w: &'a Tensor,
+    groups: usize,
+    bias: Vec<i64>,
+    epilogue: epilogue::Epilogue,
+}
+
+impl Convolution<'_> {
+    fn prepared(self) -> Prepared {
+        let [o, _, _, channels] = image(self.w);
+        if channels == 1 && o == self.groups { self.depthwise() } else { self.grouped() }
+    }
+
+    fn depthwise(self) -> Prepared {
+        let wide = self.x.dtype == DType::I16 || self.w.dtype == DType::I16;
+        let (zero_w, zero_x) = (self.w.zero_point(), self.x.zero_point());
+        let filters = match values(self.w) {
+            Values::I8(codes) => Depthwise::new(&codes, zero_w, wide, zero_x, self.bias, self.epilogue),
+            Values::I16(codes) => Depthwise::new(&codes, zero_w, wide, zero_x, self.bias, self.epilogue),
+            other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
+        };
+        Prepared::Depthwise { geometry: self.geometry, filters }
+    }
+
+    fn grouped(self) -> Prepared {
+        let [o, kh, kw, channels] = image(self.w);
+        let (k, columns) = (kh * kw * channels, o / self.groups);
+        let codes = values(self.w);
+        let group = |g: usize| {
+            let taken = g * columns..(g + 1) * columns;
+            let matrix = Matrix {
+                codes: &codes,
+                start: taken.start * k,
+                shape: [k, columns],
+                strides: [1, k],
+                zero_point: self.w.zero_point(),
+            };
+            let (wide, bias, out) =
+                (self.x.dtype == DType::I16, &self.bias[taken.clone()], self.epilogue.columns(taken));
+            Linear::new(&matrix, wide, self.x.zero_point(), bias, out)
+        };
+        Prepared::Conv { geometry: self.geometry, groups: (0..self.groups).map(group).collect() }
+    }
 }
 
 pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError> {
@@ -74,30 +126,17 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
     };
     Ok(match &layer.op {
         Op::Conv { input, weights, bias, window, groups, epilogue: out } => {
-            let (x, w) = (tensor(*input), tensor(*weights));
-            let groups = *groups as usize;
-            let [o, kh, kw, channels] = image(w);
-            let (k, columns) = (kh * kw * channels, o / groups);
-            let (codes, bias, out) = (values(w), tensor(*bias).integers(), epilogue(graph, out));
-            let group = |g: usize| {
-                let taken = g * columns..(g + 1) * columns;
-                let matrix = Matrix {
-                    codes: &codes,
-                    start: taken.start * k,
-                    shape: [k, columns],
-                    strides: [1, k],
-                    zero_point: w.zero_point(),
-                };
-                Linear::new(&matrix, x.dtype == DType::I16, x.zero_point(), &bias[taken.clone()], out.columns(taken))
-            };
-            Prepared::Conv { geometry: geometry(*input, *window), groups: (0..groups).map(group).collect() }
+            let bias = tensor(*bias).integers();
+            let epilogue = epilogue(graph, out);
+            let (x, w, groups) = (tensor(*input), tensor(*weights), *groups as usize);
+            Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.prepared()
         }
         Op::MatMul { a, b, bias, epilogue: out } => {
             let (a, b) = (tensor(*a), tensor(*b));
+            let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
             let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
             let out = epilogue(graph, out);
             if b.constant.is_some() && b.shape.len() == 2 {
-                let [k, n] = [b.shape[0], b.shape[1]];
                 let matrix =
                     Matrix { codes: &values(b), start: 0, shape: [k, n], strides: [n, 1], zero_point: b.zero_point() };
                 Prepared::Product(Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), &bias, out))

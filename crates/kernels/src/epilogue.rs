@@ -1,0 +1,246 @@
+//! From accumulators to codes: zero-point terms, requantisation per column, then possibly a table.
+//!
+//! Vector variants requantise in float64, which is exact here. An accumulator below 2^31 (or 2^38) times a multiplier below
+//! 2^15 has fewer than 53 bits, scaling by a power of two changes none of them, and bounding the product by the integers
+//! `lo - Z` and `hi - Z` before rounding gives the same as after, since rounding is monotone and leaves integers alone.
+//! Adding `1.5 * 2^52` then rounds to the nearest even integer and leaves it in the low bits.
+//!
+//! Source: docs/arithmetic.md, sections 4 to 6.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+use std::ops::Range;
+
+use tpuflow_ir::Requant;
+
+use crate::requant::requantize;
+use crate::table::Lookup;
+use crate::{Element, Isa};
+
+/// `1.5 * 2^52`: the spacing of float64 values near it is one.
+const ROUNDER: f64 = 6_755_399_441_055_744.0;
+/// Accumulators below this are exact in float64 after multiplication.
+const EXACT_LIMIT: u64 = 1 << 38;
+
+/// Requantisation per column, then possibly a table over the 16-bit intermediate.
+#[derive(Clone, Debug)]
+pub struct Epilogue {
+    isa: Isa,
+    requant: Requant,
+    /// `M * 2^-N`, one or one per column.
+    factors: Vec<f64>,
+    table: Option<Table>,
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    entries: Vec<i32>,
+    lo: i32,
+    hi: i32,
+}
+
+/// What is added to the products of a row before they are requantised: one value for the row and one per column.
+#[derive(Clone, Copy, Debug)]
+pub struct Offsets<'a, T> {
+    /// Of the row.
+    pub row: T,
+    /// Of each column.
+    pub columns: &'a [T],
+}
+
+impl Epilogue {
+    /// Requantisation and, if there is one, the table's entries and clamp.
+    #[must_use]
+    pub fn new(requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
+        Self::with(Isa::selected(), requant, table)
+    }
+
+    /// As [`Self::new`], with the instruction set that everything built upon the epilogue uses.
+    #[must_use]
+    pub fn with(isa: Isa, requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
+        let pairs = requant.multiplier.iter().zip(&requant.shift);
+        let factors = pairs.map(|(&m, &n)| f64::from(m) * 2f64.powi(-i32::from(n))).collect();
+        Self { isa, factors, requant, table: table.map(|(entries, lo, hi)| Table { entries, lo, hi }) }
+    }
+
+    /// The epilogue of some of the columns, for one group of a convolution or one column tile.
+    #[must_use]
+    pub fn columns(&self, columns: Range<usize>) -> Self {
+        let mut own = self.clone();
+        if own.factors.len() > 1 {
+            own.factors = self.factors[columns.clone()].to_vec();
+            own.requant.multiplier = self.requant.multiplier[columns.clone()].to_vec();
+            own.requant.shift = self.requant.shift[columns].to_vec();
+        }
+        own
+    }
+
+    /// The instruction set.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Codes of a row of 32-bit products; each sum is taken modulo 2^32, where it fits.
+    ///
+    /// # Panics
+    /// When the slices do not have one entry per column.
+    pub fn narrow<Y: Element>(&self, products: &[i32], offsets: Offsets<'_, i32>, y: &mut [Y]) {
+        self.check(products.len(), offsets.columns.len(), y.len());
+        let sums = products.iter().zip(offsets.columns);
+        let sums = sums.map(|(p, o)| i64::from(p.wrapping_add(*o).wrapping_add(offsets.row)));
+        match (self.isa, &self.table) {
+            (Isa::Reference, _) => self.apply(sums, y),
+            #[cfg(target_arch = "x86_64")]
+            (isa, None) => {
+                let row = Row { factors: &self.factors, requant: &self.requant };
+                match isa {
+                    Isa::Avx2(isa) => isa.narrow(products, offsets, row, y),
+                    Isa::Avx512Vnni(isa) => isa.narrow(products, offsets, row, y),
+                    Isa::Reference => unreachable!("matched above"),
+                }
+            }
+            _ => self.apply(sums, y),
+        }
+    }
+
+    /// Codes of a row of 48-bit products.
+    ///
+    /// # Panics
+    /// When the slices do not have one entry per column.
+    pub fn wide<Y: Element>(&self, products: &[i64], offsets: Offsets<'_, i64>, y: &mut [Y]) {
+        self.check(products.len(), offsets.columns.len(), y.len());
+        let sums = products.iter().zip(offsets.columns).map(|(p, o)| p + o + offsets.row);
+        match (self.isa, &self.table) {
+            (Isa::Reference, _) => self.apply(sums, y),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Vnni(isa), None) => {
+                let largest = sums.clone().fold(0, |most: u64, sum| most.max(sum.unsigned_abs()));
+                if largest < EXACT_LIMIT {
+                    let row = Row { factors: &self.factors, requant: &self.requant };
+                    isa.wide(products, offsets, row, y);
+                } else {
+                    self.apply(sums, y);
+                }
+            }
+            _ => self.apply(sums, y),
+        }
+    }
+
+    fn check(&self, products: usize, offsets: usize, y: usize) {
+        assert!(products == y && offsets == y, "one product, offset and code per column");
+        assert!([1, y].contains(&self.factors.len()), "one multiplier, or one per column");
+    }
+
+    /// Codes of a row of whole accumulators, as the formula reads.
+    ///
+    /// # Panics
+    /// When there are more sums than columns.
+    pub fn apply<Y: Element>(&self, sums: impl Iterator<Item = i64>, y: &mut [Y]) {
+        let codes = sums.enumerate().map(|(j, sum)| requantize(sum, &self.requant, j));
+        match &self.table {
+            None => y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(code)),
+            Some(table) => {
+                let lookup = Lookup::new(&table.entries, 16, table.lo, table.hi);
+                y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(lookup.at(code)));
+            }
+        }
+    }
+}
+
+/// What a vector variant needs of an epilogue.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    factors: &'a [f64],
+    requant: &'a Requant,
+}
+
+/// [`bounded`] with the single factor, or each column's.
+#[inline(always)]
+fn codes<Y: Element>(sums: impl Iterator<Item = f64>, row: Row<'_>, y: &mut [Y]) {
+    match row.factors {
+        &[factor] => bounded(sums, std::iter::repeat(factor), row.requant, y),
+        factors => bounded(sums, factors.iter().copied(), row.requant, y),
+    }
+}
+
+/// `clamp(RNE(sum * factor) + Z, lo, hi)` for sums that are exact in float64; see the module's text.
+#[inline(always)]
+fn bounded<Y: Element>(
+    sums: impl Iterator<Item = f64>,
+    factors: impl Iterator<Item = f64>,
+    requant: &Requant,
+    y: &mut [Y],
+) {
+    let zero_point = requant.zero_point;
+    let least = f64::from(requant.lo) - f64::from(zero_point);
+    let most = f64::from(requant.hi) - f64::from(zero_point);
+    for ((y, sum), factor) in y.iter_mut().zip(sums).zip(factors) {
+        let product = sum * factor;
+        let above = if product > least { product } else { least };
+        let bounded = if above < most { above } else { most };
+        let rounded = (bounded + ROUNDER).to_bits() as i32;
+        *y = Y::narrow(rounded.wrapping_add(zero_point));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check<Y: Element>(requant: &Requant, table: Option<&(Vec<i32>, i32, i32)>, sums: &[i64]) {
+        let n = sums.len();
+        let mut expected = vec![Y::default(); n];
+        Epilogue::with(Isa::Reference, requant.clone(), table.cloned()).apply(sums.iter().copied(), &mut expected);
+        for isa in Isa::variants() {
+            let epilogue = Epilogue::with(isa, requant.clone(), table.cloned());
+            let mut y = vec![Y::default(); n];
+            let columns: Vec<i64> = (0..n as i64).map(|j| j * 977 - 5000).collect();
+            let products: Vec<i64> = sums.iter().zip(&columns).map(|(s, c)| s - c + 31).collect();
+            epilogue.wide(&products, Offsets { row: -31, columns: &columns }, &mut y);
+            assert_eq!(y, expected, "{} from 64 bits", isa.name());
+            if sums.iter().all(|&sum| i32::try_from(sum).is_ok()) {
+                let products: Vec<i32> = products.iter().map(|&p| p as i32).collect();
+                let columns: Vec<i32> = columns.iter().map(|&c| c as i32).collect();
+                epilogue.narrow(&products, Offsets { row: -31, columns: &columns }, &mut y);
+                assert_eq!(y, expected, "{} from 32 bits", isa.name());
+            }
+        }
+    }
+
+    fn sum(bits: u32) -> impl Strategy<Value = i64> {
+        let limit = (1i64 << bits) - 1;
+        prop_oneof![
+            -limit..=limit,
+            -200i64..=200,
+            (0..bits, -2i64..=2).prop_map(move |(b, d)| ((1 << b) + d).min(limit)),
+            Just(limit),
+            Just(-limit),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_variant_is_the_reference(
+            narrow in prop::collection::vec(sum(31), 1..40),
+            wide in prop::collection::vec(sum(46), 1..40),
+            pairs in prop::collection::vec((0i32..=32767, -15i8..=47), 40),
+            zero_point in -128i32..=127, lo in -128i32..=0, hi in 0i32..=127, single in any::<bool>(),
+        ) {
+            for sums in [&narrow, &wide] {
+                let count = if single { 1 } else { sums.len() };
+                let requant = Requant {
+                    multiplier: pairs[..count].iter().map(|p| p.0).collect(),
+                    shift: pairs[..count].iter().map(|p| p.1).collect(),
+                    zero_point, lo, hi,
+                };
+                let entries = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
+                check::<i8>(&requant, None, sums);
+                check::<i16>(&requant, Some(&(entries, -120, 32000)), sums);
+                check::<i16>(&Requant { lo: -32768, hi: 32767, ..requant }, None, sums);
+            }
+        }
+    }
+}
