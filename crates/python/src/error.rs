@@ -5,8 +5,8 @@
 
 use pyo3::prelude::*;
 use tpuflow_ir::Error;
-use tpuflow_scheduler::ScheduleError;
 use tpuflow_kernels::isa::IsaError;
+use tpuflow_scheduler::ScheduleError;
 use tpuflow_simulator::SimError;
 
 /// An error on its way to Python: the class in `tpuflow.errors` and the message.
@@ -65,6 +65,9 @@ impl From<ScheduleError> for Failure {
             ScheduleError::Level(_) | ScheduleError::Check { .. } => "ProgramError",
         };
         Self(class, error.to_string())
+    }
+}
+
 impl From<IsaError> for Failure {
     fn from(error: IsaError) -> Self {
         Self("TpuflowError", error.to_string())
