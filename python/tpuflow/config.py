@@ -55,6 +55,9 @@ class QuantizeConfig(_Section):
 
     dtype: Literal["int8", "int16"] = "int8"
     """Element type of activations, and of weights unless `weight_bits` says otherwise."""
+    output_dtype: Literal["int8", "int16"] = "int16"
+    """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
+    rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
     activation_mode: Literal["asymmetric", "symmetric_full", "symmetric_restricted"] = "asymmetric"
     """Grid of activations; 16-bit activations are symmetric in any case."""
     unsigned: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ def chain() -> onnx.ModelProto:
 
 
 def dtypes(config: dict[str, Any]) -> dict[str, str]:
-    """Element type of every activation, by layer operator and tensor."""
+    """Element type of every layer's output; that of the network follows the layers."""
     proto = chain()
     feeds = normal(proto)
+    config = config | {"quantize": {"output_dtype": "int8"} | config.get("quantize", {})}
     made = lowered(proto, feeds, config)
     for found in made.compare(feeds[0]).values():
         assert found.sqnr > 25
@@ -65,6 +67,34 @@ def test_wide_activations_with_narrow_weights() -> None:
     constants = [t for t in made.graph.tensors if t.is_constant and t.scale is not None]
     assert {t.dtype for t in constants} == {"int8"}
     assert any(t.is_constant and t.dtype == "int64" for t in made.graph.tensors)
+
+
+def test_what_a_network_returns_has_sixteen_bits() -> None:
+    b = Builder("ends")
+    x = b.conv(b.input("x", [1, 3, 8, 8]), 4)
+    left, right = b.node("Relu", b.conv(x, 2)), b.node("Sigmoid", b.conv(x, 3))
+    b.output(b.node("Reshape", b.node("Concat", left, right, axis=1), b.integers(1, 80)), x)
+    made = lowered(b.model(), normal(b))
+    found = {layer.name: made.graph.tensors[layer.output].dtype for layer in made.graph.layers}
+    # The first convolution is returned too, but others read it.
+    assert found.pop("/conv_0") == "int8"
+    assert set(found.values()) == {"int16"}
+    concat = next(json.loads(layer.op_json) for layer in made.graph.layers if layer.op == "concat")
+    assert concat["requants"] == [None, None]
+
+
+@pytest.mark.parametrize(("scaled", "dtype"), [(True, "int16"), (False, "int8")])
+def test_what_only_a_softmax_reads_has_sixteen_bits(scaled: bool, dtype: str) -> None:  # noqa: FBT001 - parametrised
+    b = Builder("scores")
+    x = b.linear(b.input("x", [1, 5, 12]), 9)
+    y = (
+        b.node("Mul", x, b.constant(np.array(0.25, np.float32)))
+        if scaled
+        else b.node("Tanh", b.node("Erf", x))
+    )
+    b.output(b.gemm(b.node("Softmax", y, axis=-1), 3))
+    made = lowered(b.model(), normal(b))
+    assert made.graph.tensors[made.graph.layers[0].output].dtype == dtype
 
 
 def test_later_entries_win() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuflow.config import Config
+from tpuflow.frontend import FloatModel
 from tpuflow.quantize import ops
 from tpuflow.quantize.lowering import Graph, Lowering, QuantizeError
 from tpuflow.quantize.registry import supported_operators
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "QuantizeError", "ops", "quantize", "supported_operators"]
 
 
-def quantize(model: ir.Model, ranges: Ranges, config: Config | None = None) -> Graph:
+def quantize(model: FloatModel | ir.Model, ranges: Ranges, config: Config | None = None) -> Graph:
     """Lowers a normalised float model.
 
     Args:
-        model: As the frontend leaves it: closed operator set, static shapes, constants as initialisers.
+        model: As the frontend leaves it, or its normalised form: closed operator set, static shapes,
+            constants as initialisers.
         ranges: A range for every float value that is not constant.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
@@ -43,7 +45,8 @@ def quantize(model: ir.Model, ranges: Ranges, config: Config | None = None) -> G
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
     bounds = {name: _whole(found) for name, found in ranges.tensors.items()}
-    return Lowering(model, bounds, config or Config()).run()
+    graph = model.model if isinstance(model, FloatModel) else model
+    return Lowering(graph, bounds, config or Config()).run()
 
 
 def _whole(found: Range) -> tuple[float, float]:

@@ -236,21 +236,28 @@ class Lowering:
 
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
-        config = self.config(step)
-        if self._feeds_softmax(step):
-            config = config.model_copy(update={"dtype": "int16"})
+        dtype = self.dtype_of(step)
         value = step.output
         while (user := sole_user(value)) is not None:
             follower = self._steps[user]
             if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
-                if self.config(follower).dtype != config.dtype:
+                if self.dtype_of(follower) != dtype:
                     break
                 return self.target(follower)
             passes = user.op_type in VIEWS or user.op_type in CODES_PASS
             if not passes or user.inputs[0] is not value or self.settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
-        return self.quant_of(step.output, config)
+        return self.quant_of(step.output, self.config(step).model_copy(update={"dtype": dtype}))
+
+    def dtype_of(self, step: Step) -> scheme.DType:
+        """The element type of a step's output, unless it only passes codes on."""
+        dtype: scheme.DType = self.config(step).dtype
+        if self.settings.explicit(step.names, "dtype"):
+            return dtype
+        if self._feeds_softmax(step):
+            return "int16"
+        return self.settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
 
     def _feeds_softmax(self, step: Step) -> bool:
         """Whether nothing but a softmax reads what a linear operator computes.
@@ -258,7 +265,7 @@ class Lowering:
         Exponentials turn absolute errors of their operand into relative ones: half a step of 8 bits over a
         range of 32 is already 6 %. The sum is there with all its bits, so it is stored with 16.
         """
-        if step.node.op_type not in LINEAR or self.settings.explicit(step.names, "dtype"):
+        if step.node.op_type not in LINEAR:
             return False
         value = step.output
         while (user := sole_user(value)) is not None and user.inputs and user.op_type != "Softmax":
@@ -525,6 +532,16 @@ def natural_order(view: View) -> Shape:
     stride = [max((step for _, step in loops), default=0) for loops in view.axes]
     moves = [bool(loops) and stride[axis] > 0 for axis, loops in enumerate(view.axes)]
     return tuple(sorted(range(len(view.axes)), key=lambda a: (moves[a], -stride[a], a)))
+
+
+def is_final(value: ir.Value) -> bool:
+    """Whether a value is all or part of what the network returns, and nothing else."""
+    while not value.is_graph_output():
+        user = sole_user(value)
+        if user is None or not (user.op_type in VIEWS or user.op_type in SHARED_QUANT):
+            return False
+        value = user.outputs[0]
+    return not value.uses()
 
 
 def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:
