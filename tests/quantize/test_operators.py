@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from models.builder import Builder
 from quantize.quantized import Quantized, lowered, normal
+from tpuflow.frontend.supported import OPERATORS
 from tpuflow.quantize import supported_operators
 
 Made = Callable[[Builder, str], str]
@@ -384,5 +385,25 @@ def test_a_value_that_is_input_or_given_twice() -> None:
     assert all(found.sqnr > 35 for found in made.compare(feeds[0]).values())
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_a_grid_stated_in_the_model(kind: type[np.integer[Any]]) -> None:
+    b = Builder("stated")
+    scale, zero = b.constant(np.float32(0.03)), b.constant(np.array(5, kind))
+    y = b.node("Relu", b.conv(b.input("x", [1, 3, 6, 6]), 4))
+    z = b.node("DequantizeLinear", b.node("QuantizeLinear", y, scale, zero), scale, zero)
+    b.output(b.conv(z, 2), y)
+    feeds = normal(b)
+    made = lowered(b.model(), feeds, {"quantize": {"output_dtype": "int8"}})
+    grids = {tuple(t.scale or ()): t.zero_point for t in made.graph.tensors if not t.is_constant}
+    stated = (float(np.float32(0.03)),)
+    assert grids[stated] == (5 - 128 if kind is np.uint8 else 5)
+    assert all(found.sqnr > 25 for found in made.compare(feeds[0]).values())
+    made.equals_reference(feeds[1])
+
+
 def test_supported_operators_are_listed() -> None:
     assert {"Conv", "Reshape", "Silu", "Softmax"} <= set(supported_operators())
+
+
+def test_everything_the_frontend_lets_through_is_lowered() -> None:
+    assert set(OPERATORS) - set(supported_operators()) == {"ReduceProd"}

@@ -3,10 +3,10 @@
     graph = quantize(model, ranges, config)
 
 The way through this package: `plan` decides which nodes become one layer; `lowering` walks them and holds
-every value as a `view` of a stored tensor; `registry` finds the function in `ops/` that emits an operator's
-layer; `scheme` turns ranges and arrays into scales and codes, `tables` samples functions, `fixed_point`
-makes multipliers; `settings` says which configuration holds where. New operators join in `ops/`, new grids
-and modes in `scheme`.
+every value as a `view` of a stored tensor (`layout`); `registry` finds the function in `ops/` that emits an
+operator's layer; `grids` chooses what a value is quantised on and `scheme` turns ranges and arrays into
+scales and codes, `tables` samples functions, `fixed_point` makes multipliers; `settings` says which
+configuration holds where. New operators join in `ops/`, new grids and modes in `scheme`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from tpuflow.config import Config
 from tpuflow.frontend import FloatModel
 from tpuflow.quantize import ops
-from tpuflow.quantize.lowering import Graph, Lowering, QuantizeError
+from tpuflow.quantize.grids import QuantizeError
+from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.registry import supported_operators
 
 if TYPE_CHECKING:

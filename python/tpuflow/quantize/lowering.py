@@ -16,18 +16,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tpuflow import _core
-from tpuflow.errors import Finding, TpuflowError, UnsupportedModelError
-from tpuflow.quantize import scheme
+from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.quantize.fixed_point import FactorError, Requant
-from tpuflow.quantize.nodes import attribute, is_constant, operator, shape_of, sole_user
-from tpuflow.quantize.plan import CLAMPS, LINEAR, Step, plan
+from tpuflow.quantize.grids import CODES_PASS, Grids, clamp
+from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
+from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
+from tpuflow.quantize.plan import Step, plan
 from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import Settings
@@ -40,62 +41,9 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
-__all__ = ["Graph", "Lowering", "QuantizeError", "Stored"]
+__all__ = ["Graph", "Lowering"]
 
-Shape = tuple[int, ...]
 Graph = _core.Graph
-
-FIXED_RANGES: dict[str, tuple[float, float]] = {
-    "Softmax": (0.0, 1.0),
-    "Sigmoid": (0.0, 1.0),
-    "HardSigmoid": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Softsign": (-1.0, 1.0),
-}
-"""Outputs whose bounds are known: samples that stay far from them must not cut what later inputs reach."""
-
-SHARED_QUANT = frozenset({"Concat", "Where"})
-"""Operators whose operands take the output's quantisation when nothing else reads them."""
-
-CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
-"""Operators whose output keeps its operand's quantisation; so do all views."""
-
-
-class QuantizeError(TpuflowError):
-    """Ranges or configuration do not fit the model."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A value of the model inside a tensor of the graph.
-
-    Attributes:
-        tensor: Index of the tensor.
-        shape: The tensor's shape.
-        view: How the value lies in it.
-        quant: What the codes mean; None for int32 indices.
-    """
-
-    tensor: int
-    shape: Shape
-    view: View
-    quant: Quant | None
-
-    @property
-    def grid(self) -> Quant:
-        """The quantisation of an activation.
-
-        Raises:
-            UnsupportedNodeError: For integers.
-        """
-        if self.quant is None:
-            raise UnsupportedNodeError("operand holds integers where numbers are expected")
-        return self.quant
-
-    @property
-    def elements(self) -> int:
-        """Number of elements of the tensor."""
-        return math.prod(self.shape)
 
 
 class Lowering:
@@ -103,13 +51,13 @@ class Lowering:
 
     def __init__(self, model: ir.Model, ranges: Mapping[str, tuple[float, float]], config: Config) -> None:
         self.graph = model.graph
-        self.ranges = ranges
         self.builder = _core.GraphBuilder(model.graph.name or "model")
         self.settings = Settings(config)
+        self.steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
+        self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
         self.stored: dict[ir.Value, Stored] = {}
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
         self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
-        self._steps: dict[ir.Node, Step] = {}
         self._sources: dict[int, str] = {}
         self._names: set[str] = set()
 
@@ -123,14 +71,12 @@ class Lowering:
             QuantizeError: If a range is missing or useless.
             ConfigError: If an entry of the configuration fits nothing or has no effect.
         """
-        steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
-        self._steps = {node: step for step in steps for node in step.nodes}
         values = [value.name for value in self.graph.inputs if value.name]
-        self.settings.check_matches([*values, *(name for step in steps for name in step.names)])
+        self.settings.check_matches([*values, *(name for step in self.steps for name in step.names)])
         findings: list[Finding] = []
         for value in self.graph.inputs:
             self._input(value)
-        for step in steps:
+        for step in self.steps:
             self._lower(step, findings)
         if findings:
             raise UnsupportedModelError(self.graph.name or "model", findings)
@@ -188,7 +134,7 @@ class Lowering:
         quant = self.stored[step.output].quant
         wanted = self.settings.explicit(step.names, "dtype")
         if wanted is not None and quant is not None and wanted != quant.dtype:
-            self.stored[step.output] = self.requantised(step.output, self.target(step))
+            self.stored[step.output] = self.requantised(step.output, self.grids.target(step))
 
     # What operators ask for.
 
@@ -208,86 +154,6 @@ class Lowering:
     def config(self, step: Step) -> QuantizeConfig:
         """The configuration that holds for a step."""
         return self.settings.of(step.names)
-
-    def has_fixed_range(self, value: ir.Value) -> bool:
-        """Whether the operator that makes a value bounds it."""
-        producer = value.producer()
-        return producer is not None and producer.op_type in FIXED_RANGES
-
-    def range_of(self, value: ir.Value) -> tuple[float, float]:
-        """The calibrated range, or the operator's own bounds.
-
-        Raises:
-            QuantizeError: If there is none, or it is not finite.
-        """
-        producer = value.producer()
-        if producer is not None and self.has_fixed_range(value):
-            return FIXED_RANGES[producer.op_type]
-        found = self.ranges.get(value.name or "")
-        if found is None:
-            raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
-        if not (math.isfinite(found[0]) and math.isfinite(found[1])):
-            raise QuantizeError(
-                f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
-            )
-        if found[0] > found[1]:
-            raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
-        return found
-
-    def target(self, step: Step) -> Quant:
-        """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
-        dtype = self.dtype_of(step)
-        value = step.output
-        while (user := sole_user(value)) is not None:
-            follower = self._steps[user]
-            if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
-                if self.dtype_of(follower) != dtype:
-                    break
-                return self.target(follower)
-            passes = user.op_type in VIEWS or user.op_type in CODES_PASS
-            if not passes or user.inputs[0] is not value or self.settings.explicit(follower.names, "dtype"):
-                break
-            value = follower.output
-        return self.quant_of(step.output, self.config(step).model_copy(update={"dtype": dtype}))
-
-    def dtype_of(self, step: Step) -> scheme.DType:
-        """The element type of a step's output, unless it only passes codes on."""
-        dtype: scheme.DType = self.config(step).dtype
-        if self.settings.explicit(step.names, "dtype"):
-            return dtype
-        if self._feeds_softmax(step):
-            return "int16"
-        return self.settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
-
-    def _feeds_softmax(self, step: Step) -> bool:
-        """Whether nothing but a softmax reads what a linear operator computes.
-
-        Exponentials turn absolute errors of their operand into relative ones: half a step of 8 bits over a
-        range of 32 is already 6 %. The sum is there with all its bits, so it is stored with 16.
-        """
-        if step.node.op_type not in LINEAR:
-            return False
-        value = step.output
-        while (user := sole_user(value)) is not None and user.inputs and user.op_type != "Softmax":
-            other = [given for given in user.inputs if given is not value]
-            moves = user.op_type in VIEWS
-            scales = user.op_type in {"Mul", "Div", "Add", "Where"} and all(is_constant(v) for v in other)
-            if not (moves or scales):
-                return False
-            value = user.outputs[0]
-        return user is not None
-
-    def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
-        """The quantisation that follows from a value's own range."""
-        low, high = self.range_of(value)
-        if config.dtype == "int16" and not self.has_fixed_range(value):
-            low, high = low * config.headroom_16, high * config.headroom_16
-        return scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
-
-    def intermediate(self, value: ir.Value) -> Quant:
-        """The symmetric 16-bit quantisation of what a fused function reads."""
-        low, high = self.range_of(value)
-        return scheme.symmetric(max(-low, high) * self.settings.defaults.headroom_16, "int16")
 
     # Operands in the order an operator needs.
 
@@ -493,7 +359,7 @@ class Lowering:
         quant = None
         if value.dtype is not None and value.dtype.is_floating_point():
             names = (value.name or "",)
-            quant = self.quant_of(value, self.settings.of(names))
+            quant = self.grids.quant_of(value, self.settings.of(names))
         name = value.name or "input"
         tensor, _ = self._tensor(value, stored_shape, view, quant)
         index = self.builder.input(self.unique(name), **tensor)
@@ -513,95 +379,3 @@ class Lowering:
             op = rearrangement(stored, order)
             stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
         self.builder.output(stored.tensor)
-
-
-def rearrangement(stored: Stored, order: Sequence[int]) -> dict[str, Any]:
-    """The operator that writes a value out densely in an axis order."""
-    loops = stored.view.transpose(order).loops or ((1, 1),)
-    return {
-        "op": "rearrange",
-        "input": stored.tensor,
-        "dims": [extent for extent, _ in loops],
-        "strides": [stride for _, stride in loops],
-        "offset": stored.view.offset,
-    }
-
-
-def natural_order(view: View) -> Shape:
-    """The axis order in which a view walks through its tensor; axes that do not move come first."""
-    stride = [max((step for _, step in loops), default=0) for loops in view.axes]
-    moves = [bool(loops) and stride[axis] > 0 for axis, loops in enumerate(view.axes)]
-    return tuple(sorted(range(len(view.axes)), key=lambda a: (moves[a], -stride[a], a)))
-
-
-def is_final(value: ir.Value) -> bool:
-    """Whether a value is all or part of what the network returns, and nothing else."""
-    while not value.is_graph_output():
-        user = sole_user(value)
-        if user is None or not (user.op_type in VIEWS or user.op_type in SHARED_QUANT):
-            return False
-        value = user.outputs[0]
-    return not value.uses()
-
-
-def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:
-    """Smallest and largest code after Relu, Clip or nothing."""
-    if activation is None or activation.op_type not in CLAMPS:
-        return quant.lo, quant.hi
-    low, high = bounds(activation)
-    lo = quant.lo if low == -math.inf else quant.code(low)
-    hi = quant.hi if high == math.inf else quant.code(high)
-    return min(lo, hi), hi
-
-
-def bounds(node: ir.Node) -> tuple[float, float]:
-    """Lower and upper limit of a Relu or Clip node.
-
-    Raises:
-        UnsupportedNodeError: If a limit is computed at run time.
-    """
-    if node.op_type == "Relu":
-        return 0.0, math.inf
-    limits = [float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))]
-    for index in (1, 2):
-        value = node.inputs[index] if index < len(node.inputs) else None
-        if value is None:
-            continue
-        if not is_constant(value) or value.const_value is None:
-            raise UnsupportedNodeError("limits must be constant", ("min", "max")[index - 1])
-        limits[index - 1] = float(np.asarray(value.const_value.numpy()).item())
-    return limits[0], limits[1]
-
-
-CHANNELS_LAST = frozenset(
-    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize",
-     "DepthToSpace", "SpaceToDepth"}
-)  # fmt: skip
-"""Operators that read `[n, c, h, w]` as `[n, h, w, c]`."""
-
-
-def input_order(value: ir.Value, seen: dict[ir.Value, Shape]) -> Shape:
-    """The axis order in which a network input is stored: what its first consumers that care want."""
-    rank = len(shape_of(value))
-    identity = tuple(range(rank))
-    if value in seen:
-        return seen[value]
-    seen[value] = identity
-    for use in value.uses():
-        node = use.node
-        if node.op_type in CHANNELS_LAST and rank == 4 and use.idx == 0:
-            return (0, 2, 3, 1)
-        if node.op_type == "Transpose":
-            axes = attribute(node, "perm", tuple(reversed(range(rank))))
-            return tuple(axes[axis] for axis in input_order(node.outputs[0], seen))
-        elementwise = node.op_type not in LOWERINGS or len(shape_of(node.outputs[0])) == rank
-        if (
-            elementwise
-            and node.op_type not in VIEWS
-            and node.op_type not in {"MatMul", "Softmax"}
-            and node.outputs
-        ):
-            order = input_order(node.outputs[0], seen)
-            if order != identity:
-                return order
-    return identity

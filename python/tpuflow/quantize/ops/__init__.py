@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tpuflow.quantize.ops import elementwise, index, linear, norm, pool, reduce, resize, shape, unary
+from tpuflow.quantize.ops import elementwise, index, linear, norm, pool, reduce, resize, shape, stated, unary
 
-__all__ = ["elementwise", "index", "linear", "norm", "pool", "reduce", "resize", "shape", "unary"]
+__all__ = ["elementwise", "index", "linear", "norm", "pool", "reduce", "resize", "shape", "stated", "unary"]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpuflow.quantize import scheme
-from tpuflow.quantize.lowering import Stored, natural_order
+from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import float_constant, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.view import View
@@ -61,7 +61,7 @@ def binary(context: Lowering, step: Step) -> None:
     if _scaled(context, step):
         return
     a, b, shape, view = _operands(context, step)
-    target = context.target(step)
+    target = context.grids.target(step)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     ka = kb = 1
     if kind == "mul":
@@ -107,7 +107,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
     if step.activation is None and wanted in {None, grid.dtype}:
         context.stored[step.output] = Stored(stored.tensor, stored.shape, stored.view, grid)
         return True
-    stored, target = context.whole(value), context.target(step)
+    stored, target = context.whole(value), context.grids.target(step)
     requant = context.requant(
         [grid.scale / target.scale], target, step.activation, wide=grid.dtype == "int16"
     )
@@ -218,7 +218,7 @@ def select(context: Lowering, step: Step) -> None:
     if condition is None:
         raise UnsupportedNodeError("condition must be constant", "condition")
     out = shape_of(step.output)
-    target = context.target(step)
+    target = context.grids.target(step)
     computed = [value for value in node.inputs[1:] if value is not None and not is_constant(value)]
     anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
     order = natural_order(context.stored[anchor_value].view.expand(out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuflow.quantize import scheme
-from tpuflow.quantize.lowering import natural_order
+from tpuflow.quantize.layout import natural_order
 from tpuflow.quantize.nodes import attribute, constant, float_constant, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.view import View

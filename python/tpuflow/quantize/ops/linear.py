@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tpuflow.quantize import scheme
 from tpuflow.quantize.functions import FUNCTIONS
-from tpuflow.quantize.lowering import Stored
+from tpuflow.quantize.layout import Stored
 from tpuflow.quantize.nodes import attribute, constant, float_constant, given, is_constant, shape_of
 from tpuflow.quantize.plan import CLAMPS
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
@@ -51,7 +51,7 @@ def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wi
     if activation is None or activation.op_type in CLAMPS:
         requant = context.requant(list(factors / target.scale), target, activation, wide=wide)
         return {"requant": requant.fields()}
-    middle = context.intermediate(step.before_activation)
+    middle = context.grids.intermediate(step.before_activation)
     requant = context.requant(list(factors / middle.scale), middle, wide=wide)
     function = FUNCTIONS[activation.op_type](activation)
     return {"requant": requant.fields(), "table": context.table(step, function, middle, target)}
@@ -63,13 +63,13 @@ def linear(
     """Quantises weights (output channels along `axis`) and bias (one per channel) of a step."""
     config = context.config(step)
     context.settings.has_weights(step.names)
-    target = context.target(step)
+    target = context.grids.target(step)
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else ("int8", "int16")[config.weight_bits // 16]
     )
     wide = "int16" in {dtype, stored.grid.dtype}
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
-    end = context.intermediate(step.before_activation) if fused else target
+    end = context.grids.intermediate(step.before_activation) if fused else target
 
     bias_bits = config.bias_bits_16 if wide else config.bias_bits
     largest = float(1 << (bias_bits - 1)) - 1.0
@@ -368,7 +368,7 @@ def _both_computed(context: Lowering, step: Step) -> None:
             operands.append(context.arranged(value))
     a, b = operands
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
-    target = context.target(step)
+    target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])
     op = {
         "op": "mat_mul",

@@ -17,7 +17,8 @@ from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow.quantize.lowering import Lowering, Stored
+    from tpuflow.quantize.layout import Stored
+    from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
 WHOLE = 1e-6
@@ -31,7 +32,7 @@ def softmax(context: Lowering, step: Step) -> None:
     value = context.operand(node, 0) if step.mask is None else _unmasked(step.mask)
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
-    target = context.target(step)
+    target = context.grids.target(step)
     reciprocal = 1.0 / target.scale
     if abs(reciprocal - round(reciprocal)) <= WHOLE * reciprocal and round(reciprocal) < 1 << 15:
         multiplier, shift = round(reciprocal), 0
@@ -80,7 +81,7 @@ def normalisation(context: Lowering, step: Step) -> None:
     rank = len(shape_of(value))
     if attribute(node, "axis", -1) % rank != rank - 1:
         raise UnsupportedNodeError("only the last axis can be normalised", "axis")
-    stored, target = context.rows(value, rank - 1), context.target(step)
+    stored, target = context.rows(value, rank - 1), context.grids.target(step)
     n = stored.shape[-1]
     gamma = _per_element(node, 1, "Scale", n, 1.0)
     beta = _per_element(node, 2, "B", n, 0.0)

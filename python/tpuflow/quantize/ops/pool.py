@@ -12,7 +12,8 @@ from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
-    from tpuflow.quantize.lowering import Lowering, Stored
+    from tpuflow.quantize.layout import Stored
+    from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
 
@@ -87,7 +88,7 @@ def average(
     count_include_pad: bool,
 ) -> None:
     """Emits an average over windows, with a multiplier for every number of cells that occurs."""
-    target = context.target(step)
+    target = context.grids.target(step)
     wide = stored.grid.dtype == "int16"
     bits = context.settings.defaults.multiplier_bits
     counts = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tpuflow.quantize.lowering import natural_order
+from tpuflow.quantize.layout import natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, shape_of
 from tpuflow.quantize.ops.pool import average
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
@@ -66,7 +66,7 @@ def reduction(context: Lowering, step: Step) -> None:
         }
         average(context, step, stored, window, [0, 0], reduced, view, count_include_pad=False)
         return
-    target = context.target(step)
+    target = context.grids.target(step)
     scale = stored.grid.scale
     if kind == "sum_square":
         scale *= scale

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tpuflow.quantize.lowering import Stored
+from tpuflow.quantize.layout import Stored
 from tpuflow.quantize.nodes import attribute, constant, given, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.view import View

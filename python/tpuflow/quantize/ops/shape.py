@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.quantize.lowering import Stored, natural_order
+from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers, views
 from tpuflow.quantize.view import View
@@ -115,7 +115,7 @@ def concat(context: Lowering, step: Step) -> None:
     """Operands end to end; each that is quantised otherwise is requantised on the way."""
     node = step.node
     axis = attribute(node, "axis", 0)
-    target = context.target(step)
+    target = context.grids.target(step)
     values = list(node.inputs)
     computed = [value for value in values if value is not None and not is_constant(value)]
     largest = max(computed, key=lambda value: math.prod(shape_of(value)))

@@ -15,7 +15,8 @@ from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow.quantize.lowering import Lowering, Stored
+    from tpuflow.quantize.layout import Stored
+    from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
 Array = npt.NDArray[np.float64]
@@ -27,7 +28,7 @@ SLOPED = frozenset({"LeakyRelu", "PRelu"})
 def clamped(context: Lowering, step: Step) -> None:
     """A change of scale whose clamp is the function."""
     stored = context.whole(context.operand(step.node, 0))
-    target = context.target(step)
+    target = context.grids.target(step)
     requant = context.requant(
         [stored.grid.scale / target.scale], target, step.node, wide=stored.grid.dtype == "int16"
     )
@@ -44,7 +45,7 @@ def sloped(context: Lowering, step: Step) -> None:
         stored, slopes = context.whole(value), np.array([attribute(node, "alpha", 0.01)], np.float64)
     else:
         stored, slopes = _slopes(context, value, float_constant(node.inputs[1]))
-    target = context.target(step)
+    target = context.grids.target(step)
     wide = stored.grid.dtype == "int16"
     factor = stored.grid.scale / target.scale
     bits = context.settings.defaults.multiplier_bits
@@ -84,7 +85,7 @@ def table(context: Lowering, step: Step) -> None:
         if exponent.const_value.size != 1:
             raise UnsupportedNodeError("exponent must be one number")
     stored = context.whole(context.operand(node, 0))
-    target = context.target(step)
+    target = context.grids.target(step)
     op = {
         "op": "unary",
         "input": stored.tensor,

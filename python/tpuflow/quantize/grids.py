@@ -1,0 +1,199 @@
+"""Which grid every value is quantised on: the ranges, the configuration and the place in the network decide.
+
+A value has the grid of its own range, except where an operator bounds it (`FIXED_RANGES`), where nothing
+but a concatenation reads it (then it has that one's grid, so that codes are copied), and where 8 bits would
+lose what the accumulator holds: in front of a softmax, and in what the network returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.errors import TpuflowError
+from tpuflow.quantize import scheme
+from tpuflow.quantize.nodes import attribute, constant, given, is_constant, sole_user
+from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
+from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
+from tpuflow.quantize.scheme import Quant
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.config import QuantizeConfig
+    from tpuflow.quantize.settings import Settings
+
+__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "stated_grid"]
+
+FIXED_RANGES: dict[str, tuple[float, float]] = {
+    "Softmax": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+}
+"""Outputs whose bounds are known: samples that stay far from them must not cut what later inputs reach."""
+
+SHARED_QUANT = frozenset({"Concat", "Where"})
+"""Operators whose operands take the output's quantisation when nothing else reads them."""
+
+CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
+"""Operators whose output keeps its operand's quantisation; so do all views."""
+
+
+class QuantizeError(TpuflowError):
+    """Ranges or configuration do not fit the model."""
+
+
+class Grids:
+    """Chooses grids for the steps of one network."""
+
+    def __init__(
+        self, ranges: Mapping[str, tuple[float, float]], settings: Settings, steps: Mapping[ir.Node, Step]
+    ) -> None:
+        self._ranges = ranges
+        self._settings = settings
+        self._steps = steps
+
+    def has_fixed_range(self, value: ir.Value) -> bool:
+        """Whether the operator that makes a value bounds it."""
+        producer = value.producer()
+        return producer is not None and producer.op_type in FIXED_RANGES
+
+    def range_of(self, value: ir.Value) -> tuple[float, float]:
+        """The calibrated range, or the operator's own bounds.
+
+        Raises:
+            QuantizeError: If there is none, or it is not finite.
+        """
+        producer = value.producer()
+        if producer is not None and self.has_fixed_range(value):
+            return FIXED_RANGES[producer.op_type]
+        found = self._ranges.get(value.name or "")
+        if found is None:
+            raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
+        if not (math.isfinite(found[0]) and math.isfinite(found[1])):
+            raise QuantizeError(
+                f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
+            )
+        if found[0] > found[1]:
+            raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
+        return found
+
+    def target(self, step: Step) -> Quant:
+        """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
+        dtype = self.dtype_of(step)
+        value = step.output
+        while (user := sole_user(value)) is not None:
+            follower = self._steps[user]
+            if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
+                if self.dtype_of(follower) != dtype:
+                    break
+                return self.target(follower)
+            if user.op_type == "QuantizeLinear":
+                return stated_grid(user)
+            passes = user.op_type in VIEWS or user.op_type in CODES_PASS
+            if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
+                break
+            value = follower.output
+        return self.quant_of(step.output, self._settings.of(step.names).model_copy(update={"dtype": dtype}))
+
+    def dtype_of(self, step: Step) -> scheme.DType:
+        """The element type of a step's output, unless it only passes codes on."""
+        dtype: scheme.DType = self._settings.of(step.names).dtype
+        if self._settings.explicit(step.names, "dtype"):
+            return dtype
+        if self._feeds_softmax(step):
+            return "int16"
+        return self._settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
+
+    def _feeds_softmax(self, step: Step) -> bool:
+        """Whether nothing but a softmax reads what a linear operator computes.
+
+        Exponentials turn absolute errors of their operand into relative ones: half a step of 8 bits over a
+        range of 32 is already 6 %. The sum is there with all its bits, so it is stored with 16.
+        """
+        if step.node.op_type not in LINEAR:
+            return False
+        value = step.output
+        while (user := sole_user(value)) is not None and user.inputs and user.op_type != "Softmax":
+            other = [given for given in user.inputs if given is not value]
+            moves = user.op_type in VIEWS
+            scales = user.op_type in {"Mul", "Div", "Add", "Where"} and all(is_constant(v) for v in other)
+            if not (moves or scales):
+                return False
+            value = user.outputs[0]
+        return user is not None
+
+    def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
+        """The quantisation that follows from a value's own range."""
+        low, high = self.range_of(value)
+        if config.dtype == "int16" and not self.has_fixed_range(value):
+            low, high = low * config.headroom_16, high * config.headroom_16
+        return scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
+
+    def intermediate(self, value: ir.Value) -> Quant:
+        """The symmetric 16-bit quantisation of what a fused function reads."""
+        low, high = self.range_of(value)
+        return scheme.symmetric(max(-low, high) * self._settings.defaults.headroom_16, "int16")
+
+
+def stated_grid(node: ir.Node) -> Quant:
+    """The grid of a QuantizeLinear or DequantizeLinear node, as signed codes.
+
+    Raises:
+        UnsupportedNodeError: If it differs by channel or block, or has a type other than 8 or 16 bits.
+    """
+    scale, zero = constant(node.inputs[1]), constant(given(node, 2))
+    if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
+        raise UnsupportedNodeError("one scale and zero point per tensor", "y_scale")
+    codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    kind = str(np.dtype(codes.dtype.numpy())) if codes is not None and codes.dtype is not None else "uint8"
+    if kind not in {"int8", "uint8", "int16", "uint16"}:
+        raise UnsupportedNodeError(f"codes of type {kind}", "y_zero_point")
+    dtype: scheme.DType = "int8" if kind.endswith("int8") else "int16"
+    half = 1 << (scheme.bits(dtype) - 1)
+    zero_point = (0 if zero is None else int(zero.item())) - (half if kind.startswith("u") else 0)
+    return Quant(dtype, float(np.float32(scale.item())), zero_point, -half, half - 1)
+
+
+def is_final(value: ir.Value) -> bool:
+    """Whether a value is all or part of what the network returns, and nothing else."""
+    while not value.is_graph_output():
+        user = sole_user(value)
+        if user is None or not (user.op_type in VIEWS or user.op_type in SHARED_QUANT):
+            return False
+        value = user.outputs[0]
+    return not value.uses()
+
+
+def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:
+    """Smallest and largest code after Relu, Clip or nothing."""
+    if activation is None or activation.op_type not in CLAMPS:
+        return quant.lo, quant.hi
+    low, high = bounds(activation)
+    lo = quant.lo if low == -math.inf else quant.code(low)
+    hi = quant.hi if high == math.inf else quant.code(high)
+    return min(lo, hi), hi
+
+
+def bounds(node: ir.Node) -> tuple[float, float]:
+    """Lower and upper limit of a Relu or Clip node.
+
+    Raises:
+        UnsupportedNodeError: If a limit is computed at run time.
+    """
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    limits = [float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))]
+    for index in (1, 2):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            continue
+        if not is_constant(value) or value.const_value is None:
+            raise UnsupportedNodeError("limits must be constant", ("min", "max")[index - 1])
+        limits[index - 1] = float(np.asarray(value.const_value.numpy()).item())
+    return limits[0], limits[1]
