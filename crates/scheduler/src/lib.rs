@@ -11,7 +11,9 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+mod bundle;
 pub mod checker;
+mod cost;
 mod emit;
 mod error;
 mod homes;
@@ -20,10 +22,13 @@ mod network;
 mod pack;
 mod placement;
 mod plan;
+mod prefetch;
 mod sketch;
 mod summary;
+mod tokens;
 
 pub use error::ScheduleError;
+use plan::{Mode, plan};
 use tpuflow_ir::{Graph, Machine, Program};
 
 /// What to optimise for, and how long.
@@ -50,8 +55,14 @@ impl Default for Options {
 /// # Errors
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
 pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
+    let sequential = || checked(graph, plan(graph, machine, Mode::Sequential)?);
     match options.level {
-        1 | 5 => checked(graph, plan::sequential(graph, machine)?),
+        1 => sequential(),
+        5 => plan(graph, machine, Mode::Parallel).and_then(|program| checked(graph, program)).or_else(|reason| {
+            let mut program = sequential()?;
+            (program.level, program.fallback) = (5, Some(reason.to_string()));
+            Ok(program)
+        }),
         level => Err(ScheduleError::Level(level)),
     }
 }

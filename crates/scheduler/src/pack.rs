@@ -41,6 +41,11 @@ pub(crate) fn pack(network: &Network, packing: &Packing, word: usize, out: &mut 
         Packing::Vector { step } => copy(&vector_parameters(network, &network.steps[*step].op), out),
         Packing::Table { tensor } => copy(network.tensor(*tensor).constant.as_deref().unwrap_or_default(), out),
         Packing::Activation { tensor } => activation(network, *tensor, word, out),
+        Packing::Bundle(parts) => {
+            for (offset, part) in parts {
+                pack(network, part, word, &mut out[*offset as usize..]);
+            }
+        }
     }
 }
 

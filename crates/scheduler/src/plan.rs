@@ -1,23 +1,39 @@
 //! Puts the parts together: one plan, one program.
 
-use smallvec::SmallVec;
+use tpuflow_ir::access::accesses;
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
+use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
 
 use crate::ScheduleError;
 use crate::alloc::{Item, Problem, solve};
+use crate::bundle::bundle;
+use crate::cost::Clock;
 use crate::emit::{Addresses, allocations, external, lifetimes, resolve, resolve_view, unit};
 use crate::homes::{Housed, Request, house};
 use crate::network::{Network, prepare};
 use crate::placement::Placement;
+use crate::prefetch::prefetch;
 use crate::sketch::{Memory, Sketch};
 use crate::summary;
+use crate::tokens::Tracker;
 
 /// Shares of the cache to plan with, in per cent: the first that also survives packing is taken.
 const SHARES: [u64; 8] = [100, 95, 90, 80, 70, 60, 45, 30];
 
-/// One instruction at a time.
-pub(crate) fn sequential(graph: &Graph, machine: &Machine) -> Result<Program, ScheduleError> {
+/// Shares of the base order a load may move ahead by, tried in turn.
+const REACHES: [u32; 4] = [1, 4, 16, 64];
+
+/// How instructions are ordered in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One at a time.
+    Sequential,
+    /// All units at the same time, loads ahead.
+    Parallel,
+}
+
+/// Plans a program.
+pub(crate) fn plan(graph: &Graph, machine: &Machine, mode: Mode) -> Result<Program, ScheduleError> {
     let network = prepare(graph)?;
     let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
     let mut failure = None;
@@ -28,24 +44,42 @@ pub(crate) fn sequential(graph: &Graph, machine: &Machine) -> Result<Program, Sc
             machine,
             inputs: &graph.inputs,
             outputs: &graph.outputs,
-            parallel: false,
+            parallel: mode == Mode::Parallel,
             capacity: machine.cache_bytes() / 100 * share,
         };
-        let housed = match house(&request) {
+        let mut housed = match house(&request) {
             Ok(housed) => housed,
             Err(error) => return Err(failure.unwrap_or(error)),
         };
-        let lives = lifetimes(&housed.sketch);
-        match addresses(&housed.sketch, &lives, machine) {
-            Ok(found) => return finish(graph, &network, machine, housed, &lives, found),
+        let found = match mode {
+            Mode::Sequential => addresses(&housed.sketch, machine),
+            Mode::Parallel => {
+                bundle(&mut housed.sketch, machine);
+                ahead(&mut housed.sketch, machine)
+            }
+        };
+        match found {
+            Ok(found) => return finish(graph, &network, machine, housed, found, mode),
             Err(error) => failure = failure.or(Some(error)),
         }
     }
     Err(failure.unwrap_or(ScheduleError::Level(1)))
 }
 
+/// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
+fn ahead(sketch: &mut Sketch, machine: &Machine) -> Result<Addresses, ScheduleError> {
+    for share in REACHES {
+        if let Some(found) = prefetch(sketch, machine, sketch.drafts.len() as u32 / share) {
+            *sketch = found.sketch;
+            return Ok(found.addresses);
+        }
+    }
+    addresses(sketch, machine)
+}
+
 /// Addresses in both caches.
-fn addresses(sketch: &Sketch, lives: &[Option<(u32, u32)>], machine: &Machine) -> Result<Addresses, ScheduleError> {
+fn addresses(sketch: &Sketch, machine: &Machine) -> Result<Addresses, ScheduleError> {
+    let lives = lifetimes(sketch);
     let word = machine.word() as u64;
     let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
     for (memory, space, name, capacity) in [
@@ -82,22 +116,34 @@ fn finish(
     network: &Network,
     machine: &Machine,
     housed: Housed,
-    lives: &[Option<(u32, u32)>],
     mut addresses: Addresses,
+    mode: Mode,
 ) -> Result<Program, ScheduleError> {
     let sketch = &housed.sketch;
-    let memory = external(sketch, network, machine, false, &mut addresses)?;
+    let memory = external(sketch, network, machine, mode == Mode::Parallel, &mut addresses)?;
+    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
     let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
     let mut counts = [0u32; 5];
+    let (mut clock, mut tracker) = (Clock::new(machine), Tracker::default());
     for draft in &sketch.drafts {
-        let mut instruction = resolve(draft, unit(&draft.work, Unit::Dtl0), &addresses);
-        if let Some(last) = instructions.last() {
-            instruction.waits = SmallVec::from_iter([Wait { unit: last.unit, count: counts[last.unit.index()] }]);
+        let line = if mode == Mode::Parallel { clock.line() } else { Unit::Dtl0 };
+        let mut instruction = resolve(draft, unit(&draft.work, line), &addresses);
+        match mode {
+            Mode::Sequential => {
+                let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
+                instruction.waits.extend(last);
+            }
+            Mode::Parallel => {
+                let touched = accesses(&instruction, &descriptors, machine);
+                instruction.waits = tracker.add(instruction.unit, &touched);
+            }
         }
         counts[instruction.unit.index()] += 1;
+        clock.run(&instruction, &descriptors);
         instructions.push(instruction);
     }
-    let allocations = allocations(sketch, lives, &addresses);
+    let lives = lifetimes(sketch);
+    let allocations = allocations(sketch, &lives, &addresses);
     let cache_peak_bytes = allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
     let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
         tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
@@ -106,9 +152,9 @@ fn finish(
         name: graph.name.clone(),
         machine: machine.clone(),
         batch: summary::batch(graph),
-        level: 1,
+        level: if mode == Mode::Parallel { 5 } else { 1 },
         fallback: None,
-        descriptors: sketch.descriptors.iter().cloned().collect(),
+        descriptors,
         instructions,
         constants: memory.constants,
         ddr_bytes: memory.bytes,
@@ -118,7 +164,7 @@ fn finish(
         outputs: ports(&graph.outputs, &housed.outputs),
         layers: summary::layers(graph, network, machine),
         bounds: tpuflow_ir::Bounds::default(),
-        predicted_cycles: 0,
+        predicted_cycles: clock.makespan(),
         allocations,
     })
 }

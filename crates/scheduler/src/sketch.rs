@@ -72,6 +72,8 @@ pub(crate) enum Packing {
     Table { tensor: TensorId },
     /// A tensor as activations lie.
     Activation { tensor: TensorId },
+    /// Several, each at its offset.
+    Bundle(Vec<(u64, Packing)>),
 }
 
 /// A stretch of memory with a lifetime.
@@ -103,6 +105,12 @@ impl Draft {
             Work::Transfer(t) => Some(t),
             _ => None,
         }
+    }
+
+    /// Destination and source buffer of a load.
+    pub fn load(&self) -> Option<(BufferId, BufferId)> {
+        let t = self.transfer().filter(|t| t.direction == Direction::Load)?;
+        Some((BufferId::split(t.local_address).0, BufferId::split(t.ddr_address).0))
     }
 
     /// Every buffer it touches, repeated if touched twice.

@@ -46,6 +46,47 @@ pub fn place(problem: &Problem, order: Order, fit: Fit) -> Solution {
     Solution { offsets, height }
 }
 
+/// Places by size, keeping items that `apart` names for each other out of each other's banks of `bank` units where a gap
+/// allows it: of the starts of gaps, and of banks inside them, the lowest with the fewest shared banks.
+#[must_use]
+pub fn place_apart(problem: &Problem, apart: &[Vec<usize>], bank: u64) -> Solution {
+    let items = &problem.items;
+    let mut offsets: Vec<Option<u64>> = vec![None; items.len()];
+    let mut placed: Vec<(u64, usize)> = Vec::with_capacity(items.len());
+    let mut height = 0;
+    for index in sequence(items, Order::Size) {
+        let item = items[index];
+        let neighbours: Vec<(u64, u64)> = apart[index]
+            .iter()
+            .filter_map(|&other| offsets[other].map(|offset| (offset / bank, (offset + items[other].size - 1) / bank)))
+            .collect();
+        let shared = |start: u64| {
+            let banks = (start / bank, (start + item.size.max(1) - 1) / bank);
+            neighbours.iter().filter(|n| n.0 <= banks.1 && banks.0 <= n.1).count()
+        };
+        let (mut end, mut best) = (0, None::<(usize, u64)>);
+        let meeting = placed.iter().filter(|&&(_, other)| items[other].meets(&item));
+        let stretches = meeting.map(|&(offset, other)| (offset, offset + items[other].size));
+        for (from, to) in stretches.chain([(problem.capacity.max(height + item.size), u64::MAX)]) {
+            let mut start = end;
+            while from >= start + item.size {
+                let found = (shared(start), start);
+                if best.is_none_or(|b| found < b) {
+                    best = Some(found);
+                }
+                start = (start / bank + 1) * bank;
+            }
+            end = end.max(to);
+        }
+        let offset = best.map_or(height, |(_, start)| start);
+        offsets[index] = Some(offset);
+        height = height.max(offset + item.size);
+        let at = placed.partition_point(|&(other, _)| other <= offset);
+        placed.insert(at, (offset, index));
+    }
+    Solution { offsets: offsets.into_iter().map(Option::unwrap_or_default).collect(), height }
+}
+
 /// Where `size` units go among stretches sorted by their starts; the open end is the last resort.
 fn gap(size: u64, taken: impl Iterator<Item = (u64, u64)>, fit: Fit) -> u64 {
     let (mut end, mut best) = (0, None::<(u64, u64)>);

@@ -15,7 +15,7 @@
 pub mod check;
 mod greedy;
 
-pub use greedy::{Fit, Order, place};
+pub use greedy::{Fit, Order, place, place_apart};
 
 /// A buffer: alive from `first` to `last`, both inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

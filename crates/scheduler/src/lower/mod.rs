@@ -96,8 +96,7 @@ impl<'a> Lowering<'a> {
             }
             self.operator(&step.op, step.output)?;
         }
-        self.deliver(step.output);
-        Ok(())
+        self.deliver(step.output)
     }
 
     fn operator(&mut self, op: &'a Op, output: TensorId) -> Result<(), Shortage> {
@@ -187,13 +186,13 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Stores a network output that lives in the cache.
-    fn deliver(&mut self, tensor: TensorId) {
-        let root = self.setting.placement.of(tensor).root;
-        let wanted = self.setting.outputs.contains(&tensor) && !self.setting.inputs.contains(&root);
-        if !wanted || self.home(root) == Home::Ddr || self.results.contains_key(&tensor) {
-            return;
+    /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless its home is one.
+    fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
+        let wanted = self.setting.outputs.contains(&tensor);
+        if !wanted || self.results.contains_key(&tensor) || self.at_home(tensor) {
+            return Ok(());
         }
+        self.fetch_input(tensor);
         let word = self.setting.machine.word();
         let from = self.operand(tensor);
         let to = natural(self.setting.network, tensor, word);
@@ -201,8 +200,24 @@ impl<'a> Lowering<'a> {
         let buffer = self.sketch.buffer(name, to.bytes(word), Memory::Ddr, Content::Output);
         self.results.insert(tensor, buffer);
         let to = View { address: buffer.at(0), space: Space::Ddr(0), ..to };
-        let rows = 0..to.rows;
-        self.sketch.copy_rows(self.layer, Direction::Store, &to, &from, rows, true, word);
+        let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
+        let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
+        for rows in slices(0..to.rows, height) {
+            let local = self.stage_in(&from, rows.clone());
+            self.sketch.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
+        }
+        Ok(())
+    }
+
+    /// Whether a port can show the tensor where it lives in DDR.
+    fn at_home(&self, tensor: TensorId) -> bool {
+        let place = self.setting.placement.of(tensor);
+        let word = self.setting.machine.word();
+        let external = self.home(place.root) == Home::Ddr || self.setting.inputs.contains(&place.root);
+        let view = natural(self.setting.network, tensor, word);
+        external
+            && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)
+            && place.offset.is_multiple_of(word as u64)
     }
 
     /// Where a network's port lies.

@@ -1,0 +1,108 @@
+//! How long a program takes, instruction by instruction: the timing laws of the units, tokens, channels and page misses, without
+//! conflicts at banks.
+
+use tpuflow_ir::isa::Work;
+use tpuflow_ir::{Descriptor, Instruction, Machine, Unit, timing};
+
+const UNITS: usize = Unit::ALL.len();
+
+/// The state of all units after the instructions so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock<'a> {
+    machine: &'a Machine,
+    /// Per unit, when each instruction finishes.
+    finished: [Vec<u64>; UNITS],
+    /// When the issue stage of each unit is free.
+    issue: [u64; UNITS],
+    /// When each unit's data path is free.
+    free: [u64; UNITS],
+    /// Per channel: when it is free, and its open page.
+    channels: Vec<(u64, Option<u64>)>,
+}
+
+impl<'a> Clock<'a> {
+    pub fn new(machine: &'a Machine) -> Self {
+        Self {
+            machine,
+            finished: Default::default(),
+            issue: [machine.control.start; UNITS],
+            free: [machine.control.start; UNITS],
+            channels: vec![(0, None); machine.ddr.channels as usize],
+        }
+    }
+
+    /// The line that is free first.
+    pub fn line(&self) -> Unit {
+        if self.free[Unit::Dtl1.index()] < self.free[Unit::Dtl0.index()] { Unit::Dtl1 } else { Unit::Dtl0 }
+    }
+
+    /// Cycles so far.
+    pub fn makespan(&self) -> u64 {
+        self.finished.iter().filter_map(|f| f.last()).copied().max().unwrap_or(0)
+    }
+
+    /// Runs the next instruction of the serial order.
+    pub fn run(&mut self, instruction: &Instruction, descriptors: &[Descriptor]) {
+        let unit = instruction.unit.index();
+        let token = |wait: &tpuflow_ir::Wait| self.finished[wait.unit.index()].get(wait.count as usize - 1).copied();
+        let ready = instruction.waits.iter().filter_map(token).max().unwrap_or(0) + 1;
+        let machine = self.machine;
+        let done = match &instruction.work {
+            Work::Transfer(transfer) => {
+                let runs = timing::page_runs(transfer, machine);
+                let start = ready.max(self.free[unit]) + machine.dma.start + machine.dma.latency;
+                self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))
+            }
+            Work::Lookup(lookup) => {
+                let start = ready.max(self.free[unit]) + machine.dma.start + machine.dma.latency;
+                let bytes = lookup.table.payload() as u64;
+                // Rows are picked at run time: take a page of its own for each.
+                let rows = (0..u64::from(lookup.count)).map(|row| (0, u64::MAX - row, bytes));
+                self.transfer(unit, start, rows.collect::<Vec<_>>().into_iter())
+            }
+            Work::Matrix(matrix) => {
+                let Descriptor::Matrix(descriptor) = &descriptors[matrix.descriptor.index()] else { return };
+                let depth = timing::array_depth(machine);
+                let rows = u64::from(machine.array.rows);
+                let slots = timing::matrix_slots(matrix, descriptor, machine);
+                let begin = ready.max(self.issue[unit]);
+                let drained = self.finished[unit].last().is_none_or(|&last| last <= begin);
+                let lead =
+                    if drained { machine.control.issue_cold + machine.array.setup } else { machine.control.issue };
+                // Weights of the first tile are loaded while the tile before is streamed.
+                let stream = (begin + lead + rows).max(self.free[unit]);
+                self.free[unit] = stream + slots;
+                let tile = timing::tile_slots(u64::from(matrix.pixels), machine);
+                self.issue[unit] = (begin + lead).max(stream + slots - tile);
+                stream + slots + depth
+            }
+            work => {
+                let Some(streams) = timing::streams(work, descriptors, machine) else { return };
+                let (start, latency) = match instruction.unit {
+                    Unit::Pdp => (machine.pdp.start, machine.pdp.latency),
+                    _ => (machine.ewp.start, machine.ewp.latency),
+                };
+                let issued = ready.max(self.issue[unit]) + start;
+                let begin = issued.max(self.free[unit]);
+                self.issue[unit] = begin;
+                self.free[unit] = begin + streams.cycles;
+                begin + streams.cycles + latency
+            }
+        };
+        self.finished[unit].push(done);
+    }
+
+    /// Page runs `(channel, page, bytes)` of a line one after the other.
+    fn transfer(&mut self, unit: usize, start: u64, runs: impl Iterator<Item = (usize, u64, u64)>) -> u64 {
+        let mut now = start;
+        for (channel, page, bytes) in runs {
+            let (free, open) = self.channels[channel];
+            let words = bytes.div_ceil(u64::from(self.machine.cache.word_bytes));
+            let miss = if open == Some(page) { 0 } else { self.machine.page_miss() };
+            now = now.max(free) + miss + self.machine.ddr_cycles(bytes).max(words);
+            self.channels[channel] = (now, Some(page));
+        }
+        self.free[unit] = now;
+        now
+    }
+}

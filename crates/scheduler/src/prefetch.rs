@@ -1,0 +1,185 @@
+//! Loads ahead of time: every load moves to the earliest place at which its buffer finds room.
+//!
+//! Positions of the base order are the clock. Buffers that are computed have fixed lifetimes and get addresses first. Then the
+//! loads are taken in the order of their use; each is put before the earliest position `s` from which on there is a hole for
+//! its buffer until its last use. A hole over a longer time is a hole over a shorter one, so `s` is found by bisection.
+//!
+//! ```text
+//!  address |      +---------- w3 ---------+        w2 fits from the start; w3 only where w1 has ended; both are loaded
+//!          |  +-- w2 -----+---------------+        while earlier layers compute
+//!          |  +w1-+---------- w4 -------------+
+//!          |  activations ...
+//!          +-----------------------------------> position
+//! ```
+//!
+//! Loads of constants keep their order: one that is needed late never overtakes one that is needed early. What a position
+//! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock.
+
+use tpuflow_ir::{Machine, Space};
+
+use crate::alloc::{Item, Problem, place_apart};
+use crate::emit::{Addresses, lifetimes};
+use crate::sketch::{BufferId, Content, Memory, Sketch};
+
+/// All loads into one buffer.
+#[derive(Clone, Debug)]
+struct Load {
+    buffer: usize,
+    /// Positions of the transfers in the base order.
+    drafts: Vec<usize>,
+    /// Positions before this one are too early: the source is not yet written.
+    release: u32,
+    /// Constants and inputs, whose order is kept.
+    ordered: bool,
+    last: u32,
+}
+
+/// A new order of the drafts, and an address for every buffer in a cache.
+pub(crate) struct Prefetched {
+    pub sketch: Sketch,
+    pub addresses: Addresses,
+}
+
+/// Words placed so far, by time.
+struct Room {
+    items: Vec<(Item, u64)>,
+    capacity: u64,
+    /// Where the next search starts: buffers follow each other like in a ring.
+    cursor: u64,
+}
+
+impl Room {
+    /// An address for `item`, at or above the cursor if possible.
+    fn hole(&self, item: &Item) -> Option<u64> {
+        let mut taken: Vec<(u64, u64)> = self
+            .items
+            .iter()
+            .filter(|(other, _)| other.meets(item))
+            .map(|(other, at)| (*at, at + other.size))
+            .collect();
+        taken.sort_unstable();
+        let (mut end, mut lowest) = (0, None);
+        for (from, to) in taken.into_iter().chain([(self.capacity, self.capacity)]) {
+            if from >= end + item.size {
+                let start = end.max(self.cursor);
+                if from >= start + item.size {
+                    return Some(start);
+                }
+                lowest = lowest.or(Some(end));
+            }
+            end = end.max(to);
+        }
+        lowest
+    }
+}
+
+/// Moves loads ahead by at most `reach` positions; `None` when no room is found for some buffer.
+pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option<Prefetched> {
+    let word = machine.word() as u64;
+    let lives = lifetimes(sketch);
+    let loads = loads(sketch, &lives);
+    let mut is_load = vec![false; sketch.buffers.len()];
+    for load in &loads {
+        is_load[load.buffer] = true;
+    }
+    let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
+    let size = |index: usize| sketch.buffers[index].bytes.div_ceil(word);
+    let room = |memory: Memory, capacity: u64, addresses: &mut Addresses| -> Option<Room> {
+        let owners: Vec<usize> = (0..sketch.buffers.len())
+            .filter(|&i| sketch.buffers[i].memory == memory && !is_load[i] && lives[i].is_some())
+            .collect();
+        let item = |&i: &usize| lives[i].map(|(first, last)| Item { first, last, size: size(i) });
+        let items: Vec<Item> = owners.iter().filter_map(item).collect();
+        let problem = Problem { items, capacity: capacity / word };
+        let solution = place_apart(&problem, &apart(sketch, &owners), u64::from(machine.cache.words));
+        if solution.height > problem.capacity {
+            return None;
+        }
+        let space = if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache };
+        for (&owner, &offset) in owners.iter().zip(&solution.offsets) {
+            addresses[owner] = (space, offset * word);
+        }
+        let items = problem.items.iter().copied().zip(solution.offsets).collect();
+        Some(Room { items, capacity: problem.capacity, cursor: solution.height })
+    };
+    let mut cache = room(Memory::Cache, machine.cache_bytes(), &mut addresses)?;
+    let mut ewp = room(Memory::Ewp, machine.ewp_cache_bytes(), &mut addresses)?;
+    let mut slots: Vec<u32> = (0..sketch.drafts.len() as u32).collect();
+    let mut bar = 0;
+    for load in &loads {
+        let (space, room) = match sketch.buffers[load.buffer].memory {
+            Memory::Ewp => (Space::EwpCache, &mut ewp),
+            _ => (Space::Cache, &mut cache),
+        };
+        let deadline = load.drafts[0] as u32;
+        let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(deadline.saturating_sub(reach));
+        let item = |first: u32| Item { first, last: load.last, size: size(load.buffer) };
+        let mut good = deadline;
+        let mut address = room.hole(&item(deadline))?;
+        let mut low = earliest.min(deadline);
+        while low < good {
+            let middle = low + (good - low) / 2;
+            match room.hole(&item(middle)) {
+                Some(found) => (good, address) = (middle, found),
+                None => low = middle + 1,
+            }
+        }
+        if load.ordered {
+            bar = bar.max(good);
+        }
+        room.items.push((item(good), address));
+        room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
+        addresses[load.buffer] = (space, address * word);
+        // Every transfer keeps its distance to the first: rows of an input are needed one after the other.
+        for &draft in &load.drafts {
+            slots[draft] = good;
+        }
+    }
+    let mut order: Vec<usize> = (0..sketch.drafts.len()).collect();
+    let moved = |i: usize| slots[i] != i as u32 || sketch.drafts[i].load().is_some();
+    order.sort_by_key(|&i| (slots[i], !moved(i), i));
+    let mut sketch = sketch.clone();
+    let mut drafts: Vec<Option<_>> = std::mem::take(&mut sketch.drafts).into_iter().map(Some).collect();
+    sketch.drafts = order.into_iter().filter_map(|i| drafts[i].take()).collect();
+    Some(Prefetched { sketch, addresses })
+}
+
+/// Buffers that nothing but loads write, in the order of their first load.
+fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
+    let mut loads: Vec<Load> = Vec::new();
+    let mut by_buffer: Vec<Option<usize>> = vec![None; sketch.buffers.len()];
+    // Position after the last store to each DDR buffer.
+    let mut written = vec![0u32; sketch.buffers.len()];
+    for (position, draft) in sketch.drafts.iter().enumerate() {
+        if let Some((to, from)) = draft.load() {
+            let index = *by_buffer[to.index()].get_or_insert_with(|| {
+                let last = lives[to.index()].map_or(position as u32, |l| l.1);
+                loads.push(Load { buffer: to.index(), drafts: vec![], release: 0, ordered: true, last });
+                loads.len() - 1
+            });
+            let load = &mut loads[index];
+            load.drafts.push(position);
+            load.release = load.release.max(written[from.index()]);
+            load.ordered &= sketch.buffers[from.index()].content != Content::Computed;
+        } else if let Some(t) = draft.transfer() {
+            written[BufferId::split(t.ddr_address).0.index()] = position as u32 + 1;
+        }
+    }
+    loads
+}
+
+/// Pairs of buffers (positions in `owners`) that one instruction reads and writes.
+fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<usize>> {
+    let mut place = vec![None; sketch.buffers.len()];
+    for (position, &owner) in owners.iter().enumerate() {
+        place[owner] = Some(position);
+    }
+    let mut pairs = vec![std::collections::BTreeSet::new(); owners.len()];
+    for draft in sketch.drafts.iter().filter(|d| d.transfer().is_none()) {
+        let touched: Vec<usize> = draft.touches().iter().filter_map(|b| place[b.index()]).collect();
+        for &a in &touched {
+            pairs[a].extend(touched.iter().copied().filter(|&b| b != a));
+        }
+    }
+    pairs.into_iter().map(|set| set.into_iter().collect()).collect()
+}
