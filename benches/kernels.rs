@@ -1,0 +1,90 @@
+//! Products, requantisation and depthwise convolution: every variant this processor offers beside the scalar reference.
+//!
+//! Sizes are those of ResNet-50's fourth stage (3x3 of 256 channels at 14x14) and of its second stage's outputs.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use tpuflow_ir::{Requant, Window};
+use tpuflow_kernels::Isa;
+use tpuflow_kernels::conv::Geometry;
+use tpuflow_kernels::depthwise::Depthwise;
+use tpuflow_kernels::epilogue::{Epilogue, Offsets};
+use tpuflow_kernels::gemm::{PackedI8, PackedI16, Rows};
+
+const M: usize = 196;
+const K: usize = 2304;
+const N: usize = 256;
+
+fn codes(count: usize) -> Vec<i8> {
+    (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as i8).collect()
+}
+
+fn wide(codes: &[i8]) -> Vec<i16> {
+    codes.iter().map(|&c| i16::from(c) * 255).collect()
+}
+
+fn products(criterion: &mut Criterion) {
+    let (a, b) = (codes(M * K), codes(K * N));
+    let mut group = criterion.benchmark_group("gemm_i8i8i32/resnet50_conv4");
+    group.throughput(Throughput::Elements((M * K * N) as u64)).sample_size(10);
+    for isa in Isa::variants() {
+        let packed = PackedI8::new(isa, &b, K, N, [N, 1]);
+        let (mut c, mut rows) = (vec![0; M * N], Rows::default());
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| packed.multiply(&a, &mut c, &mut rows));
+        });
+    }
+    group.finish();
+    let (a, b) = (wide(&a), wide(&b));
+    let mut group = criterion.benchmark_group("gemm_i16i16i64/resnet50_conv4");
+    group.throughput(Throughput::Elements((M * K * N) as u64)).sample_size(10);
+    for isa in Isa::variants() {
+        let packed = PackedI16::new(isa, &b, K, N, [N, 1]);
+        let (mut c, mut rows) = (vec![0; M * N], Rows::default());
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| packed.multiply(&a, &mut c, &mut rows));
+        });
+    }
+}
+
+fn requant(columns: usize) -> Requant {
+    Requant { multiplier: vec![21_845; columns], shift: vec![26; columns], zero_point: -128, lo: -128, hi: 127 }
+}
+
+fn requantise(criterion: &mut Criterion) {
+    const ROWS: usize = 3136;
+    let products: Vec<i32> = codes(ROWS * N).iter().map(|&c| i32::from(c) * 99_991).collect();
+    let offsets = vec![1234; N];
+    let mut group = criterion.benchmark_group("requantize_i32i8/resnet50_conv2");
+    group.throughput(Throughput::Elements((ROWS * N) as u64));
+    for isa in Isa::variants() {
+        let epilogue = Epilogue::with(isa, requant(N), None);
+        let mut y = vec![0i8; ROWS * N];
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| {
+                for (products, y) in products.chunks_exact(N).zip(y.chunks_exact_mut(N)) {
+                    epilogue.narrow(products, Offsets { row: 0, columns: &offsets }, y);
+                }
+            });
+        });
+    }
+}
+
+fn depthwise(criterion: &mut Criterion) {
+    const CHANNELS: usize = 144;
+    let window = Window { kernel: [3, 3], stride: [1, 1], dilation: [1, 1], pads: [1; 4] };
+    let geometry = Geometry { input: [1, 56, 56, CHANNELS], output: [56, 56], window };
+    let (x, weights) = (codes(56 * 56 * CHANNELS), codes(9 * CHANNELS));
+    let mut group = criterion.benchmark_group("depthwise_i8i8i8/mobilenetv2_block3");
+    group.throughput(Throughput::Elements((56 * 56 * CHANNELS * 9) as u64));
+    for isa in Isa::variants() {
+        let epilogue = Epilogue::with(isa, requant(CHANNELS), None);
+        let filters = Depthwise::new(&weights, 0, false, -3, vec![100; CHANNELS], epilogue);
+        let mut y = vec![0i8; 56 * 56 * CHANNELS];
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| filters.run(&geometry, &x, &mut y));
+        });
+    }
+}
+
+criterion_group!(benches, products, requantise, depthwise);
+criterion_main!(benches);
