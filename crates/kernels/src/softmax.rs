@@ -91,3 +91,30 @@ impl Softmax {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No entry is near a tie, so float64 decides every rounding.
+    #[test]
+    fn the_table_is_the_rounded_power() {
+        for (i, &entry) in T2.iter().enumerate() {
+            let exact = 2f64.powf(30.0 - i as f64 / 256.0);
+            assert!((f64::from(entry) - exact).abs() < 0.5 - 1e-4, "entry {i}");
+        }
+        assert_eq!((T2[0], T2[256]), (1 << 30, 1 << 29));
+    }
+
+    #[test]
+    fn exponentials_halve_and_vanish() {
+        // One code is one power of two.
+        let function = Softmax { coefficient: 1 << 32, multiplier: 1, shift: 0, zero_point: 0, lo: 0, hi: 1 };
+        for distance in 0..40 {
+            let expected = if distance <= 30 { (1i64 << 30) >> distance } else { 0 };
+            assert_eq!(function.exponential(distance), expected, "distance {distance}");
+        }
+        let steep = Softmax { coefficient: u64::MAX, ..function };
+        assert_eq!((steep.exponential(0), steep.exponential(1), steep.exponential(65535)), (1 << 30, 0, 0));
+    }
+}
