@@ -3,17 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 /// Element type of a stored tensor. Unsigned activations are stored as signed codes with a shifted zero point
-/// (the same quantiser), so two activation types are enough.
+/// (the same quantiser), so two activation types are enough. In JSON it is called as NumPy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum DType {
     /// 8-bit activations, weights and masks.
+    #[serde(rename = "int8")]
     I8,
     /// 16-bit activations and weights.
+    #[serde(rename = "int16")]
     I16,
     /// Biases of 8-bit layers, table entries, indices.
+    #[serde(rename = "int32")]
     I32,
     /// Biases of 16-bit layers (48 bits used).
+    #[serde(rename = "int64")]
     I64,
 }
 

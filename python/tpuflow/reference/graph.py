@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuflow.reference.rounding import Integers
 
-DTYPES = {"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
+DTYPES = {"int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64}
 
 
 class Graph(Protocol):
