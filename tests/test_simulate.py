@@ -1,0 +1,138 @@
+"""Programs fed and read as the model is, against the integer graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpuflow import _core
+from tpuflow.compile import compile as compile_graph
+from tpuflow.errors import FileError, ProgramError, SampleError
+from tpuflow.simulate import program_ports, simulate
+
+SCALE, ZERO = 0.05, 3
+REPORT_KEYS = {
+    "program", "machine", "level", "clock_hz", "cycles", "time_us", "macs", "utilization", "bounds", "bound",
+    "binding", "gap", "stalls", "host_us", "memory", "host_seconds", "checker", "layers",
+}  # fmt: skip
+
+
+def _graph(batch: int) -> _core.Graph:
+    """A 3x3 convolution over `[batch, 3, 6, 5]` (channels first in the model)."""
+    generator = np.random.default_rng(1)
+    builder = _core.GraphBuilder("net")
+    source = {"name": "image", "shape": [batch, 3, 6, 5], "permutation": [0, 2, 3, 1], "dtype": "float32"}
+    image = builder.input("image", [batch, 6, 5, 3], "int8", SCALE, ZERO, json.dumps(source))
+    weights = builder.constant("w", generator.integers(-90, 90, (7, 3, 3, 3), np.int8), 0.01)
+    bias = builder.constant("b", generator.integers(-900, 900, 7, np.int32))
+    requant = {"multiplier": [21000], "shift": [21], "zero_point": -4, "lo": -128, "hi": 127}
+    window = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
+    op = {
+        "op": "conv", "input": image, "weights": weights, "bias": bias, "window": window, "groups": 1,
+        "epilogue": {"requant": requant},
+    }  # fmt: skip
+    result = source | {"name": "features", "shape": [batch, 7, 6, 5]}
+    output = builder.layer(
+        "conv", json.dumps(op), "features", [batch, 6, 5, 7], "int8", 0.25, -4, json.dumps(result)
+    )
+    builder.output(output)
+    return builder.finish()
+
+
+@pytest.fixture(scope="module")
+def graph() -> _core.Graph:
+    return _graph(2)
+
+
+@pytest.fixture(scope="module")
+def program(graph: _core.Graph) -> _core.Program:
+    return compile_graph(graph, "32x32_fpga")
+
+
+def test_any_number_of_samples_gives_the_graphs_integers(graph: _core.Graph, program: _core.Program) -> None:
+    images = np.random.default_rng(2).normal(0, 3, (5, 3, 6, 5)).astype(np.float32)
+    run = simulate(program, {"image": images})
+    assert run.outputs["features"].shape == (5, 7, 6, 5)
+    assert run.outputs["features"].dtype == np.float32
+    codes = np.clip(np.rint(images.astype(np.float64) / np.float32(SCALE)) + ZERO, -128, 127).astype(np.int8)
+    for first in (0, 2, 3):
+        batch = np.ascontiguousarray(codes[first : first + 2].transpose(0, 2, 3, 1))
+        expected = (graph.run({"image": batch})["features"].astype(np.float32) + 4) * np.float32(0.25)
+        np.testing.assert_array_equal(
+            run.outputs["features"][first : first + 2], expected.transpose(0, 3, 1, 2)
+        )
+
+
+def test_the_report_has_every_figure(program: _core.Program) -> None:
+    run = simulate(program)
+    report = json.loads(run.to_json())
+    assert set(report) >= REPORT_KEYS
+    assert run.cycles == report["cycles"] > 0
+    assert run.time_us == report["cycles"] / 200  # 200 MHz
+    assert [layer["name"] for layer in run.layers] == ["conv"]
+    layer = run.layers[0]
+    assert set(layer) == {
+        "name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding",
+    }  # fmt: skip
+    assert 0 < layer["start"] < layer["start"] + layer["busy"] < layer["end"] <= run.cycles
+    assert report["macs"] == layer["macs"] == 2 * 6 * 5 * 7 * 27
+    for unit in report["counters"]["units"]:
+        assert unit["busy"] + sum(unit["stalls"].values()) == unit["end"] - unit["start"]
+    assert sum(report["stalls"].values()) == sum(
+        sum(unit["stalls"].values()) for unit in report["counters"]["units"]
+    )
+
+
+def test_random_inputs_repeat(program: _core.Program) -> None:
+    first, again, other = (simulate(program, seed=seed).outputs["features"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_cycles_do_not_depend_on_values_or_the_model_of_the_array(program: _core.Program) -> None:
+    run = simulate(program, array="register")
+    timing = simulate(program, values=False, trace=True)
+    assert timing.outputs == {}
+    assert timing.cycles == run.cycles
+    np.testing.assert_array_equal(run.outputs["features"], simulate(program).outputs["features"])
+    assert run.intervals is None
+    assert timing.intervals is not None
+    assert {interval["unit"] for interval in timing.intervals} >= {"dtl0", "me"}
+    assert max(interval["end"] for interval in timing.intervals) == timing.cycles
+
+
+def test_nan_is_real_zero_and_infinity_the_largest_code(program: _core.Program) -> None:
+    port = program_ports(program)[0][0]
+    array = np.zeros(port.shape, np.float32)
+    array[0, 0, 0, :4] = [np.nan, np.inf, -np.inf, 0.075]
+    codes = port.encode(array)
+    # 0.075 / 0.05 lies a hair off 1.5 in float32; what counts is the quotient of the stored numbers.
+    tie = round(float(np.float64(np.float32(0.075)) / np.float64(np.float32(SCALE)))) + ZERO
+    assert codes[0, 0, :4, 0].tolist() == [ZERO, 127, -128, tie]
+
+
+def test_a_saved_program_runs_the_same(program: _core.Program, tmp_path: Path) -> None:
+    path = tmp_path / "net.tpu"
+    program.save(path)
+    loaded = _core.Program.load(path)
+    assert loaded.to_json() == program.to_json()
+    np.testing.assert_array_equal(simulate(loaded).outputs["features"], simulate(program).outputs["features"])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FileError, match=r"net\.tpu: .*cut short"):
+        _core.Program.load(path)
+
+
+def test_inputs_that_do_not_fit_are_named(program: _core.Program) -> None:
+    with pytest.raises(SampleError, match=r'input "image" is missing'):
+        simulate(program, {})
+    with pytest.raises(SampleError, match=r'input "image": shape'):
+        simulate(program, {"image": np.zeros((1, 3, 6, 6), np.float32)})
+    with pytest.raises(SampleError, match="no values"):
+        simulate(program, {"image": np.zeros((2, 3, 6, 5), np.float32)}, values=False)
+    with pytest.raises(SampleError, match=r'input "image" is int16'):
+        _core.simulate(program, [np.zeros((2, 6, 5, 3), np.int16)])
+    with pytest.raises(ProgramError, match="array model"):
+        _core.simulate(program, [], values=False, array="open")
