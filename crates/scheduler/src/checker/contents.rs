@@ -7,11 +7,49 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::Space;
 
+/// Byte of a tensor, counted as the tensor lies in memory: pixels of `payload` bytes, `pixel` bytes apart. A row of pixels is
+/// then one run, padding included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Element {
+    pub(super) tensor: u32,
+    payload: u32,
+    pixel: u32,
+    byte: u64,
+}
+
+impl Element {
+    /// Byte `within` of pixel `index`.
+    pub(super) fn new(tensor: u32, payload: u32, pixel: u32, index: u64, within: u64) -> Self {
+        // Without padding every shape counts alike.
+        let (payload, pixel, byte) = if payload == pixel {
+            (1, 1, index * u64::from(pixel) + within)
+        } else {
+            (payload, pixel, index * u64::from(pixel) + within)
+        };
+        Self { tensor, payload, pixel, byte }
+    }
+
+    /// Byte `byte` of the dense row-major elements.
+    pub(super) fn dense(tensor: u32, byte: u64) -> Self {
+        Self { tensor, payload: 1, pixel: 1, byte }
+    }
+
+    /// The dense byte (`None` in padding), and for how many bytes that goes on.
+    pub(super) fn place(self) -> (Option<u64>, u64) {
+        if self.pixel == 1 {
+            return (Some(self.byte), u64::MAX);
+        }
+        let (payload, pixel) = (u64::from(self.payload), u64::from(self.pixel));
+        let (index, within) = (self.byte / pixel, self.byte % pixel);
+        if within < payload { (Some(index * payload + within), payload - within) } else { (None, pixel - within) }
+    }
+}
+
 /// What a byte holds; a run holds consecutive bytes of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// Byte `byte` of a tensor's dense row-major elements.
-    Element { tensor: u32, byte: u64 },
+    /// An element of a tensor.
+    Element(Element),
     /// Byte `byte` of the constants of a DDR address space.
     Image { space: u8, byte: u64 },
     /// An element that is this code (fills).
@@ -24,7 +62,7 @@ impl Value {
     /// The value `bytes` further on.
     pub(super) fn advance(self, bytes: u64) -> Self {
         match self {
-            Self::Element { tensor, byte } => Self::Element { tensor, byte: byte + bytes },
+            Self::Element(element) => Self::Element(Element { byte: element.byte + bytes, ..element }),
             Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
             other => other,
         }
@@ -149,7 +187,16 @@ mod tests {
     use super::*;
 
     fn element(byte: u64) -> Value {
-        Value::Element { tensor: 7, byte }
+        Value::Element(Element::dense(7, byte))
+    }
+
+    #[test]
+    fn padding_counts_but_is_nothing() {
+        let at = |index, within| Element::new(3, 5, 8, index, within).place();
+        assert_eq!(at(0, 0), (Some(0), 5));
+        assert_eq!(at(2, 3), (Some(13), 2));
+        assert_eq!(at(2, 6), (None, 2));
+        assert_eq!(Element::new(3, 8, 8, 2, 1), Element::dense(3, 17));
     }
 
     #[test]

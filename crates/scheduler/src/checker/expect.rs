@@ -6,7 +6,7 @@
 
 use tpuflow_ir::{Graph, Op, PadMode, TensorId};
 
-use super::contents::Value;
+use super::contents::{Element, Value};
 
 /// The graph with its producers.
 pub(super) struct Expectation<'a> {
@@ -26,7 +26,7 @@ impl<'a> Expectation<'a> {
     /// The value of byte `byte` of a tensor's dense elements, and for how many bytes it goes on consecutively.
     pub(super) fn resolve(&self, tensor: TensorId, byte: u64) -> (Value, u64) {
         let info = self.graph.tensor(tensor);
-        let own = (Value::Element { tensor: tensor.0, byte }, info.bytes() as u64 - byte);
+        let own = (Value::Element(Element::dense(tensor.0, byte)), info.bytes() as u64 - byte);
         let Some(layer) = self.producers[tensor.index()] else { return own };
         let size = info.dtype.bytes() as u64;
         let (element, within) = (byte / size, byte % size);
@@ -94,6 +94,18 @@ impl<'a> Expectation<'a> {
                 }
             }
             _ => own,
+        }
+    }
+
+    /// What an element is in the end: a computed element, a constant's, or a fill; and for how many bytes it goes on
+    /// consecutively. `None` in padding.
+    pub(super) fn origin(&self, element: Element) -> (Option<Value>, u64) {
+        match element.place() {
+            (Some(byte), run) => {
+                let (value, bytes) = self.resolve(TensorId(element.tensor), byte);
+                (Some(value), run.min(bytes))
+            }
+            (None, run) => (None, run),
         }
     }
 

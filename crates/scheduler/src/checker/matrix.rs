@@ -4,7 +4,7 @@ use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, TableShape};
 use tpuflow_ir::op::Epilogue;
 use tpuflow_ir::{DType, Descriptor, Layer, LayerId, Op, Requant, Space, TensorId, Window};
 
-use super::contents::Value;
+use super::contents::{Element, Value};
 use super::walk::{Fault, Walk};
 
 /// The linear operator an instruction claims to work for.
@@ -49,7 +49,7 @@ impl Walk<'_> {
             let from = first.max(row * width) - row * width;
             let to = (first + m.pixels).min((row + 1) * width) - row * width;
             let channels = m.output_channel..m.output_channel + m.columns;
-            self.produce_or_any(&m.output, linear.as_ref().map(|l| l.output), row..row + 1, from..to, channels)?;
+            self.produce(&m.output, linear.as_ref().map(|l| l.output), row..row + 1, from..to, channels)?;
         }
         Ok(())
     }
@@ -208,7 +208,8 @@ impl Walk<'_> {
         for k in 0..rows {
             let element = (batch * rows + k) * n + u64::from(m.first_column);
             let at = start + k * u64::from(m.weights.row_bytes);
-            self.same_values(pieces, at, u64::from(m.columns) * size, linear.weights, element * size)?;
+            let expected = Element::dense(linear.weights.0, element * size);
+            self.same_values(pieces, at, u64::from(m.columns) * size, expected)?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@
 mod contents;
 mod expect;
 mod matrix;
+mod movement;
 mod order;
 mod pool;
 mod vector;

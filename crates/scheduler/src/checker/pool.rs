@@ -48,7 +48,7 @@ impl Walk<'_> {
             self.table(*table, p.table, epilogue)?;
         }
         let rows = p.first_row..p.first_row + p.rows;
-        self.produce_or_any(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
+        self.produce(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
     }
 
     /// The layer's operand, after comparing everything the descriptor repeats of it.

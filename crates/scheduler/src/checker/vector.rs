@@ -4,11 +4,8 @@
 use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::{Descriptor, Layer, Op, Requant, TensorId, View};
 
-use super::contents::{Piece, Value};
-use super::walk::{Fault, Walk, defined};
-
-/// Loop nest of a move: extents with input and output strides.
-type Nest = Vec<(u64, i64, i64)>;
+use super::contents::Value;
+use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
     pub(super) fn vector(&mut self, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
@@ -24,7 +21,7 @@ impl Walk<'_> {
                 if v.first_row + v.rows > dims[0] {
                     return Err(("range", "a move beyond its outermost loop".to_owned()));
                 }
-                let mut nest: Nest = dims
+                let mut nest: Vec<(u64, i64, i64)> = dims
                     .iter()
                     .zip(input_strides.iter().zip(output_strides))
                     .map(|(&d, (&i, &o))| (u64::from(d), i, o))
@@ -43,7 +40,7 @@ impl Walk<'_> {
                 for row in v.first_row..v.first_row + v.rows {
                     let source = (row / count) * extent + indices[(row % count) as usize];
                     let (from, to) = (i64::from(source) * i64::from(*inner), i64::from(row) * i64::from(*inner));
-                    self.transport(v, &vec![(u64::from(*inner), 1, 1)], from, to, None, layer)?;
+                    self.transport(v, &[(u64::from(*inner), 1, 1)], from, to, None, layer)?;
                 }
                 Ok(())
             }
@@ -75,7 +72,7 @@ impl Walk<'_> {
                     _ => v.first_row..v.first_row + v.rows,
                 };
                 let (width, channels) = (0..v.output.width, 0..v.output.channels);
-                self.produce_or_any(&v.output, layer.map(|l| l.output), rows, width, channels)
+                self.produce(&v.output, layer.map(|l| l.output), rows, width, channels)
             }
         }
     }
@@ -251,128 +248,9 @@ impl Walk<'_> {
         }
         Ok(line)
     }
-
-    /// Carries symbols from `from` to `to` through a loop nest; with a rescaling the result is the layer's own.
-    fn transport(
-        &mut self,
-        v: &Vector,
-        nest: &Nest,
-        from: i64,
-        to: i64,
-        rescale: Option<&(i32, Scaling)>,
-        layer: Option<&Layer>,
-    ) -> Result<(), Fault> {
-        let [input] = v.inputs.as_slice() else { return Err(("descriptor", "a move has one operand".to_owned())) };
-        let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
-        if rescale.is_none() && size != out_size {
-            return Err(("descriptor", "a move changes the element size".to_owned()));
-        }
-        let (inner, outer) = match nest.split_last() {
-            Some((&(extent, 1, 1), outer)) => (extent, outer),
-            _ => (1, nest.as_slice()),
-        };
-        let mut index = vec![0u64; outer.len()];
-        loop {
-            let at = |start: i64, pick: fn(&(u64, i64, i64)) -> i64| {
-                start + index.iter().zip(outer).map(|(&i, n)| i.cast_signed() * pick(n)).sum::<i64>()
-            };
-            let (mut source, mut target, mut left) = (at(from, |n| n.1), at(to, |n| n.2), inner);
-            while left > 0 {
-                let (start, a) = self.place(input, source, left)?;
-                let (end, b) = self.place(&v.output, target, left)?;
-                let count = a.min(b);
-                let pieces = self.load(input.space, start, start + count * size)?;
-                defined(&pieces, input.space, start, start + count * size)?;
-                match rescale {
-                    None => {
-                        for piece in &pieces {
-                            let shift = end + (piece.start - start);
-                            self.store(v.output.space, shift, shift + (piece.end - piece.start), piece.value)?;
-                        }
-                    }
-                    Some(rescale) => {
-                        let value = self.rescaled(&pieces, start, count, v, target, rescale, layer)?;
-                        self.store(v.output.space, end, end + count * out_size, value)?;
-                    }
-                }
-                source += count.cast_signed();
-                target += count.cast_signed();
-                left -= count;
-            }
-            let Some(axis) = (0..outer.len()).rev().find(|&axis| index[axis] + 1 < outer[axis].0) else {
-                return Ok(());
-            };
-            index[axis] += 1;
-            index[axis + 1..].fill(0);
-        }
-    }
-
-    /// A rescaled stretch of a concatenation (or of a rescaling done as a move).
-    #[expect(clippy::too_many_arguments, reason = "one stretch of one instruction")]
-    fn rescaled(
-        &self,
-        pieces: &[Piece],
-        start: u64,
-        count: u64,
-        v: &Vector,
-        target: i64,
-        (input_zero, scaling): &(i32, Scaling),
-        layer: Option<&Layer>,
-    ) -> Result<Value, Fault> {
-        let Some((graph, layer)) = self.expectation.as_ref().map(|e| e.graph).zip(layer) else { return Ok(Value::Any) };
-        let whole = graph.tensor(layer.output).shape.last().copied().unwrap_or(1) as u64;
-        let channels = u64::from(v.output.channels);
-        let target = target.cast_unsigned();
-        let pixel = u64::from(v.output.origin[0]) + target / channels;
-        let element = pixel * whole + u64::from(v.output.origin[1]) + target % channels;
-        let (source, requant, at) = match &layer.op {
-            Op::Rescale { input, requant } => (*input, requant, element),
-            Op::Concat { inputs, axis, requants } => {
-                let shape = &graph.tensor(layer.output).shape;
-                let inner: u64 = shape[*axis as usize + 1..].iter().map(|&n| n as u64).product();
-                let along = shape[*axis as usize] as u64 * inner;
-                let (outer, mut at) = (element / along, element % along);
-                let mut found = None;
-                for (&input, requant) in inputs.iter().zip(requants) {
-                    let part = graph.tensor(input).shape[*axis as usize] as u64 * inner;
-                    if at < part {
-                        found = requant.as_ref().map(|r| (input, r, outer * part + at));
-                        break;
-                    }
-                    at -= part;
-                }
-                found.ok_or_else(|| ("descriptor", "rescales a branch that needs none".to_owned()))?
-            }
-            other => return Err(("descriptor", format!("a rescaling move for {}", other.name()))),
-        };
-        if !scales(scaling, requant) || *input_zero != graph.tensor(source).zero_point() {
-            return Err(("descriptor", format!("rescaling differs from layer \"{}\"", layer.name)));
-        }
-        let size = graph.tensor(source).dtype.bytes() as u64;
-        self.same_values(pieces, start, count * size, source, at * size)?;
-        Ok(Value::Element { tensor: layer.output.0, byte: element * v.output.dtype.bytes() as u64 })
-    }
-
-    /// Address of a view's row-major element, and for how many of at most `limit` elements the bytes go on.
-    fn place(&self, view: &View, element: i64, limit: u64) -> Result<(u64, u64), Fault> {
-        let (channels, width) = (u64::from(view.channels), u64::from(view.width));
-        let element = u64::try_from(element).map_err(|_| ("range", "a move before its operand".to_owned()))?;
-        let (pixel, channel) = (element / channels, element % channels);
-        let (row, column) = (pixel / width, pixel % width);
-        if row >= u64::from(view.rows) {
-            return Err(("range", format!("element {element} leaves a view of {} rows", view.rows)));
-        }
-        let row = row as u32;
-        self.holds(view, row)?;
-        let address =
-            view.pixel_address(row, column as u32, self.machine().word()) + channel * view.dtype.bytes() as u64;
-        let dense = view.payload() == view.pixel_bytes as usize;
-        let run = if dense { (width - column) * channels - channel } else { channels - channel };
-        Ok((address, run.min(limit)))
-    }
 }
 
-fn scales(scaling: &Scaling, requant: &Requant) -> bool {
+pub(super) fn scales(scaling: &Scaling, requant: &Requant) -> bool {
     requant.of(0) == (scaling.multiplier, scaling.shift)
         && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi)
             == (requant.zero_point, requant.lo, requant.hi)

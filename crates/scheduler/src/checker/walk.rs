@@ -1,10 +1,10 @@
 //! The walk over a program: memories, knowledge, and the primitives by which instructions read and write symbols.
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer, Work};
-use tpuflow_ir::layout::image;
+use tpuflow_ir::layout::{image, pixel_bytes};
 use tpuflow_ir::{Graph, Instruction, Layer, Machine, Op, Program, Space, TensorId, View};
 
-use super::contents::{Actor, Memories, Piece, Tokens, Value};
+use super::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use super::expect::{Expectation, same};
 use super::{REPORTED, Violation};
 
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
                 {
                     return Err(("output", format!("input port \"{}\" has another shape or type", port.name)));
                 }
-                self.produce(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)?;
+                self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
             }
         }
         Ok(())
@@ -200,51 +200,27 @@ impl<'a> Walk<'a> {
         columns: std::ops::Range<u32>,
         channels: std::ops::Range<u32>,
     ) -> Result<(), Fault> {
-        let size = view.dtype.bytes() as u64;
         let whole = self.whole_channels(view, tensor)?;
         for row in rows {
             self.holds(view, row)?;
-            for (columns, start, bytes) in
-                stretches(view, row, columns.clone(), channels.clone(), whole, self.machine())
-            {
-                let pieces = self.load(view.space, start, start + bytes)?;
+            for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
+                let end = stretch.start + stretch.bytes;
+                let pieces = self.load(view.space, stretch.start, end)?;
                 match tensor {
                     Some(tensor) => {
-                        let element = logical(view, row, columns.start, channels.start, whole);
-                        self.same_values(&pieces, start, bytes, tensor, element * size)?;
+                        let element = stretch.element(tensor);
+                        self.same_values(&pieces, stretch.start, stretch.bytes, element)?;
                     }
-                    None => defined(&pieces, view.space, start, start + bytes)?,
+                    None if stretch.padded => {}
+                    None => defined(&pieces, view.space, stretch.start, end)?,
                 }
             }
         }
         Ok(())
     }
 
-    /// The given pixels of a view now hold those of `tensor`.
+    /// The given pixels of a view now hold those of `tensor`; anything, without a graph.
     pub(super) fn produce(
-        &mut self,
-        view: &View,
-        tensor: TensorId,
-        rows: std::ops::Range<u32>,
-        columns: std::ops::Range<u32>,
-        channels: std::ops::Range<u32>,
-    ) -> Result<(), Fault> {
-        let size = view.dtype.bytes() as u64;
-        let whole = self.whole_channels(view, Some(tensor))?;
-        for row in rows {
-            self.holds(view, row)?;
-            for (columns, start, bytes) in
-                stretches(view, row, columns.clone(), channels.clone(), whole, self.machine())
-            {
-                let byte = logical(view, row, columns.start, channels.start, whole) * size;
-                self.store(view.space, start, start + bytes, Value::Element { tensor: tensor.0, byte })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Self::produce`] when there is a graph, else anything.
-    pub(super) fn produce_or_any(
         &mut self,
         view: &View,
         tensor: Option<TensorId>,
@@ -252,18 +228,45 @@ impl<'a> Walk<'a> {
         columns: std::ops::Range<u32>,
         channels: std::ops::Range<u32>,
     ) -> Result<(), Fault> {
-        if let Some(tensor) = tensor {
-            return self.produce(view, tensor, rows, columns, channels);
-        }
+        let whole = self.whole_channels(view, tensor)?;
         for row in rows {
             self.holds(view, row)?;
-            for (_, start, bytes) in
-                stretches(view, row, columns.clone(), channels.clone(), u64::from(view.channels), self.machine())
-            {
-                self.store(view.space, start, start + bytes, Value::Any)?;
+            for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
+                let value = tensor.map_or(Value::Any, |tensor| Value::Element(stretch.element(tensor)));
+                self.store(view.space, stretch.start, stretch.start + stretch.bytes, value)?;
             }
         }
         Ok(())
+    }
+
+    /// Contiguous stretches of some pixels of a row. A row of naturally padded whole pixels is one.
+    pub(super) fn stretches(
+        &self,
+        view: &View,
+        row: u32,
+        columns: std::ops::Range<u32>,
+        channels: std::ops::Range<u32>,
+        whole: u64,
+    ) -> Vec<Stretch> {
+        let (word, size) = (self.machine().word(), view.dtype.bytes());
+        let bytes = u64::from(channels.end - channels.start) * size as u64;
+        let payload = whole as u32 * size as u32;
+        let natural = pixel_bytes(payload as usize, word) as u32;
+        let at = |column: u32, bytes: u64, padded: bool| Stretch {
+            start: view.pixel_address(row, column, word) + u64::from(channels.start) * size as u64,
+            bytes,
+            padded,
+            payload,
+            natural,
+            pixel: u64::from(view.origin[0]) + u64::from(row) * u64::from(view.width) + u64::from(column),
+            within: u64::from(view.origin[1] + channels.start) * size as u64,
+        };
+        if bytes == u64::from(payload) && view.pixel_bytes == natural && view.channel_offset == 0 {
+            let count = u64::from(columns.end - columns.start);
+            let all = (count - 1) * u64::from(natural) + bytes;
+            return vec![at(columns.start, all, natural != payload && count > 1)];
+        }
+        columns.map(|column| at(column, bytes, false)).collect()
     }
 
     pub(super) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
@@ -277,7 +280,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
-    fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
+    pub(super) fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
         let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else {
             return Ok(u64::from(view.channels));
         };
@@ -313,51 +316,58 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `bytes` bytes from `start` on must hold those of `tensor` from `byte` on.
-    pub(super) fn same_values(
-        &self,
-        pieces: &[Piece],
-        start: u64,
-        bytes: u64,
-        tensor: TensorId,
-        byte: u64,
-    ) -> Result<(), Fault> {
+    /// `bytes` bytes from `start` on must hold `expected` onwards, wherever that is not padding.
+    pub(super) fn same_values(&self, pieces: &[Piece], start: u64, bytes: u64, expected: Element) -> Result<(), Fault> {
         let Some(expectation) = &self.expectation else { return Ok(()) };
-        let name = &expectation.graph.tensor(tensor).name;
         let mut done = 0;
         while done < bytes {
             let at = start + done;
-            let Some(piece) = covering(pieces, at) else {
-                return Err(("undefined", format!("byte {at:#x} of \"{name}\" was never written")));
-            };
-            let (expected, run) = expectation.resolve(tensor, byte + done);
-            let run = run.min(piece.end - at).min(bytes - done);
-            let found = piece.value.advance(at - piece.start);
-            if !self.agrees(found, expected, run) {
-                return Err((
-                    "value",
-                    format!(
-                        "at {at:#x}, element byte {} of \"{name}\": found {found:?}, expected {expected:?}",
-                        byte + done
-                    ),
-                ));
+            let wanted = Value::Element(expected).advance(done);
+            let piece = covering(pieces, at);
+            if let Some(piece) = piece
+                && piece.value.advance(at - piece.start) == wanted
+            {
+                done += piece.end - at;
+                continue;
             }
-            done += run;
+            let Value::Element(element) = wanted else { return Ok(()) };
+            let (value, run) = expectation.origin(element);
+            let Some(value) = value else {
+                done += run;
+                continue;
+            };
+            let name = &expectation.graph.tensor(TensorId(expected.tensor)).name;
+            let Some(piece) = piece else {
+                return Err(("undefined", format!("byte {at:#x}, {element:?} of \"{name}\", was never written")));
+            };
+            let found = piece.value.advance(at - piece.start);
+            let run = run.min(piece.end - at).min(bytes - done);
+            let agreed = self.agrees(found, value, run);
+            if agreed == 0 {
+                return Err(("value", format!("at {at:#x}, for \"{name}\": found {found:?}, expected {value:?}")));
+            }
+            done += agreed;
         }
         Ok(())
     }
 
-    fn agrees(&self, found: Value, expected: Value, run: u64) -> bool {
-        if found == expected {
-            return true;
-        }
-        let Value::Image { space, byte: at } = found else { return false };
-        let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]);
-        match (expected, &self.expectation) {
-            (Value::Element { tensor, byte }, Some(e)) => {
-                e.constant(tensor).is_some_and(|constant| same(image, at, constant, byte, run))
+    /// For how many bytes (at most `run`) a found value is the expected one.
+    fn agrees(&self, found: Value, expected: Value, run: u64) -> u64 {
+        let Some(expectation) = &self.expectation else { return run };
+        match (found, expected) {
+            (Value::Element(element), _) => match expectation.origin(element) {
+                (Some(value), bytes) if value == expected => run.min(bytes),
+                _ => 0,
+            },
+            (Value::Image { space, byte: at }, Value::Element(wanted)) => {
+                let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]);
+                let (Some(byte), bytes) = wanted.place() else { return 0 };
+                let run = run.min(bytes);
+                let equal = expectation.constant(wanted.tensor).is_some_and(|c| same(image, at, c, byte, run));
+                if equal { run } else { 0 }
             }
-            _ => false,
+            _ if found == expected => run,
+            _ => 0,
         }
     }
 
@@ -432,40 +442,47 @@ impl<'a> Walk<'a> {
             let out = &lookup.output;
             let (row, column) = ((index / u64::from(out.width)) as u32, (index % u64::from(out.width)) as u32);
             let whole = layer.map(|l| l.output);
-            self.produce_or_any(out, whole, row..row + 1, column..column + 1, 0..out.channels)?;
+            self.produce(out, whole, row..row + 1, column..column + 1, 0..out.channels)?;
         }
         Ok(())
     }
 }
 
-/// Row-major element of the whole tensor.
-fn logical(view: &View, row: u32, column: u32, channel: u32, whole_channels: u64) -> u64 {
-    let pixel = u64::from(view.origin[0]) + u64::from(row) * u64::from(view.width) + u64::from(column);
-    pixel * whole_channels + u64::from(view.origin[1]) + u64::from(channel)
+/// A contiguous stretch of pixels (or of part of one).
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    /// Padding between its pixels, which nobody needs to have written.
+    padded: bool,
+    payload: u32,
+    natural: u32,
+    pixel: u64,
+    within: u64,
 }
 
-/// Contiguous stretches of some pixels of a row: `(columns, address, bytes)`.
-fn stretches(
-    view: &View,
-    row: u32,
-    columns: std::ops::Range<u32>,
-    channels: std::ops::Range<u32>,
-    whole: u64,
-    machine: &Machine,
-) -> Vec<(std::ops::Range<u32>, u64, u64)> {
-    let (word, size) = (machine.word(), view.dtype.bytes() as u64);
-    let bytes = u64::from(channels.end - channels.start) * size;
-    let at = |column: u32| view.pixel_address(row, column, word) + u64::from(channels.start) * size;
-    if bytes == u64::from(view.pixel_bytes) && whole * size == bytes {
-        let count = u64::from(columns.end - columns.start);
-        return vec![(columns.clone(), at(columns.start), bytes * count)];
+impl Stretch {
+    /// Its first byte as one of `tensor`.
+    pub(super) fn element(&self, tensor: TensorId) -> Element {
+        Element::new(tensor.0, self.payload, self.natural, self.pixel, self.within)
     }
-    columns.map(|column| (column..column + 1, at(column), bytes)).collect()
 }
 
-fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
+pub(super) fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
     let next = pieces.partition_point(|p| p.end <= at);
     pieces.get(next).filter(|p| p.start <= at).copied()
+}
+
+/// The parts of sorted pieces that lie in `start .. end`.
+pub(super) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
+    let first = pieces.partition_point(|p| p.end <= start);
+    pieces[first..]
+        .iter()
+        .take_while(|p| p.start < end)
+        .map(|p| {
+            let from = p.start.max(start);
+            Piece { start: from, end: p.end.min(end), value: p.value.advance(from - p.start) }
+        })
+        .collect()
 }
 
 /// The stretch must be defined throughout.

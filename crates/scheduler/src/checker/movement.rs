@@ -1,0 +1,202 @@
+//! Moves and gathers: symbols carried from place to place.
+//!
+//! Where what arrives is what the layer's output should hold there, the place is marked as holding that output, which keeps
+//! runs long; else the symbols themselves are carried, and whoever reads them judges.
+
+use tpuflow_ir::isa::{Scaling, Vector};
+use tpuflow_ir::layout::pixel_bytes;
+use tpuflow_ir::{Layer, Op, View};
+
+use super::contents::{Element, Piece, Value};
+use super::vector::scales;
+use super::walk::{Fault, Walk, defined};
+
+/// Loops of a move: extent, input stride, output stride, in elements.
+pub(super) type Nest = [(u64, i64, i64)];
+
+/// What a move writes, joined where it continues itself.
+struct Written {
+    stretches: Vec<(u64, u64, Value)>,
+    /// Bytes of padding that may be written along between two stretches.
+    slack: u64,
+}
+
+impl Written {
+    fn push(&mut self, start: u64, end: u64, value: Value) {
+        if let Some((from, to, first)) = self.stretches.last_mut()
+            && *to <= start
+            && start - *to <= self.slack
+            && first.advance(start - *from) == value
+        {
+            *to = end;
+            return;
+        }
+        self.stretches.push((start, end, value));
+    }
+}
+
+impl Walk<'_> {
+    /// Carries symbols from element `from` to element `to` through a loop nest; a rescaling makes them the layer's own.
+    pub(super) fn transport(
+        &mut self,
+        v: &Vector,
+        nest: &Nest,
+        from: i64,
+        to: i64,
+        rescale: Option<&(i32, Scaling)>,
+        layer: Option<&Layer>,
+    ) -> Result<(), Fault> {
+        let [input] = v.inputs.as_slice() else { return Err(("descriptor", "a move has one operand".to_owned())) };
+        let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
+        if rescale.is_none() && size != out_size {
+            return Err(("descriptor", "a move changes the element size".to_owned()));
+        }
+        let pieces = self.source(input, nest, from)?;
+        let natural = pixel_bytes(v.output.payload(), self.machine().word());
+        let padded = v.output.pixel_bytes as usize == natural && v.output.channel_offset == 0;
+        let slack = if padded { (natural - v.output.payload()) as u64 } else { 0 };
+        let mut written = Written { stretches: Vec::new(), slack };
+        let (inner, outer) = match nest.split_last() {
+            Some((&(extent, 1, 1), outer)) => (extent, outer),
+            _ => (1, nest),
+        };
+        let mut index = vec![0u64; outer.len()];
+        loop {
+            let (mut source, mut target, mut left) = (from, to, inner);
+            for (&i, &(_, input_stride, output_stride)) in index.iter().zip(outer) {
+                source += i.cast_signed() * input_stride;
+                target += i.cast_signed() * output_stride;
+            }
+            while left > 0 {
+                let (start, a) = self.place(input, source, left)?;
+                let (end, b) = self.place(&v.output, target, left)?;
+                let count = a.min(b);
+                let result = self.result(v, target, layer);
+                let arrived = match (rescale, layer, result) {
+                    (Some(rescale), Some(layer), Some(result)) => {
+                        self.rescaled(&pieces, start, count * size, target, v, rescale, layer)?;
+                        Some(Value::Element(result))
+                    }
+                    (None, _, Some(result)) => {
+                        let there = self.same_values(&pieces, start, count * size, result).is_ok();
+                        there.then_some(Value::Element(result))
+                    }
+                    _ => Some(Value::Any),
+                };
+                let covered = super::walk::within(&pieces, start, start + count * size);
+                defined(&covered, input.space, start, start + count * size)?;
+                match arrived {
+                    Some(value) => written.push(end, end + count * out_size, value),
+                    None => {
+                        for piece in covered {
+                            let at = end + (piece.start - start);
+                            written.push(at, at + (piece.end - piece.start), piece.value);
+                        }
+                    }
+                }
+                source += count.cast_signed();
+                target += count.cast_signed();
+                left -= count;
+            }
+            let Some(axis) = (0..outer.len()).rev().find(|&axis| index[axis] + 1 < outer[axis].0) else { break };
+            index[axis] += 1;
+            index[axis + 1..].fill(0);
+        }
+        for (start, end, value) in written.stretches {
+            self.store(v.output.space, start, end, value)?;
+        }
+        Ok(())
+    }
+
+    /// Everything between the first and the last element read.
+    fn source(&mut self, view: &View, nest: &Nest, from: i64) -> Result<Vec<Piece>, Fault> {
+        let (mut low, mut high) = (from, from);
+        for &(extent, stride, _) in nest {
+            let reach = (extent - 1).cast_signed() * stride;
+            low += reach.min(0);
+            high += reach.max(0);
+        }
+        let ((start, _), (last, _)) = (self.place(view, low, 1)?, self.place(view, high, 1)?);
+        let word = self.machine().word();
+        if last < start {
+            return self.load(view.space, view.address, view.address + view.bytes(word));
+        }
+        self.load(view.space, start, last + view.dtype.bytes() as u64)
+    }
+
+    /// What the layer's output should hold at a view's row-major element.
+    fn result(&self, v: &Vector, target: i64, layer: Option<&Layer>) -> Option<Element> {
+        let (tensor, whole) =
+            layer.map(|l| l.output).and_then(|t| Some((t, self.whole_channels(&v.output, Some(t)).ok()?)))?;
+        let size = v.output.dtype.bytes() as u64;
+        let (channels, target) = (u64::from(v.output.channels), target.cast_unsigned());
+        let payload = whole * size;
+        let natural = pixel_bytes(payload as usize, self.machine().word());
+        let pixel = u64::from(v.output.origin[0]) + target / channels;
+        let within = (u64::from(v.output.origin[1]) + target % channels) * size;
+        Some(Element::new(tensor.0, payload as u32, natural as u32, pixel, within))
+    }
+
+    /// A rescaled stretch of a concatenation (or of a rescaling done as a move) must come from the right place with the right
+    /// factor.
+    #[expect(clippy::too_many_arguments, reason = "one stretch of one instruction")]
+    fn rescaled(
+        &self,
+        pieces: &[Piece],
+        start: u64,
+        bytes: u64,
+        target: i64,
+        v: &Vector,
+        (input_zero, scaling): &(i32, Scaling),
+        layer: &Layer,
+    ) -> Result<(), Fault> {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
+        let whole = self.whole_channels(&v.output, Some(layer.output))?;
+        let (channels, target) = (u64::from(v.output.channels), target.cast_unsigned());
+        let pixel = u64::from(v.output.origin[0]) + target / channels;
+        let element = pixel * whole + u64::from(v.output.origin[1]) + target % channels;
+        let (source, requant, at) = match &layer.op {
+            Op::Rescale { input, requant } => (*input, requant, element),
+            Op::Concat { inputs, axis, requants } => {
+                let shape = &graph.tensor(layer.output).shape;
+                let inner: u64 = shape[*axis as usize + 1..].iter().map(|&n| n as u64).product();
+                let along = shape[*axis as usize] as u64 * inner;
+                let (outer, mut at) = (element / along, element % along);
+                let mut found = None;
+                for (&input, requant) in inputs.iter().zip(requants) {
+                    let part = graph.tensor(input).shape[*axis as usize] as u64 * inner;
+                    if at < part {
+                        found = requant.as_ref().map(|r| (input, r, outer * part + at));
+                        break;
+                    }
+                    at -= part;
+                }
+                found.ok_or_else(|| ("descriptor", "rescales a branch that needs none".to_owned()))?
+            }
+            other => return Err(("descriptor", format!("a rescaling move for {}", other.name()))),
+        };
+        if !scales(scaling, requant) || *input_zero != graph.tensor(source).zero_point() {
+            return Err(("descriptor", format!("rescaling differs from layer \"{}\"", layer.name)));
+        }
+        let size = graph.tensor(source).dtype.bytes() as u64;
+        self.same_values(pieces, start, bytes, Element::dense(source.0, at * size))
+    }
+
+    /// Address of a view's row-major element, and for how many of at most `limit` elements the bytes go on.
+    fn place(&self, view: &View, element: i64, limit: u64) -> Result<(u64, u64), Fault> {
+        let (channels, width) = (u64::from(view.channels), u64::from(view.width));
+        let element = u64::try_from(element).map_err(|_| ("range", "a move before its operand".to_owned()))?;
+        let (pixel, channel) = (element / channels, element % channels);
+        let (row, column) = (pixel / width, pixel % width);
+        if row >= u64::from(view.rows) {
+            return Err(("range", format!("element {element} leaves a view of {} rows", view.rows)));
+        }
+        let row = row as u32;
+        self.holds(view, row)?;
+        let address =
+            view.pixel_address(row, column as u32, self.machine().word()) + channel * view.dtype.bytes() as u64;
+        let dense = view.payload() == view.pixel_bytes as usize;
+        let run = if dense { (width - column) * channels - channel } else { channels - channel };
+        Ok((address, run.min(limit)))
+    }
+}
