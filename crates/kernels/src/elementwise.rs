@@ -2,11 +2,15 @@
 //!
 //! Source: docs/arithmetic.md, "Binary operators", "Rescale", "PRelu".
 
+use rayon::prelude::*;
 use tpuflow_ir::{BinaryKind, Requant};
 
 use crate::Element;
 use crate::requant::reference::round_divide;
 use crate::requant::{finish, requantize, scale};
+
+/// Elements a thread takes at a time.
+pub(crate) const PIECE: usize = 1 << 14;
 
 /// A binary operator: `requant(f((a - Za) * ka, (b - Zb) * kb))`.
 #[derive(Clone, Debug)]
@@ -98,43 +102,50 @@ impl Broadcast {
         self.loops.iter().map(|l| l.0).product()
     }
 
-    /// Calls `f(start of y, start of a, start of b)` for every run of the innermost loop, whose
-    /// (length, step in `a`, step in `b`) is returned.
-    pub fn runs(&self, mut f: impl FnMut(usize, usize, usize)) -> (usize, usize, usize) {
-        let (inner, outer) = self.loops.split_last().expect("at least one loop");
-        let count: usize = outer.iter().map(|l| l.0).product();
-        for run in 0..count {
-            let (mut rest, mut at_a, mut at_b) = (run, 0, 0);
-            for &(extent, step_a, step_b) in outer.iter().rev() {
-                at_a += rest % extent * step_a;
-                at_b += rest % extent * step_b;
-                rest /= extent;
-            }
-            f(run * inner.0, at_a, at_b);
+    /// Where run `run` of the innermost loop starts in `a` and in `b`.
+    fn start(&self, run: usize) -> (usize, usize) {
+        let (mut rest, mut at_a, mut at_b) = (run, 0, 0);
+        for &(extent, step_a, step_b) in self.loops[..self.loops.len() - 1].iter().rev() {
+            at_a += rest % extent * step_a;
+            at_b += rest % extent * step_b;
+            rest /= extent;
         }
-        *inner
+        (at_a, at_b)
     }
 
-    /// `y = f(a, b)` over all elements.
+    /// `y = f(a, b)` over all elements, spread over threads.
     ///
     /// # Panics
     /// When the slices do not have the broadcast sizes.
-    pub fn apply<A: Copy, B: Copy, Y>(&self, a: &[A], b: &[B], y: &mut [Y], f: impl Fn(A, B) -> Y) {
+    pub fn apply<A, B, Y>(&self, a: &[A], b: &[B], y: &mut [Y], f: impl Fn(A, B) -> Y + Sync)
+    where
+        A: Copy + Sync,
+        B: Copy + Sync,
+        Y: Send,
+    {
         assert_eq!(y.len(), self.elements(), "y holds every result");
         let &(extent, step_a, step_b) = self.loops.last().expect("at least one loop");
-        self.runs(|start, at_a, at_b| {
-            let y = &mut y[start..][..extent];
-            match (step_a, step_b) {
-                (1, 1) => {
-                    for ((y, &a), &b) in y.iter_mut().zip(&a[at_a..][..extent]).zip(&b[at_b..][..extent]) {
-                        *y = f(a, b);
-                    }
+        if extent == 0 {
+            return;
+        }
+        let piece = |(index, y): (usize, &mut [Y]), at_a: usize, at_b: usize| {
+            let (a, b) = (&a[at_a + index * PIECE * step_a..], &b[at_b + index * PIECE * step_b..]);
+            if (step_a, step_b) == (1, 1) {
+                for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                    *y = f(a, b);
                 }
-                _ => {
-                    for (i, y) in y.iter_mut().enumerate() {
-                        *y = f(a[at_a + i * step_a], b[at_b + i * step_b]);
-                    }
+            } else {
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = f(a[i * step_a], b[i * step_b]);
                 }
+            }
+        };
+        y.par_chunks_mut(extent).with_min_len(PIECE.div_ceil(extent)).enumerate().for_each(|(run, y)| {
+            let (at_a, at_b) = self.start(run);
+            if extent <= PIECE {
+                piece((0, y), at_a, at_b);
+            } else {
+                y.par_chunks_mut(PIECE).enumerate().for_each(|part| piece(part, at_a, at_b));
             }
         });
     }
@@ -160,9 +171,9 @@ pub fn binary<A: Element, B: Element, Y: Element>(
 /// When `x` and `y` differ in length.
 pub fn rescale<X: Element, Y: Element>(zero_point: i32, requant: &Requant, x: &[X], y: &mut [Y]) {
     assert_eq!(x.len(), y.len(), "one result per operand");
-    for (y, x) in y.iter_mut().zip(x) {
+    y.par_iter_mut().zip(x).with_min_len(PIECE).for_each(|(y, x)| {
         *y = Y::narrow(requantize(i64::from(x.widen()) - i64::from(zero_point), requant, 0));
-    }
+    });
 }
 
 /// Piecewise linear function: one multiplier for `x >= Zx`, one (or one per channel) below.

@@ -57,10 +57,13 @@ impl Softmax {
     /// When the slices differ in length or are not whole rows; `mask` may be empty.
     pub fn rows<X: Element, Y: Element>(&self, n: usize, x: &[X], mask: &[i8], y: &mut [Y]) {
         assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
-        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).enumerate().for_each(|(index, (y, x))| {
-            let mask = if mask.is_empty() { mask } else { &mask[index * n..][..n] };
-            self.row(x, mask, y);
-        });
+        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).enumerate().for_each_init(
+            Vec::new,
+            |exponentials, (index, (y, x))| {
+                let mask = if mask.is_empty() { mask } else { &mask[index * n..][..n] };
+                self.row_with(x, mask, y, exponentials);
+            },
+        );
     }
 
     /// Softmax of one row; `mask` is empty or zero where an element is left out (it gives the zero point).
@@ -68,6 +71,11 @@ impl Softmax {
     /// # Panics
     /// When the slices differ in length.
     pub fn row<X: Element, Y: Element>(&self, x: &[X], mask: &[i8], y: &mut [Y]) {
+        self.row_with(x, mask, y, &mut Vec::new());
+    }
+
+    /// [`Self::row`] with a buffer to reuse.
+    fn row_with<X: Element, Y: Element>(&self, x: &[X], mask: &[i8], y: &mut [Y], exponentials: &mut Vec<i64>) {
         assert!(x.len() == y.len() && (mask.is_empty() || mask.len() == x.len()), "one result per operand");
         let taken = |i: usize| mask.get(i).is_none_or(|&m| m != 0);
         let zero = Y::narrow(self.zero_point.clamp(self.lo, self.hi));
@@ -75,20 +83,30 @@ impl Softmax {
             y.fill(zero);
             return;
         };
-        let exponential = |i: usize| self.exponential((max - x[i].widen()).cast_unsigned());
-        let sum: i64 = (0..x.len()).filter(|&i| taken(i)).map(exponential).sum();
-        let (up, down) =
-            (u32::from((-self.shift).max(0).cast_unsigned()), u32::from(self.shift.max(0).cast_unsigned()));
-        let denominator = i128::from(sum) << down;
-        for (i, y) in y.iter_mut().enumerate() {
-            *y = if taken(i) {
-                let numerator = i128::from(exponential(i) * i64::from(self.multiplier)) << up;
-                let rounded = round_divide(numerator, denominator) + i128::from(self.zero_point);
-                Y::narrow(rounded.clamp(i128::from(self.lo), i128::from(self.hi)) as i32)
-            } else {
-                zero
-            };
+        exponentials.clear();
+        exponentials.extend(
+            (0..x.len()).map(|i| if taken(i) { self.exponential((max - x[i].widen()).cast_unsigned()) } else { 0 }),
+        );
+        let sum: i64 = exponentials.iter().sum();
+        for (i, (y, &e)) in y.iter_mut().zip(&*exponentials).enumerate() {
+            *y = if taken(i) { Y::narrow(self.code(e, sum)) } else { zero };
         }
+    }
+
+    /// `clamp(RNE(e * K / (sum * 2^N)) + Z, lo, hi)`.
+    #[inline]
+    fn code(&self, e: i64, sum: i64) -> i32 {
+        let numerator = e * i64::from(self.multiplier);
+        let rounded = if self.shift == 0 {
+            // Both fit 62 bits: e is at most 2^30, and so is each of the terms of a sum over at most 2^31 elements.
+            let (quotient, twice) = (numerator / sum, 2 * (numerator % sum));
+            i128::from(quotient + i64::from(twice > sum || (twice == sum && quotient % 2 != 0)))
+        } else {
+            let up = u32::from((-self.shift).max(0).cast_unsigned());
+            let down = u32::from(self.shift.max(0).cast_unsigned());
+            round_divide(i128::from(numerator) << up, i128::from(sum) << down)
+        };
+        (rounded + i128::from(self.zero_point)).clamp(i128::from(self.lo), i128::from(self.hi)) as i32
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! Source: docs/arithmetic.md, "Tables".
 
+use rayon::prelude::*;
+
 use crate::Element;
 
 /// A table for codes of `bits` bits.
@@ -59,9 +61,8 @@ impl<'a> Lookup<'a> {
 /// When `x` and `y` differ in length.
 pub fn lookup<X: Element, Y: Element>(table: &Lookup<'_>, x: &[X], y: &mut [Y]) {
     assert_eq!(x.len(), y.len(), "one result per operand");
-    for (y, x) in y.iter_mut().zip(x) {
-        *y = Y::narrow(table.at(x.widen()));
-    }
+    let piece = crate::elementwise::PIECE;
+    y.par_iter_mut().zip(x).with_min_len(piece).for_each(|(y, x)| *y = Y::narrow(table.at(x.widen())));
 }
 
 #[cfg(test)]
