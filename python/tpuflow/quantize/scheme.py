@@ -133,8 +133,10 @@ def weights(
         Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
         per channel.
     """
-    others = tuple(i for i in range(array.ndim) if i != axis)
-    magnitude = np.atleast_1d(np.max(np.abs(array), axis=None if axis is None else others, initial=0.0))
+    others = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+    # Both extrema instead of the largest magnitude: no second array of that size.
+    high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
+    magnitude = np.atleast_1d(np.maximum(high, -low))
     grids = [symmetric(float(m), dtype, mode) for m in magnitude]
     scale = np.array([grid.scale for grid in grids], np.float64)
     if floor is not None:

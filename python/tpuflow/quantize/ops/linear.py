@@ -9,7 +9,7 @@ that satisfies both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.floating[Any]]
+Codes = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,19 @@ def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wi
 
 
 def linear(
-    context: Lowering, step: Step, stored: Stored, weights: Weights, axis: int, bias: Array, name: str
+    context: Lowering,
+    step: Step,
+    stored: Stored,
+    weights: Weights,
+    axis: int,
+    bias: Array,
+    name: str,
+    arrange: Callable[[Codes], Codes] = lambda codes: codes,
 ) -> Linear:
-    """Quantises weights (output channels along `axis`) and bias (one per channel) of a step."""
+    """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
+
+    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes.
+    """
     config = context.config(step)
     context.settings.has_weights(step.names)
     target = context.grids.target(step)
@@ -86,7 +97,7 @@ def linear(
     sums = stored.grid.scale * scales
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     return Linear(
-        context.weights(name, codes, list(scales)),
+        context.weights(name, arrange(codes), list(scales)),
         context.constant(f"{step.output.name}/bias", biases),
         epilogue(context, step, sums, target, wide=wide),
         target,
@@ -305,9 +316,13 @@ def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weig
             return False
         step_in *= loops[i][0]
     columns = weights.shape[1]
-    split = weights.reshape(*(extent for extent, _ in loops), columns)
-    kernel = split.transpose(*by_stride, len(loops)).reshape(h * w * c, columns).T.reshape(columns, h, w, c)
-    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step))
+    split = [extent for extent, _ in loops]
+
+    def as_kernel(codes: Codes) -> Codes:
+        turned = codes.reshape(*split, columns).transpose(len(split), *by_stride)
+        return turned.reshape(columns, h, w, c)
+
+    constants = linear(context, step, stored, weights, 1, bias, _weight_name(step), as_kernel)
     op = {
         "op": "conv",
         "input": stored.tensor,
