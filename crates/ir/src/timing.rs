@@ -109,8 +109,9 @@ pub fn words(view: &View, rows: u64, machine: &Machine) -> u64 {
 
 /// Cycles, words read (per operand) and words written by an instruction of the elementwise or pooling unit.
 ///
-/// Access `i` of a stream of `n` falls due in cycle `floor(i * cycles / n)` of the unit's own time, which stands still while
-/// a bank refuses an access; writes come `latency` later.
+/// Read `i` of a stream of `n` falls due in cycle `floor(i * cycles / n)` of the unit's own time, which stands still while a
+/// bank refuses an access; write `i` in cycle `ceil((i + 1) * cycles / n) - 1 + latency`, when its share of the work has passed
+/// through. Alone and without refusals an instruction takes `start + cycles + latency`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streams {
     /// Busy cycles without start-up, latency and conflicts.
@@ -238,8 +239,8 @@ pub struct PageRun {
     pub bytes: u64,
 }
 
-/// Cuts a transfer into page runs, in execution order; neighbouring runs of the same page are joined when they are
-/// contiguous on both sides.
+/// Cuts a transfer into page runs, in execution order: every contiguous run at the borders of DDR pages. Runs are not joined,
+/// even where they are neighbours; a transfer of neighbouring rows is better written as one run.
 #[must_use]
 pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
     let page_bytes = machine.ddr.page_bytes;
