@@ -19,6 +19,7 @@ pub mod program;
 pub mod program_file;
 pub mod quant;
 pub mod shape;
+pub mod text;
 pub mod timing;
 pub mod width;
 
