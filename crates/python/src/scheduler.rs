@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
-use tpuflow_scheduler::Options;
+use tpuflow_scheduler::{Options, checker};
 
 use crate::error::Failure;
 use crate::graph::Graph;
@@ -11,6 +11,7 @@ use crate::simulator::Program;
 /// Registers the functions of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
+    module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
     module.add_function(wrap_pyfunction!(machine_presets, module)?)
 }
@@ -31,6 +32,16 @@ fn schedule(
     let options = Options { level, seed, time_limit, ..Options::default() };
     let program = py.detach(|| tpuflow_scheduler::schedule(&graph.graph, &machine, &options));
     Ok(Program::new(program.map_err(Failure::from)?))
+}
+
+/// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes.
+#[pyfunction]
+fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String> {
+    let checked = py.detach(|| match graph {
+        Some(graph) => checker::check(&graph.graph, &program.program),
+        None => checker::check_rules(&program.program),
+    });
+    checked.err().into_iter().flatten().map(|violation| violation.to_string()).collect()
 }
 
 /// The TOML text of a preset.

@@ -81,6 +81,18 @@ impl Program {
         Ok(Self::new(py.detach(|| tpuflow_ir::Program::load(&path)).map_err(Failure::from)?))
     }
 
+    /// The text form; without constants for reading only.
+    #[pyo3(signature = (*, constants=true))]
+    fn to_text(&self, py: Python<'_>, constants: bool) -> PyResult<String> {
+        Ok(py.detach(|| self.program.to_text(constants)).map_err(Failure::from)?)
+    }
+
+    /// Reads the text form.
+    #[staticmethod]
+    fn from_text(py: Python<'_>, text: &str) -> PyResult<Self> {
+        Ok(Self::new(py.detach(|| tpuflow_ir::Program::from_text(text)).map_err(Failure::from)?))
+    }
+
     fn __repr__(&self) -> String {
         let p = &self.program;
         format!("Program({:?}, {:?}, level {}, {} instructions)", p.name, p.machine.name, p.level, p.instructions.len())
