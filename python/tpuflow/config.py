@@ -159,6 +159,17 @@ class Config(_Section):
     layers: tuple[LayerConfig, ...] = ()
     """Exceptions by name, in order; later entries win."""
 
+    @property
+    def calibration(self) -> CalibrationConfig:
+        """The calibration section, with what follows from the element type where the file leaves it open."""
+        wide = self.quantize.dtype == "int16"
+        follow = {
+            "bits": 16 if wide else 8,
+            "symmetric": wide or self.quantize.activation_mode != "asymmetric",
+        }
+        unset = {key: value for key, value in follow.items() if key not in self.calibrate.model_fields_set}
+        return self.calibrate.model_copy(update=unset)
+
     @model_validator(mode="after")
     def _entries_say_something(self) -> Config:
         for entry in self.layers:

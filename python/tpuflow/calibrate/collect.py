@@ -13,6 +13,7 @@ from tpuflow.calibrate.config import CalibrationConfig
 from tpuflow.calibrate.ranges import Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
+from tpuflow.config import Config
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Progress = Callable[[int, int], None]
 def calibrate(
     float_model: FloatModel,
     samples: Samples | Mapping[str, NDArray[Any]],
-    config: CalibrationConfig | None = None,
+    config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
     """The range of every float value of the model, inputs included.
@@ -41,7 +42,7 @@ def calibrate(
     Args:
         float_model: What to calibrate.
         samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
-        config: What to do; by default the default strategy.
+        config: What to do, alone or as part of the whole configuration; by default the default strategy.
         progress: Told after every batch.
 
     Returns:
@@ -50,7 +51,7 @@ def calibrate(
     Raises:
         SampleError: Arrays do not fit the inputs, or a value becomes NaN or infinite for a sample.
     """
-    config = config or CalibrationConfig()
+    config = config.calibration if isinstance(config, Config) else config or CalibrationConfig()
     if not isinstance(samples, Samples):
         samples = Samples.of(samples, float_model.inputs)
     return fit(collect(float_model, samples, config, progress), config)
