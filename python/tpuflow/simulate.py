@@ -23,7 +23,7 @@ from tpuflow.errors import SampleError
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["ProgramPort", "Run", "program_ports", "simulate"]
 
@@ -159,6 +159,7 @@ def simulate(
     trace: bool = False,
     array: Literal["closed", "register"] = "closed",
     seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Run:
     """Runs a program cycle by cycle.
 
@@ -171,6 +172,7 @@ def simulate(
         trace: Record what every unit did when (in the first batch).
         array: Model of the systolic array: its closed form, or register by register.
         seed: Seed of the random codes.
+        progress: Told after every batch how many samples are done, and of how many.
 
     Returns:
         Outputs of all samples; figures of the first batch.
@@ -197,12 +199,16 @@ def simulate(
     report: dict[str, Any] | None = None
     intervals = None
     events: dict[tuple[str, str], int] = {}
+    done = 0
     for batch in samples.batches():
         first = report is None
         codes = [port.encode(batch.arrays[port.name]) for port in ins]
         run, seconds = _timed(program, codes, values=True, trace=trace and first, array=array)
         for port, stored in zip(outs, run.outputs, strict=True):
             rows[port.name].append(_by_sample(port, port.decode(stored), ins, samples)[: batch.count])
+        done += batch.count
+        if progress is not None:
+            progress(done, samples.count)
         own = _report(run, seconds)
         for event in own["events"]:
             key = (event["layer"], event["kind"])
