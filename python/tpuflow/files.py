@@ -1,0 +1,79 @@
+"""Files are written beside their target and renamed, so that nothing half-written is ever left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["replaced", "write_arrays", "write_json", "write_text"]
+
+
+@contextmanager
+def replaced(path: str | Path) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes the place of `path` when the block ends without an error.
+
+    The name keeps its suffix, because some writers choose the format by it.
+
+    Raises:
+        FileError: The file or its folder cannot be written.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield beside
+        beside.replace(path)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes UTF-8 text.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    with replaced(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, content: object) -> None:
+    """Writes a JSON document, two spaces a level; infinite numbers and NaN become null, which JSON has.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes arrays as an uncompressed `.npz`.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    import numpy as np  # noqa: PLC0415 - the command line starts without it
+
+    with replaced(path) as beside, beside.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **dict(arrays))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    if isinstance(content, float) and not abs(content) < float("inf"):
+        return None
+    return content

@@ -1,0 +1,128 @@
+"""What every unit did when: the intervals of a run joined with the instructions of its program.
+
+A run says from which cycle to which an instruction was issued, executed and drained; the program says what
+the instruction is and which stretch of the cache each tensor has from which instruction to which. Together
+they are a chart over time, which the page and the Perfetto trace draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Allocation", "Slice", "Timeline", "describe", "timeline"]
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Part of an instruction's life.
+
+    Attributes:
+        unit: Who executes it.
+        instruction: Its position in the program.
+        layer: Number of the layer it works for.
+        start: First cycle.
+        end: One past the last cycle.
+        phase: issue, execute or drain.
+        text: What the instruction does.
+        moved: Bytes moved from (positive) or to (negative) DDR; 0 for computing units and other phases.
+    """
+
+    unit: str
+    instruction: int
+    layer: int
+    start: int
+    end: int
+    phase: str
+    text: str
+    moved: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A stretch of the shared cache that belongs to a tensor from cycle `start` to cycle `end`."""
+
+    name: str
+    address: int
+    size: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Everything over time.
+
+    Attributes:
+        slices: In the order of the run.
+        allocations: In the order of the program.
+        layers: Names of the layers by number.
+    """
+
+    slices: Sequence[Slice]
+    allocations: Sequence[Allocation]
+    layers: Sequence[str]
+
+
+def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
+    """Joins a program's JSON form with the intervals of its run."""
+    instructions = program["instructions"]
+    texts: dict[int, str] = {}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    slices = []
+    for interval in intervals:
+        number = interval["instruction"]
+        instruction = instructions[number]
+        if number not in texts:
+            texts[number] = describe(instruction["work"])
+        first[number] = min(interval["start"], first.get(number, interval["start"]))
+        last[number] = max(interval["end"], last.get(number, interval["end"]))
+        executes = interval["phase"] == "execute"
+        slices.append(
+            Slice(
+                interval["unit"],
+                number,
+                interval["layer"],
+                interval["start"],
+                interval["end"],
+                interval["phase"],
+                texts[number],
+                _moved(instruction["work"]) if executes else 0,
+            )
+        )
+    allocations = [
+        Allocation(
+            entry["name"], entry["address"], entry["bytes"], first[entry["first"]], last[entry["last"]]
+        )
+        for entry in program["allocations"]
+        if entry["first"] in first and entry["last"] in last
+    ]
+    return Timeline(slices, allocations, [layer["name"] for layer in program["layers"]])
+
+
+def describe(work: Json) -> str:
+    """An instruction's work in a few words: `load 16,384 bytes of DDR0`."""
+    ((kind, content),) = work.items()
+    if kind == "Transfer":
+        size = content["bytes"] * content["counts"][0] * content["counts"][1]
+        way = "of" if content["direction"] == "load" else "to"
+        return f"{content['direction']} {size:,} bytes {way} DDR{content['ddr_space']}"
+    if kind == "Lookup":
+        return f"look up {content['count']:,} rows"
+    if kind == "Matrix":
+        return f"{content['pixels']:,} pixels, {content['columns']} channels from {content['first_column']}"
+    if kind == "Pool":
+        return f"pool {content['rows']:,} rows from {content['first_row']}"
+    return f"{content['rows']:,} rows from {content['first_row']}"
+
+
+def _moved(work: Json) -> int:
+    transfer = work.get("Transfer")
+    if transfer is None:
+        return 0
+    size: int = transfer["bytes"] * transfer["counts"][0] * transfer["counts"][1]
+    return size if transfer["direction"] == "load" else -size

@@ -1,0 +1,43 @@
+"""What units, bounds and stall causes are called, and what they mean, wherever people read them."""
+
+from __future__ import annotations
+
+__all__ = ["BOUNDS", "PHASES", "STALLS", "UNITS", "verdict"]
+
+UNITS = {
+    "me": ("ME", "matrix engine"),
+    "ewp": ("EWP", "elementwise unit"),
+    "pdp": ("PDP", "pooling and depthwise unit"),
+    "dtl0": ("DTL0", "DMA line 0"),
+    "dtl1": ("DTL1", "DMA line 1"),
+}
+"""Short and long name, in the order of pages and tables."""
+
+BOUNDS = {
+    "array": "every row of activations must pass the systolic array",
+    "ddr": "every constant, input and output must pass the external memory",
+    "ewp": "every element of an elementwise operator must pass the elementwise unit",
+    "pdp": "every word of a pooling or depthwise convolution must pass the pooling unit",
+    "ports": "every word must pass a bank of the cache, every weight the weight port",
+    "flow": "the array cannot start before its first weights have come from memory",
+    "segment": "a full reduction splits the network, and nothing overlaps across the split",
+    "path": "the longest chain of dependent layers cannot be shortened",
+}
+"""Why no program can be faster."""
+
+STALLS = {
+    "dependency": "waits for another unit's result",
+    "ddr": "waits for external memory",
+    "bank_conflict": "waits for a bank of the cache",
+    "weight_load": "waits for the weights of the next tile",
+    "issue": "starts an instruction",
+    "unit_busy": "waits for room in its own pipe",
+}
+"""Why a unit that has begun and not finished does no work in a cycle."""
+
+PHASES = ("issue", "execute", "drain")
+
+
+def verdict(gap: float) -> str:
+    """A gap in words: `1.6% above the bound`."""
+    return "at the bound" if gap < 0.0005 else f"{gap:.1%} above the bound"
