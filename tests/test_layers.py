@@ -30,9 +30,10 @@ CRATES = {
 CRATES_FOR_TESTS = {"simulator": {"scheduler"}}
 
 # room of the package -> rooms it may import. Data flows down this list; nothing imports what is below it.
-VOCABULARY = {"errors", "similarity", "samples"}
+VOCABULARY = {"errors", "files", "similarity", "samples"}
 ROOMS = {
     "errors": set(),
+    "files": {"errors"},
     "similarity": {"errors"},
     "samples": {"errors"},
     "config": VOCABULARY,
@@ -44,6 +45,11 @@ ROOMS = {
     "compile": VOCABULARY | {"config", "_core", "quantize"},
     "simulate": VOCABULARY | {"config", "_core", "quantize", "compile"},
     "report": VOCABULARY | {"config", "simulate"},
+    "store": {"errors", "_core"},
+    "build": VOCABULARY | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "store"},
+    "run": VOCABULARY | {"_core", "frontend", "simulate", "store"},
+    "compare": VOCABULARY | {"frontend", "build", "run", "store"},
+    "evaluate": VOCABULARY | {"run"},
     "__init__": VOCABULARY
     | {"config", "frontend", "calibrate", "quantize", "compile", "simulate", "kernels"},
 }

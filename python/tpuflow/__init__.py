@@ -1,1 +1,75 @@
-"""Quantise, compile and simulate neural networks for a systolic-array TPU, to the bit and to the cycle."""
+"""Quantise, compile and simulate neural networks for a systolic-array TPU, to the bit and to the cycle.
+
+    model   = tpuflow.load("model.onnx")                                   # float model, normalised
+    ranges  = tpuflow.calibrate(model, samples, config)                    # range of every value
+    graph   = tpuflow.quantize(model, ranges, config)                      # integers
+    program = tpuflow.compile(graph, machine="128x128_asic", level=5)      # instructions
+    run     = tpuflow.simulate(program, {"input": x})                      # outputs and cycles
+
+The functions are imported when they are first used, so that the command line starts at once.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpuflow.calibrate import Ranges, calibrate
+    from tpuflow.compile import compile  # noqa: A004 - the step's name
+    from tpuflow.config import Config, load_config
+    from tpuflow.errors import TpuflowError
+    from tpuflow.frontend import FloatModel, load
+    from tpuflow.quantize import quantize
+    from tpuflow.simulate import Run, simulate
+
+__all__ = [
+    "Config",
+    "FloatModel",
+    "Ranges",
+    "Run",
+    "TpuflowError",
+    "calibrate",
+    "compile",
+    "load",
+    "load_config",
+    "quantize",
+    "simulate",
+]
+
+_HOMES = {
+    "Config": "config",
+    "FloatModel": "frontend",
+    "Ranges": "calibrate",
+    "Run": "simulate",
+    "TpuflowError": "errors",
+    "calibrate": "calibrate",
+    "compile": "compile",
+    "load": "frontend",
+    "load_config": "config",
+    "quantize": "quantize",
+    "simulate": "simulate",
+}
+
+
+class _Package(ModuleType):
+    """This package. Four functions bear the names of the rooms they come from: the function is the attribute.
+
+    Importing a room makes Python set the room as an attribute of the package; rooms are reached by import
+    alone.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _HOMES and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{self.__name__}.{_HOMES[name]}"), name)
+        setattr(self, name, value)
+        return value
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,287 @@
+"""All stages in a row, from a model file to a checked program, each timed and announced.
+
+    built = build(Request(Path("model.onnx"), level=5, calibration=Path("calib.npz")), Announcer())
+    built.program.save("model.tpu")
+
+A request may also start in the middle, from a quantised graph.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tpuflow.calibrate import Ranges, calibrate
+from tpuflow.compile import compile as compile_graph
+from tpuflow.compile import machine_text
+from tpuflow.config import Config
+from tpuflow.errors import FileError, ModelError
+from tpuflow.files import replaced
+from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.quantize import quantize
+from tpuflow.samples import Samples, load_samples
+from tpuflow.store import load_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from tpuflow import _core
+
+
+__all__ = [
+    "Built",
+    "Listener",
+    "Request",
+    "Sizes",
+    "build",
+    "calibrated",
+    "float_bytes",
+    "graph_bytes",
+    "made_up",
+    "peak_rss_bytes",
+]
+
+GENERATED = 8
+"""Samples made up where none are given."""
+
+
+class Listener(Protocol):
+    """Told what a build is doing; what is not overridden does nothing."""
+
+    def begin(self, stage: str) -> None:
+        """A stage begins."""
+
+    def end(self, stage: str, seconds: float) -> None:
+        """A stage is done."""
+
+    def step(self, done: int, total: int) -> None:
+        """Part of the current stage is done."""
+
+    def remark(self, text: str) -> None:
+        """Something the user should know."""
+
+
+class _Silence(Listener):
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to build.
+
+    Attributes:
+        model: `.onnx`, or `.tpuq` to start from a quantised graph.
+        level: Optimisation level, 1 or 5.
+        machine: Preset or TOML file.
+        calibration: Samples: `.npz` or a directory of them.
+        ranges: Saved ranges; they make samples superfluous.
+        config: What to quantise how.
+        batch: Size of a batch axis the model leaves open.
+        input_shapes: Shapes of inputs the model leaves open.
+        cut_inputs: Tensors that become the inputs.
+        cut_outputs: Tensors that become the outputs.
+        time_limit: Seconds after which the scheduler takes the best plan it has.
+        seed: Seed of generated samples and searches.
+        verify: Compare original and normalised model on a sample.
+        stages: Folder for what lies between the stages.
+    """
+
+    model: Path
+    level: int = 1
+    machine: str = "128x128_asic"
+    calibration: Path | None = None
+    ranges: Path | None = None
+    config: Config = field(default_factory=Config)
+    batch: int | None = None
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    cut_inputs: Sequence[str] = ()
+    cut_outputs: Sequence[str] = ()
+    time_limit: float | None = None
+    seed: int = 0
+    verify: bool = True
+    stages: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of all constants, as floats and as stored integers."""
+
+    floating: int | None
+    quantized: int
+
+
+@dataclass
+class Built:
+    """What a build made.
+
+    Attributes:
+        program: The checked program.
+        graph: The quantised graph it computes.
+        ranges: Ranges of activations; None if the build started from a graph.
+        sizes: What quantisation saved.
+        seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0.
+        peak_rss_bytes: Largest resident memory of the process so far.
+    """
+
+    program: _core.Program
+    graph: _core.Graph
+    ranges: Ranges | None
+    sizes: Sizes
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+
+
+class _Clock:
+    """Seconds by stage, told to a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.seconds = dict.fromkeys(("import", "calibrate", "quantize", "schedule"), 0.0)
+        self._listener = listener
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._listener.begin(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+        self._listener.end(name, self.seconds[name])
+
+
+def build(request: Request, listener: Listener | None = None) -> Built:
+    """Runs all stages.
+
+    Raises:
+        TpuflowError: A stage cannot do its work; the text says why.
+    """
+    listener = listener or _Silence()
+    machine_text(request.machine)  # an unknown machine is better known before the long stages than after
+    clock = _Clock(listener)
+    ranges: Ranges | None = None
+    floating: int | None = None
+    if request.model.suffix == ".tpuq":
+        _forbid_float_options(request)
+        with clock.stage("import"):
+            graph = load_graph(request.model)
+    else:
+        with clock.stage("import"):
+            model = _imported(request, listener)
+        floating = float_bytes(model)
+        with clock.stage("calibrate"):
+            ranges = calibrated(model, request, listener)
+        with clock.stage("quantize"):
+            graph = quantize(model.model, ranges, request.config)
+        _save_stages(request, model, ranges, graph)
+    with clock.stage("schedule"):
+        program = compile_graph(
+            graph,
+            machine=request.machine,
+            level=request.level,
+            time_limit=request.time_limit,
+            seed=request.seed,
+        )
+    sizes = Sizes(floating, graph_bytes(graph))
+    return Built(program, graph, ranges, sizes, clock.seconds, peak_rss_bytes())
+
+
+def calibrated(model: FloatModel, request: Request, listener: Listener) -> Ranges:
+    """The ranges of a model: saved ones, those of given samples, or those of generated samples."""
+    if request.ranges is not None:
+        if request.calibration is not None:
+            raise FileError(
+                f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
+            )
+        return Ranges.load(request.ranges)
+    if request.calibration is not None:
+        samples = load_samples(request.calibration, model.inputs)
+    else:
+        listener.remark(
+            f"no --calib and no --ranges: ranges come from {GENERATED} generated samples, "
+            "accuracy is not calibrated"
+        )
+        samples = made_up(model, GENERATED, request.seed)
+    return calibrate(model, samples, request.config, listener.step)
+
+
+def made_up(model: FloatModel, count: int, seed: int) -> Samples:
+    """Generated samples of a float model."""
+    return Samples.of_feeds(generate_samples(model, count, seed), model.inputs)
+
+
+def float_bytes(model: FloatModel) -> int:
+    """Bytes of all constants of a normalised float model."""
+    values = model.model.graph.initializers.values()
+    return sum(value.const_value.nbytes for value in values if value.const_value is not None)
+
+
+def graph_bytes(graph: _core.Graph) -> int:
+    """Bytes of all constants of a graph, as stored in its file."""
+    return sum(
+        int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
+        for tensor in graph.tensors
+        if tensor.is_constant
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _imported(request: Request, listener: Listener) -> FloatModel:
+    model = load(
+        request.model,
+        input_shapes=request.input_shapes,
+        batch=request.batch,
+        cut_inputs=request.cut_inputs,
+        cut_outputs=request.cut_outputs,
+    )
+    if request.verify:
+        worst = min((found.cosine for _, found in verify_import(model)), default=1.0)
+        listener.remark(f"import verified on a sample: least cosine of an output {worst:.3f}")
+    return model
+
+
+def _forbid_float_options(request: Request) -> None:
+    given = {
+        "--calib": request.calibration,
+        "--ranges": request.ranges,
+        "--batch": request.batch,
+        "--input-shape": request.input_shapes,
+        "--cut-inputs": request.cut_inputs,
+        "--cut-outputs": request.cut_outputs,
+        "--config or --dtype": request.config != Config(),
+        "--save-stages": request.stages,
+    }
+    for option, value in given.items():
+        if value:
+            raise ModelError(
+                f"{request.model}: is quantised already, {option} would have no effect: leave it out"
+            )
+
+
+def _save_stages(request: Request, model: FloatModel, ranges: Ranges, graph: _core.Graph) -> None:
+    if request.stages is None:
+        return
+    request.stages.mkdir(parents=True, exist_ok=True)
+    _save_model(model.origin, request.stages / "origin.onnx")
+    _save_model(model.model, request.stages / "canonical.onnx")
+    ranges.save(request.stages / "ranges.json")
+    with replaced(request.stages / "model.tpuq") as beside:
+        graph.save(beside)
+
+
+def _save_model(model: ir.Model, path: Path) -> None:
+    import onnx_ir  # noqa: PLC0415 - only here
+
+    with replaced(path) as beside:
+        onnx_ir.save(model, str(beside))

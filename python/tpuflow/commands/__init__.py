@@ -1,0 +1,13 @@
+"""The commands: each reads its words, calls the rooms below and prints what they return.
+
+    build.py      build
+    stages.py     calibrate, quantize
+    simulate.py   simulate
+    levels.py     run, compare, evaluate
+    programs.py   inspect, check, disasm, asm
+    listings.py   ops, machine, fields
+    options.py    options several commands share
+    console.py    lines, tables, progress
+
+Nothing is computed here, and everything heavy is imported when a command runs.
+"""

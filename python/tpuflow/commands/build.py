@@ -1,0 +1,176 @@
+"""`tpuflow build`: model file -> program."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import bytes_text, note, progress, say
+
+if TYPE_CHECKING:
+    from tpuflow.build import Built
+    from tpuflow.commands.console import Progress
+
+__all__ = ["build"]
+
+
+class Level(StrEnum):
+    """Optimisation level."""
+
+    sequential = "1"
+    parallel = "5"
+
+
+def build(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model, or a quantised graph (.tpuq).")],
+    level: Annotated[
+        Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
+    ] = Level.sequential,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT.tpu", help="[MODEL_bBATCH_oLEVEL_MACHINE.tpu]"),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to compile for; `tpuflow machine list`.")
+    ] = "128x128_asic",
+    calib: options.Calib = None,
+    ranges: options.RangesFile = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    host: Annotated[
+        bool, typer.Option("--host/--no-host", help="Let the host compute what the machine cannot.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.0, metavar="S", help="Seconds the scheduler may search.")
+    ] = None,
+    seed: options.SeedOption = 0,
+    json: options.JsonFile = None,
+    save_stages: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what lies between the stages there.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
+    ] = True,
+) -> None:
+    """Import, calibrate, quantise and schedule a network; write its program.
+
+    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it.
+    """
+    from tpuflow.build import Request
+    from tpuflow.build import build as run_build
+
+    if host:
+        raise options.OptionError("--host: host segments are not available; cut the model with --cut-outputs")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
+    request = Request(
+        model=model,
+        level=int(level.value),
+        machine=machine,
+        calibration=calib,
+        ranges=ranges,
+        config=options.configuration(config, dtype),
+        batch=batch,
+        input_shapes=options.shapes(input_shape),
+        cut_inputs=options.names(cut_inputs),
+        cut_outputs=options.names(cut_outputs),
+        time_limit=time_limit,
+        seed=seed,
+        verify=verify,
+        stages=save_stages,
+    )
+    with _Announcer() as announcer:
+        built = run_build(request, announcer)
+    _write(built, request.model, output, json)
+
+
+class _Announcer:
+    """Prints each stage with its seconds, and how far a long one is."""
+
+    def __init__(self) -> None:
+        self._bar: AbstractContextManager[Progress] | None = None
+        self._step: Progress = lambda _done, _total: None
+
+    def __enter__(self) -> _Announcer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def begin(self, stage: str) -> None:
+        if stage == "calibrate":
+            self._bar = progress(stage)
+            self._step = self._bar.__enter__()
+
+    def end(self, stage: str, seconds: float) -> None:
+        self._close()
+        say(f"{stage:<10}{seconds:8.2f} s")
+
+    def step(self, done: int, total: int) -> None:
+        self._step(done, total)
+
+    def remark(self, text: str) -> None:
+        note(text)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+
+
+def _write(built: Built, model: Path, output: Path | None, json: Path | None) -> None:
+    """Writes program, graph and figures, and says what they are."""
+    import json as codec
+
+    from tpuflow.build import peak_rss_bytes
+    from tpuflow.errors import FileError
+    from tpuflow.files import replaced, write_json
+    from tpuflow.report.words import verdict
+    from tpuflow.simulate import simulate
+
+    content = codec.loads(built.program.metadata())
+    if output is None:
+        machine = content["machine"]["name"]
+        output = Path(f"{model.stem}_b{content['batch']}_o{content['level']}_{machine}.tpu")
+    if output.suffix == ".tpuq":
+        raise FileError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
+    start = time.perf_counter()
+    built.program.save(output)
+    graph = output.with_suffix(".tpuq")
+    with replaced(graph) as beside:
+        built.graph.save(beside)
+    built.seconds["write"] = time.perf_counter() - start
+    say(f"{'write':<10}{built.seconds['write']:8.2f} s")
+    floating, integers = built.sizes.floating, built.sizes.quantized
+    smaller = (
+        f", {floating / integers:.1f} times smaller than {bytes_text(floating)} of floats" if floating else ""
+    )
+    say(f"constants  {bytes_text(integers)}{smaller}")
+    if built.program.fallback is not None:
+        say(f"fallback   to -O1: {built.program.fallback}")
+    figures = simulate(built.program, values=False).report
+    say("checker    passed")
+    say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us")
+    say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
+    say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
+    if json is not None:
+        write_json(
+            json,
+            figures
+            | {
+                "stages_seconds": built.seconds,
+                "peak_rss_bytes": peak_rss_bytes(),
+                "host_subgraphs": [],
+                "fallback": built.program.fallback,
+            },
+        )

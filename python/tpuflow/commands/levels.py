@@ -1,0 +1,178 @@
+"""`tpuflow run`, `compare` and `evaluate`: the same input at any level of the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import heading, progress, say, table
+
+if TYPE_CHECKING:
+    from tpuflow.compare import Comparison
+    from tpuflow.evaluate import Evaluation
+
+__all__ = ["compare", "evaluate", "run"]
+
+
+def run(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
+    ],
+    inputs: Annotated[Path, typer.Option(metavar="X.npz", help="Samples, one array per input by its name.")],
+    outputs: Annotated[Path, typer.Option(metavar="Y.npz", help="Where the outputs go.")],
+    all_tensors: Annotated[
+        bool, typer.Option("--all-tensors", help="Write every tensor that has a name in the model.")
+    ] = False,
+) -> None:
+    """Run a network at any level on samples."""
+    from tpuflow.files import write_arrays
+    from tpuflow.run import open_level, run_samples
+    from tpuflow.samples import load_samples
+
+    level = open_level(file)
+    samples = load_samples(inputs, level.ports)
+    with progress("run") as advance:
+        arrays = run_samples(level, samples, all_tensors=all_tensors, progress=advance)
+    write_arrays(outputs, arrays)
+    say(f"{outputs}: {len(arrays)} tensors of {samples.count} samples, computed by the {level.kind}")
+
+
+def compare(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The original network.")],
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.tpu", help="Its program, or its graph (.tpuq) alone.")
+    ],
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="X.npz", help="Samples; one is generated if there are none.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="MODEL.tpuq", help="The quantised graph. [beside the program]")
+    ] = None,
+    count: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Compare on the first N.")] = 1,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COS,EUCLID", help="Least similarity of float and integer tensors, such as 0.8,0.5."
+        ),
+    ] = None,
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    seed: options.SeedOption = 0,
+    json: options.JsonFile = None,
+) -> None:
+    """Compare original, normalised network, integer graph and program, tensor by tensor.
+
+    Exit status 1 when graph and program differ in any bit, or a tensor is below the tolerance.
+    """
+    from tpuflow.compare import ComparisonError, compare_levels, open_pair
+    from tpuflow.files import write_json
+    from tpuflow.frontend import load
+
+    least = _tolerance(tolerance)
+    original = load(
+        model,
+        input_shapes=options.shapes(input_shape),
+        batch=batch,
+        cut_inputs=options.names(cut_inputs),
+        cut_outputs=options.names(cut_outputs),
+    )
+    pair = open_pair(program, graph)
+    with progress("compare") as advance:
+        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance)
+    if json is not None:
+        write_json(json, found.to_json())
+    _show_comparison(found)
+    failures = found.failures(least)
+    if failures:
+        raise ComparisonError(failures)
+
+
+def _tolerance(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        cosine, euclid = (float(word) for word in text.split(","))
+    except ValueError:
+        raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
+    return cosine, euclid
+
+
+def _show_comparison(found: Comparison) -> None:
+    heading(f"{found.name}: {found.samples} sample{'s' if found.samples > 1 else ''}, worst of each tensor")
+    rows = []
+    for tensor in found.tensors:
+        cells: list[object] = [tensor.name]
+        for pair in (tensor.normalized, tensor.quantized):
+            if pair is None:
+                cells += ["", ""]
+            else:
+                cells += [f"{pair.cosine:.3f}", f"{pair.euclid:.3f}"]
+        if tensor.quantized is None:
+            cells += ["", ""]
+        else:
+            cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
+        cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
+        rows.append(cells)
+    table(
+        [
+            ("tensor", "left"),
+            ("import cos", "right"),
+            ("euclid", "right"),
+            ("graph cos", "right"),
+            ("euclid", "right"),
+            ("SQNR dB", "right"),
+            ("max error", "right"),
+            ("program", "left"),
+        ],
+        rows,
+    )
+    say("import: normalised against original float; graph: integers against normalised float")
+    if found.bit_equal is not None:
+        compared = sum(tensor.equal is not None for tensor in found.tensors)
+        verdict = "equal in every bit" if found.bit_equal else "DIFFERENT"
+        say(f"graph and program: {verdict} ({compared} tensors)")
+
+
+def evaluate(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
+    ],
+    data: Annotated[Path, typer.Option(metavar="FILE.npz", help="Inputs by name, and `labels`.")],
+    metric: Annotated[str, typer.Option(metavar="NAME", help="top1, top5, cosine, euclid, sqnr, agreement.")],
+    reference: Annotated[
+        Path | None, typer.Option("--float", metavar="MODEL.onnx", help="Float network to compare with.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Output the metric reads. [the first]")
+    ] = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Score a network at any level on labelled data, beside its float original, sample by sample."""
+    from tpuflow.evaluate import evaluate_level
+    from tpuflow.files import write_json
+    from tpuflow.run import open_level
+
+    level = open_level(file)
+    original = None if reference is None else open_level(reference)
+    with progress("evaluate") as advance:
+        found = evaluate_level(level, data, metric, reference=original, output=output, progress=advance)
+    if json is not None:
+        write_json(json, found.to_json())
+    _show_evaluation(found)
+
+
+def _show_evaluation(found: Evaluation) -> None:
+    say(f"{found.metric} of {found.samples} samples, output {found.output}")
+    if found.reference is not None:
+        say(f"  float       {found.shown(found.reference)}")
+    say(f"  {found.level:<12}{found.shown(found.value)}")
+    if found.right_to_wrong is not None:
+        lost, won = found.right_to_wrong, found.wrong_to_right
+        say(f"  {lost} right in float only, {won} right in {found.level} only")
+    if found.sqnr_db is not None:
+        say(f"  output SQNR {found.sqnr_db:.1f} dB, same arg-max in {found.agreement:.1%} of the samples")

@@ -1,0 +1,111 @@
+"""Options several commands share: how they are declared, and the words that need reading."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.errors import TpuflowError
+
+if TYPE_CHECKING:
+    from tpuflow.config import Config
+
+__all__ = [
+    "Batch",
+    "Calib",
+    "ConfigFile",
+    "CutInputs",
+    "CutOutputs",
+    "DType",
+    "DTypeOption",
+    "InputShapes",
+    "JsonFile",
+    "OptionError",
+    "RangesFile",
+    "SeedOption",
+    "configuration",
+    "names",
+    "shapes",
+]
+
+
+class OptionError(TpuflowError):
+    """The value of an option makes no sense, or options contradict each other."""
+
+
+class DType(StrEnum):
+    """Element type of activations and weights."""
+
+    int8 = "int8"
+    int16 = "int16"
+    f16 = "f16"
+    bf16 = "bf16"
+    f32 = "f32"
+
+
+Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Size of a batch axis left open. [1]")]
+Calib = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.npz|DIR", help="Calibration samples, one array per input by its name."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="Configuration; `tpuflow fields` lists every key."),
+]
+CutInputs = Annotated[str | None, typer.Option(metavar="A,B", help="Tensors that become the inputs.")]
+CutOutputs = Annotated[str | None, typer.Option(metavar="C,D", help="Tensors that become the outputs.")]
+DTypeOption = Annotated[DType | None, typer.Option(help="Element type of the whole network. [int8]")]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape", metavar="NAME=1,3,224,224", help="Shape of an input left open; repeatable."
+    ),
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON.")]
+RangesFile = Annotated[
+    Path | None, typer.Option("--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all that is random.")]
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """The words of a comma-separated list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
+
+
+def shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Input shapes by name, from `NAME=1,3,224,224`.
+
+    Raises:
+        OptionError: A word is no such assignment.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for word in words or ():
+        name, equals, sizes = word.rpartition("=")
+        numbers = [size.strip() for size in sizes.split(",")] if sizes.strip() else []
+        if not equals or not name or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+            raise OptionError(f'--input-shape "{word}": write NAME=1,3,224,224 with positive numbers')
+        if name in found:
+            raise OptionError(f'--input-shape: input "{name}" is given twice')
+        found[name] = tuple(int(number) for number in numbers)
+    return found
+
+
+def configuration(file: Path | None, dtype: DType | None) -> Config:
+    """The configuration of a file, or the default one, with the element type asked for.
+
+    Raises:
+        OptionError: The element type is not available.
+        ConfigError: The file is wrong.
+    """
+    from tpuflow.config import Config, load_config
+
+    config = Config() if file is None else load_config(file)
+    if dtype is None:
+        return config
+    if dtype not in (DType.int8, DType.int16):
+        raise OptionError(f"--dtype {dtype}: floating-point programs are not available, use int8 or int16")
+    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"dtype": dtype.value})})

@@ -1,0 +1,253 @@
+"""`tpuflow inspect`, `check`, `disasm` and `asm`: what is in a file, does it obey the rules, and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import bytes_text, heading, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["asm", "check", "disasm", "inspect"]
+
+
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Model, ranges (.json), graph (.tpuq) or program (.tpu).")
+    ],
+) -> None:
+    """Show what a file holds."""
+    from tpuflow.errors import FileError
+
+    shown = {
+        ".tpu": _inspect_program,
+        ".tpuq": _inspect_graph,
+        ".onnx": _inspect_model,
+        ".json": _inspect_ranges,
+    }
+    if file.suffix not in shown:
+        raise FileError(f'{file}: unknown kind of file "{file.suffix}": give {", ".join(shown)}')
+    shown[file.suffix](file)
+
+
+def _inspect_program(file: Path) -> None:
+    import json
+
+    from tpuflow.store import load_program
+
+    program = load_program(file)
+    content = json.loads(program.metadata())
+    machine = content["machine"]
+    heading(f"program {content['name']}, batch {content['batch']}, -O{content['level']}, {machine['name']}")
+    if content["fallback"]:
+        say(f"fell back to -O1: {content['fallback']}")
+    say(f"{len(program):,} instructions, {content['predicted_cycles']:,} cycles expected")
+    spaces = (f"{space}: {bytes_text(size)}" for space, size in enumerate(content["ddr_bytes"]))
+    peak, spilled = bytes_text(content["cache_peak_bytes"]), bytes_text(content["spill_bytes"])
+    say(f"cache peak {peak}, spilled {spilled}, DDR {', '.join(spaces)}")
+    heading("Inputs and outputs")
+    rows = [(way, *_port_row(port)) for way in ("input", "output") for port in content[f"{way}s"]]
+    table([(name, "left") for name in ("", "name", "shape", "stored as", "scale")], rows)
+    heading("Layers")
+    layers = [
+        (
+            *(layer[key] for key in ("name", "op", "dtype", "unit")),
+            f"{layer['macs']:,}",
+            f"{layer['bound']:,}",
+        )
+        for layer in content["layers"]
+    ]
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("unit", "left"),
+            ("MAC", "right"),
+            ("bound", "right"),
+        ],
+        layers,
+        wide=True,
+    )
+    heading("Memory map of the shared cache")
+    allocations = [
+        (
+            f"{entry['address']:#010x}",
+            bytes_text(entry["bytes"]),
+            f"{entry['first']} to {entry['last']}",
+            entry["name"],
+        )
+        for entry in content["allocations"]
+    ]
+    table(
+        [("address", "left"), ("size", "right"), ("instructions", "right"), ("tensor", "left")], allocations
+    )
+
+
+def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    source = port["source"] or port
+    scales = port["quant"]["scale"] if port["quant"] else []
+    scale = "" if not scales else f"{scales[0]:.4g}" if len(scales) == 1 else f"{len(scales)} scales"
+    return source["name"], str(list(source["shape"])), f"{port['dtype']} {list(port['shape'])}", scale
+
+
+def _inspect_graph(file: Path) -> None:
+    from tpuflow.build import graph_bytes
+    from tpuflow.store import load_graph
+
+    graph = load_graph(file)
+    tensors = graph.tensors
+    heading(f"graph {graph.name}: {len(graph.layers)} layers, {graph.macs:,} multiply-accumulates")
+    say(f"constants {bytes_text(graph_bytes(graph))}")
+    rows = []
+    for layer in graph.layers:
+        output = tensors[layer.output]
+        scales = output.scale or []
+        scale = f"{scales[0]:.4g}" if len(scales) == 1 else ""
+        rows.append((layer.name, layer.op, output.dtype, str(output.shape), scale, output.zero_point))
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("shape", "left"),
+            ("scale", "right"),
+            ("zero point", "right"),
+        ],
+        rows,
+        wide=True,
+    )
+
+
+def _inspect_model(file: Path) -> None:
+    from tpuflow.build import float_bytes
+    from tpuflow.frontend import load
+
+    model = load(file)
+    heading(f"model {file.name}, normalised: constants {bytes_text(float_bytes(model))}")
+    rows = [
+        (way, port.name, str(list(port.shape)), str(port.dtype))
+        for way, ports in (("input", model.inputs), ("output", model.outputs))
+        for port in ports
+    ]
+    table([("", "left"), ("name", "left"), ("shape", "left"), ("type", "left")], rows)
+    heading("Operators")
+    _counted(Counter(node.op_type for node in model.model.graph))
+
+
+def _inspect_ranges(file: Path) -> None:
+    from tpuflow.calibrate import Ranges
+
+    ranges = Ranges.load(file)
+    heading(f"ranges: {len(ranges.tensors)} tensors, {ranges.samples} samples, strategy {ranges.strategy}")
+    rows = []
+    for name, found in ranges.tensors.items():
+        low, high = (f(pair[i] for pair in found.pairs) for i, f in enumerate((min, max)))
+        rows.append((name, f"{low:.6g}", f"{high:.6g}", "" if found.axis is None else found.axis))
+    table([("tensor", "left"), ("min", "right"), ("max", "right"), ("axis", "right")], rows, wide=True)
+
+
+def _counted(counts: Counter[str]) -> None:
+    rows: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    table([("operator", "left"), ("nodes", "right")], rows)
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Program (.tpu), or model (.onnx).")],
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL.tpuq", help="Graph the program must compute. [beside the program]"),
+    ] = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+) -> None:
+    """Check a program against the rules of its machine and its graph, or a model before it is built.
+
+    Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
+    wrong.
+    """
+    if file.suffix == ".onnx":
+        _check_model(
+            file,
+            options.shapes(input_shape),
+            batch,
+            (options.names(cut_inputs), options.names(cut_outputs)),
+        )
+    else:
+        _check_program(file, graph)
+
+
+def _check_model(
+    file: Path,
+    shapes: Mapping[str, Sequence[int]],
+    batch: int | None,
+    cuts: tuple[Sequence[str], Sequence[str]],
+) -> None:
+    from tpuflow.errors import UnsupportedModelError
+    from tpuflow.frontend import check_model
+
+    found = check_model(file, input_shapes=shapes, batch=batch, cut_inputs=cuts[0], cut_outputs=cuts[1])
+    if found:
+        raise UnsupportedModelError(str(file), found)
+    say(f"{file}: every node can be compiled")
+
+
+def _check_program(file: Path, graph: Path | None) -> None:
+    from tpuflow.errors import ProgramError
+    from tpuflow.store import broken_rules, graph_beside, load_graph, load_program
+
+    program = load_program(file)
+    beside = graph_beside(file)
+    source = graph if graph is not None else beside if beside.is_file() else None
+    broken = broken_rules(program, None if source is None else load_graph(source))
+    if broken:
+        raise ProgramError(f"{file}: {len(broken)} broken rules:" + "".join(f"\n  {rule}" for rule in broken))
+    meaning = (
+        f"; without {beside} its values were not followed" if source is None else f" and computes {source}"
+    )
+    say(f"{file}: obeys every rule of its machine{meaning}")
+
+
+def disasm(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tpu", help="Program.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.tpuasm", help="[standard output]")
+    ] = None,
+    constants: Annotated[
+        bool, typer.Option("--constants/--no-constants", help="With the constants, which `asm` needs.")
+    ] = True,
+) -> None:
+    """Write a program as text, one line per instruction."""
+    import sys
+
+    from tpuflow.files import write_text
+    from tpuflow.store import load_program
+
+    text = load_program(file).to_text(constants=constants)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
+
+
+def asm(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tpuasm", help="Text of a program.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.tpu", help="[FILE with .tpu]")
+    ] = None,
+) -> None:
+    """Read the text of a program and write the program: of `disasm`'s text the very same bytes."""
+    from tpuflow.store import parse_program
+
+    target = file.with_suffix(".tpu") if output is None else output
+    program = parse_program(file)
+    program.save(target)
+    say(f"{target}: {len(program):,} instructions")

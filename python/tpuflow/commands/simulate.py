@@ -1,0 +1,198 @@
+"""`tpuflow simulate`: a program, cycle by cycle, and what a person wants to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import bytes_text, heading, note, progress, say, table
+
+if TYPE_CHECKING:
+    from tpuflow import _core
+    from tpuflow.simulate import Run
+
+__all__ = ["simulate"]
+
+TOP = 10
+
+
+class ArrayModel(StrEnum):
+    """How the systolic array computes: by its closed form, or register by register."""
+
+    closed = "closed"
+    register = "register"
+
+
+def simulate(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.")],
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="X.npz", help="Samples, one array per input by its name.")
+    ] = None,
+    outputs: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Where the outputs go.")] = None,
+    json: options.JsonFile = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Perfetto trace, for ui.perfetto.dev.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts.")
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Count cycles, compute no values.")
+    ] = False,
+    array: Annotated[ArrayModel, typer.Option(help="Model of the systolic array.")] = ArrayModel.closed,
+    layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
+    seed: options.SeedOption = 0,
+) -> None:
+    """Run a program on the simulated machine, to the bit and to the cycle."""
+    from tpuflow.errors import SampleError
+    from tpuflow.files import write_arrays, write_json
+    from tpuflow.samples import load_samples
+    from tpuflow.simulate import program_ports
+    from tpuflow.simulate import simulate as run_program
+    from tpuflow.store import load_program
+
+    if timing_only and (inputs is not None or outputs is not None):
+        raise SampleError("--timing-only computes no values: leave out --inputs and --outputs")
+    loaded = load_program(program)
+    samples = None if inputs is None else load_samples(inputs, program_ports(loaded)[0])
+    if samples is None and not timing_only:
+        note(f"no --inputs: random codes, seed {seed}")
+    with progress("simulate") as advance:
+        run = run_program(
+            loaded,
+            samples,
+            values=not timing_only,
+            trace=trace is not None or report is not None,
+            array=array.value,
+            seed=seed,
+            progress=advance,
+        )
+    if outputs is not None:
+        write_arrays(outputs, run.outputs)
+    if json is not None:
+        write_json(json, run.report)
+    if trace is not None or report is not None:
+        _write_charts(loaded, run, trace, report)
+    show_summary(run.report, every_layer=layers)
+    for what, where in (("outputs", outputs), ("figures", json), ("trace", trace), ("report", report)):
+        if where is not None:
+            say(f"{what:<10} {where}")
+
+
+def _write_charts(program: _core.Program, run: Run, trace: Path | None, report: Path | None) -> None:
+    import json
+
+    from tpuflow.files import replaced, write_text
+    from tpuflow.report import encode_trace, render_page, timeline
+
+    content = json.loads(program.to_json())
+    charts = timeline(content, run.intervals or [])
+    if trace is not None:
+        with replaced(trace) as beside:
+            beside.write_bytes(encode_trace(charts, run.report["clock_hz"], program.name))
+    if report is not None:
+        write_text(report, render_page(run.report, content["machine"], charts))
+
+
+def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
+    """Prints the figures of a run for people."""
+    from tpuflow.report.words import BOUNDS, STALLS, UNITS, verdict
+
+    heading(f"{report['program']} on {report['machine']}, -O{report['level']}")
+    say(
+        f"{report['cycles']:,} cycles   {report['time_us']:,.1f} us at {report['clock_hz'] / 1e9:g} GHz   "
+        f"{report['macs']:,} multiply-accumulates"
+    )
+    binding = report["binding"]
+    say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
+    heading("Units")
+    rows = []
+    counters = dict(zip(("dtl0", "dtl1", "me", "ewp", "pdp"), report["counters"]["units"], strict=True))
+    for unit, (short, long) in UNITS.items():
+        share = report["utilization"][unit]
+        worst = max(counters[unit]["stalls"].items(), key=lambda item: item[1])
+        mostly = f"{worst[0]} {worst[1]:,}" if worst[1] else ""
+        rows.append((short, long, f"{counters[unit]['instructions']:,}", _bar(share), f"{share:.1%}", mostly))
+    table(
+        [
+            ("", "left"),
+            ("unit", "left"),
+            ("instructions", "right"),
+            ("", "left"),
+            ("at work", "right"),
+            ("when not, mostly", "left"),
+        ],
+        rows,
+    )
+    _show_layers(report, every_layer=every_layer)
+    heading("Stalls by cause")
+    total = max(1, sum(report["stalls"].values()))
+    stalls = sorted(report["stalls"].items(), key=lambda item: -item[1])
+    table(
+        [("cause", "left"), ("", "left"), ("cycles", "right"), ("share", "right")],
+        [
+            (cause, STALLS[cause], f"{cycles:,}", f"{cycles / total:.1%}")
+            for cause, cycles in stalls
+            if cycles
+        ],
+    )
+    memory = report["memory"]
+    say(
+        f"cache peak {bytes_text(memory['cache_peak_bytes'])} of {bytes_text(memory['cache_bytes'])}; "
+        f"DDR read {bytes_text(memory['ddr_read_bytes'])}, written {bytes_text(memory['ddr_write_bytes'])}, "
+        f"spilled {bytes_text(memory['spill_bytes'])}"
+    )
+    for event in report["events"]:
+        say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times")
+
+
+def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
+    layers = report["layers"]
+    shown = layers
+    if every_layer:
+        heading("Layers")
+    else:
+        shown = sorted(layers, key=lambda layer: layer["start"] - layer["end"])[:TOP]
+        heading(f"Longest {len(shown)} of {len(layers)} layers (all: --layers)")
+    total = max(1, report["cycles"])
+    rows = []
+    for layer in shown:
+        length = layer["end"] - layer["start"]
+        rows.append(
+            (
+                layer["name"],
+                layer["op"],
+                layer["dtype"],
+                layer["unit"],
+                f"{layer['start']:,}",
+                f"{length:,}",
+                f"{length / total:.1%}",
+                f"{layer['bound']:,}",
+                layer["binding"],
+            )
+        )
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("unit", "left"),
+            ("start", "right"),
+            ("cycles", "right"),
+            ("share", "right"),
+            ("bound", "right"),
+            ("by", "left"),
+        ],
+        rows,
+        wide=every_layer,
+    )
+
+
+def _bar(share: float, width: int = 16) -> str:
+    full = round(share * width)
+    return "█" * full + "·" * (width - full)

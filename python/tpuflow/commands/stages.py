@@ -1,0 +1,94 @@
+"""`tpuflow calibrate` and `tpuflow quantize`: the stages of `build` on their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import bytes_text, note, progress, say
+
+__all__ = ["calibrate", "quantize"]
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
+
+
+def calibrate(
+    model: Model,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go.")],
+    calib: options.Calib = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    seed: options.SeedOption = 0,
+) -> None:
+    """Run a float network over samples and save the range of every tensor."""
+    from tpuflow.build import Listener, Request, calibrated
+    from tpuflow.frontend import load
+
+    request = Request(
+        model, calibration=calib, config=options.configuration(config, dtype), batch=batch, seed=seed
+    )
+    float_model = load(
+        model,
+        input_shapes=options.shapes(input_shape),
+        batch=batch,
+        cut_inputs=options.names(cut_inputs),
+        cut_outputs=options.names(cut_outputs),
+    )
+
+    class Bar(Listener):
+        def step(self, done: int, total: int) -> None:
+            advance(done, total)
+
+        def remark(self, text: str) -> None:
+            note(text)
+
+    with progress("calibrate") as advance:
+        ranges = calibrated(float_model, request, Bar())
+    ranges.save(output)
+    say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
+
+
+def quantize(
+    model: Model,
+    ranges: Annotated[Path, typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.")
+    ],
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+) -> None:
+    """Turn a float network and its ranges into an integer graph."""
+    from tpuflow.build import float_bytes, graph_bytes
+    from tpuflow.calibrate import Ranges
+    from tpuflow.files import replaced
+    from tpuflow.frontend import load
+    from tpuflow.quantize import quantize as lower
+
+    settings = options.configuration(config, dtype)
+    found = Ranges.load(ranges)
+    float_model = load(
+        model,
+        input_shapes=options.shapes(input_shape),
+        batch=batch,
+        cut_inputs=options.names(cut_inputs),
+        cut_outputs=options.names(cut_outputs),
+    )
+    graph = lower(float_model.model, found, settings)
+    with replaced(output) as beside:
+        graph.save(beside)
+    floating, integers = float_bytes(float_model), graph_bytes(graph)
+    say(
+        f"{output}: {len(graph.layers)} layers, constants {bytes_text(integers)}, "
+        f"as floats {bytes_text(floating)}"
+    )

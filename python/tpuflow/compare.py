@@ -1,0 +1,271 @@
+"""The four levels on the same input, tensor by tensor.
+
+    original ONNX --> normalised float --> integer graph --> program
+                 similarity           similarity        equality of every bit
+
+Original and normalised network share the names of their tensors, and a graph's tensor knows the model's
+tensor it stands for: what exists at both ends of an arrow is compared there. Of a program only the outputs
+outlive a run; that every value on the way is the graph's is proved by the checker, which follows all of them
+through the instructions.
+
+Over several samples the worst of each measure is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.build import made_up
+from tpuflow.errors import FileError, TpuflowError
+from tpuflow.frontend import FloatModel, FloatSession
+from tpuflow.run import GraphLevel, ProgramLevel
+from tpuflow.samples import load_samples
+from tpuflow.similarity import Similarity, similarity
+from tpuflow.store import broken_rules, graph_beside, load_graph, load_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Comparison", "ComparisonError", "Pair", "TensorComparison", "compare_levels", "open_pair"]
+
+Array = NDArray[Any]
+
+
+class ComparisonError(TpuflowError):
+    """Levels differ more than they may, or do not belong together."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A graph and, if there is one, the program compiled from it."""
+
+    graph: GraphLevel
+    program: ProgramLevel | None
+    name: str
+
+
+@dataclass(frozen=True)
+class TensorComparison:
+    """One tensor of the model.
+
+    Attributes:
+        name: Its name in the model.
+        normalized: Normalised against original float; None if normalisation removed the tensor.
+        quantized: Integer graph, dequantised, against normalised float; None if no stored tensor stands for
+        it. equal: Whether program and graph agree in every bit; None where the tensor is no output.
+        difference: Where the first different code is, with both codes.
+    """
+
+    name: str
+    normalized: Similarity | None
+    quantized: Similarity | None
+    equal: bool | None = None
+    difference: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All tensors, in the order of the model.
+
+    Attributes:
+        name: What was compared.
+        samples: Number of samples.
+        tensors: One entry per tensor that exists at two levels.
+    """
+
+    name: str
+    samples: int
+    tensors: list[TensorComparison] = field(default_factory=list)
+
+    @property
+    def bit_equal(self) -> bool | None:
+        """Whether graph and program agree wherever both show a tensor; None without a program."""
+        seen = [tensor.equal for tensor in self.tensors if tensor.equal is not None]
+        return all(seen) if seen else None
+
+    def failures(self, least: tuple[float, float] | None) -> str:
+        """What is not as it must be, as one sentence; empty if all is well.
+
+        Args:
+            least: Cosine and Euclidean similarity every float-integer and float-float pair must reach.
+        """
+        for tensor in self.tensors:
+            if tensor.equal is False:
+                what = f'first in tensor "{tensor.name}": {tensor.difference}'
+                return f"{self.name}: graph and program differ, {what}"
+        if least is None:
+            return ""
+        low = [
+            (tensor.name, pair)
+            for tensor in self.tensors
+            for pair in (tensor.normalized, tensor.quantized)
+            if pair is not None and not pair.reaches(least)
+        ]
+        if not low:
+            return ""
+        name, pair = low[0]
+        return (
+            f"{self.name}: {len(low)} tensors are below {least[0]:g}, {least[1]:g}, first "
+            f'"{name}": cosine {pair.cosine:.3f}, euclid {pair.euclid:.3f}'
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+
+        def measures(found: Similarity | None) -> dict[str, Any] | None:
+            return None if found is None else dict(found.__dict__)
+
+        rows = [
+            {
+                "name": tensor.name,
+                "normalized": measures(tensor.normalized),
+                "quantized": measures(tensor.quantized),
+                "equal": tensor.equal,
+                "difference": tensor.difference,
+            }
+            for tensor in self.tensors
+        ]
+        return {"name": self.name, "samples": self.samples, "bit_equal": self.bit_equal, "tensors": rows}
+
+
+def open_pair(path: Path, graph: Path | None = None) -> Pair:
+    """Opens a program with the graph it was compiled from, or a graph alone.
+
+    The graph lies beside the program unless `graph` names it. That it is the right one is proved, not
+    believed: the checker follows every value of the program and compares it with what the graph asks for.
+
+    Raises:
+        FileError: A file cannot be read, or there is no graph.
+        ComparisonError: The program does not compute the graph.
+    """
+    if path.suffix == ".tpuq":
+        return Pair(GraphLevel(load_graph(path)), None, path.name)
+    if path.suffix != ".tpu":
+        raise FileError(
+            f'{path}: unknown kind of file "{path.suffix}": give a program (.tpu) or a graph (.tpuq)'
+        )
+    program = load_program(path)
+    source = graph_beside(path) if graph is None else graph
+    if graph is None and not source.is_file():
+        raise FileError(
+            f"{source}: the quantised graph of {path} is missing: `tpuflow build` writes it "
+            "beside the program, else give it with --graph"
+        )
+    loaded = load_graph(source)
+    broken = broken_rules(program, loaded)
+    if broken:
+        raise ComparisonError(f"{path}: does not compute the graph {source}: {broken[0]}")
+    return Pair(GraphLevel(loaded), ProgramLevel(program), path.name)
+
+
+def compare_levels(
+    model: FloatModel,
+    pair: Pair,
+    inputs: Path | None = None,
+    *,
+    count: int = 1,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Runs all levels on the first `count` samples.
+
+    Args:
+        model: Both float levels.
+        pair: Graph and program.
+        inputs: Samples; generated ones by default.
+        count: How many of them.
+        seed: Seed of generated samples.
+        progress: Told after every feed.
+
+    Raises:
+        SampleError: The samples do not fit the network.
+        ComparisonError: Float network and graph have different inputs.
+    """
+    ours, theirs = ([(port.name, port.shape) for port in level] for level in (model.inputs, pair.graph.ports))
+    if ours != theirs:
+        raise ComparisonError(f"{pair.name}: was not made from this model: the inputs differ")
+    samples = made_up(model, count, seed) if inputs is None else load_samples(inputs, model.inputs)
+    original = FloatSession(model.original, "all")
+    normalised = FloatSession(model.model, "all")
+    found: dict[str, TensorComparison] = {}
+    done = 0
+    for batch in samples.batches():
+        feeds = dict(batch.arrays)
+        levels = (original.run(feeds), {**feeds, **normalised.run(feeds)})
+        for tensor in _compared(levels[0], levels[1], pair, feeds):
+            found[tensor.name] = _worst(found.get(tensor.name), tensor)
+        done += batch.count
+        if progress is not None:
+            progress(min(done, count), min(count, samples.count))
+        if done >= count:
+            break
+    return Comparison(pair.name, min(done, samples.count), list(found.values()))
+
+
+def _compared(
+    original: dict[str, Array], normalised: dict[str, Array], pair: Pair, feeds: dict[str, Array]
+) -> list[TensorComparison]:
+    """Every tensor of one feed that two levels have."""
+    codes = pair.graph.codes(feeds, all_tensors=True)
+    integers = pair.graph.decode(codes)
+    rows: dict[str, TensorComparison] = {}
+    for name, array in normalised.items():
+        first = _similar(original.get(name), array)
+        second = _similar(array, integers.get(name))
+        if first is not None or second is not None:
+            rows[name] = TensorComparison(name, first, second)
+    if pair.program is not None:
+        theirs = pair.program.output_codes(feeds)
+        for name, ours in pair.graph.output_codes(codes).items():
+            row = rows.setdefault(name, TensorComparison(name, None, None))
+            difference = _difference(ours, theirs[name])
+            rows[name] = replace(row, equal=difference is None, difference=difference)
+    return list(rows.values())
+
+
+def _similar(reference: Array | None, test: Array | None) -> Similarity | None:
+    if reference is None or test is None or reference.shape != test.shape:
+        return None
+    return similarity(reference, test)
+
+
+def _difference(ours: Array, theirs: Array) -> str | None:
+    """Where codes of graph and program differ; None if they do not."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"graph {ours.dtype} {list(ours.shape)}, program {theirs.dtype} {list(theirs.shape)}"
+    wrong = np.argwhere(ours != theirs)
+    if not len(wrong):
+        return None
+    first = tuple(int(index) for index in wrong[0])
+    codes = f"graph {ours[first]}, program {theirs[first]}"
+    return f"{len(wrong)} of {ours.size} codes, first at {list(first)}: {codes}"
+
+
+def _worst(before: TensorComparison | None, now: TensorComparison) -> TensorComparison:
+    if before is None:
+        return now
+    return TensorComparison(
+        now.name,
+        _lower(before.normalized, now.normalized),
+        _lower(before.quantized, now.quantized),
+        before.equal if now.equal is None else now.equal and before.equal is not False,
+        before.difference or now.difference,
+    )
+
+
+def _lower(a: Similarity | None, b: Similarity | None) -> Similarity | None:
+    """The worse of each measure; NaN is worse than anything."""
+    if a is None or b is None:
+        return a or b
+    return Similarity(
+        float(np.minimum(a.cosine, b.cosine)),
+        float(np.minimum(a.euclid, b.euclid)),
+        float(np.minimum(a.sqnr, b.sqnr)),
+        float(np.maximum(a.max_error, b.max_error)),
+        max(a.nonfinite, b.nonfinite),
+    )
