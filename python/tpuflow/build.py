@@ -1,6 +1,6 @@
 """All stages in a row, from a model file to a checked program, each timed and announced.
 
-    built = build(Request(Path("model.onnx"), level=5, calibration=Path("calib.npz")), Announcer())
+    built = build(Request(Path("model.onnx"), level=5, calibration=Path("calib.npz")))
     built.program.save("model.tpu")
 
 A request may also start in the middle, from a quantised graph.
@@ -11,10 +11,11 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,24 +55,25 @@ GENERATED = 8
 """Samples made up where none are given."""
 
 
-class Listener(Protocol):
-    """Told what a build is doing; what is not overridden does nothing."""
-
-    def begin(self, stage: str) -> None:
-        """A stage begins."""
-
-    def end(self, stage: str, seconds: float) -> None:
-        """A stage is done."""
-
-    def step(self, done: int, total: int) -> None:
-        """Part of the current stage is done."""
-
-    def remark(self, text: str) -> None:
-        """Something the user should know."""
+def _ignore(*_: object) -> None:
+    pass
 
 
-class _Silence(Listener):
-    """Nobody listens."""
+@dataclass(frozen=True)
+class Listener:
+    """Whom a build tells what it is doing.
+
+    Attributes:
+        begin: A stage begins.
+        end: A stage is done, in so many seconds.
+        step: So much of the current stage is done, and of how much.
+        remark: Something the user should know.
+    """
+
+    begin: Callable[[str], None] = _ignore
+    end: Callable[[str, float], None] = _ignore
+    step: Callable[[int, int], None] = _ignore
+    remark: Callable[[str], None] = _ignore
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     Raises:
         TpuflowError: A stage cannot do its work; the text says why.
     """
-    listener = listener or _Silence()
+    listener = listener or Listener()
     machine_text(request.machine)  # an unknown machine is better known before the long stages than after
     clock = _Clock(listener)
     ranges: Ranges | None = None

@@ -66,7 +66,7 @@ def build(
 
     The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it.
     """
-    from tpuflow.build import Request
+    from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
 
     if host:
@@ -90,7 +90,8 @@ def build(
         stages=save_stages,
     )
     with _Announcer() as announcer:
-        built = run_build(request, announcer)
+        listener = Listener(announcer.begin, announcer.end, announcer.step, note)
+        built = run_build(request, listener)
     _write(built, request.model, output, json)
 
 
@@ -118,9 +119,6 @@ class _Announcer:
 
     def step(self, done: int, total: int) -> None:
         self._step(done, total)
-
-    def remark(self, text: str) -> None:
-        note(text)
 
     def _close(self) -> None:
         if self._bar is not None:

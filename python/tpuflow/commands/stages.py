@@ -42,15 +42,8 @@ def calibrate(
         cut_outputs=options.names(cut_outputs),
     )
 
-    class Bar(Listener):
-        def step(self, done: int, total: int) -> None:
-            advance(done, total)
-
-        def remark(self, text: str) -> None:
-            note(text)
-
     with progress("calibrate") as advance:
-        ranges = calibrated(float_model, request, Bar())
+        ranges = calibrated(float_model, request, Listener(step=advance, remark=note))
     ranges.save(output)
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
 
