@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+mod bounds;
 mod bundle;
 pub mod checker;
 mod cost;

@@ -6,6 +6,7 @@ use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, Tensor
 
 use crate::ScheduleError;
 use crate::alloc::{Item, Problem, solve};
+use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::cost::Clock;
 use crate::emit::{Addresses, allocations, external, lifetimes, resolve, resolve_view, unit};
@@ -148,6 +149,8 @@ fn finish(
     let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
         tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
     };
+    let mut layers = summary::layers(graph, network);
+    let bounds = bounds(graph, network, machine, &mut layers);
     Ok(Program {
         name: graph.name.clone(),
         machine: machine.clone(),
@@ -162,8 +165,8 @@ fn finish(
         cache_peak_bytes,
         inputs: ports(&graph.inputs, &housed.inputs),
         outputs: ports(&graph.outputs, &housed.outputs),
-        layers: summary::layers(graph, network, machine),
-        bounds: tpuflow_ir::Bounds::default(),
+        layers,
+        bounds,
         predicted_cycles: clock.makespan(),
         allocations,
     })

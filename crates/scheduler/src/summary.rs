@@ -1,7 +1,7 @@
 //! What reports want to know of every layer.
 
 use tpuflow_ir::program::LayerSummary;
-use tpuflow_ir::{Graph, Machine, Op, Unit};
+use tpuflow_ir::{Graph, Op, Unit};
 
 use crate::lower::{Linear, is_depthwise};
 use crate::network::Network;
@@ -13,7 +13,7 @@ pub(crate) fn batch(graph: &Graph) -> u32 {
 }
 
 /// One summary per layer, bounds not yet filled in.
-pub(crate) fn layers(graph: &Graph, network: &Network, _machine: &Machine) -> Vec<LayerSummary> {
+pub(crate) fn layers(graph: &Graph, network: &Network) -> Vec<LayerSummary> {
     let summary = |layer: &tpuflow_ir::Layer| LayerSummary {
         name: layer.name.clone(),
         op: layer.op.name().to_owned(),

@@ -249,7 +249,7 @@ impl Lowering<'_> {
         let vector = Vector {
             descriptor,
             inputs: SmallVec::new(),
-            output: narrowed(to, 0, rows.clone(), self.setting.machine.word()),
+            output: narrowed(to, rows.clone(), self.setting.machine.word()),
             first_row: rows.start,
             rows: rows.end - rows.start,
             parameters: 0,

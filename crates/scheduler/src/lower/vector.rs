@@ -133,7 +133,7 @@ impl Lowering<'_> {
             let output = self.stage_out(&to, rows.clone());
             let mut instruction = Vector {
                 descriptor,
-                inputs,
+                inputs: inputs.clone(),
                 output,
                 first_row: rows.start,
                 rows: rows.end - rows.start,
@@ -145,7 +145,7 @@ impl Lowering<'_> {
                 (instruction.first_row, instruction.rows) = (part.start, part.end - part.start);
                 if matches!(vector, VectorOp::ResizeLinear { .. }) {
                     let needed = rows_of(&views[0], part);
-                    instruction.inputs[0] = narrowed(&instruction.inputs[0], views[0].first_row, needed, word);
+                    instruction.inputs[0] = narrowed(&inputs[0], needed, word);
                 }
                 self.draft(Work::Vector(instruction.clone()), [parameters, None, None]);
             }
@@ -213,7 +213,7 @@ impl Lowering<'_> {
             let cycles = timing::vector(&pick(&slice, input), &vector, machine).cycles;
             let piece = self.rows_per_piece(slice.end - slice.start, cycles, machine.ewp.start);
             for part in slices(slice.clone(), piece) {
-                let narrow = narrowed(&input, from.first_row, needed(part.clone()), word);
+                let narrow = narrowed(&input, needed(part.clone()), word);
                 self.draft(Work::Vector(pick(&part, narrow)), [None; 3]);
             }
             self.store(&to, &output, out_rows(slice), alone);
@@ -256,7 +256,7 @@ impl Lowering<'_> {
 }
 
 /// A view that holds only rows `rows` of `view`, both in the cache.
-pub(super) fn narrowed(view: &View, _first: u32, rows: Range<u32>, word: usize) -> View {
+pub(super) fn narrowed(view: &View, rows: Range<u32>, word: usize) -> View {
     View {
         address: view.row_address(rows.start, word),
         first_row: rows.start,
