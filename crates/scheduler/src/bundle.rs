@@ -34,7 +34,7 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine) {
     };
     let mut open: [Option<Open>; 2] = [None, None];
     let mut loaded = 0;
-    for index in 0..sketch.drafts.len() {
+    for (index, dropped) in dropped.iter_mut().enumerate() {
         let Some((to, from)) = sketch.drafts[index].load() else { continue };
         let (memory, bytes) = (sketch.buffers[to.index()].memory, sketch.buffers[to.index()].bytes);
         let Content::Constant(packing) = sketch.buffers[from.index()].content.clone() else { continue };
@@ -51,7 +51,7 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine) {
             moved[to.index()] = (bundle.to, bundle.bytes);
             bundle.parts.push((bundle.bytes, packing));
             bundle.bytes += bytes;
-            dropped[index] = true;
+            *dropped = true;
             continue;
         }
         close(sketch, open[slot].take());

@@ -58,7 +58,11 @@ pub(crate) fn external(
             if b.memory != Memory::Ddr {
                 continue;
             }
-            let bytes = draft.transfer().map_or(b.bytes, |t| t.total_bytes());
+            let bytes = match &draft.work {
+                Work::Transfer(t) => t.total_bytes(),
+                Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
+                _ => 0,
+            };
             if !matches!(b.content, Content::Constant(_)) {
                 load[0] += bytes;
             } else if placed[buffer.index()] {

@@ -14,7 +14,7 @@ use crate::homes::{Housed, Request, house};
 use crate::network::{Network, prepare};
 use crate::placement::Placement;
 use crate::prefetch::prefetch;
-use crate::sketch::{Memory, Sketch};
+use crate::sketch::{Content, Draft, Memory, Sketch};
 use crate::summary;
 use crate::tokens::Tracker;
 
@@ -127,7 +127,14 @@ fn finish(
     let mut counts = [0u32; 5];
     let (mut clock, mut tracker) = (Clock::new(machine), Tracker::default());
     for draft in &sketch.drafts {
-        let line = if mode == Mode::Parallel { clock.line() } else { Unit::Dtl0 };
+        let line = match (mode, constant_space(draft, sketch, &addresses)) {
+            (Mode::Sequential, _) => Unit::Dtl0,
+            // A line for each address space of constants keeps all channels busy.
+            (Mode::Parallel, Some(space)) if machine.ddr_spaces() > 1 => {
+                [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2]
+            }
+            (Mode::Parallel, _) => clock.line(),
+        };
         let mut instruction = resolve(draft, unit(&draft.work, line), &addresses);
         match mode {
             Mode::Sequential => {
@@ -170,6 +177,16 @@ fn finish(
         predicted_cycles: clock.makespan(),
         allocations,
     })
+}
+
+/// Address space of the constant a draft loads.
+fn constant_space(draft: &Draft, sketch: &Sketch, addresses: &Addresses) -> Option<u8> {
+    let (_, from) = draft.load()?;
+    let is_constant = matches!(sketch.buffers[from.index()].content, Content::Constant(_));
+    match addresses[from.index()].0 {
+        Space::Ddr(space) if is_constant => Some(space),
+        _ => None,
+    }
 }
 
 fn port(graph: &Graph, tensor: TensorId, view: View) -> Port {

@@ -7,13 +7,14 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, Weights};
+use tpuflow_ir::isa::{ChannelParameters, Direction, Matrix, MatrixDescriptor, Weights};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{DType, Descriptor, Epilogue, Machine, Op, TensorId, View, Window, Work, timing};
+use tpuflow_ir::{DType, Descriptor, Epilogue, Machine, Op, Space, TensorId, View, Window, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
-use crate::sketch::{BufferId, Content, Memory, Packing, Tile};
+use crate::placement::natural;
+use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Tile};
 
 /// A linear operator in the array's terms.
 pub(crate) struct Linear {
@@ -183,6 +184,8 @@ impl Shape {
 struct Loaded {
     /// By tile of the group.
     weights: Vec<Weights>,
+    /// By tile, its load if it is still to be made: as late as possible, for a buffer lives from its load on.
+    pending: Vec<Option<Draft>>,
     parameters: BufferId,
     first_column: u32,
 }
@@ -326,8 +329,8 @@ impl Lowering<'_> {
                     let input = self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(rows.clone()));
                     let output = self.stage_out(&nest.shape.output.clone(), rows.clone());
                     for group in 0..nest.cut.groups.len() {
-                        let loaded = self.group(nest, lead, group, once);
-                        self.multiply(nest, group, &loaded, &input, &output, 0, rows.clone());
+                        let mut loaded = self.group(nest, lead, group, once);
+                        self.multiply(nest, group, &mut loaded, &input, &output, 0, rows.clone());
                     }
                     self.store(&nest.shape.output.clone(), &output, rows, nest.alone);
                 }
@@ -335,25 +338,45 @@ impl Lowering<'_> {
                 let single = (all.len() == 1)
                     .then(|| self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(all[0].clone())));
                 for group in 0..nest.cut.groups.len() {
-                    let loaded = self.group(nest, lead, group, once);
+                    let mut loaded = self.group(nest, lead, group, once);
                     for rows in &all {
                         let input = single.unwrap_or_else(|| {
                             self.stage_in(&nest.shape.input.clone(), nest.shape.input_rows(rows.clone()))
                         });
                         let part = nest.group_output(group);
                         let output = self.stage_out(&part, rows.clone());
-                        let (output, shift) = if part.space == tpuflow_ir::Space::Cache {
+                        let (output, shift) = if part.space == Space::Cache {
                             (nest.shape.output, 0)
                         } else {
                             (output, nest.first_column(group))
                         };
-                        self.multiply(nest, group, &loaded, &input, &output, shift, rows.clone());
+                        self.multiply(nest, group, &mut loaded, &input, &output, shift, rows.clone());
                         let alone = nest.alone && nest.cut.groups.len() == 1;
                         self.store(&part, &output, rows.clone(), alone);
                     }
+                    self.deliver_columns(nest, lead, group);
                 }
             }
         }
+    }
+
+    /// Stores a large network output group by group, while the next groups are computed.
+    fn deliver_columns(&mut self, nest: &Nest, lead: u32, group: usize) {
+        let (tensor, word) = (self.output(), self.setting.machine.word());
+        let mut to = [natural(self.setting.network, tensor, word)];
+        if nest.shape.linear.is_plain() {
+            refine(&mut to, word);
+        }
+        let from = nest.shape.output;
+        let worth = self.setting.parallel && to[0].bytes(word) > 4 * self.piece_bytes();
+        let wanted = self.setting.outputs.contains(&tensor) && from.space == Space::Cache;
+        if !worth || !wanted || nest.cut.groups.len() == 1 || (to[0].rows, to[0].width) != (from.rows, from.width) {
+            return;
+        }
+        let to = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..to[0] };
+        let rows = lead * nest.shape.rows..(lead + 1) * nest.shape.rows;
+        let (to, from) = (nest.columns(&to, group), nest.columns(&from, group));
+        self.sketch.copy_rows(self.layer, Direction::Store, &to, &from, rows, false, word);
     }
 
     /// Loads what a group needs beside its staged rows.
@@ -361,11 +384,11 @@ impl Lowering<'_> {
         let parameters = parameters.unwrap_or_else(|| self.group_parameters(nest, group));
         let range = nest.cut.groups[group].clone();
         let tiles = &nest.cut.tiles[range];
-        let weights = match nest.shape.right {
-            Some(view) => self.streamed_weights(nest, &view, lead, tiles),
+        let (weights, pending) = match nest.shape.right {
+            Some(view) => (self.streamed_weights(nest, &view, lead, tiles), vec![None; tiles.len()]),
             None => self.packed_weights(nest, lead, tiles),
         };
-        Loaded { weights, parameters, first_column: nest.first_column(group) }
+        Loaded { weights, pending, parameters, first_column: nest.first_column(group) }
     }
 
     fn group_parameters(&mut self, nest: &Nest, group: usize) -> BufferId {
@@ -377,12 +400,13 @@ impl Lowering<'_> {
     }
 
     /// Weights of constant right operands, a buffer for all tiles at once or one for each.
-    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> Vec<Weights> {
+    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> (Vec<Weights>, Vec<Option<Draft>>) {
         let word = self.setting.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
         let name = format!("weights of {}", self.setting.network.tensor(self.output()).name);
         let at_once = if self.setting.parallel { 1 } else { tiles.len() };
         let mut weights = Vec::with_capacity(tiles.len());
+        let mut pending = Vec::with_capacity(tiles.len());
         for part in tiles.chunks(at_once.max(1)) {
             let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
@@ -390,6 +414,9 @@ impl Lowering<'_> {
             let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, content);
             let to = self.sketch.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             self.sketch.load_whole(self.layer, from, to, Memory::Cache, bytes);
+            let load = if self.setting.parallel { self.sketch.drafts.pop() } else { None };
+            pending.push(load);
+            pending.resize(weights.len() + part.len(), None);
             let mut offset = 0;
             for &(_, columns) in part {
                 let size = linear.tile_bytes(columns, dtype, word);
@@ -401,7 +428,7 @@ impl Lowering<'_> {
                 offset += size;
             }
         }
-        weights
+        (weights, pending)
     }
 
     /// Weights that are an activation: where it lies, or the group's columns of it staged.
@@ -432,7 +459,7 @@ impl Lowering<'_> {
         &mut self,
         nest: &Nest,
         group: usize,
-        loaded: &Loaded,
+        loaded: &mut Loaded,
         input: &View,
         output: &View,
         shift: u32,
@@ -445,7 +472,9 @@ impl Lowering<'_> {
         let chunk = (end - start).div_ceil(chunks);
         let entry = ChannelParameters::bytes(nest.shape.wide) as u32;
         for first_pixel in (start..end).step_by(chunk as usize) {
-            for (tile, weights) in nest.cut.groups[group].clone().zip(&loaded.weights) {
+            for (index, tile) in nest.cut.groups[group].clone().enumerate() {
+                let weights = loaded.weights[index];
+                self.sketch.drafts.extend(loaded.pending[index].take());
                 let (first_column, columns) = nest.cut.tiles[tile];
                 let matrix = Matrix {
                     descriptor: nest.descriptor,
@@ -456,7 +485,7 @@ impl Lowering<'_> {
                     first_column,
                     columns,
                     output_channel: first_column - shift,
-                    weights: *weights,
+                    weights,
                     parameters: 0,
                     table: 0,
                 };
@@ -484,12 +513,14 @@ impl Nest {
     /// The output narrowed to a group's columns when its home is the DDR.
     fn group_output(&self, group: usize) -> View {
         let view = self.shape.output;
-        if view.space == tpuflow_ir::Space::Cache || self.cut.groups.len() == 1 {
-            return view;
-        }
-        let columns = self.cut.tiles[self.cut.groups[group].clone()].iter().map(|t| t.1).sum();
+        if view.space == Space::Cache || self.cut.groups.len() == 1 { view } else { self.columns(&view, group) }
+    }
+
+    /// A view of a group's columns alone.
+    fn columns(&self, view: &View, group: usize) -> View {
+        let channels = self.cut.tiles[self.cut.groups[group].clone()].iter().map(|t| t.1).sum();
         let first = self.first_column(group);
         let channel_offset = view.channel_offset + first * view.dtype.bytes() as u32;
-        View { channels: columns, channel_offset, origin: [view.origin[0], view.origin[1] + first], ..view }
+        View { channels, channel_offset, origin: [view.origin[0], view.origin[1] + first], ..*view }
     }
 }

@@ -196,10 +196,7 @@ impl<'a> Lowering<'a> {
         let word = self.setting.machine.word();
         let from = self.operand(tensor);
         let to = natural(self.setting.network, tensor, word);
-        let name = self.setting.network.tensor(tensor).name.clone();
-        let buffer = self.sketch.buffer(name, to.bytes(word), Memory::Ddr, Content::Output);
-        self.results.insert(tensor, buffer);
-        let to = View { address: buffer.at(0), space: Space::Ddr(0), ..to };
+        let to = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..to };
         let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
         let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
         for rows in slices(0..to.rows, height) {
@@ -207,6 +204,19 @@ impl<'a> Lowering<'a> {
             self.sketch.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
         }
         Ok(())
+    }
+
+    /// The buffer of a port of its own.
+    fn result(&mut self, tensor: TensorId) -> BufferId {
+        if let Some(&buffer) = self.results.get(&tensor) {
+            return buffer;
+        }
+        let word = self.setting.machine.word();
+        let name = self.setting.network.tensor(tensor).name.clone();
+        let bytes = natural(self.setting.network, tensor, word).bytes(word);
+        let buffer = self.sketch.buffer(name, bytes, Memory::Ddr, Content::Output);
+        self.results.insert(tensor, buffer);
+        buffer
     }
 
     /// Whether a port can show the tensor where it lives in DDR.
