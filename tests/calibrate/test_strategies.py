@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
@@ -109,17 +109,63 @@ def test_percentile_of_known_distributions() -> None:
     assert fitted(uniform, strategy="percentile", percentile=100) == Range(-1.0, 1.0)
 
 
+def losses(values: NDArray[np.float32], *, symmetric: bool) -> tuple[float, float]:
+    """Squared errors with the ranges of `mse` and of `extrema`."""
+    mse, extrema = (
+        float(np.square(quantized(values, found, symmetric=symmetric) - values).sum())
+        for found in (fitted(values, strategy=name, symmetric=symmetric) for name in ("mse", "extrema"))
+    )
+    return mse, extrema
+
+
+@given(
+    distinct=st.lists(st.tuples(FLOATS.filter(bool), st.integers(1, 600)), min_size=1, max_size=9),
+    symmetric=st.booleans(),
+)
+@example(distinct=[(0.25, 1), (-20.935546875, 207)], symmetric=False)
+def test_mse_never_loses_more_than_extrema_on_few_distinct_values(
+    *, distinct: list[tuple[float, int]], symmetric: bool
+) -> None:
+    values, counts = zip(*distinct, strict=True)
+    mse, extrema = losses(np.repeat(floats(*values), counts), symmetric=symmetric)
+    assert mse <= extrema * (1 + 1e-9)
+
+
 @given(values=hnp.arrays(np.float32, st.integers(200, 600), elements=FLOATS), symmetric=st.booleans())
-def test_mse_loses_no_more_than_extrema(*, values: NDArray[np.float32], symmetric: bool) -> None:
-    best, whole = (fitted(values, strategy=name, symmetric=symmetric) for name in ("mse", "extrema"))
-    if whole == Range(0.0, 0.0):
+def test_mse_loses_no_more_than_extrema_but_for_where_values_lie_in_their_bins(
+    *, values: NDArray[np.float32], symmetric: bool
+) -> None:
+    if not values.any():
         return
-    loss = {
-        found: np.square(quantized(values, found, symmetric=symmetric) - values).sum()
-        for found in (best, whole)
-    }
-    # The density within a bin is modelled as constant: a small sample may differ by its own scatter.
-    assert loss[best] <= loss[whole] * 1.25
+    best, whole = (fitted(values, strategy=name, symmetric=symmetric) for name in ("mse", "extrema"))
+    counts = observed(values).tensors["x"].counts
+    # Errors change by no more than the values do: within a bin, by its width.
+    slack = 0.0
+    for found in (best, whole):
+        error = np.abs(quantized(values, found, symmetric=symmetric) - values)
+        slack += float((np.square(error + counts.width) - np.square(error)).sum())
+    mse, extrema = losses(values, symmetric=symmetric)
+    assert mse <= extrema + slack
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(200, 20_000),
+    power=st.floats(0.5, 3),
+    symmetric=st.booleans(),
+)
+def test_mse_loses_no_more_than_extrema_on_samples_of_a_density(
+    *, seed: int, count: int, power: float, symmetric: bool
+) -> None:
+    normal = np.random.default_rng(seed).standard_normal(count, np.float32)
+    mse, extrema = losses(np.sign(normal) * np.abs(normal) ** np.float32(power), symmetric=symmetric)
+    assert mse <= extrema
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_margin_is_no_excuse_to_keep_outliers(*, symmetric: bool) -> None:
+    mse, extrema = losses(np.concatenate([gaussian(1_000_000), floats(-15, 15)]), symmetric=symmetric)
+    assert mse < 0.6 * extrema
 
 
 def test_clipping_errors_of_weight_widen_the_range() -> None:

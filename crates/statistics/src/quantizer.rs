@@ -87,6 +87,12 @@ impl Grid {
         sums.into_iter().sum::<f64>() + blocks.remainder().iter().map(|&value| term(value)).sum::<f64>()
     }
 
+    /// Squared [`error`](Self::error) of `value`; sides and weight as for the integral.
+    pub(crate) fn squared_error_at(self, value: f64, steps: f64, clip_weight: f64) -> f64 {
+        let rest = value - (value / self.step + 0.5).floor().min(steps) * self.step;
+        rest * rest * if rest > 0.5 * self.step { clip_weight } else { 1.0 }
+    }
+
     /// Integral of the squared [`error`](Self::error) from 0 to `value`, for `value >= 0` on the upper
     /// side (`steps = above`) or mirrored on the lower one (`steps = below`). Squared errors of clipped
     /// values, those more than half a step beyond the last grid point, count `clip_weight` times.
