@@ -103,6 +103,7 @@ impl Program {
         }
         let mut program: Self = serde_json::from_value(Value::Object(fields))
             .map_err(|error| Error::Program(format!("not a program: {error}")))?;
+        program.machine.validate().map_err(|reason| Error::Program(format!("its machine: {reason}")))?;
         for (space, (bytes, size)) in constants.iter().enumerate() {
             if bytes.len() != *size {
                 let found = bytes.len();
