@@ -6,16 +6,19 @@ parameters and where wrong requests are answered.
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuflow import _core
 from tpuflow.errors import MachineError, ProgramError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from os import PathLike
 
-__all__ = ["LEVELS", "compile", "machine_text", "machines"]
+__all__ = ["LEVELS", "compile", "machine_text", "machines", "require_machine"]
 
 LEVELS = (1, 5)
 """Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
@@ -48,6 +51,36 @@ def machine_text(machine: str | PathLike[str]) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MachineError(f"{path}: cannot be read as text ({error})") from error
+
+
+def require_machine(program: _core.Program, machine: str | PathLike[str]) -> None:
+    """Makes sure that a program was made for a machine, whose parameters must all be the same.
+
+    Args:
+        program: The program.
+        machine: Name of a preset, or path of a TOML file.
+
+    Raises:
+        MachineError: The machine is unknown, or not the program's; the message names a parameter.
+    """
+    text = machine_text(machine)
+    try:
+        wanted = _flat(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise MachineError(f"{machine}: not a machine file: {error}") from None
+    own = _flat(json.loads(program.metadata())["machine"])
+    for key in sorted(own.keys() | wanted.keys()):
+        if own.get(key) != wanted.get(key):
+            values = f"{key} is {own.get(key)}, not {wanted.get(key)}"
+            raise MachineError(f"made for machine {own['name']}, not for {machine}: {values}")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def compile(  # noqa: A001 - the step's name; the built-in of that name is of no use here
