@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import bytes_text, note, progress, say
+from tpuflow.commands.console import bytes_text, progress, say
 
 if TYPE_CHECKING:
     from tpuflow.build import Built
@@ -90,7 +90,7 @@ def build(
         stages=save_stages,
     )
     with _Announcer() as announcer:
-        listener = Listener(announcer.begin, announcer.end, announcer.step, note)
+        listener = Listener(announcer.begin, announcer.end, announcer.step, say)
         built = run_build(request, listener)
     _write(built, request.model, output, json)
 

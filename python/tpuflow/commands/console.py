@@ -1,6 +1,6 @@
 """The terminal: where commands write, how tables look, how long work shows that it goes on.
 
-Results go to standard output; progress and remarks go to standard error, so that output can be piped.
+Results go to standard output, progress to standard error, so that output can be piped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-__all__ = ["Progress", "bytes_text", "heading", "note", "progress", "say", "table"]
+__all__ = ["Progress", "bytes_text", "heading", "progress", "say", "table"]
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and the number there are."""
@@ -24,13 +24,6 @@ LINE_EVERY_SECONDS = 10.0
 def say(text: str = "") -> None:
     """A line of the result."""
     sys.stdout.write(text + "\n")
-
-
-def note(text: str) -> None:
-    """A remark beside the result."""
-    sys.stdout.flush()
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def heading(text: str) -> None:
@@ -101,7 +94,7 @@ def _lines(label: str) -> Progress:
         if now - last >= LINE_EVERY_SECONDS and done < total:
             last = now
             left = (now - start) / done * (total - done) if done else 0.0
-            note(f"{label}: {done} of {total}, about {left:.0f} s left")
+            sys.stderr.write(f"{label}: {done} of {total}, about {left:.0f} s left\n")
 
     return step
 

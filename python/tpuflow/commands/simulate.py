@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import bytes_text, heading, note, progress, say, table
+from tpuflow.commands.console import bytes_text, heading, progress, say, table
 
 if TYPE_CHECKING:
     from tpuflow import _core
@@ -45,6 +45,9 @@ def simulate(
         bool, typer.Option("--timing-only", help="Count cycles, compute no values.")
     ] = False,
     array: Annotated[ArrayModel, typer.Option(help="Model of the systolic array.")] = ArrayModel.closed,
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Refuse a program made for another machine.")
+    ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
     seed: options.SeedOption = 0,
 ) -> None:
@@ -59,9 +62,11 @@ def simulate(
     if timing_only and (inputs is not None or outputs is not None):
         raise SampleError("--timing-only computes no values: leave out --inputs and --outputs")
     loaded = load_program(program)
+    if machine is not None:
+        _require(program, loaded, machine)
     samples = None if inputs is None else load_samples(inputs, program_ports(loaded)[0])
     if samples is None and not timing_only:
-        note(f"no --inputs: random codes, seed {seed}")
+        say(f"no --inputs: random codes, seed {seed}")
     with progress("simulate") as advance:
         run = run_program(
             loaded,
@@ -82,6 +87,16 @@ def simulate(
     for what, where in (("outputs", outputs), ("figures", json), ("trace", trace), ("report", report)):
         if where is not None:
             say(f"{what:<10} {where}")
+
+
+def _require(path: Path, program: _core.Program, machine: str) -> None:
+    from tpuflow.compile import require_machine
+    from tpuflow.errors import MachineError
+
+    try:
+        require_machine(program, machine)
+    except MachineError as error:
+        raise MachineError(f"{path}: {error}") from None
 
 
 def _write_charts(program: _core.Program, run: Run, trace: Path | None, report: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import bytes_text, note, progress, say
+from tpuflow.commands.console import bytes_text, progress, say
 
 __all__ = ["calibrate", "quantize"]
 
@@ -43,7 +43,7 @@ def calibrate(
     )
 
     with progress("calibrate") as advance:
-        ranges = calibrated(float_model, request, Listener(step=advance, remark=note))
+        ranges = calibrated(float_model, request, Listener(step=advance, remark=say))
     ranges.save(output)
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
 
