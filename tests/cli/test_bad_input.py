@@ -29,18 +29,22 @@ def refused(command: Command, folder: Path, *words: str | Path) -> str:
     return result.err.removeprefix("error: ").rstrip()
 
 
+def serialized(model: onnx.ModelProto) -> bytes:
+    return bytes(model.SerializeToString())
+
+
 def with_external_data(model: onnx.ModelProto, folder: Path) -> bytes:
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="../secret.bin")
     (folder.parent / "secret.bin").write_bytes(bytes(10_000))
-    return model.SerializeToString()
+    return serialized(model)
 
 
 def with_open_shape(model: onnx.ModelProto, _: Path) -> bytes:
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
-    return model.SerializeToString()
+    return serialized(model)
 
 
 def with_weight(value: float) -> Callable[[onnx.ModelProto, Path], bytes]:
@@ -49,14 +53,14 @@ def with_weight(value: float) -> Callable[[onnx.ModelProto, Path], bytes]:
         array = numpy_helper.to_array(tensor).copy()
         array.flat[3] = value
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-        return model.SerializeToString()
+        return serialized(model)
 
     return change
 
 
 MODELS: dict[str, tuple[Callable[[onnx.ModelProto, Path], bytes], str]] = {
     "not ONNX": (lambda _model, _folder: b"%PDF-1.7 of something else", "not an ONNX model"),
-    "truncated": (lambda model, _: model.SerializeToString()[:900], "truncated"),
+    "truncated": (lambda model, _: serialized(model)[:900], "truncated"),
     "empty": (lambda _model, _folder: b"", "not an ONNX model"),
     "external data outside": (with_external_data, "secret.bin"),
     "dynamic shape": (with_open_shape, "--input-shape"),
@@ -149,7 +153,7 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
     config.write_text("[quantize]\ndtpye = 'int8'\n", encoding="utf-8")
     ranges = tmp_path / "r.json"
     ranges.write_text('{"format": 1, "tensors": {"image": {"min": 1, "max": 2}}}', encoding="utf-8")
-    for words, parts in {
+    requests: dict[tuple[str | Path, ...], tuple[str, ...]] = {
         ("build", built.model, "--machine", "tpu9"): ('"tpu9"', "128x128_asic"),
         ("build", built.model, "--config", config): (str(config), 'did you mean "dtype"'),
         ("build", built.model, "--dtype", "f16"): ("f16", "int8 or int16"),
@@ -173,7 +177,8 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
         ("evaluate", built.graph, "--data", built.labelled, "--metric", "cosine"): ("--float",),
         ("inspect", built.calibration): (".npz",),
         ("machine", "show", "tpu9"): ('"tpu9"', "32x32_fpga"),
-    }.items():
+    }
+    for words, parts in requests.items():
         message = refused(command, tmp_path, *words)
         for part in parts:
             assert part in message, words

@@ -159,7 +159,8 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
     figures = simulate(built.program, values=False).report
     say("checker    passed")
     say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us")
-    say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
+    if figures["bound"]:
+        say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
     say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
     if json is not None:
         write_json(

@@ -124,7 +124,8 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
         f"{report['macs']:,} multiply-accumulates"
     )
     binding = report["binding"]
-    say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
+    if report["bound"]:
+        say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
     heading("Units")
     rows = []
     counters = dict(zip(("dtl0", "dtl1", "me", "ewp", "pdp"), report["counters"]["units"], strict=True))

@@ -112,6 +112,11 @@
     g.restore(); g.textBaseline = "alphabetic"; crosshair(g, h - 24);
   }
 
+  // Only the banks that are used are drawn.
+  const usedBytes = Math.max(1, ...data.allocations.map(([, address, bytes]) => address + bytes));
+  const cacheBanks = Math.min(data.cache.banks, Math.max(2, Math.ceil(usedBytes / data.cache.bank)));
+  const cacheTop = cacheBanks * data.cache.bank;
+  document.getElementById("banks").textContent = cacheBanks < data.cache.banks ? `the first ${cacheBanks} of ${data.cache.banks} banks` : `${cacheBanks} banks`;
   const hues = new Map();
   function tensorColour(name, isDark) {
     if (!hues.has(name)) hues.set(name, (hues.size * 137.508) % 360);
@@ -122,7 +127,7 @@
   function drawCache() {
     const [g, w, h] = context(canvases[1]);
     const bottom = h - 4, isDark = root.dataset.theme === "dark";
-    const y = (address) => bottom - address / data.cache.bytes * (bottom - 6);
+    const y = (address) => bottom - address / cacheTop * (bottom - 6);
     g.fillStyle = style("track"); g.fillRect(left, 6, width(), bottom - 6);
     timeAxis(g, w, 6, bottom, false);
     g.save(); g.beginPath(); g.rect(left, 0, width(), h); g.clip();
@@ -131,15 +136,15 @@
       const a = x(Math.max(start, from)), b = x(Math.min(end, to)), top = y(address + bytes), tall = y(address) - top;
       g.globalAlpha = hover?.tensor && hover.tensor !== name ? .45 : 1;
       g.fillStyle = tensorColour(name, isDark);
-      g.fillRect(a, top, Math.max(b - a - .5, .6), Math.max(tall - .5, .6));
+      g.fillRect(a, Math.min(top, top + tall - 2), Math.max(b - a - .5, .6), Math.max(tall - .5, 2));
     }
     g.restore(); g.globalAlpha = 1;
     g.strokeStyle = style("line"); g.fillStyle = style("soft"); g.textAlign = "left"; g.textBaseline = "middle";
-    const every = Math.max(1, data.cache.banks / 8);
-    for (let bank = 0; bank <= data.cache.banks; bank += every) {
+    const every = Math.max(1, Math.round(cacheBanks / 8));
+    for (let bank = 0; bank <= cacheBanks; bank += every) {
       const py = Math.round(y(bank * data.cache.bank)) + .5;
       g.globalAlpha = .8; g.beginPath(); g.moveTo(left, py); g.lineTo(left + width(), py); g.stroke(); g.globalAlpha = 1;
-      if (bank < data.cache.banks) g.fillText("bank " + bank, 4, py - 8);
+      if (bank < cacheBanks) g.fillText("bank " + bank, 4, py - 8);
     }
     g.textBaseline = "alphabetic"; crosshair(g, h);
   }
@@ -212,8 +217,11 @@
 
   function allocationAt(px, py, canvas) {
     const h = Number(canvas.dataset.height), bottom = h - 4, cycle = cycleAt(px);
-    const address = (bottom - py) / (bottom - 6) * data.cache.bytes;
-    return data.allocations.find(([, at, bytes, start, end]) => address >= at && address < at + bytes && cycle >= start && cycle < end);
+    const address = (bottom - py) / (bottom - 6) * cacheTop, reach = 3 / (bottom - 6) * cacheTop;
+    const near = (at, bytes) => Math.max(at - address, address - at - bytes, 0);
+    return data.allocations
+      .filter(([, at, bytes, start, end]) => cycle >= start && cycle < end && near(at, bytes) <= reach)
+      .sort((p, q) => near(p[1], p[2]) - near(q[1], q[2]))[0];
   }
 
   const tip = document.getElementById("tip"), charts = document.getElementById("charts");

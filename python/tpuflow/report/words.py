@@ -39,5 +39,5 @@ PHASES = ("issue", "execute", "drain")
 
 
 def verdict(gap: float) -> str:
-    """A gap in words: `1.6% above the bound`."""
+    """A gap to the lower bound in words: `1.6% above the bound`."""
     return "at the bound" if gap < 0.0005 else f"{gap:.1%} above the bound"

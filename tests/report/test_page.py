@@ -1,0 +1,146 @@
+"""The page and the trace, drawn from made-up runs of several sizes."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+from report.made_up import made_up_run
+from tpuflow.report import encode_trace, render_page, timeline
+from tpuflow.report.words import verdict
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, its text and its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.texts: dict[str, str] = {}
+        self.void = {"meta", "input", "br", "link", "img"}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "data")]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        where = self.open[-1] if self.open else ""
+        self.texts[where] = self.texts.get(where, "") + data
+
+
+def page(layers: int, tiles: int, **changes: Any) -> tuple[str, dict[str, Any]]:
+    report, program, intervals = made_up_run(layers, tiles)
+    report |= changes
+    text = render_page(report, program["machine"], timeline(program, intervals))
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return text, json.loads(found[1])
+
+
+@pytest.mark.parametrize(("layers", "tiles"), [(1, 1), (7, 3), (60, 20)])
+def test_the_page_is_whole_and_needs_nothing_else(layers: int, tiles: int) -> None:
+    text, data = page(layers, tiles)
+    parsed = Page(text)
+    assert parsed.open == []
+    assert parsed.references == []
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert len(data["layers"]) == layers
+    assert sum(len(lane["start"]) for lane in data["lanes"].values()) == layers * tiles * 4
+    assert len(data["allocations"]) == 2 * layers
+
+
+def test_slices_come_back_as_they_were() -> None:
+    report, program, intervals = made_up_run(9, 4)
+    _, data = page(9, 4)
+    found = set()
+    for unit, lane in data["lanes"].items():
+        at = 0
+        for step, length, layer, phase in zip(
+            lane["start"], lane["length"], lane["layer"], lane["phase"], strict=True
+        ):
+            at += step
+            found.add((unit, at, at + length, layer, data["phases"][phase]))
+    assert found == {
+        (part["unit"], part["start"], part["end"], part["layer"], part["phase"]) for part in intervals
+    }
+    assert data["cycles"] == report["cycles"]
+    moved = sum(sum(lane["moved"]) for lane in data["lanes"].values())
+    transfers = (part["work"]["Transfer"] for part in program["instructions"] if "Transfer" in part["work"])
+    assert moved == sum(part["bytes"] * 4 for part in transfers)
+
+
+def test_allocations_last_from_their_first_to_their_last_instruction() -> None:
+    _, program, intervals = made_up_run(5, 3)
+    charts = timeline(program, intervals)
+    for entry, drawn in zip(program["allocations"], charts.allocations, strict=True):
+        assert drawn.start == min(p["start"] for p in intervals if p["instruction"] == entry["first"])
+        assert drawn.end == max(p["end"] for p in intervals if p["instruction"] == entry["last"])
+
+
+def test_names_cannot_break_the_page() -> None:
+    evil = '</script><img src="x" onerror="alert(1)">'
+    report, program, intervals = made_up_run(2, 2)
+    report["program"] = evil
+    report["layers"][0]["name"] = program["layers"][0]["name"] = evil
+    program["allocations"][0]["name"] = evil
+    text = render_page(report, program["machine"], timeline(program, intervals))
+    assert "<img" not in text
+    assert Page(text).references == []
+    assert 'onerror="alert' not in text
+
+
+def test_a_large_run_stays_small_on_disk() -> None:
+    text, _ = page(250, 40)
+    assert len(text) < 3_000_000
+
+
+def test_events_are_shown() -> None:
+    text, _ = page(2, 2, events=[{"layer": "block_1/conv", "kind": "accumulator overflow", "count": 12}])
+    assert "12 × accumulator overflow" in text
+
+
+@pytest.mark.parametrize(
+    ("gap", "text"), [(0.0, "at the bound"), (0.0004, "at the bound"), (0.016, "1.6% above the bound")]
+)
+def test_verdict(gap: float, text: str) -> None:
+    assert verdict(gap) == text
+
+
+def test_the_trace_holds_every_interval_and_no_slices_cross() -> None:
+    report, program, intervals = made_up_run(12, 5)
+    trace = pb.Trace()
+    trace.ParseFromString(encode_trace(timeline(program, intervals), report["clock_hz"], "net"))
+    names = {
+        packet.track_descriptor.uuid: packet.track_descriptor.name
+        for packet in trace.packet
+        if packet.HasField("track_descriptor")
+    }
+    begun: dict[int, list[int]] = {}
+    slices = 0
+    for packet in sorted(
+        (packet for packet in trace.packet if packet.HasField("track_event")),
+        key=lambda packet: packet.timestamp,
+    ):
+        event = packet.track_event
+        assert event.track_uuid in names
+        if event.type == pb.TrackEvent.TYPE_SLICE_BEGIN:
+            assert not begun.get(event.track_uuid), names[event.track_uuid]
+            begun[event.track_uuid] = [packet.timestamp]
+            slices += 1
+        elif event.type == pb.TrackEvent.TYPE_SLICE_END:
+            assert begun[event.track_uuid].pop() <= packet.timestamp
+    assert slices == len(intervals)
+    assert {"ME matrix engine", "DTL0 DMA line 0", "cache in use"} <= set(names.values())
+    assert max(packet.timestamp for packet in trace.packet) == max(part["end"] for part in intervals)
