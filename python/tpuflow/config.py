@@ -121,9 +121,14 @@ class CalibrationConfig(_Section):
     bins: int = Field(default=2048, ge=2, le=65536)
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     bits: int = Field(default=8, ge=2, le=16)
-    """Width of the codes the range is meant for (`mse`, `kld`)."""
+    """Width of the codes the range is meant for (`mse`, `kld`); unset in a whole configuration: that of the
+    tensor's `dtype`."""
     symmetric: bool = False
-    """Whether the zero point will be fixed at 0 (`mse`)."""
+    """Whether the zero point will be fixed at 0 (`mse`); unset in a whole configuration: whether the tensor's
+    grid is symmetric."""
+    unsigned: bool = False
+    """Whether symmetric grids of tensors that are never negative have positive codes only (`mse`); unset in a
+    whole configuration: as for the tensor's grid."""
     clip_weight: float = Field(default=8, ge=1, allow_inf_nan=False)
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     memory_mib: int = Field(default=512, ge=1)
@@ -159,23 +164,36 @@ class Config(_Section):
     layers: tuple[LayerConfig, ...] = ()
     """Exceptions by name, in order; later entries win."""
 
-    @property
-    def calibration(self) -> CalibrationConfig:
-        """The calibration section, with what follows from the element type where the file leaves it open."""
-        wide = self.quantize.dtype == "int16"
-        follow = {
-            "bits": 16 if wide else 8,
-            "symmetric": wide or self.quantize.activation_mode != "asymmetric",
-        }
-        unset = {key: value for key, value in follow.items() if key not in self.calibrate.model_fields_set}
-        return self.calibrate.model_copy(update=unset)
-
     @model_validator(mode="after")
     def _entries_say_something(self) -> Config:
         for entry in self.layers:
             if not entry.overrides():
                 raise ValueError(f'layers entry "{entry.match}" sets nothing')
         return self
+
+    def calibration(self, *names: str) -> CalibrationConfig:
+        """How a tensor is calibrated for the grid it will have.
+
+        Width and symmetry follow from `quantize` and the entries of `layers` that fit; what the section
+        `calibrate` says about them itself holds for every tensor.
+
+        Args:
+            names: Of the tensor and the nodes it comes from; without any, the defaults of the network.
+        """
+        grid: dict[str, Any] = self.quantize.model_dump()
+        for entry in self.layers:
+            if any(map(entry.fits, names)):
+                grid |= entry.overrides()
+        wide = grid["dtype"] == "int16"
+        follows = {
+            "bits": 16 if wide else 8,
+            "symmetric": wide or grid["activation_mode"] != "asymmetric",
+            "unsigned": grid["unsigned"],
+        }
+        stated = self.calibrate.model_fields_set
+        return self.calibrate.model_copy(
+            update={key: value for key, value in follows.items() if key not in stated}
+        )
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], source: str = "configuration") -> Config:

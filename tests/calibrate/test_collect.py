@@ -14,8 +14,9 @@ import onnxruntime as ort
 import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
-from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, calibrate, collect, fit
+from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, Statistics, calibrate, collect, fit
 from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.config import Config
 from tpuflow.errors import SampleError
 from tpuflow.frontend import FloatModel, Port, generate_samples, load
 from tpuflow.samples import Samples
@@ -185,3 +186,63 @@ def test_generated_samples_and_the_default_configuration() -> None:
     assert set(ranges.tensors) == {"x", "y"}
     stacked = {"x": np.concatenate([feed["x"] for feed in generate_samples(model, 3)])}
     assert calibrate(model, stacked).to_json() == ranges.to_json()
+
+
+def test_a_whole_configuration_calibrates_every_tensor_for_its_grid() -> None:
+    model = float_model()
+    data = arrays(2)
+    data["image"][0, 0, 0, 0] = 500  # what 8 bits are better off without, and 16 bits keep
+
+    def pairs(config: Config | CalibrationConfig) -> dict[str, Range]:
+        return dict(calibrate(model, data, config).tensors)
+
+    eight, sixteen = pairs(CalibrationConfig()), pairs(CalibrationConfig(bits=16, symmetric=True))
+    symmetric = pairs(CalibrationConfig(symmetric=True))
+    assert eight["conv"] != sixteen["conv"] != symmetric["conv"] != eight["conv"]
+    assert pairs(Config()) == eight
+    assert pairs(Config.parse({"quantize": {"dtype": "int16"}})) == sixteen
+    assert pairs(Config.parse({"quantize": {"activation_mode": "symmetric_full"}})) == symmetric
+    mixed = Config.parse({"layers": [{"match": "conv", "dtype": "int16"}]})
+    assert pairs(mixed) == eight | {"conv": sixteen["conv"]}
+    # What the section says itself wins.
+    stated = Config.parse({"quantize": {"dtype": "int16"}, "calibrate": {"bits": 8, "symmetric": False}})
+    assert pairs(stated) == eight
+
+
+MASKED = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,4,4] x, float[1,4,4] mask) => (float[1,4,4] y)
+{
+    scores = Add(x, mask)
+    y = Softmax <axis = -1> (scores)
+}
+"""
+
+
+@pytest.mark.parametrize("mask", [-np.inf, np.finfo(np.float32).min, -1e31])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_masks_do_not_count_and_are_reported_once(
+    mask: float, strategy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ir.from_onnx_text(MASKED)
+    masks = model.graph.inputs.pop()
+    masks.const_value = ir.tensor(np.triu(np.full((1, 4, 4), mask, np.float32), 1), name="mask")
+    model.graph.initializers["mask"] = masks
+    ports = (Port("x", (1, 4, 4), np.dtype(np.float32)),)
+    data = {"x": np.random.default_rng(0).standard_normal((3, 4, 4), np.float32)}
+    config = CalibrationConfig(strategy=strategy)
+    found = calibrate(FloatModel(model, model, None, ports, ()), data, config).tensors
+    seen = np.where(np.tri(4, dtype=bool), data["x"], np.float32(0))
+    ((low, high),) = found["scores"].pairs
+    assert seen.min() <= low < 0 < high <= seen.max()
+    told = [record.getMessage() for record in caplog.records if "masks" in record.getMessage()]
+    assert told == [
+        '18 values beyond 1e30 in magnitude were taken for masks and left out of the ranges of "scores"'
+    ]
+
+
+def test_a_tensor_of_masks_alone_has_an_empty_range() -> None:
+    statistics = Statistics(64)
+    statistics.observe({"x": np.full(3, -np.inf, np.float32)})
+    for strategy in STRATEGIES:
+        assert fit(statistics, CalibrationConfig(strategy=strategy)).tensors["x"] == Range(0.0, 0.0)

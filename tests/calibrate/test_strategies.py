@@ -245,11 +245,24 @@ def test_histogram_counts_what_numpy_counts() -> None:
     assert np.array_equal(counts.negative, np.histogram(-values[values < 0], edges)[0])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_values_that_are_not_finite_name_the_tensor_and_the_sample(bad: float) -> None:
     statistics = observed(floats(1, 2))
     with pytest.raises(SampleError, match=r'tensor "x": 1 of 3 values are NaN or infinite at sample 1'):
         statistics.observe({"x": floats(1, bad, 2)})
+
+
+def test_a_one_sided_symmetric_grid_may_have_all_codes_positive() -> None:
+    values = np.abs(np.concatenate([gaussian(), floats(60)]))
+    halved, whole = (
+        fitted(values, strategy="mse", bits=6, symmetric=True, unsigned=unsigned)
+        for unsigned in (False, True)
+    )
+    assert whole == fitted(values, strategy="mse", bits=6)
+    assert halved != whole
+    two_sided = np.append(values, np.float32(-1))
+    symmetric = fitted(two_sided, strategy="mse", bits=6, symmetric=True)
+    assert fitted(two_sided, strategy="mse", bits=6, symmetric=True, unsigned=True) == symmetric
 
 
 def test_statistics_of_different_resolution_do_not_merge() -> None:

@@ -97,21 +97,31 @@ impl Histogram {
     }
 }
 
-/// Extrema of each array as `[arrays, 2]`, and its values counted in its histogram if there are any.
+/// What is seen of one array: `(extrema, left_out, refused)`.
+type Seen = (Option<(f32, f32)>, u64, u64);
+
+/// Per array its extrema (none without values), the number of values left out as masks, and the number of
+/// those that are NaN or positive infinity.
 ///
-/// Rows of arrays with values that are not finite are NaN, and nothing of them is counted.
+/// Its values are counted in its histogram, if there are histograms; nothing of an array that has any of
+/// the last kind.
 #[pyfunction]
-fn observe<'py>(
-    py: Python<'py>,
-    arrays: Vec<PyReadonlyArrayDyn<'py, f32>>,
-    mut histograms: Vec<PyRefMut<'py, Histogram>>,
-) -> PyResult<Bound<'py, PyArray2<f32>>> {
+fn observe(
+    py: Python<'_>,
+    arrays: Vec<PyReadonlyArrayDyn<'_, f32>>,
+    mut histograms: Vec<PyRefMut<'_, Histogram>>,
+) -> PyResult<Vec<Seen>> {
     let slices = arrays.iter().map(|array| array.as_slice()).collect::<Result<Vec<_>, _>>()?;
     let mut histograms: Vec<_> = histograms.iter_mut().map(|histogram| &mut histogram.0).collect();
-    let rows = py.detach(|| statistics::observe(&slices, &mut histograms)).map_err(value_error)?;
-    let flat = rows.iter().flat_map(|row| row.map_or([f32::NAN; 2], |e| [e.min, e.max])).collect();
-    let found = Array2::from_shape_vec((rows.len(), 2), flat).expect("two numbers a row");
-    Ok(found.into_pyarray(py))
+    let found = py.detach(|| statistics::observe(&slices, &mut histograms)).map_err(value_error)?;
+    found
+        .into_iter()
+        .map(|seen| match seen {
+            Ok(seen) => Ok((seen.extrema.map(|e| (e.min, e.max)), seen.left_out, 0)),
+            Err(StatisticsError::NotFinite(refused)) => Ok((None, 0, refused as u64)),
+            Err(error) => Err(value_error(error)),
+        })
+        .collect()
 }
 
 /// `(count, mean, sum of squared deviations)`.

@@ -35,7 +35,7 @@ pub use histogram::{Histogram, HistogramParts};
 pub use kld::kld_range;
 pub use moments::{Moments, moments};
 pub use mse::mse_range;
-pub use observe::observe;
+pub use observe::{LARGEST, Observed, observe};
 pub use percentile::percentile_range;
 pub use quantizer::{Grid, Quantizer};
 

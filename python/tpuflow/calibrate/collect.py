@@ -9,18 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession
-from tpuflow.calibrate.config import CalibrationConfig
 from tpuflow.calibrate.ranges import Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
-from tpuflow.config import Config
+from tpuflow.config import CalibrationConfig, Config
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
+    from tpuflow.calibrate.statistics import TensorStatistics
     from tpuflow.frontend import FloatModel
 
 __all__ = ["Progress", "calibrate", "collect", "fit"]
@@ -42,7 +43,8 @@ def calibrate(
     Args:
         float_model: What to calibrate.
         samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
-        config: What to do, alone or as part of the whole configuration; by default the default strategy.
+        config: A whole configuration, by which every tensor is calibrated for the grid it will have; or one
+            way to calibrate all of them, by default the default strategy.
         progress: Told after every batch.
 
     Returns:
@@ -51,10 +53,25 @@ def calibrate(
     Raises:
         SampleError: Arrays do not fit the inputs, or a value becomes NaN or infinite for a sample.
     """
-    config = config.calibration if isinstance(config, Config) else config or CalibrationConfig()
     if not isinstance(samples, Samples):
         samples = Samples.of(samples, float_model.inputs)
+    if isinstance(config, Config):
+        statistics = collect(float_model, samples, config.calibrate, progress)
+        return fit(statistics, config.calibration(), _exceptions(float_model.model, config))
+    config = config or CalibrationConfig()
     return fit(collect(float_model, samples, config, progress), config)
+
+
+def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]:
+    """Calibration of the tensors that differ from the rest of the network, by name."""
+    usual = config.calibration()
+    names: dict[str, tuple[str, ...]] = {
+        value.name: (value.name,) for value in model.graph.inputs if value.name
+    }
+    for node in model.graph:
+        names |= {value.name: (value.name, node.name or "") for value in node.outputs if value.name}
+    found = {name: config.calibration(*known) for name, known in names.items()}
+    return {name: settings for name, settings in found.items() if settings != usual}
 
 
 def collect(
@@ -80,17 +97,42 @@ def collect(
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)
+    _report_masks(statistics)
     logger.info("calibrated with %d samples, %d tensors", statistics.samples, len(statistics.tensors))
     return statistics
 
 
-def fit(statistics: Statistics, config: CalibrationConfig) -> Ranges:
-    """A range per tensor by the configured strategy; independent of the number of threads."""
+def _report_masks(statistics: Statistics) -> None:
+    masked = {name: tensor.left_out for name, tensor in statistics.tensors.items() if tensor.left_out}
+    if masked:
+        logger.warning(
+            "%d values beyond 1e30 in magnitude were taken for masks and left out of the ranges of %s",
+            sum(masked.values()),
+            ", ".join(f'"{name}"' for name in masked),
+        )
+
+
+def fit(
+    statistics: Statistics,
+    config: CalibrationConfig,
+    exceptions: Mapping[str, CalibrationConfig] | None = None,
+) -> Ranges:
+    """A range per tensor; independent of the number of threads.
+
+    Args:
+        statistics: What was collected, with histograms if the strategy reads them.
+        config: Strategy and settings.
+        exceptions: Settings of single tensors by name; the strategy is the same for all.
+    """
     strategy = STRATEGIES[config.strategy]
+
+    def fitted(named: tuple[str, TensorStatistics]) -> tuple[str, Range]:
+        name, tensor = named
+        if not tensor.batches:
+            return name, Range(0.0, 0.0)  # nothing but masks
+        low, high = strategy.fit(tensor, (exceptions or {}).get(name, config))
+        return name, Range(min(low, 0.0), max(high, 0.0))
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fitted = pool.map(lambda tensor: strategy.fit(tensor, config), statistics.tensors.values())
-        ranges = {
-            name: Range(min(low, 0.0), max(high, 0.0))
-            for name, (low, high) in zip(statistics.tensors, fitted, strict=True)
-        }
+        ranges = dict(pool.map(fitted, statistics.tensors.items()))
     return Ranges(ranges, statistics.samples, config.strategy)

@@ -7,11 +7,8 @@ on the values only.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from tpuflow import _core
 from tpuflow.errors import SampleError
@@ -19,6 +16,7 @@ from tpuflow.errors import SampleError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["Statistics", "TensorStatistics"]
@@ -31,10 +29,12 @@ class TensorStatistics:
     Attributes:
         batches: Smallest and largest value of every batch, in order.
         histogram: Counts of all values by sign and magnitude; None if not collected.
+        left_out: Number of values that are masks.
     """
 
     batches: list[tuple[float, float]]
     histogram: _core.Histogram | None
+    left_out: int = 0
 
     @property
     def counts(self) -> _core.Histogram:
@@ -62,7 +62,7 @@ class Statistics:
         """Adds one batch of some of the tensors; C-contiguous arrays of any shape.
 
         Raises:
-            SampleError: A tensor has NaN or infinite values.
+            SampleError: A tensor has values that are NaN or positive infinity.
         """
         arrays = {name: array for name, array in activations.items() if array.size}
         for name in arrays:
@@ -71,15 +71,16 @@ class Statistics:
                 self.tensors[name] = TensorStatistics([], histogram)
         tensors = [self.tensors[name] for name in arrays]
         histograms = [tensor.histogram for tensor in tensors if tensor.histogram is not None]
-        found = _core.observe(list(arrays.values()), histograms).tolist()
-        for name, tensor, (low, high) in zip(arrays, tensors, found, strict=True):
-            if math.isnan(low):
-                bad = int(np.count_nonzero(~np.isfinite(arrays[name])))
+        found = _core.observe(list(arrays.values()), histograms)
+        for name, tensor, (extrema, left_out, refused) in zip(arrays, tensors, found, strict=True):
+            if refused:
                 raise SampleError(
-                    f'tensor "{name}": {bad} of {arrays[name].size} values are NaN or infinite '
+                    f'tensor "{name}": {refused} of {arrays[name].size} values are NaN or infinite '
                     f"at sample {self.samples}, no range holds them"
                 )
-            tensor.batches.append((low, high))
+            tensor.left_out += left_out
+            if extrema is not None:
+                tensor.batches.append(extrema)
 
     def merge(self, later: Statistics) -> None:
         """Appends statistics of the samples that follow.
@@ -95,6 +96,7 @@ class Statistics:
                 histogram = None if self.bins is None else _core.Histogram(self.bins)
                 ours = self.tensors[name] = TensorStatistics([], histogram)
             ours.batches += theirs.batches
+            ours.left_out += theirs.left_out
             if ours.histogram is not None and theirs.histogram is not None:
                 ours.histogram.merge(theirs.histogram)
         self.samples += later.samples

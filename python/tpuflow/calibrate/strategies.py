@@ -57,8 +57,10 @@ def mse(tensor: TensorStatistics, config: CalibrationConfig) -> tuple[float, flo
     Clipping errors count `clip_weight` times: they take away from the largest values and never cancel.
     """
     qmin, qmax = config.codes
+    # A grid of positive codes only is that of an asymmetric quantiser whose range starts at zero.
+    positive = config.unsigned and tensor.counts.range[0] == 0
     return tensor.counts.mse_range(
-        qmin=qmin, qmax=qmax, symmetric=config.symmetric, clip_weight=config.clip_weight
+        qmin=qmin, qmax=qmax, symmetric=config.symmetric and not positive, clip_weight=config.clip_weight
     )
 
 
