@@ -1,0 +1,85 @@
+"""Machines by name or file, and what wrong requests are answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpuflow import _core
+from tpuflow.compile import compile as compile_graph
+from tpuflow.compile import machine_text, machines
+from tpuflow.errors import MachineError, ProgramError
+
+
+@pytest.fixture(scope="module")
+def graph() -> _core.Graph:
+    """A fully connected layer of 24 inputs and 10 outputs."""
+    rng = np.random.default_rng(7)
+    builder = _core.GraphBuilder("small")
+    x = builder.input("x", [1, 24], "int8", 0.05, 3)
+    w = builder.constant("w", rng.integers(-128, 128, (24, 10)).astype(np.int8), 0.01)
+    b = builder.constant("b", rng.integers(-999, 999, 10).astype(np.int32))
+    requant = {"multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127}
+    op = {"op": "mat_mul", "a": x, "b": w, "bias": b, "epilogue": {"requant": requant}}
+    builder.output(builder.layer("dense", json.dumps(op), "y", [1, 10], "int8", 0.1))
+    return builder.finish()
+
+
+@pytest.mark.parametrize("level", [1, 5])
+@pytest.mark.parametrize("machine", machines())
+def test_every_preset_gives_the_bits_of_the_graph(graph: _core.Graph, machine: str, level: int) -> None:
+    program = compile_graph(graph, machine, level, strict=True)
+    assert (program.level, program.fallback) == (level, None)
+    x = np.random.default_rng(1).integers(-128, 128, (1, 24)).astype(np.int8)
+    run = _core.simulate(program, [x])
+    np.testing.assert_array_equal(run.outputs[0], graph.run({"x": x})["y"])
+
+
+def test_a_preset_written_to_a_file_is_the_same_machine(graph: _core.Graph, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(machine_text("64x64_edge"), encoding="utf-8")
+    assert compile_graph(graph, path).to_json() == compile_graph(graph, "64x64_edge").to_json()
+
+
+def test_an_unknown_machine_lists_the_presets(graph: _core.Graph) -> None:
+    with pytest.raises(MachineError, match=r'"tpu9" is unknown.*128x128_asic, 128x128_dual_ddr'):
+        compile_graph(graph, "tpu9")
+
+
+def test_a_machine_file_at_fault_is_named(graph: _core.Graph, tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(machine_text("64x64_edge").replace("channels = 1", "channels = 3"), encoding="utf-8")
+    with pytest.raises(MachineError, match=r"odd\.toml.*ddr\.channels 3"):
+        compile_graph(graph, path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(MachineError, match=r"odd\.toml: cannot be read as text"):
+        compile_graph(graph, path)
+
+
+@pytest.mark.parametrize("level", [0, 2, 9])
+def test_a_level_that_does_not_exist(graph: _core.Graph, level: int) -> None:
+    with pytest.raises(ProgramError, match=f"optimisation level {level} does not exist; choose 1 or 5"):
+        compile_graph(graph, level=level)
+
+
+def test_limits_make_sense(graph: _core.Graph) -> None:
+    with pytest.raises(ProgramError, match="seed -1 is negative"):
+        compile_graph(graph, seed=-1)
+    with pytest.raises(ProgramError, match="time limit 0 is not a positive number"):
+        compile_graph(graph, time_limit=0)
+
+
+def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    builder = _core.GraphBuilder("wide")
+    x = builder.input("x", [1, 200_000], "int8", 0.05)
+    requant = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
+    op = {"op": "rescale", "input": x, "requant": requant}
+    builder.output(builder.layer("scale", json.dumps(op), "y", [1, 200_000], "int8", 0.05))
+    path = tmp_path / "small.toml"
+    text = machine_text("32x32_fpga").replace("words = 4096", "words = 64")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MachineError, match='layer "scale" does not fit the shared cache of 32x32_fpga'):
+        compile_graph(builder.finish(), path)
