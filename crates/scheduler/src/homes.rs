@@ -94,8 +94,7 @@ fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
         Memory::Ewp => ("the parameter cache", request.machine.ewp_cache_bytes()),
         Memory::Cache | Memory::Ddr => ("the shared cache", request.machine.cache_bytes()),
     };
-    let output = request.network.steps[index].output;
-    let layer = request.network.tensor(output).name.clone();
+    let layer = request.network.layer_name(index).to_owned();
     ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
 }
 

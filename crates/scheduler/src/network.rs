@@ -31,11 +31,18 @@ pub(crate) struct Network {
     pub tensors: Vec<Tensor>,
     /// In topological order.
     pub steps: Vec<Step>,
+    /// Names of the graph's layers.
+    names: Vec<String>,
 }
 
 impl Network {
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.index()]
+    }
+
+    /// Name of the layer a step works for.
+    pub fn layer_name(&self, step: usize) -> &str {
+        &self.names[self.steps[step].layer.index()]
     }
 
     pub fn is_constant(&self, id: TensorId) -> bool {
@@ -76,7 +83,8 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
     if let Some(broken) = graph.verify().into_iter().next() {
         return Err(ScheduleError::Graph(broken));
     }
-    let mut network = Network { tensors: graph.tensors.clone(), steps: Vec::with_capacity(graph.layers.len()) };
+    let names = graph.layers.iter().map(|l| l.name.clone()).collect();
+    let mut network = Network { tensors: graph.tensors.clone(), steps: Vec::with_capacity(graph.layers.len()), names };
     for (index, layer) in graph.layers.iter().enumerate() {
         let id = LayerId::new(index);
         let mut op = layer.op.clone();

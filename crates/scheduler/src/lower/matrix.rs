@@ -403,7 +403,7 @@ impl Lowering<'_> {
     fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> (Vec<Weights>, Vec<Option<Draft>>) {
         let word = self.setting.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
-        let name = format!("weights of {}", self.setting.network.tensor(self.output()).name);
+        let name = format!("weights of {}", self.setting.network.layer_name(self.index));
         let at_once = if self.setting.parallel { 1 } else { tiles.len() };
         let mut weights = Vec::with_capacity(tiles.len());
         let mut pending = Vec::with_capacity(tiles.len());

@@ -288,7 +288,7 @@ impl<'a> Lowering<'a> {
     fn parameters(&mut self, what: &str, bytes: usize, packing: Packing) -> BufferId {
         let word = self.setting.machine.word();
         let bytes = bytes.next_multiple_of(word) as u64;
-        let name = format!("{what} of {}", self.setting.network.tensor(self.output()).name);
+        let name = format!("{what} of {}", self.setting.network.layer_name(self.index));
         let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
         let to = self.sketch.buffer(name, bytes, Memory::Ewp, Content::Computed);
         self.sketch.load_whole(self.layer, from, to, Memory::Ewp, bytes);
