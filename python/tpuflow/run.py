@@ -138,6 +138,10 @@ class ProgramLevel:
         codes = self.output_codes(arrays)
         return {port.name: port.decode(codes[port.name]) for port in self._results}
 
+    def cycles(self) -> int:
+        """Cycles of one inference, which do not depend on the values."""
+        return _core.simulate(self.program, [], values=False).cycles
+
     def output_codes(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The stored codes of the outputs, by the model's names."""
         codes = [port.encode(arrays[port.name]) for port in self.ports]

@@ -1,0 +1,208 @@
+"""What quantisation costs in accuracy: every trained network of the shared material, float beside integers.
+
+    python benches/accuracy.py [NAME ...] [--dtype int8 int16] [--programs 50] [--json FILE]
+
+Each network is calibrated with default settings on its calibration samples and run, as an integer graph, on
+its whole evaluation set; the difference to float is paired. The compiled program then runs on the first
+samples and must give the same integers. Prints a markdown table; exit status 1 if a program differs from its
+graph in any bit.
+
+The material lies in the folder `TPUFLOW_SHARED` names, else in `shared` beside the repository; see its
+README for the networks, their data and the metrics, which its own `evalnets.py` computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.calibrate import calibrate
+from tpuflow.compile import compile as compile_graph
+from tpuflow.config import Config, QuantizeConfig
+from tpuflow.evaluate import pair
+from tpuflow.frontend import FloatSession, load
+from tpuflow.quantize import quantize
+from tpuflow.run import GraphLevel, ProgramLevel
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+Array = NDArray[Any]
+Outputs = list[list[Array]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network with one element type.
+
+    Attributes:
+        metric: Name of the score.
+        floating: Score of the float network.
+        integer: Score of the integer graph.
+        lost: Samples right in float only; None where a sample is neither right nor wrong.
+        won: Samples right in integers only.
+        sqnr_db: First output against float, over all samples.
+        agreement: Share of samples with the same arg-max (of a detector: the same class).
+        equal: Samples on which program and graph gave the same integers.
+        programs: Samples on which the program ran.
+        cycles: Of one inference.
+        seconds: Of everything.
+    """
+
+    name: str
+    dtype: str
+    metric: str
+    samples: int
+    floating: float
+    integer: float
+    lost: int | None
+    won: int | None
+    sqnr_db: float
+    agreement: float
+    equal: int
+    programs: int
+    cycles: int
+    seconds: float
+
+
+def shared_data() -> Path:
+    """The folder of trained networks."""
+    named = os.environ.get("TPUFLOW_SHARED")
+    folder = (Path(named) if named else REPOSITORY.parent / "shared") / "data"
+    if not (folder / "evalnets.py").is_file():
+        sys.exit(f"{folder}: no trained networks here; TPUFLOW_SHARED names their parent folder")
+    return folder
+
+
+def imported(path: Path) -> Any:
+    """A module of the shared material, by path."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def decision(name: str, nets: Any) -> Callable[[Outputs], Array]:
+    """One class per sample from the outputs of a network."""
+    if name == "fastestdet":
+        return lambda outputs: np.array([nets.top_class(sample[0]) for sample in outputs])
+    return lambda outputs: np.array([sample[0].argmax() for sample in outputs])
+
+
+def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, level: int) -> Row:
+    """Builds and judges one network."""
+    start = time.perf_counter()
+    model = load(folder / name / "model.onnx")
+    port = model.inputs[0]
+    config = Config(quantize=QuantizeConfig.model_validate({"dtype": dtype}))
+    ranges = calibrate(model, {port.name: nets.load(name, "calib")[0]}, config)
+    graph = GraphLevel(quantize(model, ranges, config))
+    images, labels = nets.load(name, "eval")
+
+    names = [output.name for output in model.outputs]
+    session = FloatSession(model.original)
+    feeds = [{port.name: image[np.newaxis]} for image in images]
+    float_outputs: Outputs = []
+    outputs: Outputs = []
+    for feed in feeds:
+        theirs, ours = session.run(feed), graph.run(feed)
+        float_outputs.append([theirs[output] for output in names])
+        outputs.append([ours[output] for output in names])
+    scores = [nets.metric(name, found, labels, images) for found in (float_outputs, outputs)]
+    metric = next(key for key in ("f1_vs_float", *scores[0]) if key in scores[0])
+    decide = decision(name, nets)
+    chosen = [decide(found) for found in (float_outputs, outputs)]
+    lost = won = None
+    if labels is not None and labels.shape == chosen[0].shape:
+        right = [found == labels for found in chosen]
+        lost, won = int((right[0] & ~right[1]).sum()), int((~right[0] & right[1]).sum())
+    first = [np.stack([sample[0] for sample in found]) for found in (float_outputs, outputs)]
+
+    program = ProgramLevel(compile_graph(graph.graph, level=level))
+    equal = 0
+    for feed in feeds[:programs]:
+        ours = graph.output_codes(graph.codes(feed))
+        theirs = program.output_codes(feed)
+        equal += all(np.array_equal(ours[output], theirs[output]) for output in names)
+    cycles = program.cycles()
+    return Row(
+        name,
+        dtype,
+        metric,
+        len(images),
+        scores[0][metric],
+        scores[1][metric],
+        lost,
+        won,
+        pair(first[0], first[1]).sqnr_db,
+        float((chosen[0] == chosen[1]).mean()),
+        equal,
+        min(programs, len(feeds)),
+        cycles,
+        time.perf_counter() - start,
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as markdown."""
+    titles = (
+        "network", "type", "metric", "samples", "float", "integers", "points", "lost / won", "SQNR dB", "agreement",
+        "program = graph", "cycles", "seconds",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for row in rows:
+        flips = "" if row.lost is None else f"{row.lost} / {row.won}"
+        cells = (
+            row.name,
+            row.dtype,
+            row.metric,
+            row.samples,
+            f"{row.floating:.1%}",
+            f"{row.integer:.1%}",
+            f"{100 * (row.integer - row.floating):+.1f}",
+            flips,
+            f"{row.sqnr_db:.1f}",
+            f"{row.agreement:.1%}",
+            f"{row.equal} of {row.programs}",
+            f"{row.cycles:,}",
+            f"{row.seconds:.0f}",
+        )
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures what is asked for and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks, all by default")
+    parser.add_argument("--dtype", nargs="+", choices=("int8", "int16"), default=["int8", "int16"])
+    parser.add_argument("--programs", type=int, default=50, metavar="N", help="samples the program runs on")
+    parser.add_argument("--level", type=int, choices=(1, 5), default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    asked = parser.parse_args()
+    folder = shared_data()
+    nets = imported(folder / "evalnets.py")
+    rows = []
+    for name in asked.names or nets.names():
+        for dtype in asked.dtype:
+            rows.append(measured(nets, folder, name, dtype, asked.programs, asked.level))
+            print(f"{name} {dtype}: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+    print(table(rows))
+    if asked.json is not None:
+        asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    sys.exit(any(row.equal < row.programs for row in rows))
+
+
+if __name__ == "__main__":
+    main()
