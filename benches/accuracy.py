@@ -157,8 +157,8 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
 def table(rows: Sequence[Row]) -> str:
     """The rows as markdown."""
     titles = (
-        "network", "type", "metric", "samples", "float", "integers", "points", "lost / won", "SQNR dB", "agreement",
-        "program = graph", "cycles", "seconds",
+        "network", "type", "metric", "samples", "float", "integers", "points", "lost / won", "SQNR dB",
+        "agreement", "program = graph", "cycles", "seconds",
     )  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in rows:

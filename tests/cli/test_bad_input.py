@@ -263,6 +263,19 @@ def test_unsupported_nodes_are_listed_at_once(command: Command, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_interrupt_ends_quietly_and_leaves_nothing(
+    built: Built, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tpuflow.build.compile_graph", interrupted)
+    result = command("build", built.model, "-o", tmp_path / "m.tpu")
+    assert result.status == 130
+    assert "Traceback" not in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_defect_is_said_to_be_one(
     built: Built, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

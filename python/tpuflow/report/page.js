@@ -105,7 +105,7 @@
         if (full && b - a > 60) {
           g.globalAlpha = other ? .4 : 1; g.fillStyle = "#fff"; g.textAlign = "left"; g.textBaseline = "middle";
           const name = data.layers[lane.layer[k]].name, room = Math.floor((b - a - 10) / 6.4);
-          g.fillText(name.length > room ? name.slice(0, Math.max(1, room - 1)) + "…" : name, a + 5, top + laneHeight / 2);
+          g.fillText(name.length > room ? "…" + name.slice(-Math.max(1, room - 1)) : name, a + 5, top + laneHeight / 2);
         }
       }
     });
