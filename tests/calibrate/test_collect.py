@@ -15,10 +15,11 @@ import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
 from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, Statistics, calibrate, collect, fit
-from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.calibrate.activations import CLAMPED, ActivationSession
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
 from tpuflow.frontend import FloatModel, Port, generate_samples, load
+from tpuflow.quantize import plan, quantize
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
@@ -165,6 +166,55 @@ def test_the_number_of_threads_does_not_show() -> None:
     }
     assert len(outputs) == 1
     assert "strategy" in outputs.pop()
+
+
+CLAMPS = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,4] x) => (float[1,4] y, float[1,4] b)
+<float[4,4] w = {1,0,2,0, 0,-1,0,3, 1,1,0,0, 0,0,-2,1},
+ float[4] c = {1,-1,2,-2}, float six = {6}, float zero = {0}>
+{
+    a = MatMul(x, w)
+    a_clamped = Clip(a, zero, six)
+    b = MatMul(a_clamped, w)
+    b_relu = Relu(b)
+    d = Add(b_relu, c)
+    d_relu = Relu(d)
+    e = MatMul(d_relu, w)
+    e_sigmoid = Sigmoid(e)
+    f = Mul(e_sigmoid, e)
+    g = Sigmoid(f)
+    y = Relu(g)
+}
+"""
+
+
+def test_what_only_a_clamp_reads_is_not_observed_and_not_needed() -> None:
+    model = load(onnx.parser.parse_model(CLAMPS))
+    data = {"x": np.random.default_rng(3).standard_normal((4, 4), np.float32)}
+    ranges = calibrate(model, data)
+    computed = {value.name for node in model.model.graph for value in node.outputs}
+    # `b` is returned, `e` read twice, and a table for `g` is no sum.
+    assert {"a", "d"} & set(ranges.tensors) == set()
+    assert computed - set(ranges.tensors) == {"a", "d"} & computed
+    assert {"a", "d"} <= computed
+    quantize(model, ranges)
+
+
+def test_the_quantiser_clamps_what_is_not_observed() -> None:
+    assert plan.LINEAR | plan.CLAMPING >= CLAMPED
+
+
+def test_memory_is_reused_from_run_to_run_without_a_trace() -> None:
+    session = ActivationSession(network(), memory_bytes=1 << 20)
+    batches = [batch.arrays for batch in samples().batches()]
+    for feeds in batches:
+        (expected,) = ActivationSession(network(), memory_bytes=1 << 20).run(feeds)
+        (found,) = session.run(feeds)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array)
+    (first,), (second,) = session.run(batches[0]), session.run(batches[1])
+    assert first["pooled"] is second["pooled"]
 
 
 EXPONENTIAL = '<ir_version: 8, opset_import: ["" : 17]> net (float[1,2] x) => (float[1,2] y) { y = Exp(x) }'

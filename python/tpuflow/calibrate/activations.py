@@ -2,7 +2,11 @@
 
 The nodes are cut, in topological order, into segments whose outputs fit a memory budget. Each segment is
 a session of its own whose outputs are all values its nodes produce, so nothing is computed twice. A value is
-dropped after the last segment that reads it. Most models are one segment.
+dropped after the last segment that reads it. Most models are one segment, whose values are written to the
+same memory at every run.
+
+What nothing but a Relu or Clip reads is not handed out: quantised, it never exists, as its sum is clamped on
+its way out and only the range after that counts. The runtime then is free to fuse the two as well.
 """
 
 from __future__ import annotations
@@ -21,9 +25,13 @@ if TYPE_CHECKING:
 
 from tpuflow.frontend import FloatSession
 
-__all__ = ["ActivationSession"]
+__all__ = ["CLAMPED", "ActivationSession"]
 
 Array = NDArray[Any]
+
+
+CLAMPED = frozenset({"Add", "Conv", "ConvTranspose", "MatMul"})
+"""Operators whose output is clamped in the same step by a Relu or Clip that alone reads it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class ActivationSession:
         self._segments = [
             _build_segment(model, nodes, later) for nodes, later in _cut(list(model.graph), memory_bytes)
         ]
+        self._memory: dict[str, Array] | None = None
 
     @property
     def segments(self) -> int:
@@ -58,12 +67,14 @@ class ActivationSession:
             feeds: Every network input by name, with the model's own shape and dtype.
 
         Yields:
-            Value name to float32 array; values of other types are left out.
+            Value name to float32 array, valid until the next batch; values of other types are left out.
         """
         live: dict[str, Array] = dict(feeds)
         fresh: dict[str, Array] = dict(feeds)
         for segment in self._segments:
-            computed = segment.session.run({name: live[name] for name in segment.inputs})
+            computed = segment.session.run({name: live[name] for name in segment.inputs}, self._memory)
+            if self.segments == 1:  # kept memory of several would add up to what segments are there to avoid
+                self._memory = computed
             fresh.update(computed)
             live.update(computed)
             del computed
@@ -98,6 +109,16 @@ def _cut(nodes: list[ir.Node], memory_bytes: int) -> Iterator[tuple[list[ir.Node
     return zip(runs, reversed(reads), strict=True)
 
 
+def _is_clamped(value: ir.Value) -> bool:
+    """Whether a sum is read by nothing but a Relu or a Clip with constant bounds."""
+    producer, uses = value.producer(), value.uses()
+    if producer is None or producer.op_type not in CLAMPED or value.is_graph_output() or len(uses) != 1:
+        return False
+    ((user, index),) = uses
+    known = all(bound is None or bound.const_value is not None for bound in user.inputs[1:])
+    return index == 0 and user.op_type in {"Relu", "Clip"} and known
+
+
 def _bytes(value: ir.Value) -> int:
     if value.shape is None or value.dtype is None:
         return 0
@@ -107,9 +128,11 @@ def _bytes(value: ir.Value) -> int:
 
 def _build_segment(model: ir.Model, nodes: Sequence[ir.Node], later: set[str]) -> _Segment:
     initializers = model.graph.initializers
-    produced = [_name(value) for node in nodes for value in node.outputs if value.name]
+    made = [value for node in nodes for value in node.outputs if value.name]
+    produced = {_name(value) for value in made}
+    handed_out = [name for value in made if (name := _name(value)) in later or not _is_clamped(value)]
     read = {_name(value): value for node in nodes for value in node.inputs if value is not None}
-    inputs = tuple(name for name in read if name not in initializers and name not in set(produced))
+    inputs = tuple(name for name in read if name not in initializers and name not in produced)
     proto = onnx.ModelProto(ir_version=min(model.ir_version or 8, 10))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -124,6 +147,6 @@ def _build_segment(model: ir.Model, nodes: Sequence[ir.Node], later: set[str]) -
     )
     graph.input.extend(ir.to_proto(read[name]) for name in inputs)
     # Types of outputs are left to the runtime's inference.
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in produced)
-    last_read = frozenset(name for name in (*inputs, *produced) if name not in later)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
+    last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)
     return _Segment(FloatSession(proto), inputs, last_read)

@@ -38,7 +38,7 @@ def calibrate(
     config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
-    """The range of every float value of the model, inputs included.
+    """The range of every float value of the model, inputs included, but those only a Relu or Clip reads.
 
     Args:
         float_model: What to calibrate.
