@@ -143,7 +143,7 @@ def evaluate(
         Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
     ],
     data: Annotated[Path, typer.Option(metavar="FILE.npz", help="Inputs by name, and `labels`.")],
-    metric: Annotated[str, typer.Option(metavar="NAME", help="top1, top5, cosine, euclid, sqnr, agreement.")],
+    metric: Annotated[str, typer.Option(metavar="NAME", help="top1, top5, cosine, euclid or agreement.")],
     reference: Annotated[
         Path | None, typer.Option("--float", metavar="MODEL.onnx", help="Float network to compare with.")
     ] = None,
