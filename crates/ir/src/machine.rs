@@ -72,7 +72,7 @@ section! {
         columns: u32,
         /// Cycles of pipe set-up, paid after a drain.
         setup: u64,
-        /// Accumulator entries of `columns` 32-bit sums (half as many 48-bit ones), in two halves.
+        /// Accumulator entries of `columns` 32-bit sums (half as many 48-bit ones).
         accumulators: u32,
         /// Column tiles the bias and scale buffer holds.
         parameter_tiles: u32,

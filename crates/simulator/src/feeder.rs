@@ -50,6 +50,12 @@ impl Geometry {
         self.matrix.pixels
     }
 
+    /// Accumulator entries of 32 bits it takes.
+    pub(crate) fn entries(&self) -> u64 {
+        let wide = timing::wide(self.matrix.input.dtype, self.descriptor.weight_dtype);
+        u64::from(self.matrix.pixels) * if wide { 2 } else { 1 }
+    }
+
     /// Array rows tile `tile` uses.
     pub(crate) fn rows(&self, tile: usize) -> u32 {
         let block = &self.blocks[tile / self.passes as usize];

@@ -11,8 +11,8 @@
 //! or not, and one more for each further word of a row; a refused access repeats the cycle. The stream of a tile starts when
 //! its weights are in and the stream before is over. A pixel enters in the cycle its last missing word is fetched; streams of
 //! M < R pixels hold the array for R cycles (its cycles without a pixel count as slots). The results of the last tile's pixel
-//! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. An instruction uses one half
-//! of the accumulators: its first stream waits until the instruction two before it has finished.
+//! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. An instruction takes
+//! an accumulator entry per pixel (two with 48-bit sums) until it has finished: its first stream waits for so many.
 
 use std::collections::VecDeque;
 
@@ -103,6 +103,7 @@ pub(crate) struct MatrixEngine {
     register: Register,
     feed: Option<Feed>,
     rows: u64,
+    accumulators: u64,
     depth: u64,
     fetches: usize,
     issue_warm: u64,
@@ -122,6 +123,7 @@ impl MatrixEngine {
             register: Register::Free,
             feed: None,
             rows: machine.array.rows.into(),
+            accumulators: machine.array.accumulators.into(),
             depth: timing::array_depth(machine),
             fetches: machine.feeder.words as usize,
             issue_warm: machine.control.issue,
@@ -184,11 +186,11 @@ impl MatrixEngine {
         self.load.job == self.entered
     }
 
-    /// Streams the loaded tile once the array is free and, for the first tile of an instruction, half of the accumulators.
+    /// Streams the loaded tile once the array is free and, for the first tile of an instruction, its entries of the accumulators.
     fn start_feed(&mut self, context: &Context<'_>) {
         if let Register::Full(tile) = self.register
             && self.feed.is_none()
-            && self.half_free(tile)
+            && self.has_entries(tile)
             && let Some(job) = self.job(tile.job)
         {
             self.feed = Some(Feed {
@@ -207,8 +209,9 @@ impl MatrixEngine {
         }
     }
 
-    fn half_free(&self, tile: Tile) -> bool {
-        tile.tile > 0 || self.jobs.front().is_some_and(|oldest| oldest.number + 2 > tile.job)
+    fn has_entries(&self, tile: Tile) -> bool {
+        let taken = self.jobs.iter().take_while(|job| job.number <= tile.job).map(|job| job.geometry.entries());
+        tile.tile > 0 || taken.sum::<u64>() <= self.accumulators
     }
 
     /// Feeds a slot; `None` when there is nothing to feed.
@@ -346,7 +349,7 @@ impl MatrixEngine {
         let register = match self.register {
             Register::Free => (!self.needs_job()).then_some(now),
             Register::Loading { first, .. } => Some(first.max(now)),
-            Register::Full(tile) => self.half_free(tile).then_some(array_free),
+            Register::Full(tile) => self.has_entries(tile).then_some(array_free),
         };
         let write = self.jobs.front().and_then(|job| {
             let (pixel, _) = job.outputs[job.written];

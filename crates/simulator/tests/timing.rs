@@ -128,10 +128,24 @@ fn ready_tiles_follow_by_law_1() {
 }
 
 #[test]
-fn a_third_instruction_waits_for_half_of_the_accumulators() {
-    // Three instructions of 128 pixels and one K block. The first has written its last result in cycle L + 128 + 127 + 257, so
-    // the third streams from the next one on, 257 cycles after the second began instead of 128.
+fn short_streams_follow_by_law_1() {
+    // Ten instructions of 128 pixels and one K block: their sums leave before the accumulators are full.
     let machine = asic();
+    let mut p = program(&machine, 0);
+    for n in 0..10 {
+        let at = [bank(&machine, 3 * n), bank(&machine, 3 * n + 1), bank(&machine, 3 * n + 2)];
+        let work = product(&mut p, 128, 128, 128, at);
+        push(&mut p, Unit::Me, &[], work);
+    }
+    assert_eq!(run(&p).cycles, 150 + 136 + 128 + 10 * 128 + 257);
+}
+
+#[test]
+fn streams_wait_for_accumulators() {
+    // 256 entries hold the sums of two instructions of 128 pixels. The first has written its last result in cycle
+    // L + 128 + 127 + 257, so the third streams from the next one on, 257 cycles after the second began instead of 128.
+    let mut machine = asic();
+    machine.array.accumulators = 256;
     let mut p = program(&machine, 0);
     for n in 0..3 {
         let at = [bank(&machine, 3 * n), bank(&machine, 3 * n + 1), bank(&machine, 3 * n + 2)];

@@ -402,7 +402,6 @@ struct MatrixEngine {
     /// Job and tile in the second register, or to be loaded next.
     tile: (u32, usize),
     entered: u32,
-    done: u32,
     register: Register,
     feed: Option<Feed>,
 }
@@ -418,7 +417,7 @@ impl MatrixEngine {
             self.feed = None;
         }
         let (number, tile) = self.tile;
-        if self.feed.is_none() && matches!(self.register, Register::Full) && (tile > 0 || self.done + 1 >= number) {
+        if self.feed.is_none() && matches!(self.register, Register::Full) && (tile > 0 || self.room(s, number)) {
             let job = self.jobs.iter().find(|job| job.number == number).unwrap();
             let is_last = tile + 1 == job.tiles.len();
             let pixels = job.tiles[tile].1.clone();
@@ -466,6 +465,17 @@ impl MatrixEngine {
         }
     }
 
+    /// Whether the accumulators hold the sums of everything unfinished up to job `number`.
+    fn room(&self, s: &Shared<'_>, number: u32) -> bool {
+        let mut entries = 0;
+        for job in self.jobs.iter().filter(|job| job.number <= number) {
+            let Work::Matrix(m) = &s.program.instructions[job.instruction].work else { unreachable!("a product") };
+            let Descriptor::Matrix(d) = s.program.descriptor(m.descriptor) else { unreachable!("a product") };
+            entries += m.pixels * if m.input.dtype.bytes() * d.weight_dtype.bytes() > 1 { 2 } else { 1 };
+        }
+        entries <= s.machine.array.accumulators
+    }
+
     fn fetch(&mut self, s: &mut Shared<'_>) {
         let Some(feed) = &mut self.feed else { return };
         if feed.next == feed.pixels.len() {
@@ -498,7 +508,6 @@ impl MatrixEngine {
             job.outputs.pop_front();
             if job.outputs.is_empty() {
                 s.finish(job.instruction);
-                self.done += 1;
                 self.jobs.pop_front();
             }
         }
@@ -526,7 +535,6 @@ pub fn ends(program: &Program) -> Vec<u64> {
         jobs: VecDeque::new(),
         tile: (0, 0),
         entered: 0,
-        done: 0,
         register: Register::Free,
         feed: None,
     };
