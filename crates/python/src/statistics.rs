@@ -165,7 +165,9 @@ fn channels<'a>(values: &'a PyReadonlyArrayDyn<'_, f32>, axis: usize) -> PyResul
         return Err(PyValueError::new_err(format!("axis {axis} of an array of {} axes", shape.len())));
     };
     let (outer, inner) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
-    Channels::new(values.as_slice()?, outer, length, inner).map_err(value_error)
+    // NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another order.
+    let slice = values.as_array().to_slice().ok_or_else(|| PyValueError::new_err("the array is not row-major"))?;
+    Channels::new(slice, outer, length, inner).map_err(value_error)
 }
 
 fn ranges(py: Python<'_>, ranges: Vec<Range>) -> Bound<'_, PyArray2<f64>> {
