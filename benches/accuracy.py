@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ class Row:
         lost: Samples right in float only; None where a sample is neither right nor wrong.
         won: Samples right in integers only.
         sqnr_db: First output against float, over all samples.
-        agreement: Share of samples with the same arg-max (of a detector: the same class).
+        agreement: Share of samples with the same arg-max (of a detector: the same class); None where a sample
+            has no one answer.
         equal: Samples on which program and graph gave the same integers.
         programs: Samples on which the program ran.
         cycles: Of one inference.
@@ -67,7 +68,7 @@ class Row:
     lost: int | None
     won: int | None
     sqnr_db: float
-    agreement: float
+    agreement: float | None
     equal: int
     programs: int
     cycles: int
@@ -93,8 +94,10 @@ def imported(path: Path) -> Any:
     return module
 
 
-def decision(name: str, nets: Any) -> Callable[[Outputs], Array]:
-    """One class per sample from the outputs of a network."""
+def decision(name: str, nets: Any) -> Callable[[Outputs], Array] | None:
+    """One class per sample from the outputs of a network; None if it finds any number of things."""
+    if name.startswith("ultraface"):
+        return None
     if name == "fastestdet":
         return lambda outputs: np.array([nets.top_class(sample[0]) for sample in outputs])
     return lambda outputs: np.array([sample[0].argmax() for sample in outputs])
@@ -122,11 +125,12 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
     scores = [nets.metric(name, found, labels, images) for found in (float_outputs, outputs)]
     metric = next(key for key in ("f1_vs_float", *scores[0]) if key in scores[0])
     decide = decision(name, nets)
-    chosen = [decide(found) for found in (float_outputs, outputs)]
-    lost = won = None
-    if labels is not None and labels.shape == chosen[0].shape:
-        right = [found == labels for found in chosen]
-        lost, won = int((right[0] & ~right[1]).sum()), int((~right[0] & right[1]).sum())
+    lost = won = agreement = None
+    if decide is not None:
+        floating, integer = decide(float_outputs), decide(outputs)
+        agreement = float((floating == integer).mean())
+        lost = int(((floating == labels) & (integer != labels)).sum())
+        won = int(((floating != labels) & (integer == labels)).sum())
     first = [np.stack([sample[0] for sample in found]) for found in (float_outputs, outputs)]
 
     program = ProgramLevel(compile_graph(graph.graph, level=level))
@@ -146,7 +150,7 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
         lost,
         won,
         pair(first[0], first[1]).sqnr_db,
-        float((chosen[0] == chosen[1]).mean()),
+        agreement,
         equal,
         min(programs, len(feeds)),
         cycles,
@@ -154,32 +158,34 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as markdown."""
-    titles = (
-        "network", "type", "metric", "samples", "float", "integers", "points", "lost / won", "SQNR dB",
-        "agreement", "program = graph", "cycles", "seconds",
-    )  # fmt: skip
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for row in rows:
-        flips = "" if row.lost is None else f"{row.lost} / {row.won}"
-        cells = (
-            row.name,
-            row.dtype,
-            row.metric,
-            row.samples,
-            f"{row.floating:.1%}",
-            f"{row.integer:.1%}",
-            f"{100 * (row.integer - row.floating):+.1f}",
-            flips,
-            f"{row.sqnr_db:.1f}",
-            f"{row.agreement:.1%}",
-            f"{row.equal} of {row.programs}",
-            f"{row.cycles:,}",
-            f"{row.seconds:.0f}",
-        )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+TITLES = (
+    "network", "type", "metric", "samples", "float", "integers", "points", "lost / won", "SQNR dB",
+    "agreement", "program = graph", "cycles", "seconds",
+)  # fmt: skip
+
+
+def markdown(*cells: object) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def shown(row: Row) -> str:
+    """A row as a line of the table."""
+    return markdown(
+        row.name,
+        row.dtype,
+        row.metric,
+        row.samples,
+        f"{row.floating:.1%}",
+        f"{row.integer:.1%}",
+        f"{100 * (row.integer - row.floating):+.1f}",
+        "" if row.lost is None else f"{row.lost} / {row.won}",
+        f"{row.sqnr_db:.1f}",
+        "" if row.agreement is None else f"{row.agreement:.1%}",
+        f"{row.equal} of {row.programs}",
+        f"{row.cycles:,}",
+        f"{row.seconds:.0f}",
+    )
 
 
 def main() -> None:
@@ -194,11 +200,11 @@ def main() -> None:
     folder = shared_data()
     nets = imported(folder / "evalnets.py")
     rows = []
+    print(markdown(*TITLES), markdown(*["---"] * len(TITLES)), sep="\n", flush=True)
     for name in asked.names or nets.names():
         for dtype in asked.dtype:
             rows.append(measured(nets, folder, name, dtype, asked.programs, asked.level))
-            print(f"{name} {dtype}: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
-    print(table(rows))
+            print(shown(rows[-1]), flush=True)
     if asked.json is not None:
         asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
     sys.exit(any(row.equal < row.programs for row in rows))
