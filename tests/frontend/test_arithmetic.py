@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from frontend.graphs import Node, array, graph, integers, normalised, operators
+from tpuflow.frontend import check_model
 
 X = {"x": [2, 3, 4]}
 CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
@@ -276,9 +277,52 @@ def test_layer_normalisation_without_bias_and_with_axis_from_the_back() -> None:
     node = ("LayerNormalization", "x g b", "z", {"axis": -2})
     constants = {"g": array(3, 4), "b": np.zeros((3, 4), np.float32)}
     model = normalised(graph([node], X, ["z"], constants))
-    (layer,) = model.model.graph
+    assert operators(model) == {"Reshape": 2, "LayerNormalization": 1}
+    (layer,) = (node for node in model.model.graph if node.op_type == "LayerNormalization")
     assert layer.attributes.get_int("axis") == 1
     assert len(layer.inputs) == 2
+
+
+def test_scale_and_shift_join_a_normalisation_over_several_axes() -> None:
+    nodes: list[Node] = [
+        ("LayerNormalization", "x g", "n", {"axis": 1}),
+        ("Mul", "n s", "m"),
+        ("Add", "m b", "z"),
+    ]
+    constants = {"g": array(2, 3, 4), "s": array(3, 1, seed=1), "b": array(4, seed=2)}
+    model = normalised(graph(nodes, {"x": [1, 2, 3, 4]}, ["z"], constants))
+    assert operators(model) == {"Reshape": 2, "LayerNormalization": 1}
+
+
+@pytest.mark.parametrize(("shape", "muls"), [((1, 8, 2), 3), ((1, 7, 2), 4), ((1, 2, 1), 1), ((1, 64, 2), 6)])
+def test_a_product_is_taken_half_by_half(shape: tuple[int, ...], muls: int) -> None:
+    nodes: list[Node] = [("Sigmoid", "x", "s"), ("ReduceProd", "s", "z", {"axes": [1]})]
+    model = normalised(graph(nodes, {"x": list(shape)}, ["z"]))
+    assert operators(model)["Mul"] == muls
+    assert "ReduceProd" not in operators(model)
+
+
+def test_a_product_of_too_many_is_listed() -> None:
+    nodes: list[Node] = [("ReduceProd", "x", "z", {"axes": [1, 2]})]
+    (found,) = check_model(graph(nodes, {"x": [1, 13, 5]}, ["z"]))
+    assert (found.operator, found.reason) == (
+        "ReduceProd",
+        "it multiplies more than 64 elements, whose product has no useful range",
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.1, 0.9, {"Mul": 1, "Max": 1}),
+        (1.0, 2.0, {"Mul": 1, "Min": 1}),
+        (-1.0, 2.0, {"Clip": 1, "Mul": 1, "Add": 1}),
+    ],
+)
+def test_slopes_along_several_axes(low: float, high: float, wanted: dict[str, int]) -> None:
+    slopes = np.random.default_rng(0).uniform(low, high, (3, 4)).astype(np.float32)
+    model = normalised(graph([("PRelu", "x s", "z")], {"x": [1, 3, 4]}, ["z"], {"s": slopes}))
+    assert operators(model) == wanted
 
 
 def test_unit_length() -> None:

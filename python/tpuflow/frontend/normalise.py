@@ -106,6 +106,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "remove dead code": remove_dead_code,
     "transposes towards the outputs": _rules(LAYOUT),
     "recognise functions": _rules(RECOGNISED),
+    "one normalised axis": _rules(normalisation.ONE_AXIS),
     "fold scales and shifts": _rules(affine.FOLDING),
     "two spatial axes": _rules(windows.ONE_AXIS),
     "activations next to their operators": _rules(movement.SINKING),

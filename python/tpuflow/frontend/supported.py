@@ -78,6 +78,12 @@ def _resize(node: ir.Node) -> Iterator[tuple[str, str]]:
         yield "sizes", "batch and channels cannot be resized"
 
 
+def _last_axis(node: ir.Node) -> Iterator[tuple[str, str]]:
+    shape = shape_of(node.inputs[0])
+    if shape is not None and node.attributes.get_int("axis", -1) % len(shape) != len(shape) - 1:
+        yield "axis", "several axes are only normalised with constant scale and bias that fit them"
+
+
 def _where(node: ir.Node) -> Iterator[tuple[str, str]]:
     yield from _constant(0)(node)
 
@@ -148,7 +154,7 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
     ),
     **dict.fromkeys(REDUCTIONS, (_constant(1),)),
     "Softmax": (),
-    "LayerNormalization": (_constant(1, 2),),
+    "LayerNormalization": (_constant(1, 2), _last_axis),
     "ArgMax": (),
     "ArgMin": (),
     "Where": (_where,),
@@ -162,6 +168,7 @@ REWRITTEN = {
     "InstanceNormalization": "scale or bias is not constant or does not fit",
     "GroupNormalization": "scale or bias is not constant or does not fit",
     "Einsum": "the equation is not a product of matrices",
+    "ReduceProd": "it multiplies more than 64 elements, whose product has no useful range",
     "Split": "its sizes are not constant, or do not add up",
     "Upsample": "its scales are not constant",
     "Dropout": "its mask is used",

@@ -24,7 +24,7 @@ import numpy as np
 
 from tpuflow.frontend.rewrite import DOMAIN
 from tpuflow.frontend.rewrites.arithmetic import clip_bounds
-from tpuflow.frontend.values import input_at, produced_by, scalar_of, shape_of
+from tpuflow.frontend.values import array_of, input_at, produced_by, scalar_of, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -225,6 +225,23 @@ def leaky_from_prelu(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("LeakyRelu", node.inputs[0], attributes={"alpha": float(array.flat[0])})
 
 
+def sloped(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes a PRelu whose slopes differ along several axes with products.
+
+    max(x, a x)  where no a is above 1        min(x, a x)  where none is below
+    x + (a - 1) min(x, 0)  otherwise
+    """
+    x, slope = node.inputs[0], array_of(input_at(node, 1))
+    if x is None or slope is None or sum(extent > 1 for extent in slope.shape) < 2:
+        return None
+    if np.all(slope <= 1) or np.all(slope >= 1):
+        scaled = emit("Mul", x, node.inputs[1])
+        return emit("Max" if np.all(slope <= 1) else "Min", x, scaled)
+    negative = emit("Clip", x, None, emit.constant(0.0, "zero", like=x))
+    less = emit.constant(slope.astype(np.float64) - 1.0, "slope_less_one", like=x)
+    return emit("Add", x, emit("Mul", negative, less))
+
+
 RULES: Rules = {
     "Mul": [product_activation, scaled_clip],
     "Clip": [clipped_line],
@@ -232,5 +249,5 @@ RULES: Rules = {
     "Div": [sigmoid],
     "Reciprocal": [sigmoid],
     "Max": [leaky_relu],
-    "PRelu": [leaky_from_prelu],
+    "PRelu": [leaky_from_prelu, sloped],
 }

@@ -4,6 +4,7 @@
     LayerNormalization(x, ones) * scale + bias      ->  LayerNormalization(x, scale, bias)
     InstanceNormalization, GroupNormalization       ->  Reshape, LayerNormalization, Reshape, Mul, Add
     MeanVarianceNormalization over axes without the first  ->  LayerNormalization
+    LayerNormalization over several axes            ->  Reshape, LayerNormalization, Reshape
     LpNormalization                                 ->  x / ReduceL1(x) or x / ReduceL2(x)
     exp(x - max(x)) / sum(exp(x - max(x)))          ->  Softmax(x)
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES"]
+__all__ = ["ONE_AXIS", "RULES"]
 
 
 def _normalised(x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter) -> ir.Value | None:
@@ -177,6 +178,24 @@ def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit(node.op_type, *node.inputs[: 2 if zero else 3], attributes=attributes)
 
 
+def one_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Flattens the axes a LayerNormalization runs over, with its scale and bias."""
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    axis = node.attributes.get_int("axis", -1)
+    if x is None or shape is None or len(node.outputs) > 1 or axis % len(shape) == len(shape) - 1:
+        return None
+    inner = shape[axis:]
+    constants: list[ir.Value] = []
+    for value, label in zip(node.inputs[1:], ("scale", "bias"), strict=False):
+        array = array_of(value)
+        if value is None or array is None or np.broadcast_shapes(array.shape, inner) != inner:
+            return None
+        constants.append(emit.constant(np.broadcast_to(array, inner).ravel(), label))
+    rows = emit.reshape(x, (*shape[:axis], math.prod(inner)), "rows")
+    attributes = attributes_of(node) | {"axis": len(shape) - len(inner)}
+    return emit.reshape(emit("LayerNormalization", rows, *constants, attributes=attributes), shape, "shape")
+
+
 def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes instance and group normalisation as LayerNormalization of one row per group."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
@@ -222,3 +241,6 @@ RULES: Rules = {
     "MeanVarianceNormalization": [mean_variance],
     "LpNormalization": [unit_length],
 }
+
+ONE_AXIS: Rules = {"LayerNormalization": [one_axis]}
+"""To be applied once scales and shifts behind a normalisation are found, which the reshape would hide."""

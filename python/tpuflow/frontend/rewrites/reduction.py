@@ -3,12 +3,14 @@
     ReduceLogSum, ReduceLogSumExp             ->  [Exp] ReduceSum Log
     LogSoftmax                                ->  Softmax Log
     mean or maximum over both spatial axes    ->  GlobalAveragePool, GlobalMaxPool
+    ReduceProd of up to 64 elements           ->  Slice and Mul, half by half
 
 A reduction over axes of size 1 that leaves the values alone is a Reshape.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tpuflow.frontend.values import attributes_of, axes_of, input_at, integers_of, shape_of
@@ -25,12 +27,13 @@ REDUCTIONS = (
     "ReduceSum",
     "ReduceMax",
     "ReduceMin",
-    "ReduceProd",
     "ReduceL1",
     "ReduceL2",
     "ReduceSumSquare",
 )
 NEUTRAL = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+MOST_FACTORS = 64
+"""Elements a ReduceProd may multiply: the range of a product grows with every factor."""
 
 
 def stated_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -57,6 +60,32 @@ def global_pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     pooled = emit("GlobalAveragePool" if node.op_type == "ReduceMean" else "GlobalMaxPool", node.inputs[0])
     return pooled if len(y) == 4 else emit.reshape(pooled, y, "shape")
+
+
+def product(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Multiplies halves of an axis until one element is left, so that every partial product has a range."""
+    x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    axes = integers_of(input_at(node, 1))
+    if x is None or shape is None or y is None or not axes:
+        return None
+    if not 0 < math.prod(shape[axis] for axis in axes) <= MOST_FACTORS:
+        return None
+    for axis in axes:
+        size, odd = shape[axis], []
+        while size > 1:
+            half = size // 2
+            if size % 2:
+                odd.append(_part(x, axis, 2 * half, size, emit))
+            x = emit("Mul", _part(x, axis, 0, half, emit), _part(x, axis, half, 2 * half, emit))
+            size = half
+        for rest in odd:
+            x = emit("Mul", x, rest)
+    return x if shape_of(x) == y else emit.reshape(x, y, "shape")
+
+
+def _part(x: ir.Value, axis: int, start: int, end: int, emit: Emitter) -> ir.Value:
+    bounds = [emit.integers([number], label) for number, label in ((start, "start"), (end, "end"))]
+    return emit("Slice", x, *bounds, emit.integers([axis], "axis"), emit.integers([1], "step"))
 
 
 def logarithmic(node: ir.Node, emit: Emitter) -> ir.Value:
@@ -90,6 +119,7 @@ RULES: Rules = {
     **{name: [stated_axes] for name in REDUCTIONS},
     "ReduceMean": [stated_axes, global_pool],
     "ReduceMax": [stated_axes, global_pool],
+    "ReduceProd": [stated_axes, product],
     "ReduceLogSum": [logarithmic],
     "ReduceLogSumExp": [logarithmic],
     "LogSoftmax": [log_softmax],
