@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tpuflow.quantize.layout import Stored
 from tpuflow.quantize.nodes import attribute, constant, given, shape_of
@@ -12,6 +14,8 @@ from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
@@ -27,9 +31,14 @@ def resize(context: Lowering, step: Step) -> None:
     n, c, height, width = shape_of(step.output)
     if (n, c) != (stored.shape[0], stored.shape[3]):
         raise UnsupportedNodeError("batch and channels cannot be resized", "sizes")
-    sources = [_sources(step, axis, stored.shape[1 + axis], out) for axis, out in enumerate((height, width))]
     view = View.dense((n, c, height, width), (0, 2, 3, 1))
     mode = attribute(node, "mode", "nearest")
+    # Runtimes compute places in float32. Weights do not tell the difference, but where a place comes to lie
+    # on either side of a border between two cells, nearest does.
+    number: Callable[[Any], Any] = Fraction if mode == "linear" else np.float32
+    sources = [
+        _sources(step, axis, stored.shape[1 + axis], out, number) for axis, out in enumerate((height, width))
+    ]
     if mode == "linear":
         taps = [_taps(places, stored.shape[1 + axis]) for axis, places in enumerate(sources)]
         op = {"op": "resize_linear", "input": stored.tensor, "rows": taps[0], "columns": taps[1]}
@@ -51,31 +60,35 @@ def resize(context: Lowering, step: Step) -> None:
     context.emit(step, op, (n, height, width, c), view, stored.quant)
 
 
-def _sources(step: Step, axis: int, size: int, out: int) -> list[Fraction]:
-    """The place in the operand, in cells, of every output cell along one axis."""
+def _sources(step: Step, axis: int, size: int, out: int, number: Callable[[Any], Any]) -> list[Fraction]:
+    """The place in the operand, in cells, of every output cell along one axis, computed in `number`."""
     node = step.node
-    scale = Fraction(out, size)
+    scale: Any = number(out) / number(size)
     scales = constant(given(node, 2))
     if scales is not None and scales.size:
-        stated = Fraction(float(scales.ravel()[2 + axis - 4 + scales.size]))
+        stated = float(scales.ravel()[2 + axis - 4 + scales.size])
         # A stated scale only differs where it does not divide evenly, or was rounded to float32.
-        scale = stated if abs(stated - scale) > Fraction(1, 1 << 16) else scale
+        if number is np.float32 or abs(Fraction(stated) - scale) > Fraction(1, 1 << 16):
+            scale = number(stated)
     mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
-    half = Fraction(1, 2)
+    cells: list[Any] = [number(i) for i in range(out)]
+    half, last = number(0.5), number(size - 1)
     if mode == "asymmetric":
-        return [i / scale for i in range(out)]
-    if mode == "align_corners":
-        return [Fraction(i * (size - 1), out - 1) if out > 1 else Fraction(0) for i in range(out)]
-    if mode == "pytorch_half_pixel" and out == 1:
-        return [Fraction(0)]
-    if mode in {"half_pixel", "pytorch_half_pixel"}:
-        return [(i + half) / scale - half for i in range(out)]
-    if mode == "half_pixel_symmetric":
-        shift = Fraction(size, 2) * (1 - Fraction(out) / (scale * size))
-        return [shift + (i + half) / scale - half for i in range(out)]
-    if mode == "tf_half_pixel_for_nn":
-        return [(i + half) / scale for i in range(out)]
-    raise UnsupportedNodeError(f'"{mode}" is not supported', "coordinate_transformation_mode")
+        places = [i / scale for i in cells]
+    elif mode == "align_corners":
+        places = [i * last / number(out - 1) for i in cells] if out > 1 else [number(0)]
+    elif mode == "pytorch_half_pixel" and out == 1:
+        places = [number(0)]
+    elif mode in {"half_pixel", "pytorch_half_pixel"}:
+        places = [(i + half) / scale - half for i in cells]
+    elif mode == "half_pixel_symmetric":
+        shift = number(size) / number(2) * (number(1) - number(out) / (scale * number(size)))
+        places = [shift + (i + half) / scale - half for i in cells]
+    elif mode == "tf_half_pixel_for_nn":
+        places = [(i + half) / scale for i in cells]
+    else:
+        raise UnsupportedNodeError(f'"{mode}" is not supported', "coordinate_transformation_mode")
+    return [Fraction(float(place)) if number is np.float32 else place for place in places]
 
 
 def _nearest(place: Fraction, rule: str, size: int) -> int:
