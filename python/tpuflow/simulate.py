@@ -76,8 +76,15 @@ class ProgramPort:
             tuple(source["permutation"]),
         )
 
+    @property
+    def own_codes(self) -> int | None:
+        """What to add to the model's integers to store them, where they are codes themselves; else None."""
+        if not self.scale or not np.issubdtype(self.dtype, np.integer):
+            return None
+        return int(np.iinfo(self.code).min) - int(np.iinfo(self.dtype).min)
+
     def encode(self, array: Array) -> Array:
-        """Stored codes of an array in the model's shape.
+        """Stored codes of an array in the model's shape; codes of the model stay themselves.
 
         Raises:
             SampleError: An index does not fit the stored type.
@@ -88,15 +95,19 @@ class ProgramPort:
             if ordered.size and (ordered.min() < limits.min or ordered.max() > limits.max):
                 raise SampleError(f'input "{self.name}": indices beyond {limits.min} to {limits.max}')
             return np.ascontiguousarray(ordered, self.code)
+        if self.own_codes is not None:
+            return np.ascontiguousarray(ordered.astype(np.int64) + self.own_codes, self.code)
         real = ordered.astype(np.float64)
         scaled = np.where(np.isnan(real), 0.0, real) / np.asarray(self.scale, np.float32)
         codes = np.clip(np.rint(scaled) + self.zero_point, limits.min, limits.max)
         return np.ascontiguousarray(codes, self.code)
 
     def decode(self, codes: Array) -> Array:
-        """The model's array of stored codes: `scale * (code - zero_point)`, or the indices."""
+        """The model's array of stored codes: `scale * (code - zero_point)`, or its own integers."""
         values: Array = codes
-        if self.scale:
+        if self.own_codes is not None:
+            values = codes.astype(np.int64) - self.own_codes
+        elif self.scale:
             values = (codes.astype(np.float64) - self.zero_point) * np.asarray(self.scale, np.float32)
         ordered = values.reshape([self.shape[axis] for axis in self.permutation])
         return np.ascontiguousarray(ordered.transpose(np.argsort(self.permutation)), self.dtype)

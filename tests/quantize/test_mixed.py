@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from models.builder import Builder
 from quantize.quantized import extrema, lowered, normal
@@ -151,11 +152,13 @@ def test_ranges_per_channel_are_one_range() -> None:
 def test_every_node_that_cannot_be_lowered_is_listed() -> None:
     b = Builder("refused")
     x = b.input("x", [1, 4, 6, 6])
-    first = b.node("PRelu", x, b.spread(4, 6, 6))
-    second = b.node("ReduceProd", b.node("Tanh", x), axes=[1], keepdims=0)
+    flags = b.node("Cast", x, to=TensorProto.BOOL)
+    first = b.node("Cast", flags, to=TensorProto.FLOAT)
+    second = b.node("Cast", b.node("ArgMax", b.node("Tanh", x), axis=1), to=TensorProto.FLOAT)
     b.output(b.node("Relu", first), second)
     model = load(b.model())
     with pytest.raises(UnsupportedModelError) as caught:
         quantize(model.model, extrema(model, normal(b)))
     found = {(finding.operator, finding.attribute) for finding in caught.value.findings}
-    assert found == {("PRelu", "slope"), ("ReduceProd", None)}
+    assert found == {("Cast", "to")}
+    assert len(caught.value.findings) == 2

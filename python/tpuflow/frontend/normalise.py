@@ -31,6 +31,7 @@ from tpuflow.frontend.rewrites import (
     opset,
     reduction,
     resize,
+    stated,
     windows,
 )
 
@@ -53,6 +54,7 @@ def _merged(*rules: Rules) -> Rules:
 
 
 ONE_FORM = _merged(
+    stated.RULES,
     linear.RULES,
     einsum.RULES,
     affine.RULES,
@@ -78,7 +80,7 @@ def fold_constants(model: ir.Model) -> bool:
         onnx_shape_inference=True,
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
-        should_fold=lambda _: True,
+        should_fold=lambda node: not stated.keeps_integers(node),
     )
     _lift_constants(model)
     return bool(result.modified)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from tpuflow.frontend.values import Attribute
+from tpuflow.frontend.values import Attribute, state_steps
 
 __all__ = [
     "DOMAIN",
@@ -93,33 +93,46 @@ class Emitter:
         infer_output(node, self._versions)
         return output
 
-    def constant(self, array: npt.ArrayLike, label: str, like: ir.Value | None = None) -> ir.Value:
+    def constant(
+        self,
+        array: npt.ArrayLike,
+        label: str,
+        like: ir.Value | None = None,
+        steps: Array | None = None,
+    ) -> ir.Value:
         """Adds an initialiser named after the node.
 
         Args:
             array: The values.
             label: What they are, for the name.
             like: Where given, the values take the element type of this one.
+            steps: Where given, what every element is a whole multiple of.
         """
         values = np.asarray(array)
         if like is not None and like.dtype is not None:
             values = values.astype(like.dtype.numpy())
-        return self.initialiser(values, f"{self._node.name}/{label}")
+        made = self.initialiser(values, f"{self._node.name}/{label}")
+        state_steps(made, steps)
+        return made
 
     def integers(self, values: Sequence[int], label: str) -> ir.Value:
         """Adds a one-dimensional int64 initialiser: a shape, axes, pads."""
         return self.constant(np.asarray(values, np.int64), label)
 
-    def folded(self, old: ir.Value, array: Array) -> ir.Value:
+    def folded(self, old: ir.Value, array: Array, steps: Array | None = None) -> ir.Value:
         """Adds the initialiser that takes the place of `old`, under its name where nothing else uses it.
 
-        Only for a rewrite that is sure not to decline, since `old` itself may change.
+        Only for a rewrite that is sure not to decline, since `old` itself may change. `steps` is what every
+        element is a whole multiple of, where that is known.
         """
         if len(old.uses()) == 1 and not old.is_graph_output():
             old.const_value = ir.tensor(array, name=old.name)
             old.shape = ir.Shape(array.shape)
-            return old
-        return self.initialiser(array, f"{old.name}/folded")
+            made = old
+        else:
+            made = self.initialiser(array, f"{old.name}/folded")
+        state_steps(made, steps)
+        return made
 
     def initialiser(self, array: Array, name: str) -> ir.Value:
         """Adds an initialiser under `name`, or the next free name like it."""

@@ -22,6 +22,8 @@ __all__ = [
     "scalar_of",
     "shape_of",
     "sole_user",
+    "state_steps",
+    "steps_of",
 ]
 
 
@@ -41,6 +43,27 @@ def attributes_of(node: ir.Node) -> dict[str, Attribute]:
     """The attributes of a node by name, as numbers, strings and lists of them."""
     values = {name: attr.value for name, attr in node.attributes.items()}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+STEPS = "tpuflow.steps"
+
+
+def state_steps(value: ir.Value, steps: npt.NDArray[Any] | None) -> None:
+    """Notes that every element of a constant is a whole multiple of its step; None forgets it.
+
+    Args:
+        value: The constant.
+        steps: Positive float32 numbers of the constant's shape.
+    """
+    value.meta.pop(STEPS, None)
+    if steps is not None:
+        value.meta[STEPS] = steps
+
+
+def steps_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """The steps noted for a constant that still has the shape they were noted for; None without any."""
+    steps: npt.NDArray[Any] | None = None if value is None else value.meta.get(STEPS)
+    return steps if steps is not None and steps.shape == shape_of(value) else None
 
 
 def scalar_of(value: ir.Value | None) -> float | None:

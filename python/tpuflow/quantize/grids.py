@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from tpuflow.errors import TpuflowError
 from tpuflow.quantize import scheme
@@ -21,12 +22,10 @@ from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from tpuflow.config import QuantizeConfig
     from tpuflow.quantize.settings import Settings
 
-__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "stated_grid"]
+__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "code_grid", "stated_grid"]
 
 FIXED_RANGES: dict[str, tuple[float, float]] = {
     "Softmax": (0.0, 1.0),
@@ -42,6 +41,10 @@ SHARED_QUANT = frozenset({"Concat", "Where"})
 
 CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
 """Operators whose output keeps its operand's quantisation; so do all views."""
+
+
+CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
+"""Types of integers that fit a stored tensor."""
 
 
 class QuantizeError(TpuflowError):
@@ -151,13 +154,48 @@ def stated_grid(node: ir.Node) -> Quant:
     if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
         raise UnsupportedNodeError("one scale and zero point per tensor", "y_scale")
     codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    zero_point = 0 if zero is None else int(zero.item())
+    return _grid_of_type(codes, float(np.float32(scale.item())), zero_point, "y_zero_point")
+
+
+def integer_grid(value: ir.Value) -> Quant:
+    """The grid on which integers of 8 or 16 bits stand for themselves.
+
+    Raises:
+        UnsupportedNodeError: If they have another width.
+    """
+    return _grid_of_type(value, 1.0, 0, "to")
+
+
+def _grid_of_type(codes: ir.Value | None, scale: float, zero_point: int, attribute: str) -> Quant:
     kind = str(np.dtype(codes.dtype.numpy())) if codes is not None and codes.dtype is not None else "uint8"
     if kind not in {"int8", "uint8", "int16", "uint16"}:
-        raise UnsupportedNodeError(f"codes of type {kind}", "y_zero_point")
+        raise UnsupportedNodeError(f"codes of type {kind}", attribute)
     dtype: scheme.DType = "int8" if kind.endswith("int8") else "int16"
     half = 1 << (scheme.bits(dtype) - 1)
-    zero_point = (0 if zero is None else int(zero.item())) - (half if kind.startswith("u") else 0)
-    return Quant(dtype, float(np.float32(scale.item())), zero_point, -half, half - 1)
+    return Quant(dtype, scale, zero_point - (half if kind.startswith("u") else 0), -half, half - 1)
+
+
+def code_grid(value: ir.Value) -> Quant | None:
+    """The grid of integers of 8 or 16 bits a network takes: None where they are indices.
+
+    Operators that only move them may stand in between.
+    """
+    for use in value.uses():
+        node = use.node
+        if node.op_type == "DequantizeLinear" and use.idx == 0:
+            return stated_grid(node)
+        if node.op_type == "Cast" and is_number(node.outputs[0]) and value.dtype in CODES:
+            return integer_grid(value)
+        moves = node.op_type in VIEWS or node.op_type in CODES_PASS or node.op_type in SHARED_QUANT
+        if moves and use.idx == 0 and (found := code_grid(node.outputs[0])) is not None:
+            return found
+    return None
+
+
+def is_number(value: ir.Value) -> bool:
+    """Whether a value is of a floating type."""
+    return value.dtype is not None and value.dtype.is_floating_point()
 
 
 def is_final(value: ir.Value) -> bool:

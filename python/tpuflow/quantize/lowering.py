@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tpuflow import _core
 from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.quantize.fixed_point import FactorError, Requant
-from tpuflow.quantize.grids import CODES_PASS, Grids, clamp
+from tpuflow.quantize.grids import CODES_PASS, Grids, clamp, code_grid, stated_grid
 from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
 from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
@@ -75,7 +75,10 @@ class Lowering:
         self.settings.check_matches([*values, *(name for step in self.steps for name in step.names)])
         findings: list[Finding] = []
         for value in self.graph.inputs:
-            self._input(value)
+            try:
+                self._input(value)
+            except UnsupportedNodeError as error:
+                findings.append(Finding(value.name or "", "input", error.attribute, error.reason))
         for step in self.steps:
             self._lower(step, findings)
         if findings:
@@ -280,7 +283,8 @@ class Lowering:
 
         A layer that computes no node of the model (it has none in `nodes`) gives its own name to its tensor.
         """
-        tensor, source = self._tensor(value, shape, view, quant)
+        found = self._source(value, view, math.prod(shape), quant)
+        tensor, source = self._tensor(shape, found, quant)
         tensor_name = (source or value.name or name) if nodes else name
         index = self.builder.layer(
             self.unique(name, "layer"), json.dumps(op), self.unique(tensor_name), nodes=list(nodes), **tensor
@@ -314,13 +318,12 @@ class Lowering:
         return candidate
 
     def _tensor(
-        self, value: ir.Value, shape: Shape, view: View, quant: Quant | None
+        self, shape: Shape, found: tuple[ir.Value, Shape] | None, quant: Quant | None
     ) -> tuple[dict[str, Any], str | None]:
         """What the builder is told of a tensor, and the name of the model's value it equals."""
         tensor: dict[str, Any] = {"shape": list(shape), "dtype": "int32"}
         if quant is not None:
             tensor |= {"dtype": quant.dtype, "scale": quant.scale, "zero_point": quant.zero_point}
-        found = self._source(value, view, math.prod(shape))
         if found is None:
             return tensor, None
         origin, permutation = found
@@ -332,17 +335,25 @@ class Lowering:
         }
         return tensor | {"source_json": json.dumps(source)}, origin.name
 
-    def _source(self, value: ir.Value, view: View, elements: int) -> tuple[ir.Value, Shape] | None:
-        """The model's value a tensor stands for: a network output it becomes by views alone, else `value`."""
+    def _source(
+        self, value: ir.Value, view: View, elements: int, quant: Quant | None
+    ) -> tuple[ir.Value, Shape] | None:
+        """The model's value a tensor stands for: a network output it becomes by views alone, else `value`.
+
+        Codes the network returns are the tensor itself where it lies on the grid the model states.
+        """
         permutation = view.permutation(elements)
         best = None if permutation is None else (value, permutation)
-        current: View | None = view
-        while (user := sole_user(value)) is not None and user.op_type in VIEWS and user.inputs[0] is value:
-            current = None if current is None else VIEWS[user.op_type](user, current)
-            if current is None:
+        while (user := sole_user(value)) is not None and user.inputs[0] is value:
+            if user.op_type in VIEWS:
+                seen = VIEWS[user.op_type](user, view)
+                if seen is None:
+                    break
+                view = seen
+            elif user.op_type != "QuantizeLinear" or stated_grid(user) != quant:
                 break
             value = user.outputs[0]
-            permutation = current.permutation(elements)
+            permutation = view.permutation(elements)
             if value.is_graph_output() and permutation is not None:
                 return value, permutation
         return best
@@ -356,12 +367,12 @@ class Lowering:
         order = input_order(value, {})
         view = View.dense(shape, order)
         stored_shape = tuple(shape[axis] for axis in order)
-        quant = None
         if value.dtype is not None and value.dtype.is_floating_point():
-            names = (value.name or "",)
-            quant = self.grids.quant_of(value, self.settings.of(names))
+            quant: Quant | None = self.grids.quant_of(value, self.settings.of((value.name or "",)))
+        else:
+            quant = code_grid(value)
         name = value.name or "input"
-        tensor, _ = self._tensor(value, stored_shape, view, quant)
+        tensor, _ = self._tensor(stored_shape, (value, order), quant)
         index = self.builder.input(self.unique(name), **tensor)
         self._sources[index] = value.name or ""
         self.stored[value] = Stored(index, stored_shape, view, quant)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DType", "Mode", "Quant", "activation", "bits", "codes", "symmetric", "weights"]
+__all__ = ["DType", "Mode", "Quant", "activation", "bits", "codes", "stated_steps", "symmetric", "weights"]
 
 DType = Literal["int8", "int16"]
 Mode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
@@ -29,6 +29,9 @@ def bits(dtype: DType) -> int:
     """Width of a code."""
     return 8 if dtype == "int8" else 16
 
+
+EXACT = 2.0**-20
+"""How far a product of a float32 step and an integer, rounded to float32, may lie from it, relatively."""
 
 PART = 1 << 18
 """Elements quantised at a time."""
@@ -119,6 +122,7 @@ def weights(
     dtype: DType,
     mode: Mode,
     floor: Array | None = None,
+    stated: Array | None = None,
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
     """Codes of a weight array and its scales, symmetric.
 
@@ -128,6 +132,7 @@ def weights(
         dtype: Storage type of the codes.
         mode: One of the symmetric modes.
         floor: Smallest scale allowed, per channel (or one).
+        stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for.
 
     Returns:
         Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
@@ -138,7 +143,7 @@ def weights(
     high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
     magnitude = np.atleast_1d(np.maximum(high, -low))
     grids = [symmetric(float(m), dtype, mode) for m in magnitude]
-    scale = np.array([grid.scale for grid in grids], np.float64)
+    scale = np.array([grid.scale for grid in grids], np.float64) if stated is None else stated
     if floor is not None:
         # A channel without weights has no scale of its own; any will do that the bias can be written in.
         scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
@@ -146,4 +151,23 @@ def weights(
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1
-    return codes(array, scale.reshape(shape), 0, grids[0].lo, grids[0].hi, dtype), scale
+    lo = grids[0].lo if stated is None else -1 << (bits(dtype) - 1)
+    return codes(array, scale.reshape(shape), 0, lo, grids[0].hi, dtype), scale
+
+
+def stated_steps(array: npt.NDArray[Any], steps: npt.NDArray[Any], axis: int) -> Array | None:
+    """The scale of every channel, if all weights of a channel are 8-bit multiples of one step.
+
+    Args:
+        array: Weights.
+        steps: What the model says each weight is a whole multiple of, in the shape of `array`.
+        axis: The axis of output channels.
+    """
+    channels = np.moveaxis(steps, axis, 0).reshape(steps.shape[axis], -1)
+    scale = channels[:, 0].astype(np.float64)
+    if not np.all(scale > 0) or not np.all(channels == channels[:, :1]):
+        return None
+    multiples = np.moveaxis(array, axis, 0).reshape(channels.shape) / scale[:, np.newaxis]
+    whole = np.rint(multiples)
+    near = np.abs(multiples - whole) <= EXACT * np.maximum(1.0, np.abs(whole))
+    return scale if np.all(near) and whole.min() >= -128 and whole.max() <= 127 else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.values import array_of, input_at, shape_of
+from tpuflow.frontend.values import array_of, input_at, shape_of, steps_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,7 +26,9 @@ def gemm(node: ir.Node, emit: Emitter) -> ir.Value:
     turned = bool(node.attributes.get_int("transB", 0))
     if b is not None and weight is not None and (turned or alpha != 1.0):
         scaled = weight if alpha == 1.0 else (weight.astype(np.float64) * alpha).astype(weight.dtype)
-        b, alpha = emit.folded(b, scaled.T if turned else scaled), 1.0
+        steps = steps_of(b) if alpha == 1.0 else None
+        b = emit.folded(b, scaled.T if turned else scaled, steps.T if steps is not None and turned else steps)
+        alpha = 1.0
     elif turned:
         b = emit("Transpose", b, attributes={"perm": [1, 0]}, label="b")
     product = emit("MatMul", a, b)

@@ -24,6 +24,7 @@ from tpuflow.frontend.values import (
     produced_by,
     scalar_of,
     shape_of,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +152,9 @@ def two_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
         weight = array_of(input_at(node, 1))
         if weight is None:
             return None
-        inputs[1] = emit.folded(_known(node.inputs[1]), weight[:, :, np.newaxis, :])
+        steps = steps_of(node.inputs[1])
+        wide = None if steps is None else steps[:, :, np.newaxis, :]
+        inputs[1] = emit.folded(_known(node.inputs[1]), weight[:, :, np.newaxis, :], wide)
     attributes = attributes_of(node)
     for name, neutral in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
         if name in attributes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.frontend.values import steps_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.functions import FUNCTIONS
 from tpuflow.quantize.layout import Stored
@@ -67,10 +68,13 @@ def linear(
     bias: Array,
     name: str,
     arrange: Callable[[Codes], Codes] = lambda codes: codes,
+    *,
+    stated: Array | None = None,
 ) -> Linear:
     """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
 
-    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes.
+    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes. Where the
+    model states the weights as integers, `stated` holds their scales, one per channel, and they are kept.
     """
     config = context.config(step)
     context.settings.has_weights(step.names)
@@ -86,13 +90,14 @@ def linear(
     largest = float(1 << (bias_bits - 1)) - 1.0
     fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
-    per_channel = config.per_channel
+    per_channel = config.per_channel or stated is not None
     codes, scales = scheme.weights(
         weights,
         axis if per_channel else None,
         dtype,
         config.weight_mode,
         floor if per_channel else floor.max(),
+        stated,
     )
     sums = stored.grid.scale * scales
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
@@ -114,6 +119,12 @@ def _weights(value: ir.Value | None) -> Weights | None:
     if not np.all(np.isfinite(array)):
         raise UnsupportedNodeError("weights are not finite")
     return cast("Weights", array)
+
+
+def _stated(value: ir.Value | None, axis: int) -> Array | None:
+    """The scales of weights the model states as 8-bit integers, channels along `axis`; None for others."""
+    weights, steps = constant(value), steps_of(value)
+    return None if weights is None or steps is None else scheme.stated_steps(weights, steps, axis)
 
 
 def _constants(step: Step, channels: int) -> tuple[Weights, Array]:
@@ -144,7 +155,9 @@ def convolution(context: Lowering, step: Step) -> None:
     stored = context.images(context.operand(node, 0))
     if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
         raise UnsupportedNodeError("padding must be explicit", "auto_pad")
-    constants = linear(context, step, stored, weights.transpose(0, 2, 3, 1), 0, bias, _weight_name(step))
+    kernel = weights.transpose(0, 2, 3, 1)
+    stated = _stated(node.inputs[1], 0)
+    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step), stated=stated)
     op = {
         "op": "conv",
         "input": stored.tensor,
@@ -195,7 +208,10 @@ def transposed_convolution(context: Lowering, step: Step) -> None:
         reach[1] - pads[3] + extra[1],
     ]
     stored = _cropped(context, step, stored, [max(0, -amount) for amount in padded])
-    constants = linear(context, step, stored, turned, 0, bias, _weight_name(step))
+    stated = _stated(node.inputs[1], 1)
+    if stated is not None:  # one scale per channel of a group, the same in all groups
+        stated = np.tile(stated, groups)
+    constants = linear(context, step, stored, turned, 0, bias, _weight_name(step), stated=stated)
     op = {
         "op": "conv",
         "input": stored.tensor,
@@ -272,13 +288,15 @@ def _constant_right(context: Lowering, step: Step) -> None:
         shape = (*stored.shape[:-1], columns)
         view = _with_last(stored, columns)
     else:
-        extents = shape_of(value)
-        if tuple(extents[:-2]) != weights.shape[:-2]:
-            raise UnsupportedNodeError(f"operands {list(extents)} and {list(weights.shape)} do not fit")
-        stored = context.arranged(value)
-        shape = (*extents[:-1], columns)
+        lead = shape_of(step.node.outputs[0])[:-2]
+        stored = _expanded(context, value, lead)
+        weights = np.broadcast_to(weights, (*lead, *weights.shape[-2:]))
+        shape = (*stored.shape[:-1], columns)
         view = View.dense(shape)
-    constants = linear(context, step, stored, weights, weights.ndim - 1, bias, _weight_name(step))
+    stated = _stated(step.node.inputs[1], -1)
+    constants = linear(
+        context, step, stored, weights, weights.ndim - 1, bias, _weight_name(step), stated=stated
+    )
     op = {
         "op": "mat_mul",
         "a": stored.tensor,
@@ -322,7 +340,8 @@ def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weig
         turned = codes.reshape(*split, columns).transpose(len(split), *by_stride)
         return turned.reshape(columns, h, w, c)
 
-    constants = linear(context, step, stored, weights, 1, bias, _weight_name(step), as_kernel)
+    stated = _stated(step.node.inputs[1], -1)
+    constants = linear(context, step, stored, weights, 1, bias, _weight_name(step), as_kernel, stated=stated)
     op = {
         "op": "conv",
         "input": stored.tensor,
@@ -346,15 +365,20 @@ def _constant_left(context: Lowering, step: Step) -> None:
     """`A B` with constant `A` as `(B^T A^T)^T`: the views do the transpositions."""
     value = context.operand(step.node, 1)
     weights = _weights(step.node.inputs[0])
-    rank = len(shape_of(value))
-    if weights is None or rank < 2 or weights.ndim < 2 or math.prod(weights.shape[:-2]) != 1:
-        raise UnsupportedNodeError("a constant left operand must be one matrix")
+    rank = len(shape_of(step.node.outputs[0]))
+    if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
     rows, depth = weights.shape[-2:]
-    matrix = weights.reshape(rows, depth).T
     lead = tuple(range(rank - 2))
-    stored = context.arranged(value, (*lead, rank - 1, rank - 2))
+    if math.prod(weights.shape[:-2]) == 1:
+        matrix = weights.reshape(rows, depth).T
+    else:
+        batch = shape_of(step.node.outputs[0])[:-2]
+        matrix = np.broadcast_to(np.swapaxes(weights, -1, -2), (*batch, depth, rows))
+    stored = _expanded(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
     name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
-    constants = linear(context, step, stored, matrix, 1, np.zeros(rows), name)
+    stated = _stated(step.node.inputs[0], -2)
+    constants = linear(context, step, stored, matrix, matrix.ndim - 1, np.zeros(rows), name, stated=stated)
     shape = (*stored.shape[:-1], rows)
     op = {
         "op": "mat_mul",
@@ -367,21 +391,23 @@ def _constant_left(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, constants.target)
 
 
+def _expanded(
+    context: Lowering, value: ir.Value, lead: Sequence[int], order: Sequence[int] | None = None
+) -> Stored:
+    """Matrices repeated along the axes `lead`, as a tensor with its axes in `order`."""
+    shape = shape_of(value)
+    if len(shape) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
+    wanted = (*lead, *shape[-2:])
+    if shape == wanted:
+        return context.arranged(value, order)
+    stored = context.stored[value]
+    return context.arranged(value, order, stored=replace(stored, view=stored.view.expand(wanted)))
+
+
 def _both_computed(context: Lowering, step: Step) -> None:
-    values = [context.operand(step.node, i) for i in (0, 1)]
     lead = shape_of(step.node.outputs[0])[:-2]
-    operands = []
-    for value in values:
-        shape = shape_of(value)
-        if len(shape) < 2:
-            raise UnsupportedNodeError("operands must be matrices")
-        wanted = (*lead, *shape[-2:])
-        if tuple(shape) != wanted:
-            stored = context.stored[value]
-            operands.append(context.arranged(value, stored=replace(stored, view=stored.view.expand(wanted))))
-        else:
-            operands.append(context.arranged(value))
-    a, b = operands
+    a, b = (_expanded(context, context.operand(step.node, i), lead) for i in (0, 1))
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])

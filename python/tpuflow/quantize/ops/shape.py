@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.quantize.grids import integer_grid, is_number
 from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers, views
@@ -102,12 +103,21 @@ def space_to_depth(node: ir.Node, view: View) -> View | None:
 
 @lowers("Cast")
 def cast(context: Lowering, step: Step) -> None:
-    """Between floating types, or between integers: nothing happens to the codes."""
+    """Between types of one kind nothing happens to the codes; integers of 8 or 16 bits are numbers.
+
+    Numbers become integers by truncation, saturated.
+    """
     value = context.operand(step.node, 0)
-    kinds = [v.dtype is not None and v.dtype.is_floating_point() for v in (value, step.output)]
-    if kinds[0] != kinds[1]:
-        raise UnsupportedNodeError("conversion between numbers and integers", "to")
-    context.stored[step.output] = context.stored[value]
+    stored = context.stored[value]
+    if is_number(value) and not is_number(step.output):
+        source, target = context.whole(value), integer_grid(step.output)
+        table = context.table(step, np.trunc, source.grid, target)
+        op = {"op": "unary", "input": source.tensor, "table": table}
+        context.emit(step, op, source.shape, source.view, target)
+        return
+    if stored.quant is None and is_number(step.output):
+        raise UnsupportedNodeError("indices cannot become numbers", "to")
+    context.stored[step.output] = stored
 
 
 @lowers("Concat")
