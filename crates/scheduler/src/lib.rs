@@ -59,12 +59,22 @@ pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<P
     let sequential = || checked(graph, plan(graph, machine, Mode::Sequential)?);
     match options.level {
         1 => sequential(),
-        5 => plan(graph, machine, Mode::Parallel).and_then(|program| checked(graph, program)).or_else(|reason| {
+        5 => parallel(graph, machine).and_then(|program| checked(graph, program)).or_else(|reason| {
             let mut program = sequential()?;
             (program.level, program.fallback) = (5, Some(reason.to_string()));
             Ok(program)
         }),
         level => Err(ScheduleError::Level(level)),
+    }
+}
+
+/// The faster of two plans: pieces of half the size overlap with each other, whole ones need fewer of everything.
+fn parallel(graph: &Graph, machine: &Machine) -> Result<Program, ScheduleError> {
+    let [paired, whole] = [true, false].map(|paired| plan(graph, machine, Mode::Parallel { paired }));
+    match (paired, whole) {
+        (Ok(paired), Ok(whole)) if whole.predicted_cycles < paired.predicted_cycles => Ok(whole),
+        (Err(_), Ok(whole)) => Ok(whole),
+        (paired, _) => paired,
     }
 }
 

@@ -30,7 +30,10 @@ pub(crate) enum Mode {
     /// One at a time.
     Sequential,
     /// All units at the same time, loads ahead.
-    Parallel,
+    Parallel {
+        /// Layers are cut so that two pieces of one fit the cache at a time, one loaded while the other is at work.
+        paired: bool,
+    },
 }
 
 /// Plans a program.
@@ -45,7 +48,7 @@ pub(crate) fn plan(graph: &Graph, machine: &Machine, mode: Mode) -> Result<Progr
             machine,
             inputs: &graph.inputs,
             outputs: &graph.outputs,
-            parallel: mode == Mode::Parallel,
+            parallel: mode == Mode::Parallel { paired: true },
             capacity: machine.cache_bytes() / 100 * share,
         };
         let mut housed = match house(&request) {
@@ -54,7 +57,7 @@ pub(crate) fn plan(graph: &Graph, machine: &Machine, mode: Mode) -> Result<Progr
         };
         let found = match mode {
             Mode::Sequential => addresses(&housed.sketch, machine),
-            Mode::Parallel => {
+            Mode::Parallel { .. } => {
                 bundle(&mut housed.sketch, machine);
                 ahead(&mut housed.sketch, machine)
             }
@@ -121,7 +124,7 @@ fn finish(
     mode: Mode,
 ) -> Result<Program, ScheduleError> {
     let sketch = &housed.sketch;
-    let memory = external(sketch, network, machine, mode == Mode::Parallel, &mut addresses)?;
+    let memory = external(sketch, network, machine, mode != Mode::Sequential, &mut addresses)?;
     let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
     let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
     let mut counts = [0u32; 5];
@@ -130,10 +133,10 @@ fn finish(
         let line = match (mode, constant_space(draft, sketch, &addresses)) {
             (Mode::Sequential, _) => Unit::Dtl0,
             // A line for each address space of constants keeps all channels busy.
-            (Mode::Parallel, Some(space)) if machine.ddr_spaces() > 1 => {
+            (Mode::Parallel { .. }, Some(space)) if machine.ddr_spaces() > 1 => {
                 [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2]
             }
-            (Mode::Parallel, _) => clock.line(),
+            (Mode::Parallel { .. }, _) => clock.line(),
         };
         let mut instruction = resolve(draft, unit(&draft.work, line), &addresses);
         match mode {
@@ -141,7 +144,7 @@ fn finish(
                 let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
                 instruction.waits.extend(last);
             }
-            Mode::Parallel => {
+            Mode::Parallel { .. } => {
                 let touched = accesses(&instruction, &descriptors, machine);
                 instruction.waits = tracker.add(instruction.unit, &touched);
             }
@@ -162,7 +165,7 @@ fn finish(
         name: graph.name.clone(),
         machine: machine.clone(),
         batch: summary::batch(graph),
-        level: if mode == Mode::Parallel { 5 } else { 1 },
+        level: if mode == Mode::Sequential { 1 } else { 5 },
         fallback: None,
         descriptors,
         instructions,
