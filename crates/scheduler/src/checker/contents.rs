@@ -56,6 +56,8 @@ pub(super) enum Value {
     Code(i32),
     /// Defined, but nobody may depend on it (padding, or values of a program checked without its graph).
     Any,
+    /// Never written, or overwritten with what never was; who reads it along with its neighbours still counts.
+    Undefined,
 }
 
 impl Value {
@@ -115,6 +117,9 @@ impl Memories {
         let memory = self.spaces.entry(space).or_default();
         split(memory, start);
         split(memory, end);
+        if reader.is_some() {
+            fill(memory, start, end);
+        }
         let mut pieces: Vec<Piece> = Vec::new();
         for (&at, run) in memory.range_mut(start..end) {
             if let Some(writer) = run.writer {
@@ -122,6 +127,9 @@ impl Memories {
             }
             if let Some(reader) = reader {
                 run.readers[reader.unit] = run.readers[reader.unit].max(reader.number);
+            }
+            if run.value == Value::Undefined {
+                continue;
             }
             match pieces.last_mut() {
                 Some(last) if last.end == at && last.value.advance(at - last.start) == run.value => last.end = run.end,
@@ -172,6 +180,24 @@ impl Memories {
     }
 }
 
+/// Puts undefined runs into the gaps of `start .. end`.
+fn fill(memory: &mut BTreeMap<u64, Run>, start: u64, end: u64) {
+    let mut gaps = Vec::new();
+    let mut at = start;
+    for (&from, run) in memory.range(start..end) {
+        if from > at {
+            gaps.push((at, from));
+        }
+        at = run.end;
+    }
+    if at < end {
+        gaps.push((at, end));
+    }
+    for (from, to) in gaps {
+        memory.insert(from, Run { end: to, value: Value::Undefined, writer: None, readers: [0; 5] });
+    }
+}
+
 /// Makes a run border at `at`.
 fn split(memory: &mut BTreeMap<u64, Run>, at: u64) {
     let Some((&start, run)) = memory.range_mut(..at).next_back() else { return };
@@ -214,5 +240,9 @@ mod tests {
         assert_eq!(seen, [(15, 30, element(5)), (40, 45, element(0))]);
         memories.write(Space::Cache, 0, 16, element(100), first, &mut disturbed);
         assert_eq!(disturbed, [0, 0, 3, 0, 1]);
+        // Nor may the gap be written while it is still read along.
+        let mut disturbed = [0; 5];
+        memories.write(Space::Cache, 32, 35, element(0), first, &mut disturbed);
+        assert_eq!(disturbed, [0, 0, 0, 0, 1]);
     }
 }

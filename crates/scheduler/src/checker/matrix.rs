@@ -26,7 +26,7 @@ impl Walk<'_> {
         };
         let wide = m.input.dtype.bytes().max(d.weight_dtype.bytes()) > 1;
         let (pixels, columns) = (self.machine().matrix_rows(wide), self.machine().array.columns);
-        if m.pixels == 0 || m.pixels as usize > pixels || m.columns == 0 || m.columns > columns {
+        if m.pixels as usize > pixels || m.columns > columns {
             return Err(("range", format!("a tile of {} x {} exceeds {pixels} x {columns}", m.pixels, m.columns)));
         }
         let end = u64::from(m.first_pixel) + u64::from(m.pixels);
@@ -36,8 +36,10 @@ impl Walk<'_> {
         {
             return Err(("range", "the tile leaves its output".to_owned()));
         }
-        let linear = layer.map(|l| self.linear(l, m, d)).transpose()?;
-        self.operand_window(m, d, linear.as_ref().map(|l| l.input))?;
+        let linear = layer.map(|l| self.linear(l, d)).transpose()?;
+        self.all_channels(&m.input, linear.as_ref().map(|l| l.input))?;
+        self.true_pixels(&m.output, linear.as_ref().map(|l| l.output))?;
+        self.operand_window(m, d, linear.as_ref().map(|l| (l.input, l.output)))?;
         self.weights(m, d, linear.as_ref(), id)?;
         let bytes = self.parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize)?;
         if let Some(linear) = &linear {
@@ -55,7 +57,7 @@ impl Walk<'_> {
     }
 
     /// The layer's operator, after comparing everything the descriptor repeats of it.
-    fn linear<'g>(&self, layer: &'g Layer, m: &Matrix, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
+    fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
         let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
         let (linear, window, group_in, group_out) = match &layer.op {
             Op::Conv { input, weights, bias, window, groups, epilogue } => {
@@ -87,13 +89,18 @@ impl Walk<'_> {
             && d.input_zero == e.graph.tensor(linear.input).zero_point()
             && d.weight_zero == weights.zero_point()
             && d.weight_dtype == weights.dtype
-            && (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi)
-            && (linear.convolution || window_free(m));
+            && (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi);
         if agrees { Ok(linear) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
     }
 
     /// Every input pixel under the windows of the tile's output pixels.
-    fn operand_window(&mut self, m: &Matrix, d: &MatrixDescriptor, tensor: Option<TensorId>) -> Result<(), Fault> {
+    fn operand_window(
+        &mut self,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+        tensors: Option<(TensorId, TensorId)>,
+    ) -> Result<(), Fault> {
+        let (input, output) = tensors.unzip();
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
         if channels.end > m.input.channels {
@@ -102,15 +109,14 @@ impl Walk<'_> {
         let width = m.output.width;
         let rows = m.first_pixel / width..(m.first_pixel + m.pixels - 1) / width + 1;
         if d.window == PLAIN {
-            if m.input.width != width || m.input.rows != m.output.rows || m.input.origin[0] != m.output.origin[0] {
+            if (m.input.width, m.input.rows, m.input.height) != (width, m.output.rows, m.output.height)
+                || m.input.origin[0] != m.output.origin[0]
+            {
                 return Err(("descriptor", "operand and result of a 1x1 window lie differently".to_owned()));
             }
         } else {
-            self.true_geometry(&m.input, tensor)?;
-            let output = self.program_output(tensor, &m.output)?;
-            if output != Some((m.output.height, width)) && tensor.is_some() {
-                return Err(("descriptor", "the result hides its geometry".to_owned()));
-            }
+            self.true_geometry(&m.input, input)?;
+            self.true_geometry(&m.output, output)?;
         }
         for row in rows {
             let from = m.first_pixel.max(row * width) - row * width;
@@ -118,21 +124,10 @@ impl Walk<'_> {
             let (image, y) = (row / m.output.height, row % m.output.height);
             for (line, columns) in under_window(&d.window, y, from..to, m.input.height, m.input.width) {
                 let line = image * m.input.height + line;
-                self.consume(&m.input, tensor, line..line + 1, columns, channels.clone())?;
+                self.consume(&m.input, input, line..line + 1, columns, channels.clone())?;
             }
         }
         Ok(())
-    }
-
-    /// Height and width a spatial layer's result must show; `None` without a graph.
-    fn program_output(&self, tensor: Option<TensorId>, view: &tpuflow_ir::View) -> Result<Option<(u32, u32)>, Fault> {
-        if tensor.is_none() {
-            return Ok(None);
-        }
-        if view.origin[0] != 0 || view.height == 0 || !view.rows.is_multiple_of(view.height) {
-            return Err(("descriptor", "the result hides its geometry".to_owned()));
-        }
-        Ok(Some((view.height, view.width)))
     }
 
     fn weights(
@@ -142,7 +137,7 @@ impl Walk<'_> {
         linear: Option<&Linear<'_>>,
         id: LayerId,
     ) -> Result<(), Fault> {
-        let rows = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
+        let rows = d.window.kernel.iter().map(|&k| u64::from(k)).product::<u64>() * u64::from(d.group_in);
         let size = d.weight_dtype.bytes() as u64;
         let apart = m.weights.plane_bytes > 0;
         if apart && d.weight_dtype != DType::I16 {
@@ -167,8 +162,10 @@ impl Walk<'_> {
                 continue;
             }
             let single = match pieces.as_slice() {
-                [one] => match one.value {
-                    Value::Image { byte, .. } => Some((id.0, m.first_column, byte * 2 + plane)),
+                [one] if (one.start, one.end) == (start, start + span) => match one.value {
+                    Value::Image { byte, .. } => {
+                        Some((id.0, byte * 2 + plane, [m.first_column, m.columns, m.weights.row_bytes]))
+                    }
                     _ => None,
                 },
                 _ => None,
@@ -302,11 +299,6 @@ impl Walk<'_> {
         };
         if agrees { Ok(()) } else { Err(("constant", "the fused table differs from the graph's".to_owned())) }
     }
-}
-
-/// Whether a matrix product's views leave its batches alone.
-fn window_free(m: &Matrix) -> bool {
-    m.input.origin[1] == 0
 }
 
 /// Input lines and columns that output columns `columns` of row `y` see, without padding.

@@ -15,6 +15,7 @@
 
 mod contents;
 mod expect;
+mod form;
 mod matrix;
 mod movement;
 mod order;

@@ -1,18 +1,18 @@
 //! Pooling and depthwise instructions.
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
-use tpuflow_ir::{Descriptor, Layer, LayerId, Op, TensorId};
+use tpuflow_ir::{Descriptor, Layer, Op, TensorId};
 
 use super::matrix::under_window;
 use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
-    pub(super) fn pool(&mut self, p: &Pool, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
+    pub(super) fn pool(&mut self, p: &Pool, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(Descriptor::Pool(d)) = self.program.descriptors.get(p.descriptor.index()) else {
             return Err(("descriptor", "not a pool descriptor".to_owned()));
         };
-        if p.rows == 0 || p.first_row + p.rows > p.output.rows || p.input.channels != p.output.channels {
-            return Err(("range", "the rows or channels leave the views".to_owned()));
+        if p.input.channels != p.output.channels {
+            return Err(("range", "operand and result of different channels".to_owned()));
         }
         let input = layer.map(|l| self.pool_operand(l, d)).transpose()?;
         let output = layer.map(|l| l.output);
@@ -37,9 +37,7 @@ impl Walk<'_> {
             let epilogue = match layer.map(|l| &l.op) {
                 Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
                     let first = p.input.origin[1];
-                    if self.compared.insert((id.0, first, u64::MAX)) {
-                        self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
-                    }
+                    self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
                     self.channel_parameters(&parameters, wide, first, Some(*bias), &epilogue.requant)?;
                     Some(epilogue)
                 }

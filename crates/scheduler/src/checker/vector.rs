@@ -15,12 +15,6 @@ impl Walk<'_> {
         };
         match op {
             VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, rescale } => {
-                if dims.len() != input_strides.len() || dims.len() != output_strides.len() || dims.is_empty() {
-                    return Err(("descriptor", "a move with uneven loops".to_owned()));
-                }
-                if v.first_row + v.rows > dims[0] {
-                    return Err(("range", "a move beyond its outermost loop".to_owned()));
-                }
                 let mut nest: Vec<(u64, i64, i64)> = dims
                     .iter()
                     .zip(input_strides.iter().zip(output_strides))
@@ -32,11 +26,9 @@ impl Walk<'_> {
                 let to = output_offset + first * nest[0].2;
                 self.transport(v, &nest, from, to, rescale.as_ref(), layer)
             }
-            VectorOp::Gather { outer, extent, inner, indices } => {
+            VectorOp::Gather { extent, inner, indices, .. } => {
+                self.all_defined(&v.inputs[0])?;
                 let count = indices.len() as u32;
-                if v.first_row + v.rows > outer * count {
-                    return Err(("range", "a gather beyond its loops".to_owned()));
-                }
                 for row in v.first_row..v.first_row + v.rows {
                     let source = (row / count) * extent + indices[(row % count) as usize];
                     let (from, to) = (i64::from(source) * i64::from(*inner), i64::from(row) * i64::from(*inner));
@@ -179,6 +171,13 @@ impl Walk<'_> {
     ) -> Result<(), Fault> {
         for (i, view) in v.inputs.iter().enumerate() {
             let tensor = operands.map(|o| o[i]);
+            if let VectorOp::Softmax { .. }
+            | VectorOp::LayerNorm { .. }
+            | VectorOp::Reduce { .. }
+            | VectorOp::ArgMax { .. } = op
+            {
+                self.all_channels(view, tensor)?;
+            }
             match op {
                 VectorOp::ArgMax { .. } => {
                     if (view.rows, view.width, v.output.channels) != (v.output.rows, v.output.width, 1) {
@@ -190,6 +189,8 @@ impl Walk<'_> {
                 }
                 VectorOp::Reduce { .. } => {
                     self.true_geometry(view, tensor)?;
+                    self.true_geometry(&v.output, output)?;
+                    self.all_channels(&v.output, output)?;
                     let (rows, columns) = (0..view.rows, 0..view.width);
                     self.consume(view, tensor, rows, columns, 0..view.channels)?;
                 }

@@ -11,6 +11,9 @@ use super::{REPORTED, Violation};
 /// Why an instruction fails: the rule and the detail.
 pub(super) type Fault = (&'static str, String);
 
+/// Form of a weight tile: first column, columns, bytes between rows.
+pub(super) type Tile = [u32; 3];
+
 /// State of the walk.
 pub(super) struct Walk<'a> {
     pub(super) program: &'a Program,
@@ -18,8 +21,8 @@ pub(super) struct Walk<'a> {
     memories: Memories,
     actor: Option<Actor>,
     known: Tokens,
-    /// Constants already compared: layer, first column, address in the image.
-    pub(super) compared: std::collections::BTreeSet<(u32, u32, u64)>,
+    /// Weights already compared: layer, address in the image (with the plane), and the tile's form.
+    pub(super) compared: std::collections::BTreeSet<(u32, u64, Tile)>,
 }
 
 pub(super) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<Violation>> {
@@ -77,6 +80,7 @@ impl<'a> Walk<'a> {
             return Err(("range", format!("{bytes} bytes exceed a DDR space of {capacity}")));
         }
         for (i, port) in program.inputs.iter().enumerate() {
+            super::form::port(self.program, port)?;
             let view = port.view;
             self.store(view.space, view.address, view.address + view.bytes(self.machine().word()), Value::Any)?;
             if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
@@ -100,6 +104,7 @@ impl<'a> Walk<'a> {
             return Err(("output", "the program has not the graph's inputs and outputs".to_owned()));
         }
         for (i, port) in self.program.outputs.iter().enumerate() {
+            super::form::port(self.program, port).map_err(|(_, detail)| ("output", detail))?;
             let view = port.view;
             if let Some(graph) = graph {
                 let tensor = graph.tensor(graph.outputs[i]);
@@ -114,6 +119,7 @@ impl<'a> Walk<'a> {
     }
 
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
+        super::form::instruction(self.program, instruction)?;
         let layer = match &self.expectation {
             Some(e) => Some(
                 e.graph
@@ -128,7 +134,7 @@ impl<'a> Walk<'a> {
             (Work::Transfer(t), Dtl0 | Dtl1) => self.transfer(t),
             (Work::Lookup(l), Dtl0 | Dtl1) => self.lookup(l, layer),
             (Work::Matrix(m), Me) => self.matrix(m, layer, instruction.layer),
-            (Work::Pool(p), Pdp) => self.pool(p, layer, instruction.layer),
+            (Work::Pool(p), Pdp) => self.pool(p, layer),
             (Work::Vector(v), Ewp) => self.vector(v, layer),
             (_, unit) => Err(("descriptor", format!("{} cannot execute this", unit.name()))),
         }
@@ -219,6 +225,19 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// Every pixel a view stores must hold something.
+    pub(super) fn all_defined(&mut self, view: &View) -> Result<(), Fault> {
+        let word = self.machine().word();
+        for row in view.first_row..view.first_row + view.stored_rows {
+            for column in 0..view.width {
+                let start = view.pixel_address(row, column, word);
+                let end = start + view.payload() as u64;
+                defined(&self.load(view.space, start, end)?, view.space, start, end)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The given pixels of a view now hold those of `tensor`; anything, without a graph.
     pub(super) fn produce(
         &mut self,
@@ -302,6 +321,25 @@ impl<'a> Walk<'a> {
             return Err(("descriptor", format!("a view does not fit tensor \"{}\" {:?}", info.name, info.shape)));
         }
         Ok(channels)
+    }
+
+    /// Operators that work on pixels need the tensor's pixels, not another shape of its elements.
+    pub(super) fn true_pixels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
+        let info = e.graph.tensor(id);
+        if self.whole_channels(view, tensor)? != info.shape.last().copied().unwrap_or(1) as u64 {
+            return Err(("descriptor", format!("a view cuts \"{}\" into other pixels", info.name)));
+        }
+        Ok(())
+    }
+
+    /// Operators over channels need all of a pixel's.
+    pub(super) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        self.true_pixels(view, tensor)?;
+        if self.whole_channels(view, tensor)? != u64::from(view.channels) {
+            return Err(("descriptor", "a view hides channels of its pixels".to_owned()));
+        }
+        Ok(())
     }
 
     /// Spatial operators need the tensor's true geometry.
@@ -398,9 +436,6 @@ impl<'a> Walk<'a> {
 
     fn transfer(&mut self, transfer: &Transfer) -> Result<(), Fault> {
         let ddr_space = Space::Ddr(transfer.ddr_space);
-        if matches!(transfer.local_space, Space::Ddr(_)) {
-            return Err(("descriptor", "a transfer's local side is a cache".to_owned()));
-        }
         for (ddr, local) in transfer.runs() {
             let bytes = u64::from(transfer.bytes);
             let ((from_space, from), (to_space, to)) = match transfer.direction {
@@ -412,10 +447,15 @@ impl<'a> Walk<'a> {
             {
                 return Err(("range", format!("a store to {to:#x} overwrites constants")));
             }
+            // What is undefined at the source wipes out what the destination held.
+            let mut done = from;
             for piece in self.load(from_space, from, from + bytes)? {
                 let at = to + (piece.start - from);
+                self.store(to_space, to + (done - from), at, Value::Undefined)?;
                 self.store(to_space, at, at + (piece.end - piece.start), piece.value)?;
+                done = piece.end;
             }
+            self.store(to_space, to + (done - from), to + bytes, Value::Undefined)?;
         }
         Ok(())
     }

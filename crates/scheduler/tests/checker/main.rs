@@ -1,0 +1,173 @@
+//! The checker against damaged programs: whatever changes what a program computes must be reported.
+//!
+//! Valid programs are damaged on purpose, in kinds ([`faults`]) or at some number ([`numbers`]). A damaged program is either
+//! reported, by a rule that fits the damage, or the simulator must find it as good as the sound one: no hazard, and the same
+//! bits. Every kind must be reported at least once in every program that has a place for it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod constants;
+mod faults;
+mod listing;
+mod numbers;
+
+use common::{Net, Random, random, residual, window};
+use faults::FAULTS;
+use tpuflow_ir::op::PadMode;
+use tpuflow_ir::{DType, Graph, Machine, Program};
+use tpuflow_scheduler::checker::{Violation, check, check_rules};
+use tpuflow_scheduler::{Options, ScheduleError, schedule};
+use tpuflow_simulator::simulate;
+
+/// A graph, a sound program of it, and what that computes for some input.
+struct Subject {
+    what: String,
+    graph: Graph,
+    program: Program,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+fn subject(what: &str, graph: &Graph, machine: &Machine, level: u8) -> Option<Subject> {
+    let options = Options { level, ..Options::default() };
+    let program = match schedule(graph, machine, &options) {
+        Ok(program) => program,
+        Err(ScheduleError::Capacity { .. }) => return None,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let mut random = Random(1);
+    let port = |id: &tpuflow_ir::TensorId| {
+        let tensor = graph.tensor(*id);
+        let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
+        let code = |_| random.range(lo, hi).to_le_bytes()[..tensor.dtype.bytes()].to_vec();
+        (0..tensor.elements()).flat_map(code).collect()
+    };
+    let inputs: Vec<Vec<u8>> = graph.inputs.iter().map(port).collect();
+    let outputs = simulate(&program, &inputs, &tpuflow_simulator::Options::default()).unwrap().outputs;
+    let what = format!("{what}, {}, level {level}", machine.name);
+    Some(Subject { what, graph: graph.clone(), program, inputs, outputs })
+}
+
+/// A machine with words of 8 bytes and 4 KiB of cache.
+fn tiny() -> Machine {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.name = "tiny".to_owned();
+    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
+    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, 8, 64);
+    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
+    machine.ewp_cache.words = 512;
+    machine
+}
+
+/// Branches joined by channels, larger than the tiny machine's cache: parts of pixels go to DDR and back.
+fn joined() -> Graph {
+    let mut net = Net::new(3);
+    let x = net.input(&[1, 16, 16, 4]);
+    let (a, b) = (net.conv(x, 12, window(3, 1, 1), 1), net.conv(x, 12, window(1, 1, 0), 1));
+    let c = net.concat(&[a, b], 3, usize::MAX);
+    let d = net.max_pool(c, window(3, 2, 1));
+    let e = net.conv(d, 8, window(3, 2, 1), 1);
+    let f = net.pad(e, &[0, 1, 1, 0], &[0, 1, 0, 0], PadMode::Constant(5));
+    net.finish(&[f])
+}
+
+fn subjects(seeds: impl IntoIterator<Item = u64>) -> Vec<Subject> {
+    let machines = [Machine::preset("32x32_fpga").unwrap(), tiny()];
+    let graphs = seeds.into_iter().map(|seed| (format!("random {seed}"), random(seed, 9)));
+    let graphs = graphs.chain([("residual".to_owned(), residual(7)), ("joined".to_owned(), joined())]);
+    let combined = graphs.flat_map(|(name, graph)| {
+        let on = |machine: &Machine| [1, 5].map(|level| subject(&name, &graph, machine, level));
+        machines.iter().flat_map(on).flatten().collect::<Vec<_>>()
+    });
+    combined.collect()
+}
+
+impl Subject {
+    /// The violations of a damaged program; for one that has none, an error unless it runs like the sound one.
+    fn judge(&self, damaged: &Program) -> Result<Vec<Violation>, String> {
+        let Err(violations) = check(&self.graph, damaged) else {
+            return match simulate(damaged, &self.inputs, &tpuflow_simulator::Options::default()) {
+                Ok(run) if run.outputs == self.outputs => Ok(vec![]),
+                Ok(_) => Err("passes with other results".to_owned()),
+                Err(error) => Err(format!("passes, but {error}")),
+            };
+        };
+        Ok(violations)
+    }
+}
+
+#[test]
+fn every_kind_of_damage_is_reported() {
+    const TRIES: u64 = 40;
+    let mut met = vec![0; FAULTS.len()];
+    let mut wrong = Vec::new();
+    for subject in subjects(0..6) {
+        for (fault, met) in FAULTS.iter().zip(&mut met) {
+            let (mut applied, mut caught) = (0, 0);
+            for seed in 0..TRIES {
+                let mut damaged = subject.program.clone();
+                if !(fault.damage)(&mut damaged, &mut Random(seed)) {
+                    continue;
+                }
+                applied += 1;
+                match subject.judge(&damaged) {
+                    Ok(violations) => {
+                        let Some(first) = violations.first() else { continue };
+                        if !fault.rules.contains(&first.rule) {
+                            wrong.push(format!("{}: {} {seed}: {first}", subject.what, fault.name));
+                        }
+                        caught += 1;
+                    }
+                    Err(how) => wrong.push(format!("{}: {} {seed}: {how}", subject.what, fault.name)),
+                }
+                if caught == 2 {
+                    break;
+                }
+            }
+            *met += usize::from(caught > 0);
+            if applied > 0 && caught == 0 {
+                wrong.push(format!("{}: {} is never reported in {applied} tries", subject.what, fault.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} failures:\n{}", wrong.len(), wrong.join("\n"));
+    let rare: Vec<_> = FAULTS.iter().zip(met).filter(|&(_, met)| met < 2).map(|(fault, _)| fault.name).collect();
+    assert!(rare.is_empty(), "no place in two programs for {rare:?}");
+}
+
+#[test]
+fn no_changed_number_passes_with_other_results() {
+    let (mut changed, mut reported, mut wrong) = (0, 0, Vec::new());
+    for (i, subject) in subjects(20..26).iter().enumerate() {
+        for seed in 0..120 {
+            let mut damaged = subject.program.clone();
+            let place = numbers::change(&mut damaged, &mut Random(1000 * i as u64 + seed));
+            let Some(place) = place.filter(|_| damaged != subject.program) else { continue };
+            changed += 1;
+            match subject.judge(&damaged) {
+                Ok(violations) => reported += usize::from(!violations.is_empty()),
+                Err(how) => wrong.push(format!("{}: {place}: {how}", subject.what)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} failures:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(changed > 2000 && 4 * reported > 3 * changed, "{reported} of {changed} were reported");
+}
+
+/// Without the graph, what remains is that an execution is well defined.
+#[test]
+fn a_program_alone_shows_missing_waits_and_values() {
+    let subject = subject("residual", &residual(7), &tiny(), 5).unwrap();
+    assert_eq!(check_rules(&subject.program), Ok(()));
+    for name in ["wait dropped", "wait for a later instruction", "instruction left out", "cache address off by a word"]
+    {
+        let fault = FAULTS.iter().find(|fault| fault.name == name).unwrap();
+        let caught = (0..40).filter(|&seed| {
+            let mut damaged = subject.program.clone();
+            assert!((fault.damage)(&mut damaged, &mut Random(seed)));
+            check_rules(&damaged).is_err()
+        });
+        assert!(caught.count() > 4, "{name}");
+    }
+}
