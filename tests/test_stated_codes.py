@@ -198,6 +198,25 @@ def test_a_cast_to_integers_truncates(kind: type[np.integer[Any]]) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+def test_weights_over_one_axis_keep_their_integers(operator: str) -> None:
+    generator = np.random.default_rng(2)
+    w = generator.integers(-100, 101, (4, 2, 3) if operator == "Conv" else (4, 3, 3)).astype(np.int8)
+    axis = 0 if operator == "Conv" else 1
+    scales = generator.uniform(0.01, 0.02, w.shape[axis]).astype(np.float32)
+    constants = {"w": w, "s": scales}
+    nodes: list[Node] = [
+        ("DequantizeLinear", "w s", "f", {"axis": axis}),
+        (operator, "x f", "y", {"group": 2}),
+    ]
+    proto = network(nodes, [1, 4, 9], TensorProto.FLOAT, {"y": TensorProto.FLOAT}, constants)
+    graph, _, _ = outputs(proto, generator.standard_normal((SAMPLES, 4, 9)).astype(np.float32))
+    weights = next(layer for layer in graph.layers if layer.op == "conv").operands[1]
+    np.testing.assert_array_equal(np.sort(graph.constant(weights).ravel()), np.sort(w.ravel()))
+    wanted = scales if operator == "Conv" else np.tile(scales, 2)
+    np.testing.assert_array_equal(graph.tensors[weights].scale or [], wanted)
+
+
 def test_codes_that_differ_by_channel_are_refused() -> None:
     constants = {"s": np.full(5, 0.1, np.float32), "z": np.zeros(5, np.int8)}
     nodes: list[Node] = [("DequantizeLinear", "x s z", "y", {"axis": 1})]
