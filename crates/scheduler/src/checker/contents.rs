@@ -61,6 +61,12 @@ pub(super) enum Value {
 }
 
 impl Value {
+    /// Whether these are pixels of the same size, `first` bytes into one, so that their padding is padding still.
+    pub(super) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
+        matches!(self, Self::Element(e)
+            if (u64::from(e.payload), u64::from(e.pixel)) == (payload, pixel) && e.byte % pixel == first)
+    }
+
     /// The value `bytes` further on.
     pub(super) fn advance(self, bytes: u64) -> Self {
         match self {

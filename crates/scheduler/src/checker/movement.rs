@@ -54,7 +54,10 @@ impl Walk<'_> {
         let pieces = self.source(input, nest, from)?;
         let natural = pixel_bytes(v.output.payload(), self.machine().word());
         let padded = v.output.pixel_bytes as usize == natural && v.output.channel_offset == 0;
-        let slack = if padded { (natural - v.output.payload()) as u64 } else { 0 };
+        let (payload, start) = (v.output.payload() as u64, v.output.address);
+        let region = start..start + v.output.bytes(self.machine().word());
+        let padded = padded && self.owns_padding(v.output.space, region, payload, natural as u64);
+        let slack = if padded { natural as u64 - payload } else { 0 };
         let mut written = Written { stretches: Vec::new(), slack };
         let (inner, outer) = match nest.split_last() {
             Some((&(extent, 1, 1), outer)) => (extent, outer),

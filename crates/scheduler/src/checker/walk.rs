@@ -251,11 +251,30 @@ impl<'a> Walk<'a> {
         for row in rows {
             self.holds(view, row)?;
             for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
+                let (start, end) = (stretch.start, stretch.start + stretch.bytes);
                 let value = tensor.map_or(Value::Any, |tensor| Value::Element(stretch.element(tensor)));
-                self.store(view.space, stretch.start, stretch.start + stretch.bytes, value)?;
+                let (payload, pixel) = (u64::from(stretch.payload), u64::from(stretch.natural));
+                if !stretch.padded || self.owns_padding(view.space, start..end, payload, pixel) {
+                    self.store(view.space, start, end, value)?;
+                    continue;
+                }
+                for at in (start..end).step_by(pixel as usize) {
+                    self.store(view.space, at, at + payload, value.advance(at - start))?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing that may still be needed lies between pixels: padding that belongs to a neighbour in wider pixels (a
+    /// tensor joined with others by channels) must not be written along.
+    pub(super) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, payload: u64, pixel: u64) -> bool {
+        let pieces = self.memories.read(space, bytes.start, bytes.end, None, &mut [0; 5]);
+        pieces.iter().all(|piece| {
+            let first = (piece.start - bytes.start) % pixel;
+            let apart = first + (piece.end - piece.start) <= payload;
+            apart || piece.value == Value::Any || piece.value.has_pixels_of(payload, pixel, first)
+        })
     }
 
     /// Contiguous stretches of some pixels of a row. A row of naturally padded whole pixels is one.
