@@ -220,7 +220,7 @@ fn write_value(out: &mut String, value: &Value) {
         Value::String(text) if bare(text) => out.push_str(text),
         Value::Array(list) => {
             out.push('[');
-            separated(out, list, |out, entry| write_value(out, entry));
+            separated(out, list, write_value);
             out.push(']');
         }
         Value::Object(record) => {

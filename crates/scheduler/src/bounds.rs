@@ -204,7 +204,8 @@ fn split(bytes: u64, machine: &Machine) -> u64 {
 
 fn ddr(graph: &Graph, works: &[Work], machine: &Machine) -> u64 {
     let constants: u64 = works.iter().map(|w| w.constants).sum();
-    let used = |t: &&TensorId| graph.layers.iter().any(|l| l.op.operands().contains(t));
+    let used =
+        |t: &&TensorId| graph.layers.iter().any(|l| !moves(&l.op) && reads_all(&l.op) && l.op.operands().contains(t));
     let mut outputs: Vec<TensorId> = graph.outputs.clone();
     outputs.sort_unstable();
     outputs.dedup();
@@ -220,6 +221,16 @@ fn ddr(graph: &Graph, works: &[Work], machine: &Machine) -> u64 {
 /// Operators whose result may be where it is without anything being written for it.
 fn moves(op: &Op) -> bool {
     matches!(op, Op::Concat { .. } | Op::Pad { .. } | Op::Rearrange { .. } | Op::Gather { .. } | Op::InsertZeros { .. })
+}
+
+/// Whether every element of the operands matters: strides wider than the window leave some out.
+fn reads_all(op: &Op) -> bool {
+    match op {
+        Op::Conv { window, .. } | Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
+            (0..2).all(|axis| window.stride[axis] <= window.kernel[axis] && window.dilation[axis] == 1)
+        }
+        _ => true,
+    }
 }
 
 fn relations(graph: &Graph, network: &Network) -> Relations {
@@ -333,12 +344,10 @@ fn is_cut(graph: &Graph, network: &Network, layer: usize) -> bool {
 }
 
 fn path(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> u64 {
-    let load = machine.dma.start + machine.dma.latency + 1;
+    // Whatever is computed, something was loaded before; what is only looked at from another side takes no time.
+    let loaded = machine.control.start + machine.dma.start + machine.dma.latency + 1;
     // By tensor: first element there, last element there.
     let mut times = vec![(0u64, 0u64); graph.tensors.len()];
-    for &input in &graph.inputs {
-        times[input.index()] = (machine.control.start + load, machine.control.start + load);
-    }
     for (index, layer) in graph.layers.iter().enumerate() {
         let work = &works[index];
         let (latency, cycles) = match unit_of(network, &layer.op) {
@@ -350,7 +359,7 @@ fn path(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> 
         let operands = graph.activations(layer).map(|t| times[t.index()]);
         let (first, last) = operands.fold((0, 0), |(f, l), (first, last)| (f.max(first), l.max(last)));
         let whole = matches!(layer.op, Op::Reduce { .. });
-        let begin = if whole { last } else { first };
+        let begin = if whole { last } else { first }.max(if cycles > 0 { loaded } else { 0 });
         times[layer.output.index()] = (begin + latency, (begin + cycles).max(last) + latency);
     }
     let end = graph.outputs.iter().map(|t| times[t.index()].1).max().unwrap_or(0);
