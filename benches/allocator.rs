@@ -1,0 +1,24 @@
+//! Static memory allocation on instances of known optimum: rectangles cut into 100, 1000 and 4000 pieces.
+
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use tpuflow_benches::instances::cut_rectangle;
+use tpuflow_scheduler::alloc::solve;
+
+fn rectangles(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate/cut_rectangle");
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(2));
+    for pieces in [100, 1000, 4000] {
+        let problem = cut_rectangle(1, 1024, 1 << 20, pieces);
+        let solution = solve(&problem, false);
+        // A fast allocator that wastes memory is none.
+        assert!(solution.height <= problem.capacity * 13 / 10, "{} of {}", solution.height, problem.capacity);
+        group.throughput(Throughput::Elements(pieces as u64));
+        group.bench_function(BenchmarkId::from_parameter(pieces), |bench| bench.iter(|| solve(&problem, false)));
+    }
+}
+
+criterion_group!(benches, rectangles);
+criterion_main!(benches);
