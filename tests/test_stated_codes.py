@@ -203,7 +203,7 @@ def test_weights_over_one_axis_keep_their_integers(operator: str) -> None:
     generator = np.random.default_rng(2)
     w = generator.integers(-100, 101, (4, 2, 3) if operator == "Conv" else (4, 3, 3)).astype(np.int8)
     axis = 0 if operator == "Conv" else 1
-    scales = generator.uniform(0.01, 0.02, w.shape[axis]).astype(np.float32)
+    scales = np.asarray(generator.uniform(0.01, 0.02, w.shape[axis]), np.float32)
     constants = {"w": w, "s": scales}
     nodes: list[Node] = [
         ("DequantizeLinear", "w s", "f", {"axis": axis}),
