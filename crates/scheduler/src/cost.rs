@@ -16,8 +16,21 @@ pub(crate) struct Clock<'a> {
     issue: [u64; UNITS],
     /// When each unit's data path is free.
     free: [u64; UNITS],
-    /// Per channel: when it is free, and its open page.
-    channels: Vec<(u64, Option<u64>)>,
+    channels: Vec<Channel>,
+}
+
+/// A DDR channel and the transfer that used it last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Channel {
+    /// When it is free.
+    free: u64,
+    /// Its open page.
+    open: Option<u64>,
+    /// Line of the last transfer.
+    line: usize,
+    /// When that began, and how many of its page runs found their page open.
+    begin: u64,
+    hits: u64,
 }
 
 impl<'a> Clock<'a> {
@@ -27,7 +40,7 @@ impl<'a> Clock<'a> {
             finished: Default::default(),
             issue: [machine.control.start; UNITS],
             free: [machine.control.start; UNITS],
-            channels: vec![(0, None); machine.ddr.channels as usize],
+            channels: vec![Channel::default(); machine.ddr.channels as usize],
         }
     }
 
@@ -92,15 +105,28 @@ impl<'a> Clock<'a> {
         self.finished[unit].push(done);
     }
 
-    /// Page runs `(channel, page, bytes)` of a line one after the other.
+    /// Page runs `(channel, page, bytes)` of a line one after the other. Where the other line is still at the channel the two
+    /// take turns, so that runs which would have found their page open do not.
     fn transfer(&mut self, unit: usize, start: u64, runs: impl Iterator<Item = (usize, u64, u64)>) -> u64 {
         let mut now = start;
+        let mut hits = vec![0; self.channels.len()];
+        let before = self.channels.clone();
         for (channel, page, bytes) in runs {
-            let (free, open) = self.channels[channel];
+            let Channel { free, open, .. } = self.channels[channel];
             let words = bytes.div_ceil(u64::from(self.machine.cache.word_bytes));
-            let miss = if open == Some(page) { 0 } else { self.machine.page_miss() };
+            let hit = open == Some(page);
+            hits[channel] += u64::from(hit);
+            let miss = if hit { 0 } else { self.machine.page_miss() };
             now = now.max(free) + miss + self.machine.ddr_cycles(bytes).max(words);
-            self.channels[channel] = (now, Some(page));
+            self.channels[channel] =
+                Channel { free: now, open: Some(page), line: unit, begin: start, hits: hits[channel] };
+        }
+        for (channel, (last, &hits)) in before.iter().zip(&hits).enumerate() {
+            if self.channels[channel].line == unit && last.line != unit && last.free > start {
+                let left = last.hits * (last.free - start) / (last.free - last.begin).max(1);
+                now += 2 * left.min(hits) * self.machine.page_miss();
+                self.channels[channel].free = now;
+            }
         }
         self.free[unit] = now;
         now
