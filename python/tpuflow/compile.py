@@ -100,7 +100,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         graph: The quantised network.
         machine: Name of a preset, or path of a TOML file.
         level: 1 or 5, see `LEVELS`.
-        seed: Seed of searches; the same seed gives the same program.
+        seed: Seed of searches; the same seed gives the same program. No level searches yet.
         time_limit: Seconds after which searches stop with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
 

@@ -32,7 +32,7 @@ pub use error::ScheduleError;
 use plan::{Mode, plan};
 use tpuflow_ir::{Graph, Machine, Program};
 
-/// What to optimise for, and how long.
+/// What to optimise for, and how long. Both levels are constructive: seed, budget and limit are for searches to come.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// 1: sequential. 5: parallel.

@@ -51,7 +51,8 @@ def build(
         bool, typer.Option("--host/--no-host", help="Let the host compute what the machine cannot.")
     ] = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.0, metavar="S", help="Seconds the scheduler may search.")
+        float | None,
+        typer.Option(min=0.0, metavar="S", help="Seconds the scheduler may search; no level searches yet."),
     ] = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
