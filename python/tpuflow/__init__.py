@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuflow.compile import compile  # noqa: A004 - the step's name
     from tpuflow.config import Config, load_config
     from tpuflow.errors import TpuflowError
-    from tpuflow.frontend import FloatModel, load
+    from tpuflow.frontend import FloatModel, get_sub_model, load
     from tpuflow.quantize import quantize
     from tpuflow.simulate import Run, simulate
 
@@ -31,6 +31,7 @@ __all__ = [
     "TpuflowError",
     "calibrate",
     "compile",
+    "get_sub_model",
     "load",
     "load_config",
     "quantize",
@@ -45,6 +46,7 @@ _HOMES = {
     "TpuflowError": "errors",
     "calibrate": "calibrate",
     "compile": "compile",
+    "get_sub_model": "frontend",
     "load": "frontend",
     "load_config": "config",
     "quantize": "quantize",

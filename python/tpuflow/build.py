@@ -87,10 +87,11 @@ class Request:
         calibration: Samples: `.npz` or a directory of them.
         ranges: Saved ranges; they make samples superfluous.
         config: What to quantise how.
-        batch: Size of a batch axis the model leaves open.
+        batch: Size of the batch; the model's own, or 1, by default.
         input_shapes: Shapes of inputs the model leaves open.
         cut_inputs: Tensors that become the inputs.
         cut_outputs: Tensors that become the outputs.
+        cut_preset: Name of a known cut instead.
         time_limit: Seconds after which the scheduler takes the best plan it has.
         seed: Seed of generated samples and searches.
         verify: Compare original and normalised model on a sample.
@@ -107,6 +108,7 @@ class Request:
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     cut_inputs: Sequence[str] = ()
     cut_outputs: Sequence[str] = ()
+    cut_preset: str | None = None
     time_limit: float | None = None
     seed: int = 0
     verify: bool = True
@@ -246,6 +248,7 @@ def _imported(request: Request, listener: Listener) -> FloatModel:
         batch=request.batch,
         cut_inputs=request.cut_inputs,
         cut_outputs=request.cut_outputs,
+        cut_preset=request.cut_preset,
     )
     if request.verify:
         worst = min((found.cosine for _, found in verify_import(model)), default=1.0)
@@ -261,6 +264,7 @@ def _forbid_float_options(request: Request) -> None:
         "--input-shape": request.input_shapes,
         "--cut-inputs": request.cut_inputs,
         "--cut-outputs": request.cut_outputs,
+        "--cut-preset": request.cut_preset,
         "--config or --dtype": request.config != Config(),
         "--save-stages": request.stages,
     }

@@ -16,7 +16,7 @@ import typer
 
 from tpuflow.commands.build import build
 from tpuflow.commands.levels import compare, evaluate, run
-from tpuflow.commands.listings import fields, machine, ops
+from tpuflow.commands.listings import cuts, fields, machine, ops
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
@@ -39,6 +39,7 @@ for command in (build, simulate, calibrate, quantize, run, compare, evaluate, in
 app.command()(ops)
 app.add_typer(machine, name="machine")
 app.command()(fields)
+app.command()(cuts)
 
 
 def _version(asked: bool) -> None:

@@ -154,7 +154,7 @@ def test_batch() -> None:
     assert message(proto, batch=0) == "model: batch must be at least 1, not 0"
     fixed = graph(RELU, {"x": [2, 3]}, ["z"])
     assert load(fixed, batch=2).inputs[0].shape == (2, 3)
-    assert message(fixed, batch=4) == 'model: input "x" has a fixed batch of 2; a batch of 4 was asked for'
+    assert load(fixed, batch=4).outputs[0].shape == (4, 3)
 
 
 CHAIN = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Add", "b y", "c"), ("Exp", "c", "z")]
@@ -170,7 +170,7 @@ def test_cutting() -> None:
     verify_import(model, tolerance=(1.0, 1.0))
     model = load(proto, cut_outputs=["b"])
     assert [port.name for port in model.inputs] == ["x"]
-    assert message(proto, cut_outputs=["q"]) == 'model: cannot cut at "q": there is no such tensor'
+    assert message(proto, cut_outputs=["q"]).startswith('model: cannot cut at "q": there is no such tensor')
     assert message(proto, cut_inputs=["c"], cut_outputs=["b"]) == (
         'model: cannot cut at "c": no output depends on it'
     )

@@ -47,6 +47,7 @@ def build(
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
     host: Annotated[
         bool, typer.Option("--host/--no-host", help="Let the host compute what the machine cannot.")
     ] = False,
@@ -85,6 +86,7 @@ def build(
         input_shapes=options.shapes(input_shape),
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
+        cut_preset=cut_preset,
         time_limit=time_limit,
         seed=seed,
         verify=verify,

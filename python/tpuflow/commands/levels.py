@@ -62,6 +62,7 @@ def compare(
     batch: options.Batch = None,
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
@@ -80,6 +81,7 @@ def compare(
         batch=batch,
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
+        cut_preset=cut_preset,
     )
     pair = open_pair(program, graph)
     with progress("compare") as advance:

@@ -12,7 +12,7 @@ from tpuflow.commands.console import heading, say, table
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["fields", "machine", "ops"]
+__all__ = ["cuts", "fields", "machine", "ops"]
 
 
 def ops() -> None:
@@ -24,6 +24,14 @@ def ops() -> None:
     rows = [(name, "int8, int16") for name in sorted(OPERATORS) if name in lowered]
     say(f"{len(rows)} operators of the normalised network; ONNX operators that reduce to them are accepted")
     table([("operator", "left"), ("element types", "left")], rows)
+
+
+def cuts() -> None:
+    """List the named cuts of well-known networks, for --cut-preset."""
+    from tpuflow.frontend.presets import PRESETS
+
+    rows = [(name, preset.about, ", ".join(preset.published)) for name, preset in PRESETS.items()]
+    table([("name", "left"), ("", "left"), ("published tensors", "left")], rows)
 
 
 machine = typer.Typer(help="Machines programs can be compiled for.", no_args_is_help=True)

@@ -19,6 +19,7 @@ __all__ = [
     "ConfigFile",
     "CutInputs",
     "CutOutputs",
+    "CutPreset",
     "DType",
     "DTypeOption",
     "InputShapes",
@@ -46,7 +47,9 @@ class DType(StrEnum):
     f32 = "f32"
 
 
-Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Size of a batch axis left open. [1]")]
+Batch = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Size of the batch. [the model's; 1 if left open]")
+]
 Calib = Annotated[
     Path | None,
     typer.Option(metavar="FILE.npz|DIR", help="Calibration samples, one array per input by its name."),
@@ -56,6 +59,12 @@ ConfigFile = Annotated[
     typer.Option("--config", metavar="FILE.toml", help="Configuration; `tpuflow fields` lists every key."),
 ]
 CutInputs = Annotated[str | None, typer.Option(metavar="A,B", help="Tensors that become the inputs.")]
+CutPreset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Cut a well-known network where its published form ends; `tpuflow cuts`."
+    ),
+]
 CutOutputs = Annotated[str | None, typer.Option(metavar="C,D", help="Tensors that become the outputs.")]
 DTypeOption = Annotated[DType | None, typer.Option(help="Element type of the whole network. [int8]")]
 InputShapes = Annotated[

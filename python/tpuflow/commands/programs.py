@@ -168,6 +168,7 @@ def check(
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
 ) -> None:
     """Check a program against the rules of its machine and its graph, or a model before it is built.
 
@@ -175,29 +176,22 @@ def check(
     wrong.
     """
     if file.suffix == ".onnx":
-        _check_model(
+        from tpuflow.errors import UnsupportedModelError
+        from tpuflow.frontend import check_model
+
+        found = check_model(
             file,
-            options.shapes(input_shape),
-            batch,
-            (options.names(cut_inputs), options.names(cut_outputs)),
+            input_shapes=options.shapes(input_shape),
+            batch=batch,
+            cut_inputs=options.names(cut_inputs),
+            cut_outputs=options.names(cut_outputs),
+            cut_preset=cut_preset,
         )
+        if found:
+            raise UnsupportedModelError(str(file), found)
+        say(f"{file}: every node can be compiled")
     else:
         _check_program(file, graph)
-
-
-def _check_model(
-    file: Path,
-    shapes: Mapping[str, Sequence[int]],
-    batch: int | None,
-    cuts: tuple[Sequence[str], Sequence[str]],
-) -> None:
-    from tpuflow.errors import UnsupportedModelError
-    from tpuflow.frontend import check_model
-
-    found = check_model(file, input_shapes=shapes, batch=batch, cut_inputs=cuts[0], cut_outputs=cuts[1])
-    if found:
-        raise UnsupportedModelError(str(file), found)
-    say(f"{file}: every node can be compiled")
 
 
 def _check_program(file: Path, graph: Path | None) -> None:

@@ -25,6 +25,7 @@ def calibrate(
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
     seed: options.SeedOption = 0,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
@@ -40,6 +41,7 @@ def calibrate(
         batch=batch,
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
+        cut_preset=cut_preset,
     )
 
     with progress("calibrate") as advance:
@@ -60,6 +62,7 @@ def quantize(
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
 ) -> None:
     """Turn a float network and its ranges into an integer graph."""
     from tpuflow.build import float_bytes, graph_bytes
@@ -76,6 +79,7 @@ def quantize(
         batch=batch,
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
+        cut_preset=cut_preset,
     )
     graph = lower(float_model.model, found, settings)
     with replaced(output) as beside:

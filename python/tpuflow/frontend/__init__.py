@@ -1,7 +1,9 @@
 """The frontend: any ONNX model becomes a float model over a closed operator set, with static shapes.
 
     source.py     reads a file and makes sure it is whole
-    interface.py  fixes input shapes, cuts
+    interface.py  fixes input shapes
+    cut.py        parts of a model; presets.py knows where well-known networks are cut
+    batch.py      another batch for a model that fixes one
     normalise.py  the stages of normalisation, in order; rewrites/ holds what they apply
     supported.py  the closed set, and the listing of what lies outside
     session.py    runs a float model in onnxruntime
@@ -11,6 +13,7 @@ It knows nothing of quantisation or hardware.
 """
 
 from tpuflow.errors import Finding
+from tpuflow.frontend.cut import get_sub_model
 from tpuflow.frontend.load import FloatModel, Port, check_model, load
 from tpuflow.frontend.samples import generate_samples, verify_import
 from tpuflow.frontend.session import FloatSession, run_float
@@ -22,6 +25,7 @@ __all__ = [
     "Port",
     "check_model",
     "generate_samples",
+    "get_sub_model",
     "load",
     "run_float",
     "verify_import",

@@ -1,4 +1,4 @@
-"""Settles what a model takes and gives: static input shapes, and where to cut it."""
+"""Settles what a model takes: a static shape for every input."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ import onnx_ir as ir
 from tpuflow.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["cut", "fix_input_shapes"]
+__all__ = ["fix_input_shapes"]
 
 
 def fix_input_shapes(
-    model: ir.Model, label: str, shapes: Mapping[str, Sequence[int]], batch: int | None
+    model: ir.Model,
+    label: str,
+    shapes: Mapping[str, Sequence[int]],
+    batch: int | None,
+    *,
+    partial: bool = False,
 ) -> None:
     """Gives every input of `model` a static shape, in place.
+
+    A first axis the model fixes stays as it is, and open ones follow it.
 
     Args:
         model: The model.
@@ -25,6 +32,7 @@ def fix_input_shapes(
         shapes: Shapes by input name; they decide before anything else.
         batch: Size of a first axis the model leaves open; 1 when None. Axes elsewhere that carry the same
             symbol follow.
+        partial: Leave open what stays open, and names alone that are no input's, instead of raising.
 
     Raises:
         ModelError: If a name is not an input's, a shape has another number of axes or another size than the
@@ -32,12 +40,13 @@ def fix_input_shapes(
     """
     names = [value.name or "" for value in model.graph.inputs]
     for name in shapes:
-        if name not in names:
+        if name not in names and not partial:
             raise ModelError(f'{label}: no input is called "{name}" (inputs: {", ".join(names)})')
     if batch is not None and batch < 1:
         raise ModelError(f"{label}: batch must be at least 1, not {batch}")
+    size = _first_axis(model, shapes) or batch or 1
     symbols = {
-        value.shape[0].value: batch or 1
+        value.shape[0].value: size
         for value in model.graph.inputs
         if value.name not in shapes and value.shape and isinstance(value.shape[0], ir.SymbolicDim)
     }
@@ -45,23 +54,36 @@ def fix_input_shapes(
     for value in model.graph.inputs:
         wanted = shapes.get(value.name or "")
         if wanted is None:
-            value.shape = ir.Shape(_sizes(value, label, symbols, batch))
+            try:
+                value.shape = ir.Shape(_sizes(value, label, symbols, size))
+            except ModelError:
+                if not partial:
+                    raise
         else:
             value.shape = ir.Shape(_checked(value, label, wanted))
 
 
-def _sizes(value: ir.Value, label: str, symbols: Mapping[str | None, int], batch: int | None) -> list[int]:
+def _first_axis(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> int | None:
+    """The first axis all inputs agree on that fix one; those of one axis say nothing about a batch."""
+    firsts = {
+        value.shape[0]
+        for value in model.graph.inputs
+        if value.name not in shapes and value.shape is not None and value.shape.rank() > 1
+    }
+    sizes = {size for size in firsts if isinstance(size, int) and size > 0}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _sizes(value: ir.Value, label: str, symbols: Mapping[str | None, int], batch: int) -> list[int]:
     where = f'{label}: input "{value.name}"'
     if value.shape is None:
         raise ModelError(f"{where} has no shape; give one with --input-shape {value.name}=...")
     sizes = []
     for axis, size in enumerate(value.shape):
         if isinstance(size, int) and size > 0:
-            if axis == 0 and batch is not None and size != batch and value.shape.rank() > 1:
-                raise ModelError(f"{where} has a fixed batch of {size}; a batch of {batch} was asked for")
             sizes.append(size)
         elif axis == 0:
-            sizes.append(batch or 1)
+            sizes.append(batch)
         elif isinstance(size, ir.SymbolicDim) and size.value in symbols:
             sizes.append(symbols[size.value])
         else:
@@ -87,47 +109,3 @@ def _checked(value: ir.Value, label: str, wanted: Sequence[int]) -> list[int]:
         if isinstance(size, int) and size > 0 and size != new:
             raise ModelError(f"{where}: axis {axis} is fixed to {size} by the model; {new} was asked for")
     return list(wanted)
-
-
-def cut(
-    model: ir.Model,
-    label: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    inferred: Callable[[ir.Model], Mapping[str, ir.Value]],
-) -> ir.Model:
-    """The part of `model` between `inputs` and `outputs`, tensors by name.
-
-    Inputs of the model that the part still needs stay, after those given. No outputs means the model's own.
-
-    Args:
-        model: The model.
-        label: What to call it in messages.
-        inputs: Tensors that become inputs.
-        outputs: Tensors that become outputs.
-        inferred: Gives the values of a model by name, with types and shapes as far as they can be known.
-
-    Raises:
-        ModelError: If a tensor does not exist, or the outputs do not depend on the inputs.
-    """
-    values = ir.convenience.create_value_mapping(model.graph)
-    for name in [*inputs, *outputs]:
-        if name not in values:
-            raise ModelError(f'{label}: cannot cut at "{name}": there is no such tensor')
-    if inputs:
-        known = inferred(model)
-        for name in inputs:
-            if values[name].shape is None and name in known:
-                values[name].shape, values[name].type = known[name].shape, known[name].type
-    kept = [*inputs, *(value.name or "" for value in model.graph.inputs if value.name not in inputs)]
-    wanted = list(outputs) or [value.name or "" for value in model.graph.outputs]
-    try:
-        graph = ir.convenience.extract(model.graph, kept, wanted)
-    except ValueError as error:
-        raise ModelError(f"{label}: cannot be cut there: {error}") from error
-    unused = [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]
-    for value in unused:
-        if value.name in inputs:
-            raise ModelError(f'{label}: cannot cut at "{value.name}": no output depends on it')
-        graph.inputs.remove(value)
-    return ir.Model(graph, ir_version=model.ir_version, functions=tuple(model.functions.values()))

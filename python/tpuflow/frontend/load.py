@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,11 @@ import onnx_ir as ir
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
 from tpuflow.frontend import supported
-from tpuflow.frontend.interface import cut, fix_input_shapes
-from tpuflow.frontend.normalise import inferred_values, normalise
+from tpuflow.frontend.batch import rebatched, sizes_of_batch
+from tpuflow.frontend.cut import cut, known_values
+from tpuflow.frontend.interface import fix_input_shapes
+from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.presets import resolve
 from tpuflow.frontend.source import Source, read
 from tpuflow.frontend.values import shape_of
 
@@ -65,6 +68,14 @@ class FloatModel:
         """Writes the normalised model as an ONNX file."""
         ir.save(self.model, str(path))
 
+    def with_batch(self, batch: int) -> FloatModel:
+        """The same model for another batch; ranges of one hold for the other, tensors keep their names.
+
+        Raises:
+            ModelError: If the samples of a batch cannot be followed through the model, or meet in it.
+        """
+        return replace(load(self.origin, batch=batch), source=self.source)
+
 
 def load(
     source: Source,
@@ -73,15 +84,18 @@ def load(
     batch: int | None = None,
     cut_inputs: Sequence[str] = (),
     cut_outputs: Sequence[str] = (),
+    cut_preset: str | None = None,
 ) -> FloatModel:
     """Loads a model, normalises it and makes sure that all of it can be compiled.
 
     Args:
         source: An ONNX file of opset 7 to 22, or a model in memory, which is not changed.
         input_shapes: Shapes for inputs whose shape the model leaves open.
-        batch: Size of a first axis the model leaves open, 1 by default.
+        batch: Size of the first axis of the inputs: 1 by default where the model leaves it open. A model that
+            fixes another size is made for this one, see `tpuflow.frontend.batch`.
         cut_inputs: Tensors that become the inputs; what only leads to them is dropped.
         cut_outputs: Tensors that become the outputs; what only follows them is dropped.
+        cut_preset: Name of a known cut instead, see `tpuflow.frontend.presets`.
 
     Returns:
         The model in its original and its normalised form.
@@ -90,7 +104,8 @@ def load(
         ModelError: If the model cannot be read, or contradicts itself or the options.
         UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them.
     """
-    origin, model, label, found = _imported(source, input_shapes, batch, cut_inputs, cut_outputs)
+    wish = _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset)
+    origin, model, label, found = _imported(source, wish)
     if found:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
     return FloatModel(
@@ -109,27 +124,42 @@ def check_model(
     batch: int | None = None,
     cut_inputs: Sequence[str] = (),
     cut_outputs: Sequence[str] = (),
+    cut_preset: str | None = None,
 ) -> list[Finding]:
     """Lists every node of a model that cannot be compiled; the arguments are those of `load`.
 
     Raises:
         ModelError: If the model cannot be read, or contradicts itself or the options.
     """
-    return _imported(source, input_shapes, batch, cut_inputs, cut_outputs)[3]
+    return _imported(source, _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset))[3]
 
 
-def _imported(
-    source: Source,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    batch: int | None,
-    cut_inputs: Sequence[str],
-    cut_outputs: Sequence[str],
-) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
+@dataclass(frozen=True)
+class _Wish:
+    """What a model is to take and give, as the arguments of `load` say."""
+
+    shapes: Mapping[str, Sequence[int]]
+    batch: int | None
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    preset: str | None
+
+
+def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
     """Original and normalised model, what to call it, and what is wrong with it."""
     origin, label = read(source)
-    if cut_inputs or cut_outputs:
-        origin = cut(origin, label, cut_inputs, cut_outputs, inferred_values)
-    fix_input_shapes(origin, label, input_shapes or {}, batch)
+    inputs, outputs = wish.inputs, wish.outputs
+    if wish.preset is not None:
+        if inputs or outputs:
+            raise ModelError(f"{label}: a cut preset and tensors to cut at are given: give one of them")
+        inputs, outputs = resolve(wish.preset, origin, label)
+    if inputs or outputs:
+        shaped = origin.clone()
+        fix_input_shapes(shaped, label, wish.shapes, wish.batch, partial=True)
+        origin = cut(origin, label, inputs, outputs, known_values(shaped))
+    fix_input_shapes(origin, label, wish.shapes, wish.batch)
+    if wish.batch is not None and wish.batch not in sizes_of_batch(origin):
+        origin = rebatched(origin, label, wish.batch)
     for value in origin.graph.outputs:  # the shapes the exporter noted may be those of another batch
         value.shape = None
     model = normalise(origin.clone())

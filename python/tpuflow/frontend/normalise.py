@@ -38,7 +38,7 @@ from tpuflow.frontend.rewrites import (
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Rewrite
 
-__all__ = ["STAGES", "inferred_values", "normalise"]
+__all__ = ["STAGES", "inferred_values", "normalise", "with_known_shapes"]
 
 MOST_ROUNDS = 32
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
@@ -137,6 +137,20 @@ def normalise(model: ir.Model) -> ir.Model:
             raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
         _finish(model)
     return model
+
+
+def with_known_shapes(model: ir.Model) -> ir.Model:
+    """A copy of `model` in which all that follows from static shapes is a constant; no more is changed.
+
+    Functions are inlined, the opset is raised, floats are float32.
+    """
+    clone = model.clone()
+    with _quiet("onnxscript", "onnx_ir"):
+        _prepare(clone)
+        fold_constants(clone)
+        common.RemoveUnusedNodesPass()(clone)
+        common.TopologicalSortPass()(clone)
+    return clone
 
 
 def inferred_values(model: ir.Model) -> Mapping[str, ir.Value]:

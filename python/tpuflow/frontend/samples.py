@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from tpuflow.errors import VerificationError
 from tpuflow.frontend.session import FloatSession
@@ -13,13 +14,11 @@ from tpuflow.frontend.values import array_of, produced_by, shape_of
 from tpuflow.similarity import Similarity, similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    import onnx_ir as ir
+    from tpuflow.frontend.load import FloatModel
 
-    from tpuflow.frontend.load import FloatModel, Port
-
-__all__ = ["generate_samples", "verify_import"]
+__all__ = ["drawn_feeds", "generate_samples", "verify_import"]
 
 Feeds = dict[str, npt.NDArray[Any]]
 IMPORT_TOLERANCE = (0.99, 0.99)
@@ -34,22 +33,25 @@ def generate_samples(float_model: FloatModel, count: int = 8, seed: int = 0) -> 
     Returns:
         One dictionary per sample: input name to array of the input's whole shape (its batch included).
     """
+    return drawn_feeds(float_model.model.graph.inputs, count, seed)
+
+
+def drawn_feeds(inputs: Sequence[ir.Value], count: int, seed: int) -> list[Feeds]:
+    """Samples of graph inputs of static shape, as `generate_samples` makes them."""
     generator = np.random.default_rng(seed)
-    values = {value.name: value for value in float_model.model.graph.inputs}
-    return [
-        {port.name: _drawn(port, values[port.name], generator) for port in float_model.inputs}
-        for _ in range(count)
-    ]
+    return [{value.name or "": _drawn(value, generator) for value in inputs} for _ in range(count)]
 
 
-def _drawn(port: Port, value: ir.Value, generator: np.random.Generator) -> npt.NDArray[Any]:
-    if np.issubdtype(port.dtype, np.floating):
-        return generator.standard_normal(port.shape).astype(port.dtype)
+def _drawn(value: ir.Value, generator: np.random.Generator) -> npt.NDArray[Any]:
+    shape, kind = shape_of(value), np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
+    assert shape is not None, "inputs of an imported model have static shapes"
+    if np.issubdtype(kind, np.floating):
+        return generator.standard_normal(shape).astype(kind)
     rows = _rows(value)
     low, high = 0, rows or 2
-    if rows is None and port.dtype in (np.int8, np.uint8):
-        low, high = (-128, 128) if port.dtype == np.int8 else (0, 256)
-    return generator.integers(low, high, port.shape).astype(port.dtype)
+    if rows is None and kind in (np.int8, np.uint8):
+        low, high = (-128, 128) if kind == np.int8 else (0, 256)
+    return generator.integers(low, high, shape).astype(kind)
 
 
 def _rows(value: ir.Value) -> int | None:
