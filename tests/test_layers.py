@@ -50,6 +50,8 @@ ROOMS = {
     "run": VOCABULARY | {"_core", "frontend", "simulate", "store"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "evaluate": VOCABULARY | {"run"},
+    "zoo": VOCABULARY
+    | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "simulate", "build", "run"},
     "__init__": VOCABULARY
     | {"config", "frontend", "calibrate", "quantize", "compile", "simulate", "kernels"},
 }

@@ -20,6 +20,7 @@ from tpuflow.commands.listings import cuts, fields, machine, ops
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
+from tpuflow.commands.zoo import zoo
 from tpuflow.errors import TpuflowError
 
 __all__ = ["app", "main"]
@@ -34,7 +35,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (build, simulate, calibrate, quantize, run, compare, evaluate, inspect, check, disasm, asm):
+for command in (
+    build,
+    simulate,
+    calibrate,
+    quantize,
+    run,
+    compare,
+    evaluate,
+    inspect,
+    check,
+    disasm,
+    asm,
+    zoo,
+):
     app.command()(command)
 app.command()(ops)
 app.add_typer(machine, name="machine")

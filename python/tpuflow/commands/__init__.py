@@ -5,6 +5,7 @@
     simulate.py   simulate
     levels.py     run, compare, evaluate
     programs.py   inspect, check, disasm, asm
+    zoo.py        zoo
     listings.py   ops, machine, fields
     options.py    options several commands share
     console.py    lines, tables, progress

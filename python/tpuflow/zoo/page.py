@@ -1,0 +1,376 @@
+"""Records as a page of tables. All but the seconds and the memory is the same on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.zoo.stages import FLOAT, LOW
+
+if TYPE_CHECKING:
+    from tpuflow.zoo.networks import Published
+    from tpuflow.zoo.sweep import Record, Settings
+
+    Records = Mapping[str, Mapping[str, Record]]
+
+__all__ = ["LEAST_COSINE", "MOST_RELATIVE_ERROR", "page", "summary", "troubles"]
+
+LEAST_COSINE = {"int8": LOW, "int16": 0.999, "f16": 0.9999, "bf16": 0.99, "f32": 0.999999}
+"""What every output must reach, by element type; of int8, what asks for an explanation."""
+MOST_RELATIVE_ERROR = 1e-4
+"""How far normalisation may move an output, relative to its largest magnitude."""
+
+NONE = "-"
+INTRODUCTION = """\
+# Networks
+
+Made by `{command}`; do not edit.
+
+Every network is imported, normalised, calibrated with {samples} samples, lowered to every element type with
+default settings, built for `{machine}` at levels {levels}, and simulated. Results are judged on further samples,
+{held_out} of them.
+
+- **relative error**: of the normalised model against the original, both in onnxruntime; the largest
+  difference of an output over that output's largest magnitude. At most {relative:g} is asked for.
+- **cosine** and **SQNR**: of the graph's outputs against the original's; the worst output counts. Asked for:
+  {asked}. Of int8, anything below {low:g} is explained.
+- **gap**: cycles above the lower bound the report proves.
+- A level is listed with its cycles only if graph and program agree in every bit of every output.
+"""
+
+
+COSTS = """\
+Depends on the machine and on what else it does. Import and quantisation run in a fresh process; memory is the
+largest resident set of the stages named before it.
+"""
+
+
+def page(
+    records: Records, settings: Settings, published: Sequence[Published], command: str, extra: str = ""
+) -> str:
+    """The page as markdown.
+
+    Args:
+        records: By network and part.
+        settings: What was measured.
+        published: The list whose names get a row each; empty for a folder that is no zoo.
+        command: How the page is made.
+        extra: Markdown to put before the figures that depend on the machine.
+    """
+    parts = [
+        INTRODUCTION.format(
+            command=command,
+            samples=settings.samples,
+            held_out=settings.held_out,
+            machine=settings.machine,
+            levels=" and ".join(map(str, settings.levels)),
+            relative=MOST_RELATIVE_ERROR,
+            asked=", ".join(
+                f"{dtype} {LEAST_COSINE[dtype]:g}"
+                for dtype in settings.dtypes
+                if dtype in LEAST_COSINE and dtype != "int8"
+            ),
+            low=LOW,
+        ),
+        _table(*summary(records, settings)),
+    ]
+    if published:
+        parts += ["## The published list\n", _table(*_published(records, settings, published))]
+    parts += ["## Sizes\n", _table(*_sizes(records, settings))]
+    parts += ["## Similarity\n", _table(*_similarity(records, settings))]
+    parts += ["## Cycles\n", _table(*_cycles(records, settings))]
+    found = list(troubles(records, settings))
+    if found:
+        parts += ["## Not as it should be\n", _table(("network", "part", "stage", "what"), found)]
+    blamed = list(_blamed(records))
+    if blamed:
+        titles = ("network", "part", "layer", "operator", "dB before", "dB after", "cosine")
+        parts += [
+            f"## Where results below a cosine of {LOW:g} come from\n",
+            "The layers that lose most decibels of signal to noise between their inputs and their output.\n",
+            _table(titles, blamed),
+        ]
+    if extra:
+        parts.append(extra)
+    parts += [
+        "## Seconds and memory\n",
+        COSTS,
+        _table(*_costs(records, settings)),
+    ]
+    return "\n".join(parts)
+
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+
+
+def summary(records: Records, settings: Settings) -> Table:
+    """How many networks pass what."""
+    total = len(records)
+
+    def passing(part: str, test: Callable[[Record], bool]) -> str:
+        count = sum(part in parts and test(parts[part]) for parts in records.values())
+        return f"{count} of {total}"
+
+    def alike(least: float) -> Callable[[Record], bool]:
+        return lambda record: _worst(record)[0] >= least
+
+    rows = [
+        ("imported and normalised", passing(FLOAT, lambda record: _ok(record, "import"))),
+        (
+            f"relative error at most {MOST_RELATIVE_ERROR:g}",
+            passing(FLOAT, lambda record: _relative_error(record) <= MOST_RELATIVE_ERROR),
+        ),
+    ]
+    for dtype in settings.dtypes:
+        for level in settings.levels:
+            working = passing(dtype, partial(_ok, stage=f"simulate O{level}"))
+            rows.append((f"{dtype}, level {level}: built, graph = program", working))
+        least = LEAST_COSINE.get(dtype)
+        if least is not None:
+            rows.append((f"{dtype}: cosine at least {least:g} at every output", passing(dtype, alike(least))))
+    return ("", "networks"), rows
+
+
+def troubles(records: Records, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
+    """Network, part, stage and what is wrong, of all that is not as it should be."""
+    for name, parts in records.items():
+        for part in (FLOAT, *settings.dtypes):
+            if part not in parts:
+                if FLOAT in parts and all(_ok(parts[FLOAT], stage) for stage in parts[FLOAT]["stages"]):
+                    yield name, part, "", "not run"
+                continue
+            for stage, found in parts[part]["stages"].items():
+                if found["status"] != "ok":
+                    yield name, part, stage, f"{found['status']}: {_line(found.get('message', ''))}"
+                elif found.get("fallback"):
+                    yield name, part, stage, f"fell back: {_line(found['fallback'])}"
+        error = _relative_error(parts[FLOAT]) if FLOAT in parts else math.nan
+        if error > MOST_RELATIVE_ERROR:
+            yield name, FLOAT, "normalised", f"relative error {error:.1e}"
+        for dtype in settings.dtypes:
+            cosine = _worst(parts[dtype])[0] if dtype in parts else math.nan
+            if cosine < LEAST_COSINE.get(dtype, -1.0):
+                yield name, dtype, "interpret", f"cosine {_cosine(cosine)}"
+
+
+def _published(records: Records, settings: Settings, published: Sequence[Published]) -> Table:
+    def status(part: str, files: Sequence[str]) -> str:
+        good = [name for name in files if _whole(records, name, part, settings)]
+        if len(good) == len(files):
+            return "yes"
+        return "no" if not good else f"yes ({', '.join(good)})"
+
+    rows = []
+    for entry in published:
+        files = [name for name in entry.files if name in records]
+        states = [status(part, files) if files else NONE for part in (FLOAT, *settings.dtypes)]
+        rows.append((entry.name, ", ".join(files) or NONE, entry.truncation or "whole", *states))
+    return ("published name", "stands for it", "published form", "import", *settings.dtypes), rows
+
+
+def _whole(records: Records, name: str, part: str, settings: Settings) -> bool:
+    """Whether a part of a network works from end to end."""
+    record = records[name].get(part)
+    if record is None:
+        return False
+    if part == FLOAT:
+        return _ok(record, "import") and _relative_error(record) <= MOST_RELATIVE_ERROR
+    return all(_ok(record, f"simulate O{level}") for level in settings.levels)
+
+
+def _sizes(records: Records, settings: Settings) -> Table:
+    rows = []
+    for name, parts in records.items():
+        found = _stage(parts, FLOAT, "import")
+        macs = next(
+            (
+                figures["macs"]
+                for dtype in settings.dtypes
+                for level in settings.levels
+                if "macs" in (figures := _stage(parts, dtype, f"simulate O{level}"))
+            ),
+            None,
+        )
+        error = _relative_error(parts[FLOAT]) if FLOAT in parts else math.nan
+        rows.append(
+            (
+                name,
+                _number(found.get("nodes")),
+                _number(found.get("normalised_nodes")),
+                NONE if macs is None else f"{macs / 1e6:,.1f}",
+                _mib(found.get("float_bytes")),
+                *(_mib(_stage(parts, dtype, "quantize").get("graph_bytes")) for dtype in settings.dtypes),
+                NONE if math.isnan(error) else f"{error:.1e}",
+                _host(parts, settings),
+            )
+        )
+    constants = (f"{dtype} MiB" for dtype in settings.dtypes)
+    titles = (
+        "network",
+        "nodes",
+        "normalised",
+        "10^6 MACs",
+        "float MiB",
+        *constants,
+        "relative error",
+        "host",
+    )
+    return titles, rows
+
+
+def _host(parts: Mapping[str, Record], settings: Settings) -> str:
+    """Operators that run on the host, each with how many there are."""
+    for dtype in settings.dtypes:
+        operators = _stage(parts, dtype, "quantize").get("host_operators")
+        if operators:
+            return ", ".join(f"{count} {operator}" for operator, count in sorted(operators.items()))
+    return NONE
+
+
+def _similarity(records: Records, settings: Settings) -> Table:
+    rows = []
+    for name, parts in records.items():
+        cells = []
+        for dtype in settings.dtypes:
+            cosine, decibels = _worst(parts[dtype]) if dtype in parts else (math.nan, math.nan)
+            cells += [_cosine(cosine), NONE if math.isnan(decibels) else f"{decibels:.1f}"]
+        rows.append((name, *cells))
+    titles = [title for dtype in settings.dtypes for title in (f"{dtype} cosine", "SQNR dB")]
+    return ("network", *titles), rows
+
+
+def _cycles(records: Records, settings: Settings) -> Table:
+    rows = []
+    last = f"simulate O{settings.levels[-1]}"
+    for name, parts in records.items():
+        cells = []
+        for dtype in settings.dtypes:
+            for level in settings.levels:
+                stage = f"simulate O{level}"
+                figures = _stage(parts, dtype, stage)
+                cells.append(_number(figures.get("cycles") if figures.get("status") == "ok" else None))
+            gap = _stage(parts, dtype, last).get("gap")
+            cells.append(NONE if gap is None else f"{gap:.1%}")
+        rows.append((name, *cells))
+    titles = [
+        title
+        for dtype in settings.dtypes
+        for title in (*(f"{dtype} O{level}" for level in settings.levels), "gap")
+    ]
+    return ("network", *titles), rows
+
+
+def _costs(records: Records, settings: Settings) -> Table:
+    rows = []
+    for name, parts in records.items():
+        first = _stage(parts, FLOAT, "import")
+        cells = [
+            _mib(first.get("file_bytes")),
+            _seconds(first),
+            _mib(first.get("peak_bytes")),
+            _seconds(_stage(parts, FLOAT, "calibrate")),
+            _mib(_stage(parts, FLOAT, "calibrate").get("peak_bytes")),
+        ]
+        for dtype in settings.dtypes:
+            front = _stage(parts, dtype, "quantize")
+            built = [_stage(parts, dtype, f"O{level}") for level in settings.levels]
+            simulated = [_stage(parts, dtype, f"simulate O{level}") for level in settings.levels]
+            peaks = [figures.get("peak_bytes") for figures in (*built, *simulated)]
+            peak = max((value for value in peaks if value is not None), default=None)
+            times = [figures.get("seconds") for figures in simulated]
+            total = sum(value for value in times if value is not None) if any(times) else None
+            cells += [
+                _seconds(front),
+                _mib(front.get("peak_bytes")),
+                *map(_seconds, built),
+                NONE if total is None else f"{total:.1f}",
+                _mib(peak),
+            ]
+        rows.append((name, *cells))
+    titles = ["file MiB", "import s", "MiB", "calibrate s", "MiB"]
+    for dtype in settings.dtypes:
+        builds = (f"O{level} s" for level in settings.levels)
+        titles += [f"{dtype}: import, quantise s", "MiB", *builds, "simulate s", "MiB"]
+    return ("network", *titles), rows
+
+
+def _blamed(records: Records) -> Iterator[tuple[str, ...]]:
+    for name, parts in records.items():
+        for part, record in parts.items():
+            for layer in record["stages"].get("culprits", {}).get("layers", ()):
+                yield (
+                    name,
+                    part,
+                    layer["layer"],
+                    layer["operator"],
+                    _decibels(layer["before_db"]),
+                    _decibels(layer["after_db"]),
+                    _cosine(layer["cosine"]),
+                )
+
+
+def _stage(parts: Mapping[str, Record], part: str, stage: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = parts.get(part, {}).get("stages", {}).get(stage, {})
+    return found
+
+
+def _ok(record: Record, stage: str) -> bool:
+    return bool(record["stages"].get(stage, {}).get("status") == "ok")
+
+
+def _relative_error(record: Record) -> float:
+    """Of the worst output; NaN where it is not known."""
+    errors = record["stages"].get("normalised", {}).get("relative_error", {}).values()
+    return max((math.inf if error is None else error for error in errors), default=math.nan)
+
+
+def _worst(record: Record) -> tuple[float, float]:
+    """Least cosine and least decibels of an output; NaN where they are not known."""
+    outputs = record["stages"].get("interpret", {}).get("outputs", {}).values()
+    # JSON has neither NaN nor infinity: no cosine means there was none to compute, no decibels that nothing
+    # differs.
+    cosines = [-1.0 if found["cosine"] is None else found["cosine"] for found in outputs]
+    decibels = [found["sqnr"] for found in outputs if found["sqnr"] is not None]
+    return min(cosines, default=math.nan), min(decibels, default=math.inf if cosines else math.nan)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    sides = ["---:" if index and _is_number(rows, index) else "---" for index in range(len(titles))]
+    lines = [titles, sides, *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _is_number(rows: Sequence[Sequence[str]], index: int) -> bool:
+    cells = [row[index] for row in rows]
+    return all(cell == NONE or cell[:1].isdigit() or cell[:2].lstrip("-").isdigit() for cell in cells)
+
+
+def _line(text: str) -> str:
+    """A message short enough for a cell."""
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else f"{line[:297]}..."
+
+
+def _cosine(value: float) -> str:
+    if math.isnan(value):
+        return NONE
+    return f"{value:.7f}" if value > 0.9999 else f"{value:.4f}"
+
+
+def _decibels(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def _number(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def _mib(value: int | None) -> str:
+    return NONE if value is None else f"{value / 2**20:,.1f}"
+
+
+def _seconds(figures: Mapping[str, Any]) -> str:
+    value = figures.get("seconds")
+    return NONE if value is None else f"{value:.1f}"
