@@ -29,8 +29,8 @@ INTRODUCTION = """\
 Made by `{command}`; do not edit.
 
 Every network is imported, normalised, calibrated with {samples} samples, lowered to every element type with
-default settings, built for `{machine}` at levels {levels}, and simulated. Results are judged on further samples,
-{held_out} of them.
+default settings, built for `{machine}` at levels {levels}, and simulated. Results are judged on further
+samples, {held_out} of them.
 
 - **relative error**: of the normalised model against the original, both in onnxruntime; the largest
   difference of an output over that output's largest magnitude. At most {relative:g} is asked for.

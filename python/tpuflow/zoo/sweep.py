@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import tpuflow
 from tpuflow.config import QuantizeConfig
 from tpuflow.files import write_json
 from tpuflow.zoo.stages import FLOAT
@@ -242,7 +241,7 @@ def _cause(code: int, log: Path) -> str:
 @cache
 def _version() -> str:
     """The package by what is in it: sources and extension."""
-    folder = Path(tpuflow.__file__).parent
+    folder = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in (".py", ".so", ".toml", ".pyd"):
