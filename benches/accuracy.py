@@ -136,8 +136,7 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
     program = ProgramLevel(compile_graph(graph.graph, level=level))
     equal = 0
     for feed in feeds[:programs]:
-        ours = graph.output_codes(graph.codes(feed))
-        theirs = program.output_codes(feed)
+        ours, theirs = graph.compute(feed).codes, program.compute(feed).codes
         equal += all(np.array_equal(ours[output], theirs[output]) for output in names)
     cycles = program.cycles()
     return Row(

@@ -40,20 +40,22 @@ ROOMS = {
     "reference": {"errors"},
     "kernels": {"errors", "_core"},
     "frontend": VOCABULARY | {"config"},
-    "calibrate": VOCABULARY | {"config", "_core", "frontend"},
-    "quantize": VOCABULARY | {"config", "_core", "frontend", "calibrate"},
-    "compile": VOCABULARY | {"config", "_core", "quantize"},
-    "simulate": VOCABULARY | {"config", "_core", "quantize", "compile"},
+    "partition": VOCABULARY | {"frontend"},
+    "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
+    "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
+    "compile": VOCABULARY | {"config", "_core", "partition", "quantize"},
+    "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "simulate"},
-    "store": {"errors", "_core"},
-    "build": VOCABULARY | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "store"},
-    "run": VOCABULARY | {"_core", "frontend", "simulate", "store"},
+    "store": {"errors", "_core", "partition"},
+    "build": VOCABULARY
+    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store"},
+    "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "evaluate": VOCABULARY | {"run"},
     "zoo": VOCABULARY
     | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "simulate", "build", "run"},
     "__init__": VOCABULARY
-    | {"config", "frontend", "calibrate", "quantize", "compile", "simulate", "kernels"},
+    | {"config", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"},
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}

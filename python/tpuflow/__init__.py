@@ -6,6 +6,9 @@
     program = tpuflow.compile(graph, machine="128x128_asic", level=5)      # instructions
     run     = tpuflow.simulate(program, {"input": x})                      # outputs and cycles
 
+What the machine cannot do runs on the host on request: `model = tpuflow.partition(tpuflow.load(path,
+host=True))`, and every step after it takes and gives networks in segments, as it does whole ones.
+
 The functions are imported when they are first used, so that the command line starts at once.
 """
 
@@ -20,12 +23,14 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, load_config
     from tpuflow.errors import TpuflowError
     from tpuflow.frontend import FloatModel, get_sub_model, load
+    from tpuflow.partition import Partitioned, partition
     from tpuflow.quantize import quantize
     from tpuflow.simulate import Run, simulate
 
 __all__ = [
     "Config",
     "FloatModel",
+    "Partitioned",
     "Ranges",
     "Run",
     "TpuflowError",
@@ -34,6 +39,7 @@ __all__ = [
     "get_sub_model",
     "load",
     "load_config",
+    "partition",
     "quantize",
     "simulate",
 ]
@@ -41,6 +47,7 @@ __all__ = [
 _HOMES = {
     "Config": "config",
     "FloatModel": "frontend",
+    "Partitioned": "partition",
     "Ranges": "calibrate",
     "Run": "simulate",
     "TpuflowError": "errors",
@@ -49,13 +56,14 @@ _HOMES = {
     "get_sub_model": "frontend",
     "load": "frontend",
     "load_config": "config",
+    "partition": "partition",
     "quantize": "quantize",
     "simulate": "simulate",
 }
 
 
 class _Package(ModuleType):
-    """This package. Four functions bear the names of the rooms they come from: the function is the attribute.
+    """This package. Five functions bear the names of the rooms they come from: the function is the attribute.
 
     Importing a room makes Python set the room as an attribute of the package; rooms are reached by import
     alone.

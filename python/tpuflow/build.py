@@ -26,6 +26,7 @@ from tpuflow.config import Config
 from tpuflow.errors import FileError, ModelError
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.partition import PartitionedModel, device_networks, partition
 from tpuflow.quantize import quantize
 from tpuflow.samples import Samples, load_samples
 from tpuflow.store import load_graph
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from tpuflow import _core
+    from tpuflow.store import AnyGraph, AnyProgram
 
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "graph_bytes",
     "made_up",
     "peak_rss_bytes",
+    "quantized",
 ]
 
 GENERATED = 8
@@ -94,6 +96,7 @@ class Request:
         cut_preset: Name of a known cut instead.
         time_limit: Seconds after which the scheduler takes the best plan it has.
         seed: Seed of generated samples and searches.
+        host: Let the host compute what the machine cannot; else that is an error.
         verify: Compare original and normalised model on a sample.
         stages: Folder for what lies between the stages.
     """
@@ -111,6 +114,7 @@ class Request:
     cut_preset: str | None = None
     time_limit: float | None = None
     seed: int = 0
+    host: bool = True
     verify: bool = True
     stages: Path | None = None
 
@@ -128,16 +132,16 @@ class Built:
     """What a build made.
 
     Attributes:
-        program: The checked program.
-        graph: The quantised graph it computes.
+        program: The checked program, or programs in segments where the host takes part.
+        graph: The quantised graph it computes, or graphs in the same segments.
         ranges: Ranges of activations; None if the build started from a graph.
         sizes: What quantisation saved.
         seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0.
         peak_rss_bytes: Largest resident memory of the process so far.
     """
 
-    program: _core.Program
-    graph: _core.Graph
+    program: AnyProgram
+    graph: AnyGraph
     ranges: Ranges | None
     sizes: Sizes
     seconds: dict[str, float]
@@ -169,6 +173,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     listener = listener or Listener()
     machine_text(request.machine)  # an unknown machine is better known before the long stages than after
     clock = _Clock(listener)
+    graph: AnyGraph
     ranges: Ranges | None = None
     floating: int | None = None
     if request.model.suffix == ".tpuq":
@@ -178,14 +183,15 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     else:
         with clock.stage("import"):
             model = _imported(request, listener)
+            parts = partition(model) if request.host else None
         floating = float_bytes(model)
         with clock.stage("calibrate"):
-            ranges = calibrated(model, request, listener)
+            ranges = calibrated(parts or model, request, listener)
         with clock.stage("quantize"):
-            graph = quantize(model.model, ranges, request.config)
+            graph = quantized(parts or model, ranges, request.config)
         _save_stages(request, model, ranges, graph)
     with clock.stage("schedule"):
-        program = compile_graph(
+        program: AnyProgram = compile_graph(
             graph,
             machine=request.machine,
             level=request.level,
@@ -196,7 +202,15 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     return Built(program, graph, ranges, sizes, clock.seconds, peak_rss_bytes())
 
 
-def calibrated(model: FloatModel, request: Request, listener: Listener) -> Ranges:
+def quantized(model: FloatModel | PartitionedModel, ranges: Ranges, config: Config) -> AnyGraph:
+    """The graph of a model; in segments only where the host takes part."""
+    if isinstance(model, FloatModel):
+        return quantize(model, ranges, config)
+    parts = quantize(model, ranges, config)
+    return parts.whole or parts
+
+
+def calibrated(model: FloatModel | PartitionedModel, request: Request, listener: Listener) -> Ranges:
     """The ranges of a model: saved ones, those of given samples, or those of generated samples."""
     if request.ranges is not None:
         if request.calibration is not None:
@@ -211,7 +225,8 @@ def calibrated(model: FloatModel, request: Request, listener: Listener) -> Range
             f"no --calib and no --ranges: ranges come from {GENERATED} generated samples, "
             "accuracy is not calibrated"
         )
-        samples = made_up(model, GENERATED, request.seed)
+        whole = model.model if isinstance(model, PartitionedModel) else model
+        samples = made_up(whole, GENERATED, request.seed)
     return calibrate(model, samples, request.config, listener.step)
 
 
@@ -226,11 +241,12 @@ def float_bytes(model: FloatModel) -> int:
     return sum(value.const_value.nbytes for value in values if value.const_value is not None)
 
 
-def graph_bytes(graph: _core.Graph) -> int:
-    """Bytes of all constants of a graph, as stored in its file."""
+def graph_bytes(graph: AnyGraph) -> int:
+    """Bytes of all constants of a graph, as stored in its file; the host's are not counted."""
     return sum(
         int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
-        for tensor in graph.tensors
+        for part in device_networks(graph)
+        for tensor in part.tensors
         if tensor.is_constant
     )
 
@@ -249,9 +265,10 @@ def _imported(request: Request, listener: Listener) -> FloatModel:
         cut_inputs=request.cut_inputs,
         cut_outputs=request.cut_outputs,
         cut_preset=request.cut_preset,
+        host=request.host,
     )
     if request.verify:
-        worst = min((found.cosine for _, found in verify_import(model)), default=1.0)
+        worst = min((found.cosine for _, found in verify_import(model, remark=listener.remark)), default=1.0)
         listener.remark(f"import verified on a sample: least cosine of an output {worst:.3f}")
     return model
 
@@ -275,15 +292,14 @@ def _forbid_float_options(request: Request) -> None:
             )
 
 
-def _save_stages(request: Request, model: FloatModel, ranges: Ranges, graph: _core.Graph) -> None:
+def _save_stages(request: Request, model: FloatModel, ranges: Ranges, graph: AnyGraph) -> None:
     if request.stages is None:
         return
     request.stages.mkdir(parents=True, exist_ok=True)
     _save_model(model.origin, request.stages / "origin.onnx")
     _save_model(model.model, request.stages / "canonical.onnx")
     ranges.save(request.stages / "ranges.json")
-    with replaced(request.stages / "model.tpuq") as beside:
-        graph.save(beside)
+    graph.save(request.stages / "model.tpuq")
 
 
 def _save_model(model: ir.Model, path: Path) -> None:

@@ -22,14 +22,16 @@ from numpy.typing import NDArray
 from tpuflow.build import made_up
 from tpuflow.errors import FileError, TpuflowError
 from tpuflow.frontend import FloatModel, FloatSession
-from tpuflow.run import GraphLevel, ProgramLevel
+from tpuflow.run import graph_level, program_level
 from tpuflow.samples import load_samples
 from tpuflow.similarity import Similarity, similarity
 from tpuflow.store import broken_rules, graph_beside, load_graph, load_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
+
+    from tpuflow.run import IntegerLevel
 
 __all__ = ["Comparison", "ComparisonError", "Pair", "TensorComparison", "compare_levels", "open_pair"]
 
@@ -44,8 +46,8 @@ class ComparisonError(TpuflowError):
 class Pair:
     """A graph and, if there is one, the program compiled from it."""
 
-    graph: GraphLevel
-    program: ProgramLevel | None
+    graph: IntegerLevel
+    program: IntegerLevel | None
     name: str
 
 
@@ -57,8 +59,10 @@ class TensorComparison:
         name: Its name in the model.
         normalized: Normalised against original float; None if normalisation removed the tensor.
         quantized: Integer graph, dequantised, against normalised float; None if no stored tensor stands for
-        it. equal: Whether program and graph agree in every bit; None where the tensor is no output.
+            it, or its shape depends on values and is another one.
+        equal: Whether program and graph agree in every bit; None where the tensor is no output.
         difference: Where the first different code is, with both codes.
+        shapes: The shapes at the levels, where they differ, as those of what the host selects may.
     """
 
     name: str
@@ -66,6 +70,7 @@ class TensorComparison:
     quantized: Similarity | None
     equal: bool | None = None
     difference: str | None = None
+    shapes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class Comparison:
                 "quantized": measures(tensor.quantized),
                 "equal": tensor.equal,
                 "difference": tensor.difference,
+                "shapes": tensor.shapes,
             }
             for tensor in self.tensors
         ]
@@ -144,7 +150,7 @@ def open_pair(path: Path, graph: Path | None = None) -> Pair:
         ComparisonError: The program does not compute the graph.
     """
     if path.suffix == ".tpuq":
-        return Pair(GraphLevel(load_graph(path)), None, path.name)
+        return Pair(graph_level(load_graph(path)), None, path.name)
     if path.suffix != ".tpu":
         raise FileError(
             f'{path}: unknown kind of file "{path.suffix}": give a program (.tpu) or a graph (.tpuq)'
@@ -160,7 +166,7 @@ def open_pair(path: Path, graph: Path | None = None) -> Pair:
     broken = broken_rules(program, loaded)
     if broken:
         raise ComparisonError(f"{path}: does not compute the graph {source}: {broken[0]}")
-    return Pair(GraphLevel(loaded), ProgramLevel(program), path.name)
+    return Pair(graph_level(loaded), program_level(program), path.name)
 
 
 def compare_levels(
@@ -197,7 +203,7 @@ def compare_levels(
     for batch in samples.batches():
         feeds = dict(batch.arrays)
         levels = (original.run(feeds), {**feeds, **normalised.run(feeds)})
-        for tensor in _compared(levels[0], levels[1], pair, feeds):
+        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs):
             found[tensor.name] = _worst(found.get(tensor.name), tensor)
         done += batch.count
         if progress is not None:
@@ -208,36 +214,52 @@ def compare_levels(
 
 
 def _compared(
-    original: dict[str, Array], normalised: dict[str, Array], pair: Pair, feeds: dict[str, Array]
+    original: dict[str, Array],
+    normalised: dict[str, Array],
+    pair: Pair,
+    feeds: dict[str, Array],
+    outputs: Collection[str],
 ) -> list[TensorComparison]:
     """Every tensor of one feed that two levels have."""
-    codes = pair.graph.codes(feeds, all_tensors=True)
-    integers = pair.graph.decode(codes)
+    integers = pair.graph.compute(feeds, all_tensors=True)
     rows: dict[str, TensorComparison] = {}
     for name, array in normalised.items():
-        first = _similar(original.get(name), array)
-        second = _similar(array, integers.get(name))
-        if first is not None or second is not None:
-            rows[name] = TensorComparison(name, first, second)
+        ours = integers.tensors.get(name)
+        first, second = _similar(original.get(name), array), _similar(array, ours)
+        shapes = _shapes(original.get(name), array, ours)
+        if first is not None or second is not None or (shapes is not None and name in outputs):
+            rows[name] = TensorComparison(name, first, second, shapes=shapes)
     if pair.program is not None:
-        theirs = pair.program.output_codes(feeds)
-        for name, ours in pair.graph.output_codes(codes).items():
+        theirs = pair.program.compute(feeds).codes
+        for name, code in integers.codes.items():
             row = rows.setdefault(name, TensorComparison(name, None, None))
-            difference = _difference(ours, theirs[name])
+            difference = _difference(code, theirs[name])
             rows[name] = replace(row, equal=difference is None, difference=difference)
     return list(rows.values())
 
 
 def _similar(reference: Array | None, test: Array | None) -> Similarity | None:
-    if reference is None or test is None or reference.shape != test.shape:
+    numbers = all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in (reference, test))
+    if reference is None or test is None or not numbers or reference.shape != test.shape:
         return None
     return similarity(reference, test)
+
+
+def _shapes(original: Array | None, normalised: Array, integers: Array | None) -> str | None:
+    """The shapes of one tensor at the levels, where they differ; None where they do not."""
+    levels = {"original": original, "normalised": normalised, "graph": integers}
+    shapes = {name: list(array.shape) for name, array in levels.items() if isinstance(array, np.ndarray)}
+    if all(shape == list(normalised.shape) for shape in shapes.values()):
+        return None
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
 
 
 def _difference(ours: Array, theirs: Array) -> str | None:
     """Where codes of graph and program differ; None if they do not."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return f"graph {ours.dtype} {list(ours.shape)}, program {theirs.dtype} {list(theirs.shape)}"
+    if ours.dtype.kind == "f" and np.array_equal(ours, theirs, equal_nan=True):
+        return None
     wrong = np.argwhere(ours != theirs)
     if not len(wrong):
         return None
@@ -255,6 +277,7 @@ def _worst(before: TensorComparison | None, now: TensorComparison) -> TensorComp
         _lower(before.quantized, now.quantized),
         before.equal if now.equal is None else now.equal and before.equal is not False,
         before.difference or now.difference,
+        before.shapes or now.shapes,
     )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tpuflow import _core
 from tpuflow.errors import MachineError, ProgramError
+from tpuflow.partition import Partitioned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +84,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def compile(  # noqa: A001 - the step's name; the built-in of that name is of no use here
+@overload
+def compile(  # noqa: A001 - as below
     graph: _core.Graph,
     machine: str | PathLike[str] = "128x128_asic",
     level: int = 1,
@@ -91,13 +93,36 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
-) -> _core.Program:
-    """Schedules a graph for a machine.
+) -> _core.Program: ...
+
+
+@overload
+def compile(  # noqa: A001 - as below
+    graph: Partitioned[_core.Graph],
+    machine: str | PathLike[str] = "128x128_asic",
+    level: int = 1,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    strict: bool = False,
+) -> Partitioned[_core.Program]: ...
+
+
+def compile(  # noqa: A001 - the step's name; the built-in of that name is of no use here
+    graph: _core.Graph | Partitioned[_core.Graph],
+    machine: str | PathLike[str] = "128x128_asic",
+    level: int = 1,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    strict: bool = False,
+) -> _core.Program | Partitioned[_core.Program]:
+    """Schedules a graph for a machine; of a network in segments every device segment.
 
     Every program is proven by the independent checker before it is returned.
 
     Args:
-        graph: The quantised network.
+        graph: The quantised network, whole or in segments.
         machine: Name of a preset, or path of a TOML file.
         level: 1 or 5, see `LEVELS`.
         seed: Seed of searches; the same seed gives the same program. No level searches yet.
@@ -119,7 +144,11 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     if time_limit is not None and not time_limit > 0:
         raise ProgramError(f"time limit {time_limit} is not a positive number of seconds")
     text = machine_text(machine)
-    program = _core.schedule(graph, text, level, seed=seed, time_limit=time_limit, origin=str(machine))
-    if strict and program.fallback is not None:
-        raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
-    return program
+
+    def scheduled(part: _core.Graph) -> _core.Program:
+        program = _core.schedule(part, text, level, seed=seed, time_limit=time_limit, origin=str(machine))
+        if strict and program.fallback is not None:
+            raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
+        return program
+
+    return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)

@@ -58,7 +58,7 @@ def write_json(path: str | Path, content: object) -> None:
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes arrays as an uncompressed `.npz`.
+    """Writes arrays as an uncompressed `.npz`; text as text of fixed length.
 
     Raises:
         FileError: The file cannot be written.
@@ -66,7 +66,10 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     import numpy as np  # noqa: PLC0415 - the command line starts without it
 
     with replaced(path) as beside, beside.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **dict(arrays))
+        plain = {
+            name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()
+        }
+        np.savez(stream, allow_pickle=False, **plain)
 
 
 def _finite(content: Any) -> Any:

@@ -10,15 +10,17 @@ The two integer levels also hand out the stored codes, which is where they are c
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow import _core
 from tpuflow.errors import FileError
 from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.partition import DeviceSegment, HostRunner, Partitioned, walk
+from tpuflow.samples import joined_samples
 from tpuflow.simulate import ProgramPort, program_ports
 from tpuflow.store import load_graph, load_program
 
@@ -26,8 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuflow.samples import Port, Samples
+    from tpuflow.store import AnyGraph, AnyProgram
 
-__all__ = ["FloatLevel", "GraphLevel", "Level", "ProgramLevel", "open_level", "run_samples"]
+__all__ = [
+    "FloatLevel", "Found", "GraphLevel", "IntegerLevel", "Level", "PartitionedLevel", "ProgramLevel",
+    "graph_level", "open_level", "program_level", "run_samples",
+]  # fmt: skip
 
 Array = NDArray[Any]
 Kind = Literal["float", "graph", "program"]
@@ -48,6 +54,10 @@ class Level(Protocol):
     def outputs(self) -> tuple[str, ...]:
         """Names of its outputs in the model."""
 
+    @property
+    def dynamic(self) -> frozenset[str]:
+        """Those whose shape depends on values."""
+
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
         """Runs one feed: every input in the network's own shape.
 
@@ -64,6 +74,7 @@ class FloatLevel:
     def __init__(self, model: FloatModel) -> None:
         self.ports = model.inputs
         self.outputs = tuple(port.name for port in model.outputs)
+        self.dynamic = frozenset(port.name for port in model.outputs if not port.static)
         self._model = model
         self._sessions: dict[bool, FloatSession] = {}
 
@@ -75,14 +86,37 @@ class FloatLevel:
         return self._sessions[all_tensors].run(arrays)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What an integer level computes for one feed.
+
+    Attributes:
+        tensors: The model's tensors by name: the outputs, and others where they were asked for.
+        codes: Every output as it is stored, by the model's name; of a network in segments every tensor that
+            leaves a segment.
+    """
+
+    tensors: dict[str, Array]
+    codes: dict[str, Array]
+
+
+class IntegerLevel(Level, Protocol):
+    """A level that computes with codes."""
+
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+        """As `run`, with the stored codes beside the tensors."""
+
+
 class GraphLevel:
     """The integer graph in the interpreter."""
 
     kind: Kind = "graph"
+    dynamic: frozenset[str] = frozenset()
 
     def __init__(self, graph: _core.Graph) -> None:
         tensors = graph.tensors
         self.graph = graph
+        self.name = graph.name
         self.ports = tuple(_port(tensors[index]) for index in graph.inputs)
         # Tensors that stand for one of the model's; an output always does, by its own name if it has no
         # other.
@@ -94,59 +128,89 @@ class GraphLevel:
 
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
         """See `Level`."""
-        return self.decode(self.codes(arrays, all_tensors=all_tensors))
+        return self.compute(arrays, all_tensors=all_tensors).tensors
 
-    def codes(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
-        """As `run`, but stored codes by the names of the graph's tensors."""
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+        """See `IntegerLevel`."""
         tensors = self.graph.tensors
         inputs = {
             tensors[index].name: port.encode(arrays[port.name])
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
-        return self.graph.run(inputs, all_tensors=all_tensors)
-
-    def decode(self, codes: Mapping[str, Array]) -> dict[str, Array]:
-        """Stored codes as the model's tensors; those that stand for none are left out."""
-        return {
+        codes = self.graph.run(inputs, all_tensors=all_tensors)
+        shown = {
             self._shown[name].name: self._shown[name].decode(array)
             for name, array in codes.items()
             if name in self._shown
         }
-
-    def output_codes(self, codes: Mapping[str, Array]) -> dict[str, Array]:
-        """The stored codes of the outputs alone, by the model's names."""
-        return {self._shown[name].name: codes[name] for name in self._outputs}
+        return Found(shown, {self._shown[name].name: codes[name] for name in self._outputs})
 
 
 class ProgramLevel:
     """The program on the simulated machine; it shows its outputs only."""
 
     kind: Kind = "program"
+    dynamic: frozenset[str] = frozenset()
 
     def __init__(self, program: _core.Program) -> None:
         self.program = program
+        self.name = program.name
         self.ports, self._results = program_ports(program)
         self.outputs = tuple(port.name for port in self._results)
 
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
         """See `Level`; a program has no tensors but its outputs once it has ended."""
+        return self.compute(arrays, all_tensors=all_tensors).tensors
+
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+        """See `IntegerLevel`.
+
+        Raises:
+            FileError: More than the outputs was asked for.
+        """
         if all_tensors:
             raise FileError(
                 f'program "{self.program.name}": only outputs outlive a program; run its graph for all '
                 "tensors (.tpuq), which equals it in every bit"
             )
-        codes = self.output_codes(arrays)
-        return {port.name: port.decode(codes[port.name]) for port in self._results}
+        run = _core.simulate(self.program, [port.encode(arrays[port.name]) for port in self.ports])
+        codes = {port.name: array for port, array in zip(self._results, run.outputs, strict=True)}
+        return Found({port.name: port.decode(codes[port.name]) for port in self._results}, codes)
 
     def cycles(self) -> int:
         """Cycles of one inference, which do not depend on the values."""
         return _core.simulate(self.program, [], values=False).cycles
 
-    def output_codes(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The stored codes of the outputs, by the model's names."""
-        codes = [port.encode(arrays[port.name]) for port in self.ports]
-        run = _core.simulate(self.program, codes)
-        return {port.name: array for port, array in zip(self._results, run.outputs, strict=True)}
+
+class PartitionedLevel:
+    """A network in segments: device segments at one level, host segments in onnxruntime."""
+
+    def __init__(self, network: Partitioned[GraphLevel | ProgramLevel]) -> None:
+        self.network = network
+        self.name = network.name
+        self.kind: Kind = network.device[0].network.kind
+        self.ports = network.inputs
+        self.outputs = tuple(port.name for port in network.outputs)
+        self.dynamic = frozenset(port.name for port in network.outputs if not port.static)
+        self._host = HostRunner()
+
+    def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
+        """See `Level`."""
+        return self.compute(arrays, all_tensors=all_tensors).tensors
+
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+        """See `IntegerLevel`."""
+        codes: dict[str, Array] = {}
+
+        def device(
+            part: DeviceSegment[GraphLevel | ProgramLevel], taken: dict[str, Array]
+        ) -> dict[str, Array]:
+            found = part.network.compute(taken, all_tensors=all_tensors)
+            codes.update(found.codes)
+            return found.tensors
+
+        met = walk(self.network, arrays, self._host, device, every=all_tensors, given=codes)
+        return Found(met, codes)
 
 
 def _port(tensor: _core.Tensor) -> ProgramPort:
@@ -173,12 +237,24 @@ def open_level(path: str | Path) -> Level:
     """
     path = Path(path)
     if path.suffix == ".tpuq":
-        return GraphLevel(load_graph(path))
+        return graph_level(load_graph(path))
     if path.suffix == ".tpu":
-        return ProgramLevel(load_program(path))
+        return program_level(load_program(path))
     if path.suffix == ".onnx":
-        return FloatLevel(load(path))
+        return FloatLevel(load(path, host=True))
     raise FileError(f'{path}: unknown kind of file "{path.suffix}": give .onnx, .tpuq or .tpu')
+
+
+def graph_level(graph: AnyGraph) -> GraphLevel | PartitionedLevel:
+    """A graph, whole or in segments, ready to run."""
+    return PartitionedLevel(graph.map(GraphLevel)) if isinstance(graph, Partitioned) else GraphLevel(graph)
+
+
+def program_level(program: AnyProgram) -> ProgramLevel | PartitionedLevel:
+    """A program, whole or in segments, ready to run."""
+    if isinstance(program, Partitioned):
+        return PartitionedLevel(program.map(ProgramLevel))
+    return ProgramLevel(program)
 
 
 def run_samples(
@@ -191,27 +267,14 @@ def run_samples(
     """Runs a level on all samples.
 
     Returns:
-        Per tensor one array whose first axis is the sample: in place of the batch axis where the tensor has
-        one, before its own axes where it has none. What a partial batch was filled up with is cut off.
+        Per tensor one array whose first axis is the sample, see `joined_samples`.
     """
-    rows: dict[str, list[Array]] = {}
+    feeds: dict[str, list[Array]] = {}
     done = 0
     for batch in samples.batches():
         for name, array in level.run(batch.arrays, all_tensors=all_tensors).items():
-            rows.setdefault(name, []).append(_by_sample(array, samples)[: batch.count])
+            feeds.setdefault(name, []).append(array)
         done += batch.count
         if progress is not None:
             progress(done, samples.count)
-    return {name: np.concatenate(arrays) for name, arrays in rows.items()}
-
-
-def _by_sample(array: Array, samples: Samples) -> Array:
-    """A tensor of one feed with its samples along the first axis.
-
-    The batch axis leads where the network's inputs have one of the same length; a tensor without it belongs
-    to the whole feed and is given to each of its samples.
-    """
-    batched = any(port.shape and port.shape[0] == samples.batch for port in samples.ports)
-    if batched and array.ndim > 0 and array.shape[0] == samples.batch:
-        return array
-    return np.broadcast_to(array, (samples.batch, *array.shape))
+    return joined_samples(feeds, samples, level.dynamic)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tpuflow.errors import SampleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["Batch", "Port", "Samples", "load_labelled", "load_samples"]
+__all__ = ["Batch", "Port", "Samples", "joined_samples", "load_labelled", "load_samples"]
 
 Array = NDArray[Any]
 LABELS = "labels"
@@ -165,6 +165,59 @@ def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Arr
     return samples, labels
 
 
+def joined_samples(
+    feeds: Mapping[str, Sequence[Array]], samples: Samples, dynamic: Collection[str] = ()
+) -> dict[str, Array]:
+    """What a network gave feed by feed, with the samples along the first axis.
+
+    The first axis takes the place of a tensor's batch axis, which leads where the network's inputs have one
+    of the same length; a tensor without it belongs to the whole feed and is given to each of its samples,
+    whole. What a partial feed was filled up with is cut off. Arrays whose sizes differ from feed to feed
+    are filled up at their ends, with zeros or empty text, and `NAME/shape` beside them has their own
+    shapes, one row a sample.
+
+    Args:
+        feeds: By name, one array per feed.
+        samples: What the feeds were made of.
+        dynamic: Names of tensors whose shape depends on values: they never have a batch axis.
+
+    Raises:
+        SampleError: Arrays of one name differ in the number of axes.
+    """
+    found: dict[str, Array] = {}
+    for name, arrays in feeds.items():
+        shapes = [array.shape for array in arrays]
+        if len(set(shapes)) > 1:
+            found |= _filled_up(name, arrays, samples)
+            continue
+        rows = [_by_sample(array, samples, whole=name in dynamic) for array in arrays]
+        found[name] = np.concatenate(rows)[: samples.count]
+    return found
+
+
+def _by_sample(array: Array, samples: Samples, *, whole: bool) -> Array:
+    batched = any(port.shape and port.shape[0] == samples.batch for port in samples.ports)
+    if batched and not whole and array.ndim > 0 and array.shape[0] == samples.batch:
+        return array
+    return np.broadcast_to(array, (samples.batch, *array.shape))
+
+
+def _filled_up(name: str, arrays: Sequence[Array], samples: Samples) -> dict[str, Array]:
+    ranks = {array.ndim for array in arrays}
+    if len(ranks) > 1:
+        raise SampleError(f'tensor "{name}" has {min(ranks)} to {max(ranks)} axes: run one sample at a time')
+    sizes = np.max([array.shape for array in arrays], axis=0)
+    filler = "" if arrays[0].dtype.kind in "OU" else 0
+    whole = np.full((len(arrays), *sizes), filler, arrays[0].dtype)
+    for row, array in zip(whole, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    shapes = np.array([array.shape for array in arrays], np.int64)
+    return {
+        name: np.repeat(whole, samples.batch, axis=0)[: samples.count],
+        f"{name}/shape": np.repeat(shapes, samples.batch, axis=0)[: samples.count],
+    }
+
+
 def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> tuple[int, int]:
     """Number of samples, and of samples in a feed."""
     names = [port.name for port in ports]
@@ -190,7 +243,8 @@ def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> t
 
 def _check_array(array: Array, port: Port, where: str) -> int:
     """Number of samples in a feed of this input."""
-    if array.dtype != port.dtype:
+    text = port.dtype == object and array.dtype.kind in "OU"
+    if array.dtype != port.dtype and not text:
         raise SampleError(
             f"{where}: dtype {array.dtype}, the network wants {port.dtype} (convert with .astype)"
         )

@@ -7,29 +7,39 @@ computes its graph.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 from tpuflow import _core
 from tpuflow.errors import FileError, ProgramError
+from tpuflow.partition import Partitioned, container
 
-__all__ = ["broken_rules", "graph_beside", "load_graph", "load_program", "parse_program"]
+__all__ = [
+    "AnyGraph", "AnyProgram", "broken_rules", "graph_beside", "load_graph", "load_program", "parse_program",
+]  # fmt: skip
+
+AnyGraph: TypeAlias = _core.Graph | Partitioned[_core.Graph]
+AnyProgram: TypeAlias = _core.Program | Partitioned[_core.Program]
+"""Whole, or in segments of device and host."""
 
 
-def load_graph(path: Path) -> _core.Graph:
+def load_graph(path: Path) -> AnyGraph:
     """Reads a `.tpuq` file.
 
     Raises:
         FileError: It cannot be read, was cut or altered, or is of another version.
     """
-    return _core.Graph.load(path)
+    return container.load(path, _core.Graph.load) if container.is_container(path) else _core.Graph.load(path)
 
 
-def load_program(path: Path) -> _core.Program:
+def load_program(path: Path) -> AnyProgram:
     """Reads a `.tpu` file.
 
     Raises:
         FileError: It cannot be read, was cut or altered, or is of another version.
     """
-    return _core.Program.load(path)
+    return (
+        container.load(path, _core.Program.load) if container.is_container(path) else _core.Program.load(path)
+    )
 
 
 def parse_program(path: Path) -> _core.Program:
@@ -56,10 +66,22 @@ def graph_beside(path: Path) -> Path:
     return path.with_suffix(".tpuq")
 
 
-def broken_rules(program: _core.Program, graph: _core.Graph | None) -> list[str]:
+def broken_rules(program: AnyProgram, graph: AnyGraph | None) -> list[str]:
     """What is wrong with a program, in program order; nothing if it is sound.
 
     With its graph every value is followed through every instruction; without, only tokens, addresses and
-    whether what is read was written are checked.
+    whether what is read was written are checked. Of a network in segments every program is checked against
+    the graph of its segment, and that all else is the same in both.
     """
-    return _core.check(graph, program)
+    if not isinstance(program, Partitioned) and not isinstance(graph, Partitioned):
+        return _core.check(graph, program)
+    if not isinstance(program, Partitioned) or not isinstance(graph, Partitioned | None):
+        return ["one is in segments of device and host, the other is not"]
+    if graph is not None and graph.map(lambda _: None) != program.map(lambda _: None):
+        return ["its segments, or the host's parts, are not those of the graph"]
+    graphs = [None] * len(program.device) if graph is None else [part.network for part in graph.device]
+    return [
+        f"{part.name}: {rule}"
+        for part, own in zip(program.device, graphs, strict=True)
+        for rule in _core.check(own, part.network)
+    ]

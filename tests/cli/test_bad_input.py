@@ -157,7 +157,6 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
         ("build", built.model, "--machine", "tpu9"): ('"tpu9"', "128x128_asic"),
         ("build", built.model, "--config", config): (str(config), 'did you mean "dtype"'),
         ("build", built.model, "--dtype", "f16"): ("f16", "int8 or int16"),
-        ("build", built.model, "--host"): ("--host",),
         ("build", built.model, "--ranges", ranges): (str(ranges), '"image"'),
         ("build", built.model, "--ranges", ranges, "--calib", built.calibration): (str(ranges), "give one"),
         ("build", built.model, "--input-shape", "image"): ("--input-shape", "NAME=1,3,224,224"),

@@ -17,7 +17,7 @@ from cli.conftest import Built, Command
 from models.builder import Builder, samples
 from tpuflow.compare import Comparison, TensorComparison
 from tpuflow.evaluate import METRICS, judge
-from tpuflow.run import ProgramLevel
+from tpuflow.run import Found, ProgramLevel
 from tpuflow.similarity import Similarity
 
 Array = NDArray[Any]
@@ -71,14 +71,15 @@ def test_equal_outputs_are_perfect(metric: str) -> None:
 
 
 def test_one_different_bit_is_found(built: Built, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ProgramLevel.output_codes
+    honest = ProgramLevel.compute
 
-    def altered(self: ProgramLevel, arrays: dict[str, Array]) -> dict[str, Array]:
-        codes = {name: array.copy() for name, array in honest(self, arrays).items()}
+    def altered(self: ProgramLevel, arrays: dict[str, Array], *, all_tensors: bool = False) -> Found:
+        found = honest(self, arrays, all_tensors=all_tensors)
+        codes = {name: array.copy() for name, array in found.codes.items()}
         codes[built.output].flat[4] ^= 1
-        return codes
+        return Found(found.tensors, codes)
 
-    monkeypatch.setattr(ProgramLevel, "output_codes", altered)
+    monkeypatch.setattr(ProgramLevel, "compute", altered)
     result = command("compare", built.model, built.program, "--inputs", built.calibration)
     assert result.status == 1
     assert "DIFFERENT" in result.out

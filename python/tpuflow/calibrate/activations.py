@@ -6,7 +6,9 @@ dropped after the last segment that reads it. Most models are one segment, whose
 same memory at every run.
 
 What nothing but a Relu or Clip reads is not handed out: quantised, it never exists, as its sum is clamped on
-its way out and only the range after that counts. The runtime then is free to fuse the two as well.
+its way out and only the range after that counts. The runtime then is free to fuse the two as well. Of a
+network the host shares in, only what the device meets is handed out, and what follows that is not computed
+at all.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tpuflow.frontend import FloatSession
+from tpuflow.frontend.values import reads, shape_of
 
 __all__ = ["CLAMPED", "ActivationSession"]
 
@@ -42,18 +45,22 @@ class _Segment:
 
 
 class ActivationSession:
-    """All values of a model with static shapes, segment by segment.
+    """Values of a model, segment by segment.
 
     Args:
-        model: Model whose every value has a name and a known shape.
+        model: Model whose every value has a name and a type.
         memory_bytes: Largest sum of a segment's outputs, except for a single node above it.
+        wanted: Names of the values to hand out; all by default.
     """
 
-    def __init__(self, model: ir.Model, *, memory_bytes: int) -> None:
+    def __init__(self, model: ir.Model, *, memory_bytes: int, wanted: Collection[str] | None = None) -> None:
+        nodes = list(model.graph) if wanted is None else _leading_to(model.graph, wanted)
         self._segments = [
-            _build_segment(model, nodes, later) for nodes, later in _cut(list(model.graph), memory_bytes)
+            _build_segment(model, part, later, wanted) for part, later in _cut(nodes, memory_bytes)
         ]
+        self._wanted = wanted
         self._memory: dict[str, Array] | None = None
+        self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
 
     @property
     def segments(self) -> int:
@@ -73,14 +80,21 @@ class ActivationSession:
         fresh: dict[str, Array] = dict(feeds)
         for segment in self._segments:
             computed = segment.session.run({name: live[name] for name in segment.inputs}, self._memory)
-            if self.segments == 1:  # kept memory of several would add up to what segments are there to avoid
+            if (
+                self.segments == 1 and self._static
+            ):  # kept memory of several would add up to what segments are there to avoid
                 self._memory = computed
             fresh.update(computed)
             live.update(computed)
             del computed
             for name in segment.last_read:
                 live.pop(name, None)
-            yield {name: array for name, array in fresh.items() if array.dtype == np.float32}
+            shown = (
+                fresh
+                if self._wanted is None
+                else {name: fresh[name] for name in fresh if name in self._wanted}
+            )
+            yield {name: array for name, array in shown.items() if array.dtype == np.float32}
             fresh = {}
 
 
@@ -88,6 +102,17 @@ def _name(value: ir.Value) -> str:
     if not value.name:
         raise ValueError("a value of the graph has no name")
     return value.name
+
+
+def _leading_to(graph: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
+    """The nodes that wanted values depend on, in the graph's order."""
+    needed: set[ir.Value] = set()
+    found: list[ir.Node] = []
+    for node in reversed(list(graph)):
+        if any(value in needed or value.name in wanted for value in node.outputs):
+            found.append(node)
+            needed.update(reads(node))
+    return found[::-1]
 
 
 def _cut(nodes: list[ir.Node], memory_bytes: int) -> Iterator[tuple[list[ir.Node], set[str]]]:
@@ -102,11 +127,20 @@ def _cut(nodes: list[ir.Node], memory_bytes: int) -> Iterator[tuple[list[ir.Node
         runs[-1].append(node)
         used += size
     later: set[str] = set()
-    reads: list[set[str]] = []
+    read_later: list[set[str]] = []
     for run in reversed(runs):
-        reads.append(set(later))
-        later |= {_name(value) for node in run for value in node.inputs if value is not None}
-    return zip(runs, reversed(reads), strict=True)
+        read_later.append(set(later))
+        later |= {_name(value) for node in run for value in reads(node)}
+    return zip(runs, reversed(read_later), strict=True)
+
+
+def _is_shown(value: ir.Value, wanted: Collection[str] | None) -> bool:
+    """Whether a value is handed out: it is wanted, and not clamped by a step that is wanted too."""
+    if wanted is None:
+        return not _is_clamped(value)
+    if value.name not in wanted:
+        return False
+    return not (_is_clamped(value) and all(use.node.outputs[0].name in wanted for use in value.uses()))
 
 
 def _is_clamped(value: ir.Value) -> bool:
@@ -126,12 +160,14 @@ def _bytes(value: ir.Value) -> int:
     return int(math.prod(dims) * value.dtype.itemsize)
 
 
-def _build_segment(model: ir.Model, nodes: Sequence[ir.Node], later: set[str]) -> _Segment:
+def _build_segment(
+    model: ir.Model, nodes: Sequence[ir.Node], later: set[str], wanted: Collection[str] | None
+) -> _Segment:
     initializers = model.graph.initializers
     made = [value for node in nodes for value in node.outputs if value.name]
     produced = {_name(value) for value in made}
-    handed_out = [name for value in made if (name := _name(value)) in later or not _is_clamped(value)]
-    read = {_name(value): value for node in nodes for value in node.inputs if value is not None}
+    handed_out = [name for value in made if (name := _name(value)) in later or _is_shown(value, wanted)]
+    read = {_name(value): value for node in nodes for value in reads(node)}
     inputs = tuple(name for name in read if name not in initializers and name not in produced)
     proto = onnx.ModelProto(ir_version=min(model.ir_version or 8, 10))
     for domain, version in model.opset_imports.items():

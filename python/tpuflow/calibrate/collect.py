@@ -13,6 +13,8 @@ from tpuflow.calibrate.ranges import Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
 from tpuflow.config import CalibrationConfig, Config
+from tpuflow.frontend import FloatModel
+from tpuflow.partition import PartitionedModel, device_values, partition
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tpuflow.calibrate.statistics import TensorStatistics
-    from tpuflow.frontend import FloatModel
 
 __all__ = ["Progress", "calibrate", "collect", "fit"]
 
@@ -33,12 +34,14 @@ Progress = Callable[[int, int], None]
 
 
 def calibrate(
-    float_model: FloatModel,
+    float_model: FloatModel | PartitionedModel,
     samples: Samples | Mapping[str, NDArray[Any]],
     config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
     """The range of every float value of the model, inputs included, but those only a Relu or Clip reads.
+
+    Of a model the host shares in, the range of every value the device meets; all of it runs in float.
 
     Args:
         float_model: What to calibrate.
@@ -57,7 +60,8 @@ def calibrate(
         samples = Samples.of(samples, float_model.inputs)
     if isinstance(config, Config):
         statistics = collect(float_model, samples, config.calibrate, progress)
-        return fit(statistics, config.calibration(), _exceptions(float_model.model, config))
+        whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
+        return fit(statistics, config.calibration(), _exceptions(whole.model, config))
     config = config or CalibrationConfig()
     return fit(collect(float_model, samples, config, progress), config)
 
@@ -75,7 +79,7 @@ def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]
 
 
 def collect(
-    float_model: FloatModel,
+    float_model: FloatModel | PartitionedModel,
     samples: Samples,
     config: CalibrationConfig,
     progress: Progress | None = None,
@@ -90,7 +94,13 @@ def collect(
     """
     histogram = STRATEGIES[config.strategy].histogram
     statistics = Statistics(config.bins if histogram else None)
-    session = ActivationSession(float_model.model, memory_bytes=config.memory_mib << 20)
+    if isinstance(float_model, FloatModel) and float_model.findings:
+        float_model = partition(float_model)
+    if isinstance(float_model, PartitionedModel):
+        model, wanted = float_model.model.model, device_values(float_model)
+    else:
+        model, wanted = float_model.model, None
+    session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):
             statistics.observe(activations)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import bytes_text, progress, say
+from tpuflow.commands.console import bytes_text, progress, say, say_host
 
 if TYPE_CHECKING:
     from tpuflow.build import Built
@@ -48,9 +48,7 @@ def build(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
-    host: Annotated[
-        bool, typer.Option("--host/--no-host", help="Let the host compute what the machine cannot.")
-    ] = False,
+    host: options.Host = True,
     time_limit: Annotated[
         float | None,
         typer.Option(min=0.0, metavar="S", help="Seconds the scheduler may search; no level searches yet."),
@@ -66,13 +64,12 @@ def build(
 ) -> None:
     """Import, calibrate, quantise and schedule a network; write its program.
 
-    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it.
+    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it. What the
+    machine cannot do runs on the host, in segments of the same file, each listed with the reason.
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
 
-    if host:
-        raise options.OptionError("--host: host segments are not available; cut the model with --cut-outputs")
     if output is not None and not output.absolute().parent.is_dir():
         raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
     request = Request(
@@ -89,6 +86,7 @@ def build(
         cut_preset=cut_preset,
         time_limit=time_limit,
         seed=seed,
+        host=host,
         verify=verify,
         stages=save_stages,
     )
@@ -135,11 +133,13 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
 
     from tpuflow.build import peak_rss_bytes
     from tpuflow.errors import FileError
-    from tpuflow.files import replaced, write_json
+    from tpuflow.files import write_json
+    from tpuflow.partition import device_networks
     from tpuflow.report.words import verdict
     from tpuflow.simulate import simulate
 
-    content = codec.loads(built.program.metadata())
+    programs = device_networks(built.program)
+    content = codec.loads(programs[0].metadata())
     if output is None:
         machine = content["machine"]["name"]
         output = Path(f"{model.stem}_b{content['batch']}_o{content['level']}_{machine}.tpu")
@@ -148,8 +148,7 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
     start = time.perf_counter()
     built.program.save(output)
     graph = output.with_suffix(".tpuq")
-    with replaced(graph) as beside:
-        built.graph.save(beside)
+    built.graph.save(graph)
     built.seconds["write"] = time.perf_counter() - start
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
@@ -157,22 +156,28 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
         f", {floating / integers:.1f} times smaller than {bytes_text(floating)} of floats" if floating else ""
     )
     say(f"constants  {bytes_text(integers)}{smaller}")
-    if built.program.fallback is not None:
-        say(f"fallback   to -O1: {built.program.fallback}")
+    fallbacks = [
+        f"{program.name}: {program.fallback}" for program in programs if program.fallback is not None
+    ]
+    fallback = "; ".join(fallbacks) if len(programs) > 1 else programs[0].fallback
+    if fallbacks:
+        say(f"fallback   to -O1: {fallback}")
+    say_host(built.program)
     figures = simulate(built.program, values=False).report
     say("checker    passed")
-    say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us")
+    outside = ", the host's time not counted" if figures.get("host_subgraphs") else ""
+    say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us{outside}")
     if figures["bound"]:
         say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
     say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
     if json is not None:
         write_json(
             json,
-            figures
+            {"host_subgraphs": []}
+            | figures
             | {
                 "stages_seconds": built.seconds,
                 "peak_rss_bytes": peak_rss_bytes(),
-                "host_subgraphs": [],
-                "fallback": built.program.fallback,
+                "fallback": fallback,
             },
         )

@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["Progress", "bytes_text", "heading", "progress", "say", "table"]
+if TYPE_CHECKING:
+    from tpuflow.store import AnyGraph, AnyProgram
+
+__all__ = ["Progress", "bytes_text", "heading", "progress", "say", "say_host", "table"]
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and the number there are."""
@@ -24,6 +27,16 @@ LINE_EVERY_SECONDS = 10.0
 def say(text: str = "") -> None:
     """A line of the result."""
     sys.stdout.write(text + "\n")
+
+
+def say_host(network: AnyGraph | AnyProgram) -> None:
+    """A line for every part of a network that the host computes: its size and why it is there."""
+    from tpuflow.partition import Partitioned
+
+    if isinstance(network, Partitioned):
+        for part in network.host:
+            nodes = f"{len(part.nodes):,} node{'s' if len(part.nodes) > 1 else ''}"
+            say(f"{part.name:<10} {nodes} run on the host: {part.reason}")
 
 
 def heading(text: str) -> None:

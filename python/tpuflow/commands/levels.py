@@ -82,6 +82,7 @@ def compare(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        host=True,
     )
     pair = open_pair(program, graph)
     with progress("compare") as advance:
@@ -118,6 +119,8 @@ def _show_comparison(found: Comparison) -> None:
             cells += ["", ""]
         else:
             cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
+        if tensor.shapes is not None:
+            cells[-1] = f"shapes differ: {tensor.shapes}"
         cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
         rows.append(cells)
     table(

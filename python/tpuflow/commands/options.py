@@ -22,6 +22,7 @@ __all__ = [
     "CutPreset",
     "DType",
     "DTypeOption",
+    "Host",
     "InputShapes",
     "JsonFile",
     "OptionError",
@@ -67,6 +68,12 @@ CutPreset = Annotated[
 ]
 CutOutputs = Annotated[str | None, typer.Option(metavar="C,D", help="Tensors that become the outputs.")]
 DTypeOption = Annotated[DType | None, typer.Option(help="Element type of the whole network. [int8]")]
+Host = Annotated[
+    bool,
+    typer.Option(
+        "--host/--no-host", help="Let the host compute what the machine cannot; else that is an error."
+    ),
+]
 InputShapes = Annotated[
     list[str] | None,
     typer.Option(

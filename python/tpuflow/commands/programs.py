@@ -14,6 +14,11 @@ from tpuflow.commands.console import bytes_text, heading, say, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tpuflow import _core
+    from tpuflow.frontend import FloatModel
+    from tpuflow.partition import Partitioned
+    from tpuflow.store import AnyGraph, AnyProgram
+
 __all__ = ["asm", "check", "disasm", "inspect"]
 
 
@@ -37,11 +42,38 @@ def inspect(
 
 
 def _inspect_program(file: Path) -> None:
-    import json
-
+    from tpuflow.partition import device_networks
     from tpuflow.store import load_program
 
     program = load_program(file)
+    _show_segments(program)
+    for part in device_networks(program):
+        _show_program(part)
+
+
+def _show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> None:
+    """What runs where, and why on the host; nothing of a network that is whole on the device."""
+    from tpuflow.partition import HostSegment, Partitioned
+
+    if not isinstance(network, Partitioned):
+        return
+    device, host = len(network.device), len(network.host)
+    heading(f"network {network.name}: {device} segments on the device, {host} on the host")
+    rows = []
+    for part in network.segments:
+        size = len(part.nodes) if isinstance(part, HostSegment) else ""
+        why = part.reason if isinstance(part, HostSegment) else ""
+        rows.append((part.name, size, ", ".join(part.inputs), ", ".join(part.outputs), why))
+    table(
+        [("segment", "left"), ("nodes", "right"), ("reads", "left"), ("gives", "left"), ("why", "left")],
+        rows,
+        wide=True,
+    )
+
+
+def _show_program(program: _core.Program) -> None:
+    import json
+
     content = json.loads(program.metadata())
     machine = content["machine"]
     heading(f"program {content['name']}, batch {content['batch']}, -O{content['level']}, {machine['name']}")
@@ -98,10 +130,18 @@ def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _inspect_graph(file: Path) -> None:
-    from tpuflow.build import graph_bytes
+    from tpuflow.partition import device_networks
     from tpuflow.store import load_graph
 
     graph = load_graph(file)
+    _show_segments(graph)
+    for part in device_networks(graph):
+        _show_graph(part)
+
+
+def _show_graph(graph: _core.Graph) -> None:
+    from tpuflow.build import graph_bytes
+
     tensors = graph.tensors
     heading(f"graph {graph.name}: {len(graph.layers)} layers, {graph.macs:,} multiply-accumulates")
     say(f"constants {bytes_text(graph_bytes(graph))}")
@@ -129,7 +169,7 @@ def _inspect_model(file: Path) -> None:
     from tpuflow.build import float_bytes
     from tpuflow.frontend import load
 
-    model = load(file)
+    model = load(file, host=True)
     heading(f"model {file.name}, normalised: constants {bytes_text(float_bytes(model))}")
     rows = [
         (way, port.name, str(list(port.shape)), str(port.dtype))
@@ -139,6 +179,10 @@ def _inspect_model(file: Path) -> None:
     table([("", "left"), ("name", "left"), ("shape", "left"), ("type", "left")], rows)
     heading("Operators")
     _counted(Counter(node.op_type for node in model.model.graph))
+    if model.findings:
+        heading("What the machine cannot do")
+        for finding in model.findings:
+            say(str(finding))
 
 
 def _inspect_ranges(file: Path) -> None:
@@ -169,27 +213,31 @@ def check(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    host: Annotated[
+        bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
+    ] = False,
 ) -> None:
     """Check a program against the rules of its machine and its graph, or a model before it is built.
 
     Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
-    wrong.
+    wrong; with --host only what the host cannot compute either is.
     """
     if file.suffix == ".onnx":
-        from tpuflow.errors import UnsupportedModelError
-        from tpuflow.frontend import check_model
+        from tpuflow.frontend import load
+        from tpuflow.partition import partition
 
-        found = check_model(
+        model = load(
             file,
             input_shapes=options.shapes(input_shape),
             batch=batch,
             cut_inputs=options.names(cut_inputs),
             cut_outputs=options.names(cut_outputs),
             cut_preset=cut_preset,
+            host=host,
         )
-        if found:
-            raise UnsupportedModelError(str(file), found)
-        say(f"{file}: every node can be compiled")
+        if host:
+            _show_segments(partition(model))
+        say(f"{file}: every node can be compiled{', or run on the host' if model.findings else ''}")
     else:
         _check_program(file, graph)
 
@@ -218,6 +266,10 @@ def disasm(
     constants: Annotated[
         bool, typer.Option("--constants/--no-constants", help="With the constants, which `asm` needs.")
     ] = True,
+    segment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which segment, of a network in several. [the only one]"),
+    ] = None,
 ) -> None:
     """Write a program as text, one line per instruction."""
     import sys
@@ -225,11 +277,28 @@ def disasm(
     from tpuflow.files import write_text
     from tpuflow.store import load_program
 
-    text = load_program(file).to_text(constants=constants)
+    text = _segment(file, load_program(file), segment).to_text(constants=constants)
     if output is None:
         sys.stdout.write(text)
     else:
         write_text(output, text)
+
+
+def _segment(file: Path, program: AnyProgram, name: str | None) -> _core.Program:
+    from tpuflow.partition import Partitioned
+
+    if not isinstance(program, Partitioned):
+        if name is not None:
+            raise options.OptionError(f"{file}: is one program, --segment would have no effect: leave it out")
+        return program
+    known = {part.name: part.network for part in program.device}
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name not in known:
+        raise options.OptionError(
+            f"{file}: has device segments {', '.join(known)}: choose one with --segment"
+        )
+    return known[name]
 
 
 def asm(

@@ -13,8 +13,8 @@ from tpuflow.commands import options
 from tpuflow.commands.console import bytes_text, heading, progress, say, table
 
 if TYPE_CHECKING:
-    from tpuflow import _core
     from tpuflow.simulate import Run
+    from tpuflow.store import AnyProgram
 
 __all__ = ["simulate"]
 
@@ -55,7 +55,7 @@ def simulate(
     from tpuflow.errors import SampleError
     from tpuflow.files import write_arrays, write_json
     from tpuflow.samples import load_samples
-    from tpuflow.simulate import program_ports
+    from tpuflow.simulate import network_inputs
     from tpuflow.simulate import simulate as run_program
     from tpuflow.store import load_program
 
@@ -64,7 +64,7 @@ def simulate(
     loaded = load_program(program)
     if machine is not None:
         _require(program, loaded, machine)
-    samples = None if inputs is None else load_samples(inputs, program_ports(loaded)[0])
+    samples = None if inputs is None else load_samples(inputs, network_inputs(loaded))
     if samples is None and not timing_only:
         say(f"no --inputs: random codes, seed {seed}")
     with progress("simulate") as advance:
@@ -89,24 +89,27 @@ def simulate(
             say(f"{what:<10} {where}")
 
 
-def _require(path: Path, program: _core.Program, machine: str) -> None:
+def _require(path: Path, program: AnyProgram, machine: str) -> None:
     from tpuflow.compile import require_machine
     from tpuflow.errors import MachineError
+    from tpuflow.partition import device_networks
 
     try:
-        require_machine(program, machine)
+        for part in device_networks(program):
+            require_machine(part, machine)
     except MachineError as error:
         raise MachineError(f"{path}: {error}") from None
 
 
-def _write_charts(program: _core.Program, run: Run, trace: Path | None, report: Path | None) -> None:
+def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Path | None) -> None:
     import json
 
     from tpuflow.files import replaced, write_text
-    from tpuflow.report import encode_trace, render_page, timeline
+    from tpuflow.partition import device_networks
+    from tpuflow.report import encode_trace, render_page, timeline_of_all
 
-    content = json.loads(program.to_json())
-    charts = timeline(content, run.intervals or [])
+    contents = [json.loads(part.to_json()) for part in device_networks(program)]
+    content, charts = contents[0], timeline_of_all(contents, run.intervals or [])
     if trace is not None:
         with replaced(trace) as beside:
             beside.write_bytes(encode_trace(charts, run.report["clock_hz"], program.name))
@@ -126,6 +129,7 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     binding = report["binding"]
     if report["bound"]:
         say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
+    _show_segments(report)
     heading("Units")
     rows = []
     counters = dict(zip(("dtl0", "dtl1", "me", "ewp", "pdp"), report["counters"]["units"], strict=True))
@@ -165,6 +169,38 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     )
     for event in report["events"]:
         say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times")
+
+
+def _show_segments(report: Mapping[str, Any]) -> None:
+    """Prints what device and host take in turn; nothing of a network that is whole on the device."""
+    segments = report.get("segments", [])
+    if not segments:
+        return
+    heading(f"Segments ({report['host_us']:,.1f} us on this host, outside the cycles)")
+    rows = [
+        (
+            part["name"],
+            f"{part['nodes']:,}",
+            "" if part["cycles"] is None else f"{part['cycles']:,}",
+            "not run" if part["us"] is None else f"{part['us']:,.1f}",
+            f"{part['macs']:,}" if part["macs"] else "",
+            ", ".join(part["inputs"]),
+        )
+        for part in segments
+    ]
+    table(
+        [
+            ("segment", "left"),
+            ("layers or nodes", "right"),
+            ("cycles", "right"),
+            ("us", "right"),
+            ("MAC", "right"),
+            ("reads", "left"),
+        ],
+        rows,
+    )
+    for part in report["host_subgraphs"]:
+        say(f"{part['name']} runs on the host: {part['reason']}")
 
 
 def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import bytes_text, progress, say
+from tpuflow.commands.console import bytes_text, progress, say, say_host
 
 __all__ = ["calibrate", "quantize"]
 
@@ -26,11 +26,13 @@ def calibrate(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    host: options.Host = True,
     seed: options.SeedOption = 0,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
     from tpuflow.build import Listener, Request, calibrated
     from tpuflow.frontend import load
+    from tpuflow.partition import partition
 
     request = Request(
         model, calibration=calib, config=options.configuration(config, dtype), batch=batch, seed=seed
@@ -42,10 +44,13 @@ def calibrate(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        host=host,
     )
 
     with progress("calibrate") as advance:
-        ranges = calibrated(float_model, request, Listener(step=advance, remark=say))
+        ranges = calibrated(
+            partition(float_model) if host else float_model, request, Listener(step=advance, remark=say)
+        )
     ranges.save(output)
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
 
@@ -63,13 +68,13 @@ def quantize(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    host: options.Host = True,
 ) -> None:
     """Turn a float network and its ranges into an integer graph."""
-    from tpuflow.build import float_bytes, graph_bytes
+    from tpuflow.build import float_bytes, graph_bytes, quantized
     from tpuflow.calibrate import Ranges
-    from tpuflow.files import replaced
     from tpuflow.frontend import load
-    from tpuflow.quantize import quantize as lower
+    from tpuflow.partition import device_networks, partition
 
     settings = options.configuration(config, dtype)
     found = Ranges.load(ranges)
@@ -80,12 +85,11 @@ def quantize(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        host=host,
     )
-    graph = lower(float_model.model, found, settings)
-    with replaced(output) as beside:
-        graph.save(beside)
+    graph = quantized(partition(float_model) if host else float_model, found, settings)
+    graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)
-    say(
-        f"{output}: {len(graph.layers)} layers, constants {bytes_text(integers)}, "
-        f"as floats {bytes_text(floating)}"
-    )
+    layers = sum(len(part.layers) for part in device_networks(graph))
+    say(f"{output}: {layers} layers, constants {bytes_text(integers)}, as floats {bytes_text(floating)}")
+    say_host(graph)

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
-from tpuflow.frontend import supported
+from tpuflow.frontend import hosted, supported
 from tpuflow.frontend.batch import rebatched, sizes_of_batch
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
@@ -32,13 +32,16 @@ class Port:
 
     Attributes:
         name: Its name in the user's model.
-        shape: Its static shape, in the user's axis order.
-        dtype: Its element type.
+        shape: Its shape, in the user's axis order. Of an output of the host a size known only at run time is
+            -1, and all of it is () where not even the number of axes is known.
+        dtype: Its element type; object for text.
+        static: Whether all of the shape is known; that of inputs is.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
+    static: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class FloatModel:
         source: The file it comes from; None for a model in memory.
         inputs: What it takes, in the order of the model's header.
         outputs: What it gives, in the order of the model's header.
+        findings: Nodes that cannot be compiled, and why; `tpuflow.partition` gives them to the host. Empty
+            unless the model was loaded with `host=True`.
     """
 
     model: ir.Model
@@ -58,6 +63,12 @@ class FloatModel:
     source: Path | None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What to call it in messages."""
+        return "model" if self.source is None else str(self.source)
 
     @property
     def original(self) -> onnx.ModelProto:
@@ -85,8 +96,12 @@ def load(
     cut_inputs: Sequence[str] = (),
     cut_outputs: Sequence[str] = (),
     cut_preset: str | None = None,
+    host: bool = False,
 ) -> FloatModel:
     """Loads a model, normalises it and makes sure that all of it can be compiled.
+
+    With `host` nodes that cannot be compiled stay in the normalised model, listed in `findings`, as long as
+    onnxruntime can run them: `tpuflow.partition` divides such a model between machine and host.
 
     Args:
         source: An ONNX file of opset 7 to 22, or a model in memory, which is not changed.
@@ -96,24 +111,29 @@ def load(
         cut_inputs: Tensors that become the inputs; what only leads to them is dropped.
         cut_outputs: Tensors that become the outputs; what only follows them is dropped.
         cut_preset: Name of a known cut instead, see `tpuflow.frontend.presets`.
+        host: Let the host compute what the machine cannot.
 
     Returns:
         The model in its original and its normalised form.
 
     Raises:
         ModelError: If the model cannot be read, or contradicts itself or the options.
-        UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them.
+        UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them. With `host`,
+            those that onnxruntime cannot run either.
     """
     wish = _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset)
     origin, model, label, found = _imported(source, wish)
-    if found:
+    if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
+    if found:
+        hosted.complete(model, label, found)
     return FloatModel(
         model=model,
         origin=origin,
         source=Path(source) if isinstance(source, (str, Path)) else None,
         inputs=tuple(_port(value, label) for value in model.graph.inputs),
         outputs=tuple(_port(value, label) for value in model.graph.outputs),
+        findings=tuple(found),
     )
 
 
@@ -164,12 +184,18 @@ def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, lis
         value.shape = None
     model = normalise(origin.clone())
     for value, known in zip(origin.graph.outputs, model.graph.outputs, strict=True):
-        value.shape = known.shape
+        value.shape = known.shape if shape_of(known) is not None else None
     return origin, model, label, supported.findings(model)
 
 
 def _port(value: ir.Value, label: str) -> Port:
     shape = shape_of(value)
-    if shape is None or value.dtype is None or value.name is None:
-        raise ModelError(f'{label}: the shape of "{value.name}" is not known')
-    return Port(value.name, shape, np.dtype(value.dtype.numpy()))
+    if value.name is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+        raise ModelError(f'{label}: "{value.name}" is not a tensor of a known type')
+    kind = np.dtype(value.dtype.numpy())
+    if shape is not None:
+        return Port(value.name, shape, kind)
+    sizes = () if value.shape is None else value.shape.dims
+    return Port(
+        value.name, tuple(size if isinstance(size, int) else -1 for size in sizes), kind, static=False
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,11 @@ class FloatSession:
 
     Attributes:
         outputs: Names of the tensors `run` returns, in order.
+        kinds: Their types as onnxruntime writes them, such as `tensor(float)`.
     """
 
     outputs: tuple[str, ...]
+    kinds: dict[str, str]
 
     def __init__(
         self,
@@ -72,6 +74,8 @@ class FloatSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if threads is not None:
             options.intra_op_num_threads = threads
+            options.inter_op_num_threads = threads
+            options.use_deterministic_compute = True
         try:
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(),
@@ -81,8 +85,10 @@ class FloatSession:
             )
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
+        self.kinds = {value.name: value.type for value in self._session.get_outputs()}
         self._types = {value.name: _dtype(value.type) for value in self._session.get_inputs()}
         self._shapes = {value.name: value.shape for value in self._session.get_inputs()}
+        self._ranked = {value.name for value in graph.input if value.type.tensor_type.HasField("shape")}
 
     def run(
         self, feeds: Mapping[str, npt.ArrayLike], into: Mapping[str, Array] | None = None
@@ -100,7 +106,7 @@ class FloatSession:
         Raises:
             SampleError: If an array is missing, or has a wrong name, shape or type.
         """
-        arrays = {name: self._checked(name, np.asarray(array)) for name, array in feeds.items()}
+        arrays = {name: self._checked(name, array) for name, array in feeds.items()}
         for name in self._types:
             if name not in arrays:
                 raise SampleError(f'no array for input "{name}"')
@@ -119,28 +125,39 @@ class FloatSession:
         self._session.run_with_iobinding(binding)
         return into
 
-    def _checked(self, name: str, array: Array) -> Array:
+    def _checked(self, name: str, given: npt.ArrayLike) -> Array:
         if name not in self._types:
             raise SampleError(f'no input is called "{name}" (inputs: {", ".join(self._types)})')
+        wanted = self._types[name]
+        if wanted is None:
+            return cast("Array", given)  # a sequence, which another session gave
+        array = np.asarray(given)
         shape = self._shapes[name]
-        fits = len(shape) == array.ndim and all(
-            not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
+        fits = name not in self._ranked or (
+            len(shape) == array.ndim
+            and all(
+                not isinstance(size, int) or size == extent
+                for size, extent in zip(shape, array.shape, strict=True)
+            )
         )
         if not fits:
             raise SampleError(
                 f'input "{name}" has shape {list(shape)}, the array given has {list(array.shape)}'
             )
-        wanted = self._types[name]
+        if wanted.kind == "O" and array.dtype.kind in "OU":
+            return array.astype(object)
         if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
         return np.ascontiguousarray(array, wanted)
 
 
-_NAMES = {"float": "float32", "double": "float64"}
+_NAMES = {"float": "float32", "double": "float64", "string": "object"}
 
 
-def _dtype(runtime_type: str) -> np.dtype[Any]:
-    """The element type of what onnxruntime calls "tensor(float)" and the like."""
+def _dtype(runtime_type: str) -> np.dtype[Any] | None:
+    """The element type of what onnxruntime calls "tensor(float)" and the like; None for a sequence."""
+    if not runtime_type.startswith("tensor("):
+        return None
     name = runtime_type.removeprefix("tensor(").removesuffix(")")
     return np.dtype(_NAMES.get(name, name))
 

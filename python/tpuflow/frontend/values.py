@@ -15,10 +15,12 @@ __all__ = [
     "array_of",
     "attributes_of",
     "axes_of",
+    "bodies",
     "constant_and_other",
     "input_at",
     "integers_of",
     "produced_by",
+    "reads",
     "scalar_of",
     "shape_of",
     "sole_user",
@@ -85,6 +87,28 @@ def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
     if value is None or value.shape is None or not value.shape.is_static():
         return None
     return tuple(int(d) for d in value.shape.dims if isinstance(d, int))
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """The values a node reads, each once: its inputs, and what bodies of its attributes take from outside."""
+    found = {value: None for value in node.inputs if value is not None}
+    for body in bodies(node):
+        inner = dict.fromkeys(value for each in body for value in reads(each))
+        inner.update(dict.fromkeys(body.outputs))
+        own = {*body.inputs, *body.initializers.values(), *(made for each in body for made in each.outputs)}
+        found.update(dict.fromkeys(value for value in inner if value not in own))
+    return list(found)
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs among the attributes of a node: branches of If, bodies of Loop and Scan."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute.as_graphs())
+    return found
 
 
 def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:

@@ -11,13 +11,16 @@ configuration holds where. New operators join in `ops/`, new grids and modes in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from tpuflow.config import Config
+from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatModel
+from tpuflow.partition import Partitioned, PartitionedModel
 from tpuflow.quantize import ops
 from tpuflow.quantize.grids import QuantizeError
 from tpuflow.quantize.lowering import Graph, Lowering
+from tpuflow.quantize.partitioned import quantize_segments
 from tpuflow.quantize.registry import supported_operators
 
 if TYPE_CHECKING:
@@ -28,17 +31,28 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "QuantizeError", "ops", "quantize", "supported_operators"]
 
 
-def quantize(model: FloatModel | ir.Model, ranges: Ranges, config: Config | None = None) -> Graph:
-    """Lowers a normalised float model.
+@overload
+def quantize(model: FloatModel | ir.Model, ranges: Ranges, config: Config | None = None) -> Graph: ...
+
+
+@overload
+def quantize(model: PartitionedModel, ranges: Ranges, config: Config | None = None) -> Partitioned[Graph]: ...
+
+
+def quantize(
+    model: FloatModel | ir.Model | PartitionedModel, ranges: Ranges, config: Config | None = None
+) -> Graph | Partitioned[Graph]:
+    """Lowers a normalised float model; of a model in segments every device segment.
 
     Args:
         model: As the frontend leaves it, or its normalised form: closed operator set, static shapes,
-            constants as initialisers.
+            constants as initialisers; or such a model in segments.
         ranges: A range for every float value that is not constant.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
     Returns:
-        The verified graph; layouts channels-last, batch that of the model.
+        The verified graph; layouts channels-last, batch that of the model. Of a model in segments the same
+        segments in graphs, but that nodes of the device which cannot be lowered have gone to the host.
 
     Raises:
         UnsupportedModelError: Listing every node that cannot be lowered.
@@ -46,6 +60,10 @@ def quantize(model: FloatModel | ir.Model, ranges: Ranges, config: Config | None
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
     bounds = {name: _whole(found) for name, found in ranges.tensors.items()}
+    if isinstance(model, PartitionedModel):
+        return quantize_segments(model, bounds, config or Config())
+    if isinstance(model, FloatModel) and model.findings:
+        raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
     return Lowering(graph, bounds, config or Config()).run()
 

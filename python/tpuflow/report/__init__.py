@@ -10,6 +10,6 @@ Everything is read from the JSON forms of `Run` and `Program`, so a page can be 
 
 from tpuflow.report.page import render_page
 from tpuflow.report.perfetto import encode_trace
-from tpuflow.report.timeline import Allocation, Slice, Timeline, timeline
+from tpuflow.report.timeline import Allocation, Slice, Timeline, timeline, timeline_of_all
 
-__all__ = ["Allocation", "Slice", "Timeline", "encode_trace", "render_page", "timeline"]
+__all__ = ["Allocation", "Slice", "Timeline", "encode_trace", "render_page", "timeline", "timeline_of_all"]

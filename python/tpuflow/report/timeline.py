@@ -8,10 +8,10 @@ they are a chart over time, which the page and the Perfetto trace draw.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Allocation", "Slice", "Timeline", "describe", "timeline"]
+__all__ = ["Allocation", "Slice", "Timeline", "describe", "timeline", "timeline_of_all"]
 
 Json = Mapping[str, Any]
 
@@ -102,6 +102,19 @@ def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
         if entry["first"] in first and entry["last"] in last
     ]
     return Timeline(slices, allocations, [layer["name"] for layer in program["layers"]])
+
+
+def timeline_of_all(programs: Sequence[Json], intervals: Sequence[Json]) -> Timeline:
+    """As `timeline`, of programs that run in turn: an interval's `segment` is its program's number."""
+    slices: list[Slice] = []
+    allocations: list[Allocation] = []
+    layers: list[str] = []
+    for number, program in enumerate(programs):
+        own = timeline(program, [part for part in intervals if part.get("segment", 0) == number])
+        slices += [replace(part, layer=part.layer + len(layers)) for part in own.slices]
+        allocations += own.allocations
+        layers += own.layers
+    return Timeline(slices, allocations, layers)
 
 
 def describe(work: Json) -> str:

@@ -172,9 +172,9 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
     with recorder.stage("interpret") as found:
         worst: dict[str, Similarity] = {}
         for feed, reference in zip(held_out, _unstacked(_results(work, network)), strict=True):
-            stored = level.codes(feed)
-            codes.append(level.output_codes(stored))
-            for name, result in level.decode(stored).items():
+            computed = level.compute(feed)
+            codes.append(computed.codes)
+            for name, result in computed.tensors.items():
                 if name in reference:
                     _keep_worst(worst, name, similarity(reference[name], result))
         found["outputs"] = {name: asdict(result) for name, result in worst.items()}
@@ -208,7 +208,7 @@ def _programmed(
         running = ProgramLevel(made["program"])
         differing = set()
         for feed, expected in zip(held_out, codes, strict=False):
-            theirs = running.output_codes(feed)
+            theirs = running.compute(feed).codes
             differing |= {name for name, array in expected.items() if not np.array_equal(array, theirs[name])}
         found |= {"compared": len(codes), "differing": sorted(differing)}
         if differing:

@@ -1,0 +1,209 @@
+"""One file that holds a network in segments: graphs (`.tpuq`) or programs (`.tpu`), and models of the host.
+
+It is a safetensors file, as a graph's and a program's own files are. Each segment is a u8 tensor, which holds
+the very bytes of the file the segment would be alone; everything else stands in the manifest, JSON text in
+the header:
+
+```text
+ 8 bytes        length of the header
+ header         {"__metadata__": {"tpuflow.partitioned": "{version, sha256, manifest}"}, "device1": {...},
+ ...} segments       one after another, each from a multiple of 64 bytes
+```
+
+The manifest holds the SHA-256 of every segment, and its own stands beside it: a file that was cut, altered or
+written by another version is refused. Equal networks give equal bytes. Graphs and programs are read by
+their own readers; the bytes of a program are mapped, not kept in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from tpuflow.errors import FileError, Finding
+from tpuflow.files import replaced
+from tpuflow.frontend import Port
+from tpuflow.partition.network import DeviceSegment, HostSegment, Partitioned
+
+__all__ = ["is_container", "load", "save"]
+
+KEY = "tpuflow.partitioned"
+VERSION = 1
+ALIGNMENT = 64
+LARGEST_HEADER = 100 << 20
+
+Json = dict[str, Any]
+Network = TypeVar("Network")
+
+
+class Savable(Protocol):
+    """What a device segment may hold: a graph or a program."""
+
+    def save(self, path: Path) -> None:
+        """Writes its own file."""
+
+
+def save(network: Partitioned[Any], path: Path) -> None:
+    """Writes a network whose device segments are graphs or programs, beside `path`, and renames it.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    with replaced(path) as beside, tempfile.TemporaryDirectory() as folder:
+        blobs = [_blob(part, Path(folder) / f"segment{path.suffix}") for part in network.segments]
+        manifest = json.dumps(_manifest(network, blobs, path.suffix), separators=(",", ":"))
+        content = {"version": VERSION, "sha256": _digest(manifest.encode()), "manifest": manifest}
+        header: Json = {"__metadata__": {KEY: json.dumps(content, separators=(",", ":"))}}
+        offset = 0
+        for part, blob in zip(network.segments, blobs, strict=True):
+            header[part.name] = {
+                "dtype": "U8",
+                "shape": [len(blob)],
+                "data_offsets": [offset, offset + len(blob)],
+            }
+            offset += len(blob)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-(8 + len(text)) % ALIGNMENT)
+        with beside.open("wb") as stream:
+            stream.write(len(text).to_bytes(8, "little"))
+            stream.write(text)
+            for blob in blobs:
+                stream.write(blob)
+
+
+def _blob(part: DeviceSegment[Any] | HostSegment, scratch: Path) -> bytes:
+    if isinstance(part, HostSegment):
+        return part.model
+    part.network.save(scratch)
+    return scratch.read_bytes()
+
+
+def _manifest(network: Partitioned[Any], blobs: list[bytes], suffix: str) -> Json:
+    def port(port: Port) -> Json:
+        return {"name": port.name, "shape": list(port.shape), "dtype": port.dtype.name, "static": port.static}
+
+    segments = []
+    for part, blob in zip(network.segments, blobs, strict=True):
+        entry: Json = {
+            "name": part.name,
+            "side": "host" if isinstance(part, HostSegment) else "device",
+            "sha256": _digest(blob),
+            "inputs": list(part.inputs),
+            "outputs": list(part.outputs),
+        }
+        if isinstance(part, HostSegment):
+            entry["nodes"] = list(part.nodes)
+            entry["findings"] = [
+                [found.node, found.operator, found.attribute, found.reason] for found in part.findings
+            ]
+        segments.append(entry)
+    return {
+        "name": network.name,
+        "holds": suffix,
+        "inputs": [port(each) for each in network.inputs],
+        "outputs": [port(each) for each in network.outputs],
+        "segments": segments,
+    }
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_container(path: Path) -> bool:
+    """Whether a file begins as one that holds segments; what cannot be read does not."""
+    try:
+        with path.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            return f'"{KEY}"' in stream.read(min(size, len(KEY) + 64)).decode("utf-8", "replace")
+    except OSError:
+        return False
+
+
+def load(path: Path, reader: Callable[[Path], Network]) -> Partitioned[Network]:
+    """Reads and checks a file.
+
+    Args:
+        path: The file.
+        reader: Reads the file of a device segment.
+
+    Raises:
+        FileError: It cannot be read, was cut or altered, is of another version, or holds what another suffix
+            stands for.
+    """
+    try:
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as content,
+        ):
+            return _parsed(path, content, reader)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise FileError(f"{path}: not a file of segments, or cut short") from None
+
+
+def _parsed(path: Path, content: memoryview, reader: Callable[[Path], Network]) -> Partitioned[Network]:
+    try:
+        size = int.from_bytes(content[:8], "little")
+        if size > min(LARGEST_HEADER, len(content) - 8):
+            raise FileError(f"{path}: cut short: its header is not all there")
+        header = json.loads(bytes(content[8 : 8 + size]))
+        stated = json.loads(header["__metadata__"][KEY])
+        if stated["version"] != VERSION:
+            raise FileError(
+                f"{path}: version {stated['version']} of the file of segments, this build reads {VERSION}"
+            )
+        text = stated["manifest"]
+        if _digest(text.encode()) != stated["sha256"]:
+            raise FileError(f"{path}: the file was altered: its checksum does not match")
+        manifest = json.loads(text)
+        if manifest["holds"] != path.suffix:
+            raise FileError(f"{path}: holds what belongs in a {manifest['holds']} file")
+        data = content[8 + size :]
+        segments: list[DeviceSegment[Network] | HostSegment] = []
+        with data, tempfile.TemporaryDirectory() as folder:
+            for entry in manifest["segments"]:
+                first, last = header[entry["name"]]["data_offsets"]
+                if not 0 <= first <= last <= len(data):
+                    raise FileError(f"{path}: cut short: segment {entry['name']} is not all there")
+                with data[first:last] as blob:
+                    if _digest(blob) != entry["sha256"]:
+                        raise FileError(
+                            f"{path}: the file was altered: segment {entry['name']} differs from its checksum"
+                        )
+                    segments.append(
+                        _segment(entry, blob, Path(folder) / f"{entry['name']}{path.suffix}", reader)
+                    )
+        return Partitioned(
+            manifest["name"],
+            tuple(segments),
+            tuple(_port(each) for each in manifest["inputs"]),
+            tuple(_port(each) for each in manifest["outputs"]),
+        )
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+        raise FileError(f"{path}: damaged header") from None
+
+
+def _segment(
+    entry: Json, blob: memoryview, scratch: Path, reader: Callable[[Path], Network]
+) -> DeviceSegment[Network] | HostSegment:
+    inputs, outputs = tuple(entry["inputs"]), tuple(entry["outputs"])
+    if entry["side"] == "host":
+        findings = tuple(Finding(*found) for found in entry["findings"])
+        return HostSegment(entry["name"], bytes(blob), inputs, outputs, tuple(entry["nodes"]), findings)
+    # A reader maps a file by its name; what is mapped outlives the name.
+    scratch.write_bytes(blob)
+    return DeviceSegment(entry["name"], reader(scratch), inputs, outputs)
+
+
+def _port(entry: Json) -> Port:
+    return Port(entry["name"], tuple(entry["shape"]), np.dtype(entry["dtype"]), entry["static"])

@@ -1,0 +1,233 @@
+"""Cuts a float model into segments, each a model of its own.
+
+The device gets what the closed set supports, the host the rest, in as few turns as can be (`turns`). Two
+things beyond `tpuflow.frontend.supported` keep a node from the device: a shape known only at run time, and
+a number other than float32, but for integers that pick rows, are codes, or are only moved. A part of the
+device's that is worth less than a thousandth of the network's multiply-accumulates does not pay for two
+crossings: its nodes may go either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from tpuflow.errors import Finding, ModelError
+from tpuflow.frontend import FloatModel, Port
+from tpuflow.frontend.supported import MOVING, operator_name
+from tpuflow.frontend.values import array_of, reads, shape_of
+from tpuflow.partition.network import DeviceSegment, HostSegment, PartitionedModel
+from tpuflow.partition.turns import Side, islands, turns
+
+__all__ = ["partition"]
+
+WORTH = 1e-3
+"""Least share of the network's multiply-accumulates for which the device is given a turn of its own."""
+
+INTEGERS = {
+    ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32,
+    ir.DataType.INT64,
+}  # fmt: skip
+TAKES_INTEGERS = {*MOVING, "Gather", "Cast", "DequantizeLinear"}
+
+
+def partition(
+    model: FloatModel, findings: Iterable[Finding] = (), bound: Collection[str] = ()
+) -> PartitionedModel:
+    """The model in segments, in the order they run; those of the device and those of the host take turns.
+
+    Args:
+        model: A model loaded with `host=True`; one without host nodes becomes a single device segment.
+        findings: Further reasons why nodes must run on the host, such as quantisation found.
+        bound: Further nodes to run there, by name.
+
+    Returns:
+        The segments; every node of the normalised model is in exactly one.
+
+    Raises:
+        ModelError: Nothing is left for the device.
+    """
+    nodes = list(model.model.graph)
+    reasons: dict[str, list[Finding]] = {}
+    for finding in (*model.findings, *findings):
+        reasons.setdefault(finding.node, []).append(finding)
+    known = {node.name for node in nodes}
+    unsupported: set[ir.Node] = set()
+    for node in nodes:
+        if node.name in reasons or node.name in bound:
+            unsupported.add(node)
+        elif (problem := _objection(node, unsupported)) is not None:
+            reasons.setdefault(node.name or "", []).append(
+                Finding(node.name or "", operator_name(node), None, problem)
+            )
+            unsupported.add(node)
+    assert reasons.keys() <= known, f"findings name nodes the model does not have: {reasons.keys() - known}"
+    predecessors = _predecessors(nodes)
+    found = turns(predecessors, _sides(nodes, predecessors, unsupported))
+    if nodes and found.count == 1 and found.first == "host":
+        listed = "".join(f"\n  {finding}" for entries in reasons.values() for finding in entries)
+        raise ModelError(f"{model.label}: nothing to compile, the host would compute every node:{listed}")
+    parts: list[list[ir.Node]] = [[] for _ in range(found.count)]
+    for node, turn in zip(nodes, found.of, strict=True):
+        parts[turn].append(node)
+    graph = model.model.graph
+    later = _read_later(parts, graph)
+    segments: list[DeviceSegment[FloatModel] | HostSegment] = []
+    for turn, part in enumerate(parts):
+        side, number = found.side(turn), sum(found.side(t) == found.side(turn) for t in range(turn + 1))
+        name = f"{side}{number}"
+        inputs, outputs = _borders(part, later[turn], graph)
+        taken, given = (
+            tuple(value.name or "" for value in inputs),
+            tuple(value.name or "" for value in outputs),
+        )
+        if side == "host":
+            why = [finding for node in part for finding in reasons.get(node.name or "", [])]
+            content = ir.to_proto(_submodel(model.model, part, inputs, outputs, name)).SerializeToString()
+            names = tuple(node.name or "" for node in part)
+            segments.append(HostSegment(name, content, taken, given, names, tuple(why)))
+        elif found.count == 1:
+            segments.append(DeviceSegment(name, model, taken, given))
+        else:
+            own = _submodel(model.model, part, inputs, outputs, f"{graph.name or 'model'}/{name}")
+            segments.append(DeviceSegment(name, _float_model(own, model), taken, given))
+    on_host = frozenset(name for part in segments if isinstance(part, HostSegment) for name in part.nodes)
+    title = graph.name or "model"
+    return PartitionedModel(title, tuple(segments), model.inputs, model.outputs, model, on_host)
+
+
+def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> str | None:
+    """Why the machine cannot compute a node of the closed set; None if it can."""
+    outputs = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+    computed = [value for value in node.inputs if value is not None and array_of(value) is None]
+    if not computed:
+        return "it computes a constant"
+    for value in (*computed, *outputs):
+        shape = shape_of(value)
+        if shape is None:
+            return f'the shape of "{value.name}" is known only at run time'
+        if 0 in shape:
+            return f'"{value.name}" has no elements'
+    for value in (*computed, *outputs):
+        integers = value.dtype in INTEGERS and (value in outputs or node.op_type in TAKES_INTEGERS)
+        if value.dtype != ir.DataType.FLOAT and not integers:
+            kind = "of an unknown type" if value.dtype is None else f"of type {value.dtype.name.lower()}"
+            return f'"{value.name}" is {kind}'
+    for value in computed:
+        if node.op_type in MOVING and value.dtype in INTEGERS and value.producer() in on_host:
+            return f'"{value.name}" holds integers the host computes'
+    return None
+
+
+def _sides(
+    nodes: Sequence[ir.Node], predecessors: Sequence[Sequence[int]], unsupported: Collection[ir.Node]
+) -> list[Side | None]:
+    """Binds unsupported nodes to the host, and those that multiply to the device, where they are worth it."""
+    strict: list[Side | None] = ["host" if node in unsupported else "device" for node in nodes]
+    work = [0 if node in unsupported else multiplications(node) for node in nodes]
+    total = sum(work)
+    if "host" not in strict or not total:
+        return strict
+    islets = islands(predecessors, turns(predecessors, strict).of)
+    sums: dict[int, int] = {}
+    for islet, count in zip(islets, work, strict=True):
+        sums[islet] = sums.get(islet, 0) + count
+    return [
+        side if side == "host" or (count and sums[islet] >= WORTH * total) else None
+        for side, count, islet in zip(strict, work, islets, strict=True)
+    ]
+
+
+def multiplications(node: ir.Node) -> int:
+    """Multiply-accumulates of a supported node, about; 0 for all but products and convolutions."""
+    if node.op_type not in {"Conv", "ConvTranspose", "MatMul"}:
+        return 0
+    left, right = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    result = shape_of(node.outputs[0])
+    if left is None or right is None or result is None:
+        return 0
+    if node.op_type == "MatMul":
+        return math.prod(result) * left[-1]
+    return math.prod(left if node.op_type == "ConvTranspose" else result) * math.prod(right[1:])
+
+
+def _predecessors(nodes: Sequence[ir.Node]) -> list[list[int]]:
+    number = {node: index for index, node in enumerate(nodes)}
+    return [
+        sorted({number[maker] for value in reads(node) if (maker := value.producer()) in number})
+        for node in nodes
+    ]
+
+
+def _read_later(parts: Sequence[Sequence[ir.Node]], graph: ir.Graph) -> list[set[ir.Value]]:
+    """For every part the values that later ones read or the network gives."""
+    needed = set(graph.outputs)
+    found: list[set[ir.Value]] = []
+    for part in reversed(parts):
+        found.append(set(needed))
+        needed.update(value for node in part for value in reads(node))
+    return found[::-1]
+
+
+def _borders(
+    part: Sequence[ir.Node], later: Collection[ir.Value], graph: ir.Graph
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """What a part takes, those that are inputs of the network first and in order, and what it gives."""
+    made = dict.fromkeys(value for node in part for value in node.outputs)
+    read = dict.fromkeys(value for node in part for value in reads(node))
+    taken = [value for value in read if value not in made and not value.is_initializer()]
+    order = {value: index for index, value in enumerate(graph.inputs)}
+    taken.sort(key=lambda value: order.get(value, len(order)))
+    given = [value for value in graph.outputs if value in made]
+    return taken, given + [value for value in made if value in later and value not in given]
+
+
+def _submodel(
+    model: ir.Model,
+    part: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    name: str,
+) -> ir.Model:
+    """A part as a model; constants are shared, not copied."""
+    constants = dict.fromkeys(value for node in part for value in reads(node) if value.is_initializer())
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=part,
+        initializers=tuple(constants),
+        opset_imports=model.graph.opset_imports,
+        name=name,
+    )
+    functions = [function.clone() for function in model.functions.values()]
+    return ir.Model(view.clone(), ir_version=model.ir_version or 10, functions=functions)
+
+
+def _float_model(own: ir.Model, whole: FloatModel) -> FloatModel:
+    def ports(values: Iterable[ir.Value]) -> tuple[Port, ...]:
+        return tuple(Port(value.name or "", shape_of(value) or (), _kind(value)) for value in values)
+
+    return FloatModel(
+        model=own,
+        origin=own,
+        source=whole.source,
+        inputs=ports(own.graph.inputs),
+        outputs=ports(own.graph.outputs),
+    )
+
+
+def _kind(value: ir.Value) -> np.dtype[np.generic]:
+    return np.dtype("float32" if value.dtype is None else value.dtype.numpy())
+
+
+def device_values(parts: PartitionedModel) -> Mapping[str, ir.Value]:
+    """Every computed value of the device segments by name; those that cross a border belong to them too."""
+    found: dict[str, ir.Value] = {}
+    for segment in parts.device:
+        graph = segment.network.model.graph
+        made = (value for node in graph for value in node.outputs)
+        found |= {value.name: value for value in (*graph.inputs, *made) if value.name}
+    return found

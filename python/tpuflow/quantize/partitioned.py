@@ -1,0 +1,89 @@
+"""Lowering of a model in segments: device segments become graphs, what cannot be lowered goes to the host.
+
+Whether a node can be lowered is known for certain only when it is tried, since it depends on its neighbours
+and on the configuration. So all device segments are tried; where nodes are refused the model is divided
+anew with them, and all the host had before, on the host. Each round moves at least one node, and nothing
+moves back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tpuflow.config import Config, ConfigError, LayerConfig
+from tpuflow.errors import Finding, UnsupportedModelError
+from tpuflow.frontend import FloatModel
+from tpuflow.partition import Partitioned, PartitionedModel, partition
+from tpuflow.quantize.lowering import Graph, Lowering
+
+__all__ = ["quantize_segments"]
+
+
+def quantize_segments(
+    parts: PartitionedModel, ranges: Mapping[str, tuple[float, float]], config: Config
+) -> Partitioned[Graph]:
+    """Lowers every device segment.
+
+    Raises:
+        ModelError: Nothing is left for the device.
+        QuantizeError: If a range is missing, empty or not finite.
+        ConfigError: If an entry of the configuration matches nothing on the device or cannot be honoured.
+    """
+    known: list[Finding] = []
+    while True:
+        refused: list[Finding] = []
+        graphs: list[Graph] = []
+        _check_entries(parts, config)
+        for segment in parts.device:
+            own = _own_entries(segment.network, config)
+            try:
+                graphs.append(Lowering(segment.network.model, ranges, own).run())
+            except UnsupportedModelError as error:
+                refused += _nodes(segment.network, error.findings)
+        if not refused:
+            return parts.with_networks(graphs)
+        known += refused
+        parts = partition(parts.model, known, parts.bound)
+
+
+def _nodes(model: FloatModel, findings: tuple[Finding, ...]) -> Iterator[Finding]:
+    """Findings about inputs and outputs become findings about the nodes that read or make them."""
+    graph = model.model.graph
+    for finding in findings:
+        if finding.operator == "input":
+            (value,) = (value for value in graph.inputs if value.name == finding.node)
+            nodes = [use.node for use in value.uses()]
+        elif finding.operator == "output":
+            (value,) = (value for value in graph.outputs if value.name == finding.node)
+            maker = value.producer()
+            nodes = [] if maker is None else [maker]
+        else:
+            yield finding
+            continue
+        for node in nodes:
+            yield Finding(node.name or "", node.op_type, f'tensor "{finding.node}"', finding.reason)
+
+
+def _names(model: FloatModel) -> set[str]:
+    """What entries of a configuration may match in a segment."""
+    graph = model.model.graph
+    names = {value.name for value in graph.inputs} | {node.name for node in graph}
+    return {name for name in names | {value.name for node in graph for value in node.outputs} if name}
+
+
+def _own_entries(model: FloatModel, config: Config) -> Config:
+    names = _names(model)
+    own = tuple(entry for entry in config.layers if any(map(entry.fits, names)))
+    return config if own == tuple(config.layers) else config.model_copy(update={"layers": own})
+
+
+def _check_entries(parts: PartitionedModel, config: Config) -> None:
+    names = {name for segment in parts.device for name in _names(segment.network)}
+
+    def idle(entry: LayerConfig) -> bool:
+        return not any(map(entry.fits, names))
+
+    wrong = [entry.match for entry in config.layers if idle(entry)]
+    if wrong:
+        quoted = ", ".join(f'"{match}"' for match in wrong)
+        raise ConfigError(f"layers: {quoted} matches no node and no tensor the device computes")

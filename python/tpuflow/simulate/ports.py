@@ -1,0 +1,108 @@
+"""Inputs and outputs of programs and graphs: the model's arrays to stored codes and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.errors import SampleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ProgramPort"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ProgramPort:
+    """An input or output of a program, as the model calls it.
+
+    Attributes:
+        name: Name in the model.
+        shape: Shape in the model, with its batch axis if it has one.
+        dtype: Element type in the model.
+        stored: Shape of the stored tensor, channels last.
+        code: Element type of the stored tensor.
+        scale: One number or one per channel; empty for indices, which are stored as they are.
+        zero_point: Code of real zero.
+        permutation: Axis order of the model's tensor in the stored one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored: tuple[int, ...]
+    code: np.dtype[Any]
+    scale: tuple[float, ...]
+    zero_point: int
+    permutation: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> ProgramPort:
+        """The port a program's metadata describes."""
+        stored = tuple(content["shape"])
+        quant = content["quant"] or {"scale": [], "zero_point": 0}
+        source = content["source"] or {
+            "name": content["name"],
+            "shape": stored,
+            "permutation": range(len(stored)),
+            "dtype": "float32" if quant["scale"] else content["dtype"],
+        }
+        return cls(
+            source["name"],
+            tuple(source["shape"]),
+            np.dtype(source["dtype"]),
+            stored,
+            np.dtype(content["dtype"]),
+            tuple(quant["scale"]),
+            quant["zero_point"],
+            tuple(source["permutation"]),
+        )
+
+    @property
+    def own_codes(self) -> int | None:
+        """What to add to the model's integers to store them, where they are codes themselves; else None."""
+        if not self.scale or not np.issubdtype(self.dtype, np.integer):
+            return None
+        return int(np.iinfo(self.code).min) - int(np.iinfo(self.dtype).min)
+
+    def encode(self, array: Array) -> Array:
+        """Stored codes of an array in the model's shape; codes of the model stay themselves.
+
+        Raises:
+            SampleError: An index does not fit the stored type.
+        """
+        ordered = array.transpose(self.permutation).reshape(self.stored)
+        limits = np.iinfo(self.code)
+        if not self.scale:
+            if ordered.size and (ordered.min() < limits.min or ordered.max() > limits.max):
+                raise SampleError(f'input "{self.name}": indices beyond {limits.min} to {limits.max}')
+            return np.ascontiguousarray(ordered, self.code)
+        if self.own_codes is not None:
+            return np.ascontiguousarray(ordered.astype(np.int64) + self.own_codes, self.code)
+        real = ordered.astype(np.float64)
+        scaled = np.where(np.isnan(real), 0.0, real) / np.asarray(self.scale, np.float32)
+        codes = np.clip(np.rint(scaled) + self.zero_point, limits.min, limits.max)
+        return np.ascontiguousarray(codes, self.code)
+
+    def decode(self, codes: Array) -> Array:
+        """The model's array of stored codes: `scale * (code - zero_point)`, or its own integers."""
+        values: Array = codes
+        if self.own_codes is not None:
+            values = codes.astype(np.int64) - self.own_codes
+        elif self.scale:
+            values = (codes.astype(np.float64) - self.zero_point) * np.asarray(self.scale, np.float32)
+        ordered = values.reshape([self.shape[axis] for axis in self.permutation])
+        return np.ascontiguousarray(ordered.transpose(np.argsort(self.permutation)), self.dtype)
+
+    def random_codes(self, generator: np.random.Generator) -> Array:
+        """Codes drawn evenly from the stored type; of indices only 0, which every table has."""
+        if not self.scale:
+            return np.zeros(self.stored, self.code)
+        limits = np.iinfo(self.code)
+        return generator.integers(limits.min, limits.max, self.stored, self.code, endpoint=True)
