@@ -114,7 +114,13 @@ def test_imp_32_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     assert text.count("| attention |") == 4  # sizes, similarity, cycles, costs
     assert "| broken | float | import | refused: " in text
     listed = page(records, Settings(), published(), "made here")
-    assert listed.count("| - | whole | - |") + listed.count("| - | to ") + listed.count("| - | from ") == 52
+    rows = [
+        line
+        for line in listed.splitlines()
+        if line.startswith(tuple(f"| {e.name} | - |" for e in published()))
+    ]
+    assert len(rows) == 52
+    assert sum("(preset " in row for row in rows) == 7
 
 
 def test_finished_records_are_kept_and_others_made_again(
@@ -191,7 +197,7 @@ def test_requests_that_make_no_sense(tmp_path: Path, folder: Path, command: Comm
 def test_imp_32_the_published_list_is_whole() -> None:
     names = [entry.name for entry in published()]
     assert len(names) == len(set(names)) == 52
-    assert sum(bool(entry.truncation) for entry in published()) == 7
+    assert sum(bool(entry.preset) for entry in published()) == 7
     assert all(entry.files for entry in published())
 
 

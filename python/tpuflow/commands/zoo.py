@@ -48,7 +48,7 @@ def zoo(
         typer.Option("--resume", help="Also keep finished records of other versions of tpuflow."),
     ] = False,
     published: Annotated[
-        bool, typer.Option("--published", help="Give every name of the published list a row.")
+        bool, typer.Option("--published", help="Add the published cuts, and a row for every published name.")
     ] = False,
     extra: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Text to put into the page.")] = None,
     json: options.JsonFile = None,
@@ -64,7 +64,7 @@ def zoo(
     from tpuflow.zoo import published as published_names
 
     machine_text(machine)
-    wanted = networks(folder, options.names(only))
+    wanted = networks(folder, options.names(only), cuts=published)
     settings = Settings(machine=machine, dtypes=_chosen(dtypes, DTYPES))
     if quick:
         settings = Settings(samples=2, machine=machine, dtypes=settings.dtypes)

@@ -15,10 +15,12 @@ It knows nothing of quantisation or hardware.
 from tpuflow.errors import Finding
 from tpuflow.frontend.cut import get_sub_model
 from tpuflow.frontend.load import FloatModel, Port, check_model, load
+from tpuflow.frontend.presets import PRESETS
 from tpuflow.frontend.samples import generate_samples, verify_import
 from tpuflow.frontend.session import FloatSession, run_float
 
 __all__ = [
+    "PRESETS",
     "Finding",
     "FloatModel",
     "FloatSession",

@@ -27,6 +27,7 @@ import onnx
 from tpuflow.build import made_up
 from tpuflow.errors import FileError, SampleError
 from tpuflow.files import replaced
+from tpuflow.frontend import FloatSession
 from tpuflow.samples import Samples, load_samples
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ class Network:
     """A network of a folder.
 
     Attributes:
-        name: Of its file, without the suffix.
+        name: Of its file, without the suffix; that of a cut one says so.
         file: The file as it lies in the folder.
+        preset: Named cut of it; None for the whole.
     """
 
     name: str
     file: Path
+    preset: str | None = None
 
     @property
     def hook(self) -> Path | None:
@@ -63,7 +66,7 @@ class Network:
     def digest(self) -> str:
         """What the network depends on, as a hexadecimal number: file, samples, or skeleton and hook."""
         beside = (self.file, self.file.with_suffix(".npz"), *map(self.file.with_name, (HOOK, MANIFEST)))
-        digest = hashlib.sha256()
+        digest = hashlib.sha256((self.preset or "").encode())
         for path in beside:
             if path.is_file():
                 with path.open("rb") as file:
@@ -82,18 +85,27 @@ class Network:
         if not made.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             with replaced(made) as beside:
-                onnx.save(_call(self.hook, "load", self.name), str(beside))
+                onnx.save(_call(self.hook, "load", self.file.stem), str(beside))
         return made
 
-    def feeds(self, model: FloatModel, count: int, held_out: int) -> list[dict[str, NDArray[Any]]]:
+    def feeds(
+        self, model: FloatModel, folder: Path, count: int, held_out: int
+    ) -> list[dict[str, NDArray[Any]]]:
         """Samples to calibrate with, then `held_out` further ones to judge by.
+
+        Args:
+            model: The network, imported.
+            folder: As for `complete`.
+            count: Samples to calibrate with.
+            held_out: Further samples.
 
         Raises:
             SampleError: Samples beside the file do not fit, or there are too few.
         """
         total = count + held_out
         if self.hook is not None:
-            return [_call(self.hook, "sample_inputs", self.name, index) for index in range(total)]
+            feeds = [_call(self.hook, "sample_inputs", self.file.stem, index) for index in range(total)]
+            return _at_the_cut(model, self.complete(folder), feeds)
         path = self.file.with_suffix(".npz")
         if not path.is_file():
             return _first(made_up(model, total, seed=0), total)
@@ -103,16 +115,29 @@ class Network:
         return _first(samples, total)
 
 
+def _at_the_cut(
+    model: FloatModel, whole: Path, feeds: list[dict[str, NDArray[Any]]]
+) -> list[dict[str, NDArray[Any]]]:
+    """Samples of the whole network as samples of the part that was cut out of it."""
+    wanted = [port.name for port in model.inputs]
+    computed = [name for name in wanted if name not in feeds[0]]
+    if computed:
+        session = FloatSession(onnx.load(whole), computed)
+        feeds = [feed | session.run(feed) for feed in feeds]
+    return [{name: feed[name] for name in wanted} for feed in feeds]
+
+
 def _first(samples: Samples, count: int) -> list[dict[str, NDArray[Any]]]:
     return [batch.arrays for batch, _ in zip(samples.batches(), range(count), strict=False)]
 
 
-def networks(folder: Path, only: Sequence[str] = ()) -> list[Network]:
+def networks(folder: Path, only: Sequence[str] = (), *, cuts: bool = False) -> list[Network]:
     """The networks of a folder by name.
 
     Args:
         folder: Where ONNX files lie.
         only: Names of those wanted; all by default.
+        cuts: Add the published forms of those that are published cut.
 
     Raises:
         FileError: There is no such folder, or it lacks a network asked for.
@@ -122,6 +147,12 @@ def networks(folder: Path, only: Sequence[str] = ()) -> list[Network]:
     found = {path.stem: Network(path.stem, path) for path in sorted(folder.glob("*.onnx"))}
     if not found:
         raise FileError(f"{folder}: holds no .onnx file")
+    if cuts:
+        for entry in published():
+            name = entry.cut
+            if name is not None and entry.files[0] in found:
+                found[name] = Network(name, found[entry.files[0]].file, entry.preset)
+        found = dict(sorted(found.items()))
     for name in only:
         if name not in found:
             raise FileError(f'{folder}: holds no network "{name}", but {", ".join(found)}')
@@ -135,12 +166,17 @@ class Published:
     Attributes:
         name: As published.
         files: Networks that stand for it, the closest first.
-        truncation: Where the published form of it begins or ends; empty if it is whole.
+        preset: The named cut that makes its published form; None if that is whole.
     """
 
     name: str
     files: tuple[str, ...]
-    truncation: str
+    preset: str | None
+
+    @property
+    def cut(self) -> str | None:
+        """Name of the network in its published form, if that is not whole."""
+        return None if self.preset is None else f"{self.files[0]} (cut)"
 
 
 @cache
@@ -148,7 +184,7 @@ def published() -> tuple[Published, ...]:
     """The published list, in its order."""
     text = files("tpuflow.zoo").joinpath("published.toml").read_text(encoding="utf-8")
     return tuple(
-        Published(name, tuple(entry.get("files", [name])), entry.get("truncation", ""))
+        Published(name, tuple(entry.get("files", [name])), entry.get("preset"))
         for name, entry in tomllib.loads(text).items()
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tpuflow.frontend import PRESETS
 from tpuflow.zoo.stages import FLOAT, LOW
 
 if TYPE_CHECKING:
@@ -164,10 +165,16 @@ def _published(records: Records, settings: Settings, published: Sequence[Publish
 
     rows = []
     for entry in published:
-        files = [name for name in entry.files if name in records]
+        candidates = entry.files if entry.cut is None else (entry.cut, *entry.files)
+        files = [name for name in candidates if name in records]
         states = [status(part, files) if files else NONE for part in (FLOAT, *settings.dtypes)]
-        rows.append((entry.name, ", ".join(files) or NONE, entry.truncation or "whole", *states))
+        rows.append((entry.name, ", ".join(files) or NONE, _form(entry), *states))
     return ("published name", "stands for it", "published form", "import", *settings.dtypes), rows
+
+
+def _form(entry: Published) -> str:
+    """How much of a network its published form is."""
+    return "whole" if entry.preset is None else f"{PRESETS[entry.preset].about} (preset {entry.preset})"
 
 
 def _whole(records: Records, name: str, part: str, settings: Settings) -> bool:

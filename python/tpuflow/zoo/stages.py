@@ -119,7 +119,7 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
             return
     with recorder.stage("import") as found:
         path = network.complete(work / "models")
-        made["model"] = model = load(path)
+        made["model"] = model = load(path, cut_preset=network.preset)
         operators = sorted({node.op_type for node in model.model.graph})
         found |= {
             "file_bytes": path.stat().st_size,
@@ -134,7 +134,7 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         return
     with recorder.stage("normalised") as found:
         model = made["model"]
-        feeds = network.feeds(model, settings["samples"], settings["held_out"])
+        feeds = network.feeds(model, work / "models", settings["samples"], settings["held_out"])
         made["feeds"], held_out = feeds[: settings["samples"]], feeds[settings["samples"] :]
         original = FloatSession(model.original)
         results = [original.run(feed) for feed in held_out]
@@ -160,7 +160,7 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
     with recorder.stage("quantize") as found:
         ranges = Ranges.load(_ranges(work, network, dtype))
         start = time.perf_counter()
-        made["model"] = model = load(network.complete(work / "models"))
+        made["model"] = model = load(network.complete(work / "models"), cut_preset=network.preset)
         found["import_seconds"] = time.perf_counter() - start
         made["graph"] = graph = quantize(model.model, ranges, config_of(dtype))
         found["graph_bytes"] = graph_bytes(graph)

@@ -194,6 +194,7 @@ def _measured(task: _Task, work: Path, limit_seconds: float, running: _Running) 
     path.unlink(missing_ok=True)
     request = {
         "file": str(task.network.file),
+        "preset": task.network.preset,
         "part": task.part,
         "work": str(work),
         "record": str(path),

@@ -1,8 +1,8 @@
 """The process in which one part of one network runs: `python -m tpuflow.zoo.worker`, a request on its input.
 
-The request is JSON: `file`, `part`, `work`, `record` (where the record goes) and `head` (what the record says
-besides its stages, the settings among it). Nothing is printed; what libraries say goes where the parent
-lets it.
+The request is JSON: `file`, `preset`, `part`, `work`, `record` (where the record goes) and `head` (what the
+record says besides its stages, the settings among it). Nothing is printed; what libraries say goes where the
+parent lets it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ def main() -> None:
     def save(stages: dict[str, Any]) -> None:
         write_json(record, head | {"stages": stages})
 
-    run_part(
-        Network(file.stem, file), request["part"], Path(request["work"]), head["settings"], Recorder(save)
-    )
+    network = Network(head["network"], file, request["preset"])
+    run_part(network, request["part"], Path(request["work"]), head["settings"], Recorder(save))
     write_json(record, json.loads(record.read_text(encoding="utf-8")) | {"finished": True})
 
 
