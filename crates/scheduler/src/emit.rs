@@ -43,6 +43,7 @@ pub(crate) fn external(
     network: &Network,
     machine: &Machine,
     split: bool,
+    ports: &[View],
     addresses: &mut Addresses,
 ) -> Result<External, ScheduleError> {
     let word = machine.word() as u64;
@@ -79,6 +80,15 @@ pub(crate) fn external(
             }
         }
     }
+    // A constant that is also an output need not be loaded by anyone; it still has a place.
+    for (buffer, _) in ports.iter().map(|port| BufferId::split(port.address)) {
+        let b = &sketch.buffers[buffer.index()];
+        if matches!(b.content, Content::Constant(_)) && !std::mem::replace(&mut placed[buffer.index()], true) {
+            addresses[buffer.index()] = (Space::Ddr(0), ends[0]);
+            recipes.push((0, ends[0], buffer));
+            ends[0] += b.bytes.next_multiple_of(word);
+        }
+    }
     let mut constants: Vec<Vec<u8>> = ends.iter().map(|&end| vec![0; end as usize]).collect();
     for (space, memory) in constants.iter_mut().enumerate() {
         // Disjoint stretches in ascending order: each packed on its own.
@@ -103,7 +113,6 @@ pub(crate) fn external(
             }
         }
     }
-    // A constant that is also an output is never loaded; it still needs a place.
     let capacity = machine.ddr.capacity_bytes * if spaces == 1 { u64::from(machine.ddr.channels) } else { 1 };
     if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
         return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });

@@ -124,7 +124,7 @@ fn finish(
     mode: Mode,
 ) -> Result<Program, ScheduleError> {
     let sketch = &housed.sketch;
-    let memory = external(sketch, network, machine, mode != Mode::Sequential, &mut addresses)?;
+    let memory = external(sketch, network, machine, mode != Mode::Sequential, &housed.outputs, &mut addresses)?;
     let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
     let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
     let mut counts = [0u32; 5];

@@ -4,7 +4,7 @@
 use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::{Descriptor, Layer, Op, Requant, TensorId, View};
 
-use super::contents::Value;
+use super::contents::{Element, Value};
 use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
@@ -208,11 +208,51 @@ impl Walk<'_> {
                 }
                 _ => {
                     for row in v.first_row..v.first_row + v.rows {
+                        if self.is_expanded(view, tensor) {
+                            self.expanded_row(view, &v.output, row, tensor.zip(output))?;
+                            continue;
+                        }
                         let line = self.same_row(view, &v.output, row, tensor.zip(output))?;
                         self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a view has more pixels than its tensor: an operand already repeated along axes that no view can repeat.
+    fn is_expanded(&self, view: &View, tensor: Option<TensorId>) -> bool {
+        let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else { return false };
+        let info = graph.tensor(id);
+        let elements = u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
+        elements > info.elements() as u64 && info.shape.last().copied().unwrap_or(1) == view.channels as usize
+    }
+
+    /// Every pixel of the operand row that an output row reads must be the one broadcasting asks for.
+    fn expanded_row(
+        &mut self,
+        view: &View,
+        output: &View,
+        row: u32,
+        tensors: Option<(TensorId, TensorId)>,
+    ) -> Result<(), Fault> {
+        let line = self.same_row(view, output, row, None)?;
+        let Some((graph, (tensor, result))) = self.expectation.as_ref().map(|e| e.graph).zip(tensors) else {
+            return Ok(());
+        };
+        if view.dtype != graph.tensor(tensor).dtype {
+            return Err(("descriptor", format!("\"{}\" has another element type", graph.tensor(tensor).name)));
+        }
+        self.holds(view, line)?;
+        let (from, to) = (&graph.tensor(tensor).shape, &graph.tensor(result).shape);
+        let (word, payload) = (self.machine().word(), view.payload() as u64);
+        for column in 0..output.width {
+            let pixel = u64::from(output.origin[0]) + u64::from(row) * u64::from(output.width) + u64::from(column);
+            let start = view.pixel_address(line, if view.width == 1 { 0 } else { column }, word);
+            let pieces = self.load(view.space, start, start + payload)?;
+            let expected = Element::dense(tensor.0, broadcast_pixel(to, from, pixel) * payload);
+            self.same_values(&pieces, start, payload, expected)?;
         }
         Ok(())
     }

@@ -358,25 +358,31 @@ pub(crate) fn staged_bytes(view: &View, rows: Range<u32>, word: usize) -> u64 {
     if view.space == Space::Cache { 0 } else { staged(view, rows, word).bytes(word) }
 }
 
-/// Cuts tensors of the same pixels into more and shorter rows, if that changes no address: rows of one pixel where pixels
-/// are whole words, else rows of one word of the smallest pixel. Tensors of a single pixel stay as they are.
+/// Cuts the rows of a result, the last of `views`, and of its operands into more and shorter ones, if that changes no address:
+/// rows of one pixel where pixels are whole words, else rows of one word of the smallest pixel. Operands may have a single row
+/// or a single pixel per row for all of the result's.
 pub(crate) fn refine(views: &mut [View], word: usize) {
-    let broad: Vec<usize> = (0..views.len()).filter(|&i| views[i].rows * views[i].width > 1).collect();
-    let Some(&first) = broad.first() else { return };
-    let (rows, width) = (views[first].rows, views[first].width);
-    let same = broad.iter().all(|&i| (views[i].rows, views[i].width) == (rows, width));
-    let least = broad.iter().map(|&i| views[i].pixel_bytes).min().unwrap_or(1);
+    let Some(&to) = views.last() else { return };
+    let (rows, width) = (to.rows, to.width);
+    let fits = views.iter().all(|v| {
+        let whole = v.stored_rows == v.rows && v.first_row == 0;
+        whole && (v.rows == rows || v.rows == 1) && (v.width == width || v.width == 1)
+    });
+    let long = || views.iter().filter(|v| v.width > 1);
+    let least = long().map(|v| v.pixel_bytes).min().unwrap_or(1);
     let short = (word as u32 / least.min(word as u32)).max(1);
-    let dense = broad.iter().all(|&i| (short * views[i].pixel_bytes).is_multiple_of(word as u32));
-    let whole = broad.iter().all(|&i| views[i].stored_rows == rows && views[i].first_row == 0);
-    if !same || !dense || !whole || short >= width || !width.is_multiple_of(short) {
+    let dense = long().all(|v| (short * v.pixel_bytes).is_multiple_of(word as u32));
+    if !fits || !dense || short >= width || !width.is_multiple_of(short) {
         return;
     }
-    let count = rows * (width / short);
+    // Where nothing broadcasts there are no images to tell apart.
+    let alike = long().all(|v| v.rows == rows) && (rows == 1 || views.iter().all(|v| v.width > 1 || v.rows == 1));
     for view in views.iter_mut() {
-        if view.rows * view.width > 1 {
-            (view.rows, view.height, view.width, view.stored_rows) = (count, count, short, count);
-        }
+        let count = if view.width > 1 { width / short } else { 1 };
+        view.rows *= count;
+        view.stored_rows = view.rows;
+        view.height = if alike { view.rows } else { count };
+        view.width = if view.width > 1 { short } else { 1 };
     }
 }
 

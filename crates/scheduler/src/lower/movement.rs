@@ -159,6 +159,35 @@ impl Lowering<'_> {
         }
     }
 
+    /// A gather whose picks lie too far apart to be present together: one copy per run of neighbouring indices.
+    pub(super) fn scattered(
+        &mut self,
+        input: TensorId,
+        [outer, extent, inner]: [usize; 3],
+        indices: &[u32],
+        to: &View,
+        alone: bool,
+    ) -> Result<(), Shortage> {
+        let mut parts = Vec::new();
+        let mut first = 0;
+        while first < indices.len() {
+            let run = (first + 1..indices.len())
+                .take_while(|&i| indices[i] == indices[i - 1] + 1)
+                .last()
+                .map_or(1, |last| last + 1 - first);
+            let steps = [(extent * inner) as i64, (indices.len() * inner) as i64];
+            parts.push(Part {
+                input,
+                loops: vec![(outer as u32, steps[0], steps[1]), ((run * inner) as u32, 1, 1)],
+                from: i64::from(indices[first]) * inner as i64,
+                to: (first * inner) as i64,
+                rescale: None,
+            });
+            first += run;
+        }
+        self.parts(to, alone, None, parts)
+    }
+
     /// Copies all parts (after filling) to `to`.
     fn parts(&mut self, to: &View, alone: bool, fill: Option<i32>, parts: Vec<Part>) -> Result<(), Shortage> {
         let word = self.setting.machine.word();

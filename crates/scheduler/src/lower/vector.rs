@@ -112,7 +112,7 @@ impl Lowering<'_> {
                 VectorOp::Reduce { .. } => 0..view.rows,
                 VectorOp::ResizeLinear { rows: taps, .. } => resized_rows(view, to.height, taps, rows),
                 _ if view.rows == to.rows => rows,
-                _ => 0..view.rows,
+                _ => broadcast_rows(view, &to, rows),
             }
         };
         let need = |rows: Range<u32>| -> u64 {
@@ -196,8 +196,9 @@ impl Lowering<'_> {
             staged_bytes(&from, needed(picks.clone()), word) + staged_bytes(&to, out_rows(picks), word)
         };
         let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
-        let height =
-            budgets.iter().find_map(|&budget| slice_rows(0..units, budget, need)).ok_or(Shortage(Memory::Cache))?;
+        let Some(height) = budgets.iter().find_map(|&budget| slice_rows(0..units, budget, need)) else {
+            return self.scattered(input, [outer, extent, inner], indices, &to, alone);
+        };
         let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
         for slice in slices(0..units, height) {
             let input = self.stage_in(&from, needed(slice.clone()));
@@ -262,6 +263,20 @@ pub(super) fn narrowed(view: &View, rows: Range<u32>, word: usize) -> View {
         first_row: rows.start,
         stored_rows: rows.end - rows.start,
         ..*view
+    }
+}
+
+/// Rows of an operand that rows of the result take: images and lines of which there is one serve all.
+fn broadcast_rows(operand: &View, result: &View, rows: Range<u32>) -> Range<u32> {
+    let (first, last) = (rows.start, rows.end - 1);
+    let (images, height) = (operand.rows / operand.height, operand.height);
+    let image = |row: u32| if images == 1 { 0 } else { row / result.height };
+    let line = |row: u32| if height == 1 { 0 } else { row % result.height };
+    if first / result.height == last / result.height {
+        let base = image(first) * height;
+        base + line(first)..base + line(last) + 1
+    } else {
+        image(first) * height..(image(last) + 1) * height
     }
 }
 

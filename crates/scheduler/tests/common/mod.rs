@@ -1,6 +1,8 @@
 //! Small quantised graphs for tests: one method per operator, parameters drawn from a seed, and whole random networks.
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by several test files, each of which uses a part")]
 
+pub mod wild;
+
 use tpuflow_ir::graph::GraphBuilder;
 use tpuflow_ir::op::{Divisor, PadMode};
 use tpuflow_ir::{
@@ -388,6 +390,31 @@ impl Net {
         let shape = self.shape(a);
         let condition = self.constant(&shape, DType::I8, 0, 1);
         self.same("select", Op::Select { condition, a, b }, &shape, a)
+    }
+
+    /// A constant with the quantisation of `like`.
+    pub fn constant_like(&mut self, like: TensorId, shape: &[usize]) -> TensorId {
+        let name = self.name("constant");
+        let (dtype, quant) = (self.dtype_of(like), self.builder.peek(like).unwrap().quant.clone());
+        let mut tensor = Tensor { quant, ..self.tensor(&name, shape, dtype) };
+        let bytes = (0..tensor.elements()).flat_map(|_| {
+            let code = self.random.range(-100, 100).to_le_bytes();
+            code.into_iter().take(dtype.bytes())
+        });
+        tensor.constant = Some(bytes.collect::<Vec<u8>>().into());
+        self.builder.constant(tensor).unwrap()
+    }
+
+    /// A choice with a condition of any shape that broadcasts.
+    pub fn choose(&mut self, condition: &[usize], a: TensorId, b: TensorId) -> TensorId {
+        let both = tpuflow_ir::shape::broadcast(&self.shape(a), &self.shape(b)).unwrap();
+        let shape = tpuflow_ir::shape::broadcast(&both, condition).unwrap();
+        let condition = self.constant(condition, DType::I8, 0, 1);
+        self.same("choose", Op::Select { condition, a, b }, &shape, a)
+    }
+
+    pub fn rearrange(&mut self, input: TensorId, op: Op, shape: &[usize]) -> TensorId {
+        self.same("rearrange", op, shape, input)
     }
 
     pub fn finish(mut self, outputs: &[TensorId]) -> Graph {
