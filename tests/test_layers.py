@@ -39,7 +39,8 @@ ROOMS = {
     "config": VOCABULARY,
     "reference": {"errors"},
     "kernels": {"errors", "_core"},
-    "frontend": VOCABULARY | {"config"},
+    "doors": {"errors"},
+    "frontend": VOCABULARY | {"config", "doors"},
     "partition": VOCABULARY | {"frontend"},
     "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
     "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
@@ -55,7 +56,7 @@ ROOMS = {
     "zoo": VOCABULARY
     | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "simulate", "build", "run"},
     "__init__": VOCABULARY
-    | {"config", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"},
+    | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"},
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}

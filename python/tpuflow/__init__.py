@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpuflow.calibrate import Ranges, calibrate
     from tpuflow.compile import compile  # noqa: A004 - the step's name
     from tpuflow.config import Config, load_config
+    from tpuflow.doors import from_torch
     from tpuflow.errors import TpuflowError
     from tpuflow.frontend import FloatModel, get_sub_model, load
     from tpuflow.partition import Partitioned, partition
@@ -36,6 +37,7 @@ __all__ = [
     "TpuflowError",
     "calibrate",
     "compile",
+    "from_torch",
     "get_sub_model",
     "load",
     "load_config",
@@ -53,6 +55,7 @@ _HOMES = {
     "TpuflowError": "errors",
     "calibrate": "calibrate",
     "compile": "compile",
+    "from_torch": "doors",
     "get_sub_model": "frontend",
     "load": "frontend",
     "load_config": "config",

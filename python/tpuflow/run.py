@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tpuflow import _core
 from tpuflow.errors import FileError
-from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.frontend import FloatModel, FloatSession, is_model_file, load
 from tpuflow.partition import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.samples import joined_samples
 from tpuflow.simulate import ProgramPort, program_ports
@@ -240,7 +240,7 @@ def open_level(path: str | Path) -> Level:
         return graph_level(load_graph(path))
     if path.suffix == ".tpu":
         return program_level(load_program(path))
-    if path.suffix == ".onnx":
+    if is_model_file(path):
         return FloatLevel(load(path, host=True))
     raise FileError(f'{path}: unknown kind of file "{path.suffix}": give .onnx, .tpuq or .tpu')
 

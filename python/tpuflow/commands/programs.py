@@ -29,15 +29,18 @@ def inspect(
 ) -> None:
     """Show what a file holds."""
     from tpuflow.errors import FileError
+    from tpuflow.frontend import is_model_file
 
     shown = {
         ".tpu": _inspect_program,
         ".tpuq": _inspect_graph,
-        ".onnx": _inspect_model,
         ".json": _inspect_ranges,
     }
+    if is_model_file(file):
+        _inspect_model(file)
+        return
     if file.suffix not in shown:
-        raise FileError(f'{file}: unknown kind of file "{file.suffix}": give {", ".join(shown)}')
+        raise FileError(f'{file}: unknown kind of file "{file.suffix}": give .onnx, {", ".join(shown)}')
     shown[file.suffix](file)
 
 
@@ -222,7 +225,9 @@ def check(
     Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
     wrong; with --host only what the host cannot compute either is.
     """
-    if file.suffix == ".onnx":
+    from tpuflow.frontend import is_model_file
+
+    if is_model_file(file):
         from tpuflow.frontend import load
         from tpuflow.partition import partition
 

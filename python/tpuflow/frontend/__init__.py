@@ -18,6 +18,7 @@ from tpuflow.frontend.load import FloatModel, Port, check_model, load
 from tpuflow.frontend.presets import PRESETS
 from tpuflow.frontend.samples import generate_samples, verify_import
 from tpuflow.frontend.session import FloatSession, run_float
+from tpuflow.frontend.source import is_model_file
 
 __all__ = [
     "PRESETS",
@@ -28,6 +29,7 @@ __all__ = [
     "check_model",
     "generate_samples",
     "get_sub_model",
+    "is_model_file",
     "load",
     "run_float",
     "verify_import",

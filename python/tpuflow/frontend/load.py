@@ -85,7 +85,7 @@ class FloatModel:
         Raises:
             ModelError: If the samples of a batch cannot be followed through the model, or meet in it.
         """
-        return replace(load(self.origin, batch=batch), source=self.source)
+        return replace(load(self.origin, batch=batch, host=bool(self.findings)), source=self.source)
 
 
 def load(

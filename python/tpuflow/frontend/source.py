@@ -1,5 +1,7 @@
 """Reads a model from wherever it is and makes sure it is whole: format, data, opset, numbers.
 
+Files that are not ONNX are made so by the room `doors`.
+
 Everything that can be wrong with a file is found here, in one sentence each; behind this door a model is a
 valid `onnx_ir.Model` with all its weights in memory.
 """
@@ -16,13 +18,14 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
+from tpuflow.doors import SUFFIXES, open_foreign
 from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Source", "read"]
+__all__ = ["Source", "is_model_file", "read"]
 
 Source = str | Path | onnx.ModelProto | ir.Model
 """What a model can be loaded from."""
@@ -42,11 +45,16 @@ WEIGHTED = {
 """Operators in whose constants infinity makes no sense; elsewhere it may be a mask or a missing bound."""
 
 
+def is_model_file(path: Path) -> bool:
+    """Whether a path looks like a model: ONNX, or of a kind that is converted."""
+    return path.suffix in (".onnx", *SUFFIXES) or path.is_dir()
+
+
 def read(source: Source) -> tuple[ir.Model, str]:
     """Reads and checks a model.
 
     Args:
-        source: A file, or a model in memory, which is not changed.
+        source: A file (ONNX, or what `tpuflow.doors` converts), or a model in memory, which is not changed.
 
     Returns:
         The model as it is, but for initialisers no longer being listed as inputs, and what to call it in
@@ -64,8 +72,10 @@ def read(source: Source) -> tuple[ir.Model, str]:
             _reject_external_data(proto)
         else:
             path = Path(source)
-            proto, label = _parsed(path), str(path)
-            _load_external_data(proto, path)
+            foreign, label = open_foreign(path), str(path)
+            proto = _parsed(path) if foreign is None else foreign
+            if foreign is None:
+                _load_external_data(proto, path)
         _check_structure(proto, label)
         try:
             model = ir.from_proto(proto)
