@@ -6,7 +6,7 @@
 Needs torch, torchvision, timm and transformers, which the package itself does not; nothing is downloaded.
 Weights are those of the architectures' own initialisation, drawn from a fixed seed, and the statistics of
 normalisation layers are measured on noise, so that activations keep their scale as in trained ones.
-`torch.onnx.export` writes every file as it does by default; an architecture it cannot export does not stop the
+`torch.onnx.export` writes every file as it does by default; one it cannot export does not stop the
 others.
 """
 

@@ -54,7 +54,7 @@ ROOMS = {
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "evaluate": VOCABULARY | {"run"},
     "zoo": VOCABULARY
-    | {"config", "_core", "frontend", "calibrate", "quantize", "compile", "simulate", "build", "run"},
+    | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
     "__init__": VOCABULARY
     | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"},
 }

@@ -50,7 +50,7 @@ def sample_inputs(name, index):
 
 
 def unsupported() -> onnx.ModelProto:
-    """An operator no domain has."""
+    """An operator no domain has, so that the host cannot help either."""
     b = Builder("unsupported")
     x = b.input("x", [1, 4, 3, 3])
     b.output(b.node("Relu", x))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-    from tpuflow.run import GraphLevel
+    from tpuflow.run import IntegerLevel
 
 __all__ = ["culprits"]
 
@@ -29,7 +29,7 @@ CLEAN = 100.0
 
 def culprits(
     model: FloatModel,
-    level: GraphLevel,
+    level: IntegerLevel,
     feed: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
     most: int = 5,
