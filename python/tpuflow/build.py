@@ -265,6 +265,7 @@ def _imported(request: Request, listener: Listener) -> FloatModel:
         cut_inputs=request.cut_inputs,
         cut_outputs=request.cut_outputs,
         cut_preset=request.cut_preset,
+        preprocess=request.config.preprocess,
         host=request.host,
     )
     if request.verify:

@@ -7,6 +7,10 @@
     [calibrate]
     strategy = "mse"
 
+    [preprocess]                    # the program takes raw images
+    mean = [123.675, 116.28, 103.53]
+    std = [58.395, 57.12, 57.375]
+
     [[layers]]                      # later entries win over earlier ones
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
@@ -29,11 +33,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tpuflow.errors import TpuflowError
 
 __all__ = [
+    "SECTIONS",
     "STRATEGIES",
     "CalibrationConfig",
     "Config",
     "ConfigError",
     "LayerConfig",
+    "PreprocessConfig",
     "QuantizeConfig",
     "load_config",
 ]
@@ -154,6 +160,59 @@ class CalibrationConfig(_Section):
         return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
 
 
+Pixels = Literal["rgb", "bgr", "gray", "rgba", "bgra"]
+
+
+class PreprocessConfig(_Section):
+    """What is done to an image before the network, inside the program: its input is the raw image, bytes.
+
+    In this order: centre crop, resize, pad, centre crop to the network's size, channels, (x - mean) * scale.
+    """
+
+    input: str = ""
+    """Input of the network that takes the image; unset: its only image."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the raw image; unset: what needs no resizing."""
+    image_format: Pixels = "rgb"
+    """Channels of the raw image."""
+    channel_format: Literal["nhwc", "nchw"] = "nhwc"
+    """Layout of the raw image."""
+    pixel_format: Pixels | None = None
+    """Channels the network takes; unset: those of the raw image."""
+    mean: tuple[float, ...] = (0.0,)
+    """Subtracted from the pixels: one number, or one per channel the network takes."""
+    scale: tuple[float, ...] = (1.0,)
+    """What the rest is multiplied with: one number, or one per channel."""
+    std: tuple[float, ...] | None = None
+    """Its inverse, instead of `scale`."""
+    crop_ratio: float = Field(default=1.0, gt=0, le=1)
+    """Only the square in the middle of the raw image, of this share of its shorter side; 1: all of it."""
+    resize_dims: tuple[int, int] | None = None
+    """Height and width the image is resized to, cropped to the network's if larger; unset: the network's."""
+    keep_aspect_ratio: bool = False
+    """Resize both sides by the same factor and pad the rest."""
+    pad_value: float = Field(default=0.0, ge=0, le=255)
+    """Pixel the rest is filled with, before mean and scale."""
+    pad_type: Literal["normal", "center"] = "normal"
+    """Where the rest lies: below and to the right, or on all sides."""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> PreprocessConfig:
+        if self.std is not None and "scale" in self.model_fields_set:
+            raise ValueError("scale and std are given: give one of them")
+        if self.std is not None and not all(self.std):
+            raise ValueError("std holds 0, by which nothing can be divided")
+        for name, sizes in (("image_size", self.image_size), ("resize_dims", self.resize_dims)):
+            if sizes is not None and min(sizes) < 1:
+                raise ValueError(f"{name} {list(sizes)} holds a size below 1")
+        return self
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """What centred pixels are multiplied with."""
+        return self.scale if self.std is None else tuple(1 / value for value in self.std)
+
+
 class Config(_Section):
     """A whole configuration file."""
 
@@ -163,6 +222,8 @@ class Config(_Section):
     """Calibration."""
     layers: tuple[LayerConfig, ...] = ()
     """Exceptions by name, in order; later entries win."""
+    preprocess: PreprocessConfig | None = None
+    """Preparation of images inside the program; without this section there is none."""
 
     @model_validator(mode="after")
     def _entries_say_something(self) -> Config:
@@ -208,6 +269,15 @@ class Config(_Section):
             raise ConfigError(f"{source}: " + "; ".join(_problems(error))) from None
 
 
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "quantize": QuantizeConfig,
+    "calibrate": CalibrationConfig,
+    "layers": LayerConfig,
+    "preprocess": PreprocessConfig,
+}
+"""What stands in which section of a file."""
+
+
 def load_config(path: Path | str) -> Config:
     """Reads a TOML file.
 
@@ -226,12 +296,7 @@ def load_config(path: Path | str) -> Config:
 
 def _section(location: tuple[int | str, ...]) -> type[BaseModel]:
     """The model that holds the key at `location`."""
-    sections: dict[int | str, type[BaseModel]] = {
-        "quantize": QuantizeConfig,
-        "calibrate": CalibrationConfig,
-        "layers": LayerConfig,
-    }
-    return sections.get(location[0], Config) if len(location) > 1 else Config
+    return SECTIONS.get(str(location[0]), Config) if len(location) > 1 else Config
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

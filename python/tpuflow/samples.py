@@ -82,7 +82,8 @@ class Samples:
             SampleError: A name, shape, dtype or value is wrong, or there are no samples.
         """
         count, batch = _check(arrays, ports, source)
-        return cls(tuple(ports), count, batch, (dict(arrays),))
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        return cls(tuple(ports), count, batch, (contiguous,))
 
     @classmethod
     def of_feeds(cls, feeds: Sequence[Mapping[str, Array]], ports: Sequence[Port]) -> Samples:

@@ -63,6 +63,7 @@ def compare(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    config: options.ConfigFile = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
@@ -82,6 +83,7 @@ def compare(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        preprocess=options.configuration(config, None).preprocess,
         host=True,
     )
     pair = open_pair(program, graph)

@@ -84,10 +84,10 @@ def show_machine(
 
 def fields() -> None:
     """List every configuration key with its default, type, range and meaning."""
-    from tpuflow.config import Config, LayerConfig
+    from tpuflow.config import SECTIONS, Config
 
     for name, section in Config.model_fields.items():
-        model = LayerConfig if name == "layers" else type(section.default)
+        model = SECTIONS[name]
         heading(f"[{name}]" if name != "layers" else "[[layers]]")
         say(section.description or "")
         rows = [
@@ -107,6 +107,8 @@ def _type_text(annotation: object) -> str:
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         parts = [part for part in get_args(annotation) if part is not NoneType]
         return " or ".join(_type_text(part) for part in parts)
+    if get_origin(annotation) is tuple:
+        return f"list of {_type_text(get_args(annotation)[0])}s"
     known: dict[object, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
     return known.get(annotation, str(annotation))
 
@@ -128,4 +130,6 @@ def _default_text(field: FieldInfo) -> str:
         return "required"
     if isinstance(field.default, bool):
         return str(field.default).lower()
+    if isinstance(field.default, tuple):
+        return ", ".join(f"{value:g}" for value in field.default)
     return "unset" if field.default is None else str(field.default)

@@ -216,6 +216,7 @@ def check(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    config: options.ConfigFile = None,
     host: Annotated[
         bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
     ] = False,
@@ -238,6 +239,7 @@ def check(
             cut_inputs=options.names(cut_inputs),
             cut_outputs=options.names(cut_outputs),
             cut_preset=cut_preset,
+            preprocess=options.configuration(config, None).preprocess,
             host=host,
         )
         if host:

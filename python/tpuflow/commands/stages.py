@@ -34,9 +34,8 @@ def calibrate(
     from tpuflow.frontend import load
     from tpuflow.partition import partition
 
-    request = Request(
-        model, calibration=calib, config=options.configuration(config, dtype), batch=batch, seed=seed
-    )
+    settings = options.configuration(config, dtype)
+    request = Request(model, calibration=calib, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
         input_shapes=options.shapes(input_shape),
@@ -44,6 +43,7 @@ def calibrate(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        preprocess=settings.preprocess,
         host=host,
     )
 
@@ -85,6 +85,7 @@ def quantize(
         cut_inputs=options.names(cut_inputs),
         cut_outputs=options.names(cut_outputs),
         cut_preset=cut_preset,
+        preprocess=settings.preprocess,
         host=host,
     )
     graph = quantized(partition(float_model) if host else float_model, found, settings)

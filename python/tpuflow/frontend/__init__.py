@@ -3,6 +3,7 @@
     source.py     reads a file and makes sure it is whole
     interface.py  fixes input shapes
     cut.py        parts of a model; presets.py knows where well-known networks are cut
+    preprocess.py preparation of images, put in front
     batch.py      another batch for a model that fixes one
     normalise.py  the stages of normalisation, in order; rewrites/ holds what they apply
     supported.py  the closed set, and the listing of what lies outside

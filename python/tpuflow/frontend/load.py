@@ -16,12 +16,15 @@ from tpuflow.frontend.batch import rebatched, sizes_of_batch
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
 from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
 from tpuflow.frontend.source import Source, read
 from tpuflow.frontend.values import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from tpuflow.config import PreprocessConfig
 
 __all__ = ["FloatModel", "Port", "check_model", "load"]
 
@@ -96,6 +99,7 @@ def load(
     cut_inputs: Sequence[str] = (),
     cut_outputs: Sequence[str] = (),
     cut_preset: str | None = None,
+    preprocess: PreprocessConfig | None = None,
     host: bool = False,
 ) -> FloatModel:
     """Loads a model, normalises it and makes sure that all of it can be compiled.
@@ -111,6 +115,7 @@ def load(
         cut_inputs: Tensors that become the inputs; what only leads to them is dropped.
         cut_outputs: Tensors that become the outputs; what only follows them is dropped.
         cut_preset: Name of a known cut instead, see `tpuflow.frontend.presets`.
+        preprocess: Preparation of images to be put in front, see `tpuflow.frontend.preprocess`.
         host: Let the host compute what the machine cannot.
 
     Returns:
@@ -121,7 +126,7 @@ def load(
         UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them. With `host`,
             those that onnxruntime cannot run either.
     """
-    wish = _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset)
+    wish = _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess)
     origin, model, label, found = _imported(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
@@ -163,6 +168,7 @@ class _Wish:
     inputs: Sequence[str]
     outputs: Sequence[str]
     preset: str | None
+    preprocess: PreprocessConfig | None = None
 
 
 def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
@@ -178,6 +184,8 @@ def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, lis
         fix_input_shapes(shaped, label, wish.shapes, wish.batch, partial=True)
         origin = cut(origin, label, inputs, outputs, known_values(shaped))
     fix_input_shapes(origin, label, wish.shapes, wish.batch)
+    if wish.preprocess is not None:
+        prepend(origin, label, wish.preprocess)
     if wish.batch is not None and wish.batch not in sizes_of_batch(origin):
         origin = rebatched(origin, label, wish.batch)
     for value in origin.graph.outputs:  # the shapes the exporter noted may be those of another batch
