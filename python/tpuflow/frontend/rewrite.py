@@ -85,7 +85,7 @@ class Emitter:
             domain,
             operator,
             list(inputs),
-            ir.convenience.convert_attributes(dict(attributes or {})),
+            [_attribute(name, value) for name, value in (attributes or {}).items()],
             outputs=[output],
             name=f"{self._node.name}/{label}",
         )
@@ -222,6 +222,19 @@ def _remove_with_unused_producers(graph: ir.Graph, node: ir.Node) -> None:
 
 def _is_unused(node: ir.Node) -> bool:
     return not any(output.uses() or output.is_graph_output() for output in node.outputs)
+
+
+def _attribute(name: str, value: Attribute) -> ir.Attr:
+    """An attribute whose type is known here, since finding it out costs more than all else about a node."""
+    if isinstance(value, str):
+        kind = ir.AttributeType.STRING
+    elif isinstance(value, Sequence):
+        whole = all(isinstance(each, (int, np.integer)) for each in value)
+        kind = ir.AttributeType.INTS if whole else ir.AttributeType.FLOATS
+    else:
+        whole = isinstance(value, (int, np.integer))
+        kind = ir.AttributeType.INT if whole else ir.AttributeType.FLOAT
+    return ir.convenience.convert_attribute(name, value, kind)
 
 
 def may_become_output(value: ir.Value) -> bool:
