@@ -327,7 +327,7 @@ def test_slopes_along_several_axes(low: float, high: float, wanted: dict[str, in
 
 def test_unit_length() -> None:
     model = normalised(graph([("LpNormalization", "x", "z", {"axis": 1})], X, ["z"]))
-    assert operators(model) == {"ReduceL2": 1, "Div": 1}
+    assert operators(model) == {"ReduceL2": 1, "Clip": 1, "Div": 1}
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,9 @@ def test_inconsistent_graph() -> None:
     assert message(twice).startswith("model: not a valid ONNX model: ")
 
 
-@pytest.mark.parametrize("opset", [6, 23])
+@pytest.mark.parametrize("opset", [5, 29])
 def test_opset_out_of_range(opset: int) -> None:
-    assert message(graph(RELU, X, ["z"], opset=opset)) == f"model: opset {opset} is not supported (7 to 22)"
+    assert message(graph(RELU, X, ["z"], opset=opset)) == f"model: opset {opset} is not supported (6 to 28)"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -225,9 +225,8 @@ def test_everything_unsupported_is_listed_at_once() -> None:
             {"s": np.array([1, 2, 1, 2], np.float32)},
             "batch and channels cannot be resized",
         ),
-        (("ThresholdedRelu", "x", "z"), {}, "a threshold other than 0 is not supported"),
         (("Einsum", "x", "z", {"equation": "...i->..."}), {}, "the equation is not a product of matrices"),
-        (("CumSum", "x a", "z"), {"a": np.int64(1)}, "operator is not supported"),
+        (("Unique", "x", "z"), {}, "operator is not supported"),
         (("Det", "x", "z"), {}, None),
     ],
 )
@@ -284,12 +283,6 @@ def test_damaged_files_never_get_past_the_door(tmp_path: Path) -> None:
         path.write_bytes(content)
         with contextlib.suppress(ModelError):
             load(path)
-
-
-def test_integer_arithmetic_is_not_supported() -> None:
-    proto = graph(RELU, X, ["z"], types={"x": TensorProto.INT32, "z": TensorProto.INT32})
-    (finding,) = check_model(proto)
-    assert str(finding) == 'node "relu0" (Relu, input 0): type int32 is not supported (float)'
 
 
 def test_training_mode_is_not_supported() -> None:

@@ -108,7 +108,7 @@ def load(
     onnxruntime can run them: `tpuflow.partition` divides such a model between machine and host.
 
     Args:
-        source: An ONNX file of opset 7 to 22, or a model in memory, which is not changed.
+        source: An ONNX file of opset 6 to 28, or a model in memory, which is not changed.
         input_shapes: Shapes for inputs whose shape the model leaves open.
         batch: Size of the first axis of the inputs: 1 by default where the model leaves it open. A model that
             fixes another size is made for this one, see `tpuflow.frontend.batch`.

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 
+from tpuflow.frontend.functions import expand_functions
 from tpuflow.frontend.precision import to_float32
 from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
 from tpuflow.frontend.rewrites import (
@@ -24,14 +25,18 @@ from tpuflow.frontend.rewrites import (
     affine,
     arithmetic,
     einsum,
+    indexing,
+    integers,
     layout,
     linear,
+    logic,
     movement,
     normalisation,
     opset,
     reduction,
     resize,
     stated,
+    sums,
     windows,
 )
 
@@ -63,6 +68,10 @@ ONE_FORM = _merged(
     reduction.RULES,
     resize.RULES,
     arithmetic.RULES,
+    logic.RULES,
+    integers.RULES,
+    indexing.RULES,
+    sums.RULES,
 )
 """Leaves one way to write each thing."""
 
@@ -103,6 +112,7 @@ def _rules(rules: Rules) -> Callable[[ir.Model], bool]:
 
 
 STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
+    "current opset": _rules(opset.RULES),
     "fold constants": fold_constants,
     "one form": _rules(ONE_FORM),
     "remove dead code": remove_dead_code,
@@ -115,6 +125,12 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "sweep up": remove_dead_code,
 }
 """In order; repeated as a whole until nothing changes."""
+
+LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
+    _rules(_merged(indexing.LATE, integers.LATE)),
+    expand_functions,
+)
+"""Tried in order once the stages change nothing more; the stages then run again."""
 
 
 def normalise(model: ir.Model) -> ir.Model:
@@ -130,7 +146,7 @@ def normalise(model: ir.Model) -> ir.Model:
             # Passes of two libraries may undo each other within a round, as with two outputs that are one
             # value: then it is the result of the round that counts.
             after = [str(node) for node in model.graph] if any(changed) else before
-            if after == before:
+            if after == before and not any(stage(model) for stage in LAST_RESORTS):
                 break
             before = after
         else:
@@ -182,9 +198,9 @@ def _prepare(model: ir.Model) -> None:
     to_float32(model)
     common.NameFixPass()(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    version = model.graph.opset_imports.get("", opset.TARGET)
+    opset.note_versions(model, model.graph.opset_imports.get("", opset.TARGET))
     model.graph.opset_imports[""] = opset.TARGET
-    apply_once(model, opset.upgrades(version))
+    apply_rules(model, opset.RULES)
     model.ir_version = 10
 
 

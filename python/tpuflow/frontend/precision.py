@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["to_float32"]
+__all__ = ["to_float32", "weights_to_float32"]
 
 OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -20,31 +20,40 @@ def to_float32(model: ir.Model) -> bool:
     Constants must be initialisers, and types of inputs, outputs and initialisers stated.
     """
     graph = model.graph
+    changed = weights_to_float32(model)
+    for value in graph.inputs:
+        if value.dtype in OTHERS:
+            _cast_input(graph, value)
+            changed = True
+    for index, value in enumerate(graph.outputs):
+        producer = value.producer()
+        if value.dtype in OTHERS and producer is not None and producer.op_type != "Cast":
+            _cast_output(graph, index, value)
+            changed = True
+    return changed
+
+
+def weights_to_float32(model: ir.Model) -> bool:
+    """Converts constants and what nodes say of types; inputs and outputs keep theirs."""
+    graph = model.graph
     changed = False
     for value in graph.initializers.values():
         if value.dtype in OTHERS and value.const_value is not None:
             array = value.const_value.numpy().astype(np.float32)
             value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
             changed = True
-    for node in graph:
+    for node in graph.all_nodes():
         changed = _convert_attributes(node) or changed
         for output in node.outputs:
             if output.dtype in OTHERS and not output.is_graph_output():
                 output.type = None
-    for value in graph.inputs:
-        if value.dtype in OTHERS:
-            _cast_input(graph, value)
-            changed = True
-    for index, value in enumerate(graph.outputs):
-        if value.dtype in OTHERS and value.producer() is not None:
-            _cast_output(graph, index, value)
-            changed = True
     return changed
 
 
 def _convert_attributes(node: ir.Node) -> bool:
     """Lets Cast and ConstantOfShape make float32."""
-    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in OTHERS:
+    ends = any(output.is_graph_output() for output in node.outputs)
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in OTHERS and not ends:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
         return True
     fill = node.attributes.get("value")

@@ -267,7 +267,8 @@ def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:
         if value.const_value is not None and value.const_value.size <= SMALL:
             constants[value.name] = ir.serde.serialize_tensor(value.const_value)
     try:
-        schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+        version = versions.get(node.domain, 1) if node.version is None else node.version
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, ir.serde.serialize_node(node), types, constants
         )

@@ -20,6 +20,9 @@ __all__ = ["FloatSession", "run_float"]
 WRONG_OPTIMISERS = ["Pad_Fusion"]
 """Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
 
+NO_ARRAYS = ("tensor(bfloat16)", "tensor(float8", "tensor(float4", "tensor(int4", "tensor(uint4")
+"""Types NumPy lacks, and which onnxruntime therefore neither takes nor gives."""
+
 Array = npt.NDArray[Any]
 
 
@@ -86,6 +89,12 @@ class FloatSession:
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
         self.kinds = {value.name: value.type for value in self._session.get_outputs()}
+        for value in (*self._session.get_inputs(), *self._session.get_outputs()):
+            if value.type.startswith(NO_ARRAYS):
+                kind = value.type.removeprefix("tensor(").removesuffix(")")
+                raise ModelError(
+                    f'onnxruntime takes and gives no arrays of {kind}, the type of "{value.name}"'
+                )
         self._types = {value.name: _dtype(value.type) for value in self._session.get_inputs()}
         self._shapes = {value.name: value.shape for value in self._session.get_inputs()}
         self._ranked = {value.name for value in graph.input if value.type.tensor_type.HasField("shape")}

@@ -14,13 +14,14 @@ import onnx_ir as ir
 
 from tpuflow.errors import Finding
 from tpuflow.frontend.rewrite import DOMAIN, infer_output
+from tpuflow.frontend.rewrites.logic import COMPARISONS, CONNECTIVES
 from tpuflow.frontend.rewrites.reduction import REDUCTIONS
 from tpuflow.frontend.values import array_of, input_at, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["OPERATORS", "cut_points", "findings", "operator_name"]
+__all__ = ["OPERATORS", "cut_points", "findings", "is_supported", "operator_name"]
 
 Limit = Callable[[ir.Node], Iterable[tuple[str, str]]]
 """Yields (attribute or input, what is wrong with it)."""
@@ -28,7 +29,8 @@ Limit = Callable[[ir.Node], Iterable[tuple[str, str]]]
 UNARY = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf",
     "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal",
-    "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+    "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
+    "Tan", "Tanh", "ThresholdedRelu",
 )  # fmt: skip
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "MatMul")
 MOVING = ("Concat", "Reshape", "Transpose", "Slice", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")
@@ -82,10 +84,6 @@ def _last_axis(node: ir.Node) -> Iterator[tuple[str, str]]:
     shape = shape_of(node.inputs[0])
     if shape is not None and node.attributes.get_int("axis", -1) % len(shape) != len(shape) - 1:
         yield "axis", "several axes are only normalised with constant scale and bias that fit them"
-
-
-def _where(node: ir.Node) -> Iterator[tuple[str, str]]:
-    yield from _constant(0)(node)
 
 
 def _gather(node: ir.Node) -> Iterator[tuple[str, str]]:
@@ -157,7 +155,8 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
     "LayerNormalization": (_constant(1, 2), _last_axis),
     "ArgMax": (),
     "ArgMin": (),
-    "Where": (_where,),
+    "Where": (),
+    **dict.fromkeys([*COMPARISONS, *CONNECTIVES, "Not"], ()),
     "QuantizeLinear": (_constant(1, 2),),
     "DequantizeLinear": (_constant(1, 2),),
     "Cast": (),
@@ -171,9 +170,7 @@ REWRITTEN = {
     "ReduceProd": "it multiplies more than 64 elements, whose product has no useful range",
     "Split": "its sizes are not constant, or do not add up",
     "Upsample": "its scales are not constant",
-    "Dropout": "its mask is used",
-    "ThresholdedRelu": "a threshold other than 0 is not supported",
-    "Swish": "a factor other than 1 is not supported",
+    "Dropout": "its mask is used, or it is in training mode",
 }
 """Operators that normalisation replaces, and why it may have failed to."""
 
@@ -181,6 +178,12 @@ SHAPE_ONLY = {"Shape", "Size", "ConstantOfShape", "Flatten", "Squeeze", "Unsquee
 """Operators that always disappear once shapes are known."""
 
 NUMBERS = {ir.DataType.FLOAT}
+KNOWN = {
+    ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.BOOL,
+    ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64,
+    ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64,
+}  # fmt: skip
+"""Types a tensor may have."""
 
 
 def operator_name(node: ir.Node) -> str:
@@ -199,6 +202,11 @@ def findings(model: ir.Model) -> list[Finding]:
         name = node.name or node.outputs[0].name or ""
         found += [Finding(name, operator_name(node), *problem) for problem in _problems(node, versions)]
     return found
+
+
+def is_supported(node: ir.Node, versions: Mapping[str, int]) -> bool:
+    """Whether a node is within the closed set."""
+    return next(_problems(node, versions), None) is None
 
 
 def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str | None, str]]:
@@ -229,7 +237,11 @@ def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str 
 
 
 def _types(node: ir.Node) -> Iterator[tuple[str, str]]:
-    if node.op_type in {*MOVING, "Cast", "Gather", "QuantizeLinear", "DequantizeLinear"}:
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.dtype is not None and value.dtype not in KNOWN:
+            yield "type", f"{value.dtype.name.lower()} is not supported"
+            return
+    if node.op_type in {*MOVING, "Cast", "Gather", "QuantizeLinear", "DequantizeLinear", "Not", *CONNECTIVES}:
         return
     first = 1 if node.op_type == "Where" else 0
     for index, value in enumerate(node.inputs[first:2], start=first):

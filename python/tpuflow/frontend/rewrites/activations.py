@@ -242,7 +242,15 @@ def sloped(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", x, emit("Mul", negative, less))
 
 
+def swish(node: ir.Node, emit: Emitter) -> ir.Value:
+    """Writes x sigmoid(a x) as a product, which is Silu where a is 1."""
+    x, alpha = node.inputs[0], node.attributes.get_float("alpha", 1.0)
+    scaled = x if alpha == 1.0 else emit("Mul", x, emit.constant(alpha, "alpha", like=x), label="scaled")
+    return emit("Mul", x, emit("Sigmoid", scaled))
+
+
 RULES: Rules = {
+    "Swish": [swish],
     "Mul": [product_activation, scaled_clip],
     "Clip": [clipped_line],
     "Log": [softplus],

@@ -127,7 +127,7 @@ def shifted_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
 def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Folds Mul(MatMul(x, w), c) into w, and Mul(Add(MatMul(x, w), b), c) into w and b."""
     constant, y = array_of(node.inputs[1]), shape_of(node.inputs[0])
-    if constant is None or y is None or node.inputs[0] is None or not sole_user(node.inputs[0]):
+    if constant is None or not y or node.inputs[0] is None or not sole_user(node.inputs[0]):
         return None
     add = produced_by(node.inputs[0], "Add")
     bias = None if add is None else input_at(add, 1)

@@ -26,6 +26,7 @@ from tpuflow.frontend.values import (
     input_at,
     integers_of,
     produced_by,
+    scalar_of,
     shape_of,
     sole_user,
 )
@@ -43,7 +44,8 @@ def identity(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
     del emit
     x = node.inputs[0]
     rest = [output for output in node.outputs[1:] if output.uses() or output.is_graph_output()]
-    if x is None or rest:
+    training = node.op_type == "Dropout" and input_at(node, 2) is not None
+    if x is None or rest or (training and scalar_of(input_at(node, 2)) != 0.0):
         return None
     if node.op_type == "Identity" and node.outputs[0].is_graph_output() and not may_become_output(x):
         return None

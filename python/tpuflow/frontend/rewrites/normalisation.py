@@ -228,7 +228,9 @@ def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     axis, order = node.attributes.get_int("axis", -1) % len(shape), node.attributes.get_int("p", 2)
     norm = emit(f"ReduceL{order}", node.inputs[0], emit.integers([axis], "axes"), attributes={"keepdims": 1})
-    return emit("Div", node.inputs[0], norm)
+    # What is 0 all along the axis stays 0.
+    least = emit.constant(np.finfo(np.float32).tiny, "least", like=norm)
+    return emit("Div", node.inputs[0], emit("Clip", norm, least))
 
 
 RULES: Rules = {

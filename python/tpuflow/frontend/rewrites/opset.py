@@ -1,7 +1,8 @@
 """Brings operators of older opsets to the form they have in opset 21, the one every later rewrite expects.
 
-Between opsets 7 and 21 most operators only gained element types. Those listed here moved attributes to
-inputs or changed meaning; everything else keeps its text. Opset 22 only added element types to 21.
+Between opsets 6 and 21 most operators only gained element types. Those listed here moved attributes to
+inputs or changed meaning; everything else keeps its text. Operators that
+came later keep the text of their own opset until they are replaced.
 The version converter of the onnx package is not used: it rebuilds the model with all weights for each
 step, and it stops at the first operator it has no adapter for, while an unknown operator here is left for
 the listing of unsupported nodes.
@@ -18,46 +19,38 @@ import numpy as np
 from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
     from tpuflow.frontend.rewrite import Emitter, Rewrite, Rules
     from tpuflow.frontend.values import Attribute
 
-__all__ = ["NEWEST", "OLDEST", "TARGET", "upgrades"]
+__all__ = ["NEWEST", "OLDEST", "RULES", "TARGET", "note_versions"]
 
-OLDEST, NEWEST = 7, 22
+OLDEST, NEWEST = 6, 28
 """Opsets accepted."""
 TARGET = 21
 """The opset of a normalised model."""
 
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
 
 
-def upgrades(version: int) -> Rules:
-    """The rewrites that lead from opset `version` to `TARGET`.
+def note_versions(model: ir.Model, version: int) -> None:
+    """Notes for every node, of subgraphs too, which opset's text it follows."""
+    for node in model.graph.all_nodes():
+        if not node.domain:
+            node.version = version
 
-    They are to be applied in a single sweep: what some of them make looks like what they replace.
-    Split needs none, since it is replaced by slices in whatever form it comes.
-    """
-    changed: list[tuple[int, str, Rewrite]] = [
-        (NEWEST + 1, "Upsample", _upsample),  # deprecated since opset 10, and still met
-        (11, "Resize", _resize_without_mode),
-        (10, "Slice", _slice_inputs),
-        (11, "Clip", _clip_inputs),
-        (11, "Pad", _pad_inputs),
-        (13, "Softmax", _flattened_softmax),
-        (13, "LogSoftmax", _flattened_softmax),
-        (13, "Squeeze", _axes_input),
-        (13, "Unsqueeze", _axes_input),
-        (13, "ReduceSum", _axes_input),
-        *((18, f"Reduce{name}", _axes_input) for name in REDUCTIONS),
-        (21, "GroupNormalization", _group_scale_per_channel),
-    ]
-    rules: dict[str, list[Rewrite]] = {}
-    for since, operator, rewrite in changed:
-        if version < since:
-            rules.setdefault(operator, []).append(rewrite)
-    return rules
+
+def _before(since: int, rewrite: Rewrite) -> Rewrite:
+    """The rewrite for nodes that follow the text of an opset before `since`."""
+
+    def upgrade(node: ir.Node, emit: Emitter) -> ir.Value | Sequence[ir.Value] | None:
+        return rewrite(node, emit) if node.version is not None and node.version < since else None
+
+    return upgrade
 
 
 def _kept(node: ir.Node, *moved: str) -> dict[str, Attribute]:
@@ -161,3 +154,69 @@ def _group_scale_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
         emit.constant(np.repeat(bias, repeats), "bias"),
         attributes=_kept(node),
     )
+
+
+def _broadcast_along_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Until opset 7 the second operand was broadcast on request, aligned with `axis` of the first."""
+    a, b = node.inputs[0], node.inputs[1]
+    if "broadcast" not in node.attributes:
+        return None
+    wide, narrow = shape_of(a), shape_of(b)
+    if a is None or b is None or wide is None or narrow is None:
+        return None
+    axis = node.attributes.get_int("axis", len(wide) - len(narrow))
+    shape = (*narrow, *(1 for _ in wide[axis % max(len(wide), 1) + len(narrow) :]))
+    return emit(node.op_type, a, b if shape == narrow else emit.reshape(b, shape, "aligned"))
+
+
+def _slope_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Until opset 7 a slope was one number, or one per channel."""
+    x, slope = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    if x is None or slope is None or node.inputs[1] is None or len(slope) != 1 or len(x) < 3:
+        return None
+    aligned = emit.reshape(node.inputs[1], (*slope, *(1 for _ in x[2:])), "aligned")
+    return emit("PRelu", node.inputs[0], aligned)
+
+
+def _without(*names: str) -> Rewrite:
+    """Drops attributes that say nothing about inference."""
+
+    def rewrite(node: ir.Node, emit: Emitter) -> ir.Value | None:
+        if not set(names) & set(node.attributes) or any(output.uses() for output in node.outputs[1:]):
+            return None
+        return emit(node.op_type, *node.inputs, attributes=_kept(node, *names))
+
+    return rewrite
+
+
+def _rules() -> Rules:
+    changed: list[tuple[int, str, Rewrite]] = [
+        *((7, name, _broadcast_along_axis) for name in BROADCAST),
+        (7, "PRelu", _slope_per_channel),
+        (7, "Gemm", _without("broadcast")),
+        (7, "BatchNormalization", _without("is_test", "consumed_inputs")),
+        (7, "Dropout", _without("is_test")),
+        (11, "Resize", _resize_without_mode),
+        (10, "Slice", _slice_inputs),
+        (11, "Clip", _clip_inputs),
+        (11, "Pad", _pad_inputs),
+        (13, "Softmax", _flattened_softmax),
+        (13, "LogSoftmax", _flattened_softmax),
+        (13, "Hardmax", _flattened_softmax),
+        (13, "Squeeze", _axes_input),
+        (13, "Unsqueeze", _axes_input),
+        (13, "ReduceSum", _axes_input),
+        *((18, f"Reduce{name}", _axes_input) for name in REDUCTIONS),
+        (21, "GroupNormalization", _group_scale_per_channel),
+    ]
+    rules: dict[str, list[Rewrite]] = {"Upsample": [_upsample]}  # deprecated since opset 10, and still met
+    for since, operator, rewrite in changed:
+        rules.setdefault(operator, []).append(_before(since, rewrite))
+    return rules
+
+
+RULES: Rules = _rules()
+"""What leads from the opset noted at a node to `TARGET`; what they make follows `TARGET`.
+
+Split needs none, since it is replaced by slices in whatever form it comes.
+"""

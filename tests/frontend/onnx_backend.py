@@ -1,0 +1,244 @@
+"""The node tests of the onnx package through import and normalisation, with a list of what becomes of each.
+
+    python tests/frontend/onnx_backend.py            runs all and compares with the list
+    python tests/frontend/onnx_backend.py --write    runs all and writes the list and its table in docs/
+
+Such a test is a model of one node, with inputs and expected outputs. It feeds everything as an input, also
+the shapes, axes and weights that networks hold as constants; so each is tried in up to three forms, with
+more and more of its inputs made constants:
+
+    RUN_TIME   nothing is a constant
+    INTEGERS   inputs that are not floating are constants: shapes, axes, indices
+    WEIGHTS    all inputs but the first are constants
+
+The first form that is not refused counts. Each form that is not refused must give the expected outputs,
+within the tolerance of the test; where onnxruntime itself gives others, those of onnxruntime, which is said.
+A wrong result anywhere is a failure, and so is anything but a clean refusal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+from tpuflow.errors import ModelError, SampleError, UnsupportedModelError
+from tpuflow.frontend import FloatSession, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["FORMS", "LIST", "Case", "cases", "outcome"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIST = Path(__file__).with_suffix(".json")
+TABLE = ROOT / "docs" / "onnx-operators.md"
+
+RUN_TIME, INTEGERS, WEIGHTS = "run time", "integers constant", "all but the first constant"
+FORMS = (RUN_TIME, INTEGERS, WEIGHTS)
+FOLDERS = ("simple", "pytorch-operator", "pytorch-converted")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test of the onnx package.
+
+    Attributes:
+        name: Its name there.
+        model: A model, of one node in most tests.
+        inputs: What to feed, in the order of the model's header.
+        outputs: What must come out.
+        tolerance: Relative and absolute.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    tolerance: tuple[float, float]
+
+    def with_constants(self, form: str) -> tuple[onnx.ModelProto, dict[str, Array]] | None:
+        """The model in one of `FORMS` and what is left to feed; None where it is like an earlier form."""
+        named = dict(zip([value.name for value in self.model.graph.input], self.inputs, strict=False))
+        if any(not isinstance(array, np.ndarray) for array in named.values()):
+            return (self.model, named) if form == RUN_TIME else None
+        first = next(iter(named), "")
+        integers = [name for name, array in named.items() if array.dtype.kind not in "fcV"]
+        if form == RUN_TIME:
+            frozen = []
+        elif form == INTEGERS:
+            frozen = [name for name in integers if len(integers) < len(named)]
+        else:
+            frozen = [name for name in named if name != first]
+            if set(frozen) == set(integers):
+                return None
+        if not frozen and form != RUN_TIME:
+            return None
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        kept = [value for value in model.graph.input if value.name not in frozen]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        model.graph.initializer.extend(numpy_helper.from_array(named[name], name) for name in frozen)
+        return model, {name: array for name, array in named.items() if name not in frozen}
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """Every test by name."""
+    found = {}
+    for test in collect_testcases(None):
+        if not test.data_sets or test.model is None:
+            continue
+        inputs, outputs = ([_plain(value) for value in values] for values in test.data_sets[0])
+        found[test.name] = Case(test.name, test.model, inputs, outputs, (test.rtol, test.atol))
+    data = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for folder in FOLDERS:
+        for path in sorted((data / folder).glob("test_*/model.onnx")):
+            sets = path.parent / "test_data_set_0"
+            if not sets.is_dir():
+                continue
+            model = onnx.load(path)
+            arrays = [
+                [_array(sets / f"{kind}_{index}.pb") for index in range(len(list(sets.glob(f"{kind}_*.pb"))))]
+                for kind in ("input", "output")
+            ]
+            name = f"{folder}/{path.parent.name}"
+            found[name] = Case(name, model, arrays[0], arrays[1], (1e-3, 1e-7))
+    return found
+
+
+def _array(path: Path) -> Any:
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+        return numpy_helper.to_array(tensor)
+    except DecodeError:  # a sequence or an optional value
+        return None
+
+
+def outcome(case: Case) -> str:
+    """The first of `FORMS` that passes, or what is wrong: "unsupported: ..." or "wrong: ..."."""
+    passed, refusal = "", ""
+    for form in FORMS:
+        prepared = case.with_constants(form)
+        if prepared is None:
+            continue
+        try:
+            found = _compared(case, *prepared)
+        except UnsupportedModelError as error:
+            refusal = refusal_of(error)
+            continue
+        except (ModelError, SampleError) as error:
+            refusal = f"unsupported: {str(error).removeprefix('model: ')}"
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure of this test
+            return f"wrong: {form}: {type(error).__name__}: {_line(error)}"
+        if found and prepared[0].opset_import[0].version < 26 and _as_onnxruntime(*prepared):
+            return f"as onnxruntime: {found}"
+        if found:
+            return f"wrong: {form}: {found}"
+        passed = passed or form
+    return passed or refusal
+
+
+def refusal_of(error: UnsupportedModelError) -> str:
+    finding = error.findings[0]
+    place = f"{finding.attribute}: " if finding.attribute else ""
+    return f"unsupported: {finding.operator}: {place}{finding.reason}"
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:200]
+
+
+def _compared(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> str:
+    """What is wrong with the outputs of the normalised model; nothing where they are right."""
+    loaded = load(model)
+    results = FloatSession(loaded.model).run({port.name: feeds[port.name] for port in loaded.inputs})
+    for value, expected in zip(model.graph.output, case.outputs, strict=False):
+        result = results[value.name]
+        if not isinstance(expected, np.ndarray):
+            return f"{value.name} is not a tensor"
+        if result.shape != expected.shape:
+            return f"{value.name} has shape {list(result.shape)}, not {list(expected.shape)}"
+        if result.dtype != expected.dtype:
+            return f"{value.name} has type {result.dtype}, not {expected.dtype}"
+        if expected.dtype.kind not in "biufcV":
+            return "" if np.array_equal(result, expected) else f"{value.name} differs"
+        a, b = result.astype(np.float64), expected.astype(np.float64)
+        rtol, atol = case.tolerance
+        if expected.dtype.itemsize == 2:
+            rtol = max(rtol, 2e-2 if expected.dtype.kind == "V" else 2e-3)
+        if not np.allclose(a, b, rtol=rtol, atol=max(atol, 1e-6), equal_nan=True):
+            return f"{value.name} differs by {np.nanmax(np.abs(a - b)):.3g}"
+    return ""
+
+
+def _as_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> bool:
+    """Whether original and normalised model do the same in onnxruntime."""
+    loaded = load(model)
+    original, normalised = FloatSession(model).run(feeds), FloatSession(loaded.model).run(feeds)
+    return all(np.allclose(normalised[name], array, 1e-4, 1e-6) for name, array in original.items())
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, of tensors in the form of the format and of single numbers too."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _outcome(name: str) -> tuple[str, str]:
+    return name, outcome(cases()[name])
+
+
+def _all(pattern: str, jobs: int) -> Iterator[tuple[str, str]]:
+    names = [name for name in cases() if pattern in name]
+    if jobs == 1:
+        yield from map(_outcome, names)
+        return
+    with ProcessPoolExecutor(jobs) as pool:  # forked after the cases were collected
+        yield from pool.map(_outcome, names, chunksize=16)
+
+
+def write(*lines: str) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the list instead of comparing with it")
+    parser.add_argument("--only", default="", help="run tests with this in their name, and show each")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    found = dict(sorted(_all(options.only, options.jobs)))
+    if options.only:
+        for name, result in found.items():
+            write(f"{name}: {result}")
+    counts = Counter(result if result in FORMS else result.partition(":")[0] for result in found.values())
+    write(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+    wrong = [f"{name}: {result}" for name, result in found.items() if result.startswith("wrong")]
+    write(*wrong)
+    if options.write:
+        LIST.write_text(json.dumps(found, indent=1) + "\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "tests"))
+    sys.exit(main())
