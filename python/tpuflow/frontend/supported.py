@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATORS", "cut_points", "findings", "is_supported", "operator_name"]
 
-Limit = Callable[[ir.Node], Iterable[tuple[str, str]]]
+Limit = Callable[[ir.Node], Iterable[tuple[str | None, str]]]
 """Yields (attribute or input, what is wrong with it)."""
 
 UNARY = (
@@ -102,7 +102,7 @@ def _gather(node: ir.Node) -> Iterator[tuple[str, str]]:
 def _scalars(*indices: int) -> Limit:
     """The inputs at these places must be constants of one element."""
 
-    def limit(node: ir.Node) -> Iterator[tuple[str, str]]:
+    def limit(node: ir.Node) -> Iterator[tuple[str | None, str]]:
         yield from _constant(*indices)(node)
         for index in indices:
             array = array_of(input_at(node, index))
@@ -110,6 +110,11 @@ def _scalars(*indices: int) -> Limit:
                 yield f"input {index}", f"must be one number, has shape {list(array.shape)}"
 
     return limit
+
+
+def _truth(node: ir.Node) -> Iterator[tuple[str | None, str]]:
+    del node
+    yield None, "truth values at run time are left to the host"
 
 
 def _pow(node: ir.Node) -> Iterator[tuple[str, str]]:
@@ -155,8 +160,8 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
     "LayerNormalization": (_constant(1, 2), _last_axis),
     "ArgMax": (),
     "ArgMin": (),
-    "Where": (),
-    **dict.fromkeys([*COMPARISONS, *CONNECTIVES, "Not"], ()),
+    "Where": (_constant(0),),
+    **dict.fromkeys([*COMPARISONS, *CONNECTIVES, "Not"], (_truth,)),
     "QuantizeLinear": (_constant(1, 2),),
     "DequantizeLinear": (_constant(1, 2),),
     "Cast": (),
