@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, load_config
     from tpuflow.doors import from_torch
     from tpuflow.errors import TpuflowError
-    from tpuflow.frontend import FloatModel, get_sub_model, load
+    from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf
     from tpuflow.partition import Partitioned, partition
     from tpuflow.quantize import quantize
     from tpuflow.simulate import Run, simulate
@@ -41,6 +41,7 @@ __all__ = [
     "get_sub_model",
     "load",
     "load_config",
+    "onnx_to_tf",
     "partition",
     "quantize",
     "simulate",
@@ -59,6 +60,7 @@ _HOMES = {
     "get_sub_model": "frontend",
     "load": "frontend",
     "load_config": "config",
+    "onnx_to_tf": "frontend",
     "partition": "partition",
     "quantize": "quantize",
     "simulate": "simulate",

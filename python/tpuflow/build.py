@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -297,10 +298,22 @@ def _save_stages(request: Request, model: FloatModel, ranges: Ranges, graph: Any
     if request.stages is None:
         return
     request.stages.mkdir(parents=True, exist_ok=True)
-    _save_model(model.origin, request.stages / "origin.onnx")
+    _save_origin(model, request.stages)
     _save_model(model.model, request.stages / "canonical.onnx")
     ranges.save(request.stages / "ranges.json")
     graph.save(request.stages / "model.tpuq")
+
+
+def _save_origin(model: FloatModel, folder: Path) -> None:
+    """The model as it was imported, node by node, its weights in a file beside it."""
+    import onnx  # noqa: PLC0415 - only here
+
+    proto, weights = model.original, "origin.data"
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        onnx.save_model(proto, f"{made}/origin.onnx", save_as_external_data=True, location=weights)
+        for name in (weights, "origin.onnx"):
+            if (Path(made) / name).exists():
+                (Path(made) / name).replace(folder / name)
 
 
 def _save_model(model: ir.Model, path: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from cli.conftest import Built, Command
+from tpuflow.frontend import load
 
 UNITS = {"me", "ewp", "pdp", "dtl0", "dtl1"}
 BOUNDS = {"array", "ddr", "ewp", "pdp", "ports", "flow", "segment", "path"}
@@ -142,7 +144,7 @@ def test_stages_on_their_own_make_the_same_program(built: Built, command: Comman
     assert program.read_bytes() == built.program.read_bytes()
 
 
-def test_stages_are_saved_and_the_default_name_says_it_all(
+def test_imp_08_stages_are_saved_and_the_default_name_says_it_all(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,9 +153,15 @@ def test_stages_are_saved_and_the_default_name_says_it_all(
     assert "times smaller than" in text
     assert Path("tiny_b1_o1_32x32_fpga.tpu").is_file()
     stages = {path.name for path in Path("stages").iterdir()}
-    assert stages == {"origin.onnx", "canonical.onnx", "ranges.json", "model.tpuq"}
-    for name in stages:
+    assert stages - {"origin.data"} == {"origin.onnx", "canonical.onnx", "ranges.json", "model.tpuq"}
+    for name in stages - {"origin.data"}:
         assert done(command, "inspect", f"stages/{name}")
+    paths = (Path("stages/origin.onnx"), built.model)
+    origin, model = (onnx.load(path, load_external_data=False) for path in paths)
+    assert [node.op_type for node in origin.graph.node] == [node.op_type for node in model.graph.node]
+    outside = [tensor.name for tensor in origin.graph.initializer if tensor.external_data]
+    assert bool(outside) == Path("stages/origin.data").is_file()
+    assert [port.shape for port in load("stages/origin.onnx").outputs] == [(1, 6)]
 
 
 def test_compare(built: Built, command: Command, tmp_path: Path) -> None:

@@ -140,14 +140,14 @@ def test_open_axes() -> None:
         ({"x": [0, 3, 2, 5]}, 'model: input "x": shape [0, 3, 2, 5] has a size below 1'),
     ],
 )
-def test_input_shapes(shapes: dict[str, list[int]], expected: str) -> None:
+def test_imp_04_input_shapes(shapes: dict[str, list[int]], expected: str) -> None:
     assert (
         message(graph([("Relu", "x", "z"), ("Neg", "y", "u")], OPEN, ["z", "u"]), input_shapes=shapes)
         == expected
     )
 
 
-def test_batch() -> None:
+def test_imp_25_batch() -> None:
     proto = graph(RELU, {"x": ["N", 3]}, ["z"])
     assert load(proto).inputs[0].shape == (1, 3)
     assert load(proto, batch=4).outputs[0].shape == (4, 3)
@@ -161,7 +161,7 @@ CHAIN = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Add", "b y", "c"), ("Exp", "c"
 BOTH: Shapes = {"x": ["N", 3], "y": ["N", 3]}
 
 
-def test_cutting() -> None:
+def test_imp_22_cutting() -> None:
     proto = graph(CHAIN, BOTH, ["z"])
     model = load(proto, cut_inputs=["b"], cut_outputs=["c"])
     assert [port.name for port in model.inputs] == ["b", "y"]
@@ -176,7 +176,7 @@ def test_cutting() -> None:
     )
 
 
-def test_everything_unsupported_is_listed_at_once() -> None:
+def test_imp_28_everything_unsupported_is_listed_at_once() -> None:
     nodes = [
         ("Relu", "x", "a"),
         ("custom:Magic", "a", "m"),
@@ -318,7 +318,7 @@ def test_intermediate_tensors() -> None:
     assert [value.name for value in proto.graph.output] == ["z"]
 
 
-def test_a_corrupted_weight_is_found() -> None:
+def test_imp_27_a_corrupted_weight_is_found() -> None:
     nodes = [("MatMul", "x w", "a"), ("Relu", "a", "b"), ("MatMul", "b v", "z")]
     model = load(graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 5), "v": array(5, 6)}))
     assert all(result.reaches((0.999, 0.999)) for _, result in verify_import(model))

@@ -3,6 +3,7 @@
     source.py     reads a file and makes sure it is whole
     interface.py  fixes input shapes
     cut.py        parts of a model; presets.py knows where well-known networks are cut
+    convert.py    the import as one call, with the options of other tool chains
     preprocess.py preparation of images, put in front
     batch.py      another batch for a model that fixes one
     normalise.py  the stages of normalisation, in order; rewrites/ holds what they apply
@@ -14,6 +15,7 @@ It knows nothing of quantisation or hardware.
 """
 
 from tpuflow.errors import Finding
+from tpuflow.frontend.convert import onnx_to_tf
 from tpuflow.frontend.cut import get_sub_model
 from tpuflow.frontend.load import FloatModel, Port, check_model, load
 from tpuflow.frontend.presets import PRESETS
@@ -32,6 +34,7 @@ __all__ = [
     "get_sub_model",
     "is_model_file",
     "load",
+    "onnx_to_tf",
     "run_float",
     "verify_import",
 ]

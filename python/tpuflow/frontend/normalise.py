@@ -43,7 +43,7 @@ from tpuflow.frontend.rewrites import (
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Rewrite
 
-__all__ = ["STAGES", "inferred_values", "normalise", "with_known_shapes"]
+__all__ = ["STAGES", "inferred_values", "normalise", "simplify", "with_known_shapes"]
 
 MOST_ROUNDS = 32
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
@@ -151,6 +151,20 @@ def normalise(model: ir.Model) -> ir.Model:
             before = after
         else:
             raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
+        _finish(model)
+    return model
+
+
+def simplify(model: ir.Model, rounds: int) -> ir.Model:
+    """As `normalise`, but for a number of rounds after which what is reached counts."""
+    with _quiet("onnxscript", "onnx_ir"):
+        _prepare(model)
+        for _ in range(rounds):
+            before = [str(node) for node in model.graph]
+            for stage in STAGES.values():
+                stage(model)
+            if [str(node) for node in model.graph] == before:
+                break
         _finish(model)
     return model
 
