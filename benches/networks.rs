@@ -3,6 +3,7 @@
 //! Sources of the tables: He et al., "Deep Residual Learning for Image Recognition" (table 1; strides in the 3x3 convolutions,
 //! as frameworks ship it), and Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (table 2).
 
+use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::graph::GraphBuilder;
 use tpuflow_ir::{BinaryKind, DType, Epilogue, Graph, Op, Quant, ReduceKind, Requant, Tensor, TensorId, Window};
 
@@ -123,7 +124,7 @@ impl Network {
         let weights = self.constant("weights", &[out, side, side, x[3] / groups], DType::I8);
         let bias = self.constant("bias", &[out], DType::I32);
         let requant = Self::requant(out, side * side * x[3] / groups, rectified);
-        let epilogue = Epilogue { requant, table: None };
+        let epilogue = Fixed(Epilogue { requant, table: None });
         let op = Op::Conv { input, weights, bias, window, groups: groups as u32, epilogue };
         self.layer("conv", op, &[x[0], h, w, out])
     }
@@ -139,7 +140,7 @@ impl Network {
         let shape = self.shape(a);
         let lo = if rectified { 0 } else { -128 };
         // Half the sum: (128 a + 128 b) / 2^8.
-        let requant = Requant { multiplier: vec![1], shift: vec![8], zero_point: 0, lo, hi: 127 };
+        let requant = Fixed(Requant { multiplier: vec![1], shift: vec![8], zero_point: 0, lo, hi: 127 });
         self.layer("add", Op::Binary { kind: BinaryKind::Add, a, b, ka: 128, kb: 128, requant }, &shape)
     }
 
@@ -148,12 +149,13 @@ impl Network {
         let x = self.shape(input);
         let (multiplier, shift) =
             tpuflow_ir::quant::approximate(1.0 / (x[1] * x[2]) as f64, 15, 31).expect("a factor below one");
-        let requant = Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point: 0, lo: -128, hi: 127 };
+        let requant =
+            Fixed(Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point: 0, lo: -128, hi: 127 });
         let op = Op::Reduce { input, kind: ReduceKind::Sum, axes: vec![1, 2], requant };
         let pooled = self.layer("mean", op, &[x[0], x[3]]);
         let b = self.constant("weights", &[x[3], classes], DType::I8);
         let bias = self.constant("bias", &[classes], DType::I32);
-        let epilogue = Epilogue { requant: Self::requant(classes, x[3], false), table: None };
+        let epilogue = Fixed(Epilogue { requant: Self::requant(classes, x[3], false), table: None });
         let op = Op::MatMul { a: pooled, b, bias: Some(bias), epilogue };
         let logits = self.layer("dense", op, &[x[0], classes]);
         self.builder.output(logits);

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 SHAPES = [([4, 1, 3], [5, 1]), ([7], [7]), ([2, 3, 4], [1]), ([1], [2, 3]), ([2, 1, 4], [2, 3, 4]), ([], [3])]
 
 
-@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "max", "min"])
+KINDS = ["add", "sub", "mul", "div", "max", "min", "less", "less_or_equal", "equal", "not_equal"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), a_type=dtypes, b_type=dtypes, y_type=dtypes, shapes=st.sampled_from(SHAPES))
 def test_binary(
     kind: str, data: st.DataObject, a_type: str, b_type: str, y_type: str, shapes: tuple[list[int], list[int]]
@@ -71,9 +74,11 @@ def test_p_relu(data: st.DataObject, x_type: str, y_type: str, channels: int) ->
     op = {
         "op": "p_relu",
         "input": data.draw(operands(x_type, [3, 2, channels])),
-        "positive": data.draw(requants(y_type, float(LIMITS[x_type][1]))),
-        "negative_multiplier": [m for m, _ in pairs],
-        "negative_shift": [n for _, n in pairs],
+        "slopes": {
+            "positive": data.draw(requants(y_type, float(LIMITS[x_type][1]))),
+            "negative_multiplier": [m for m, _ in pairs],
+            "negative_shift": [n for _, n in pairs],
+        },
     }
     agree(op, shape=[3, 2, channels], dtype=y_type)
 
@@ -83,7 +88,9 @@ def test_unary(data: st.DataObject, x_type: str, y_type: str) -> None:
     entries, lo, hi = data.draw(tables(8 * np.dtype(x_type).itemsize, y_type))
     table = {"entries": Operand(entries, constant=True), "lo": lo, "hi": hi}
     agree(
-        {"op": "unary", "input": data.draw(operands(x_type, [60])), "table": table}, shape=[60], dtype=y_type
+        {"op": "unary", "input": data.draw(operands(x_type, [60])), "function": table},
+        shape=[60],
+        dtype=y_type,
     )
 
 
@@ -93,11 +100,40 @@ def test_select(data: st.DataObject, dtype: str, shapes: tuple[list[int], list[i
     condition = data.draw(codes("int8", data.draw(st.sampled_from([shape, shape[-1:], [1]])), lo=-1, hi=1))
     op = {
         "op": "select",
-        "condition": Operand(condition, constant=True),
+        "condition": Operand(condition, constant=data.draw(st.booleans())),
         "a": Operand(data.draw(codes(dtype, shapes[0]))),
         "b": Operand(data.draw(codes(dtype, shapes[1]))),
     }
     agree(op, shape=shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"),
+    [
+        ("less", lambda a, b: a < b),
+        ("less_or_equal", lambda a, b: a <= b),
+        ("equal", lambda a, b: a == b),
+        ("not_equal", lambda a, b: a != b),
+    ],
+)
+def test_sub_comparisons_are_conditions(kind: str, holds: Callable[[Any, Any], Any]) -> None:
+    """Operands of scales 1 and 3, the second shifted: 0 or 1 by real value, and what `select` then takes."""
+    a = np.arange(-128, 128).astype(np.int8)
+    b = np.array([[-40], [0], [1], [42]], np.int8)
+    step = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": 0, "hi": 1}
+    op = {
+        "op": "binary",
+        "kind": kind,
+        "a": Operand(a),
+        "b": Operand(b, 1),
+        "ka": 10922,
+        "kb": 32766,
+        "requant": step,
+    }
+    condition = agree(op, shape=[4, 256], dtype="int8")
+    assert np.array_equal(condition, holds(a.astype(int), 3 * (b.astype(int) - 1)))
+    chosen = {"op": "select", "condition": Operand(condition), "a": Operand(a), "b": Operand(b)}
+    assert np.array_equal(agree(chosen, shape=[4, 256], dtype="int8"), np.where(condition, a, b))
 
 
 def common_step(scale_a: float, scale_b: float) -> tuple[int, int, float]:

@@ -150,7 +150,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         ([], '0 inputs given, "residual" takes 1'),
         ([X, X], '2 inputs given, "residual" takes 1'),
         ([X[:1]], r'input "x" has shape \[1, 9, 9, 4\], expected \[2, 9, 9, 4\]'),
-        ([X.astype(np.float32)], 'input "x" is float32, expected int8, int16, int32 or int64'),
+        ([X.astype(np.float64)], 'input "x" is float64, expected int8, int16, int32, int64, float16, '),
+        ([X.astype(np.float32)], 'input "x": 648 elements of float32 given, expected 648 of int8'),
         ([X.astype(np.int16)], 'input "x": 648 elements of int16 given, expected 648 of int8'),
         ([[1, 2]], "input \"x\" is <class 'list'>, expected an array"),
     ],
@@ -181,7 +182,7 @@ def test_layers_that_do_not_fit_are_named() -> None:
         assert str(caught.value).startswith(message)
         assert isinstance(caught.value, TpuflowError)
     with pytest.raises(GraphError, match="element type"):
-        builder.input("z", [1], "float32")
+        builder.input("z", [1], "float64")
     builder.output(99)
     with pytest.raises(GraphError, match="output 99 is never produced"):
         builder.finish()

@@ -23,12 +23,14 @@ def test_softmax(data: st.DataObject, x_type: str, y_type: str, n: int) -> None:
     op: dict[str, Any] = {
         "op": "softmax",
         "input": data.draw(operands(x_type, [2, 3, n])),
-        "coefficient": round(math.log2(math.e) * scale * 2**32),
-        "multiplier": m,
-        "shift": shift,
-        "zero_point": data.draw(zero_points(y_type)),
-        "lo": lo,
-        "hi": hi,
+        "exponentials": {
+            "coefficient": round(math.log2(math.e) * scale * 2**32),
+            "multiplier": m,
+            "shift": shift,
+            "zero_point": data.draw(zero_points(y_type)),
+            "lo": lo,
+            "hi": hi,
+        },
     }
     if data.draw(st.booleans()):
         shape = data.draw(st.sampled_from([[n], [3, n], [2, 1, n], [2, 3, n], [1]]))
@@ -43,12 +45,14 @@ def softmax_layer(x: np.ndarray[Any, Any], scale: float, y_type: str) -> dict[st
     return {
         "op": "softmax",
         "input": Operand(x),
-        "coefficient": round(math.log2(math.e) * float(np.float32(scale)) * 2**32),
-        "multiplier": 2**bits,
-        "shift": 0,
-        "zero_point": lo,
-        "lo": lo,
-        "hi": hi,
+        "exponentials": {
+            "coefficient": round(math.log2(math.e) * float(np.float32(scale)) * 2**32),
+            "multiplier": 2**bits,
+            "shift": 0,
+            "zero_point": lo,
+            "lo": lo,
+            "hi": hi,
+        },
     }
 
 
@@ -62,11 +66,12 @@ def test_softmax_is_near_the_real_one(n: int, x_type: str, y_type: str, bound: f
     for scale in (0.5 / high, 4 / high, 16 / high):
         x = generator.integers(low, high, (4, n), dtype=x_type, endpoint=True)
         op = softmax_layer(x, scale, y_type)
-        found = kernels.apply(op, shape=[4, n], dtype=y_type).astype(float) - op["zero_point"]
+        found = kernels.apply(op, shape=[4, n], dtype=y_type).astype(float)
+        found -= op["exponentials"]["zero_point"]
         real = float(np.float32(scale)) * (x.astype(float) - x.max(axis=1, keepdims=True))
         exponentials = np.exp(real)
-        expected = exponentials / exponentials.sum(axis=1, keepdims=True) * op["multiplier"]
-        assert np.abs(found - expected.clip(0, op["multiplier"] - 1)).max() <= bound
+        expected = exponentials / exponentials.sum(axis=1, keepdims=True) * op["exponentials"]["multiplier"]
+        assert np.abs(found - expected.clip(0, op["exponentials"]["multiplier"] - 1)).max() <= bound
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 1000])
@@ -97,10 +102,12 @@ def test_layer_norm(data: st.DataObject, x_type: str, gamma_type: str, y_type: s
         "gamma": Operand(data.draw(codes(gamma_type, [n])), constant=True),
         "beta": Operand(generator.integers(-(2**40), 2**40, n), constant=True),
         "center": data.draw(st.booleans()),
-        "epsilon": data.draw(st.one_of(st.just(1), st.integers(1, 2**40))),
-        "multiplier": data.draw(st.integers(1, 32767)),
-        "shift": data.draw(st.integers(-8, 30)),
-        "requant": data.draw(requants(y_type, 2.0**15 * LIMITS[gamma_type][1], n)),
+        "norm": {
+            "epsilon": data.draw(st.one_of(st.just(1), st.integers(1, 2**40))),
+            "multiplier": data.draw(st.integers(1, 32767)),
+            "shift": data.draw(st.integers(-8, 30)),
+            "requant": data.draw(requants(y_type, 2.0**15 * LIMITS[gamma_type][1], n)),
+        },
     }
     agree(op, shape=[2, 3, n], dtype=y_type)
 
@@ -131,10 +138,12 @@ def test_layer_norm_is_near_the_real_one(center: bool, n: int, dtype: str, bound
         "gamma": Operand(np.full(n, gamma, np.int16), constant=True),
         "beta": Operand(np.zeros(n, np.int64), constant=True),
         "center": center,
-        "epsilon": max(1, round(eps / scale_x**2 * 2**16 * n)),
-        "multiplier": of_t[0],
-        "shift": of_t[1],
-        "requant": {"multiplier": [of_y[0]], "shift": [of_y[1]], "zero_point": 0, "lo": low, "hi": high},
+        "norm": {
+            "epsilon": max(1, round(eps / scale_x**2 * 2**16 * n)),
+            "multiplier": of_t[0],
+            "shift": of_t[1],
+            "requant": {"multiplier": [of_y[0]], "shift": [of_y[1]], "zero_point": 0, "lo": low, "hi": high},
+        },
     }
     found = agree(op, shape=[8, n], dtype=dtype)
     real = scale_x * x.astype(float)
@@ -151,9 +160,11 @@ def test_a_constant_row_has_no_deviation(n: int) -> None:
         "gamma": Operand(np.full(n, 100, np.int8), constant=True),
         "beta": Operand(np.arange(n), constant=True),
         "center": True,
-        "epsilon": 1,
-        "multiplier": 32767,
-        "shift": 0,
-        "requant": {"multiplier": [1], "shift": [0], "zero_point": 3, "lo": -128, "hi": 127},
+        "norm": {
+            "epsilon": 1,
+            "multiplier": 32767,
+            "shift": 0,
+            "requant": {"multiplier": [1], "shift": [0], "zero_point": 3, "lo": -128, "hi": 127},
+        },
     }
     assert agree(op, shape=[1, n], dtype="int8").tolist() == [[i + 3 for i in range(n)]]

@@ -58,10 +58,12 @@ def test_average_pool(data: st.DataObject, x_type: str, y_type: str, count_inclu
         "window": window,
         "count_include_pad": count_include_pad,
         "beyond": [data.draw(st.integers(0, window["pads"][axis + 2])) for axis in (0, 1)],
-        "divisors": divisors(9, LIMITS[y_type][1] / LIMITS[x_type][1]),
-        "zero_point": data.draw(zero_points(y_type)),
-        "lo": lo,
-        "hi": hi,
+        "average": {
+            "divisors": divisors(9, LIMITS[y_type][1] / LIMITS[x_type][1]),
+            "zero_point": data.draw(zero_points(y_type)),
+            "lo": lo,
+            "hi": hi,
+        },
     }
     agree(op, shape=pooled(x.codes.shape, window), dtype=y_type)
 
@@ -79,10 +81,7 @@ def average(x: Operand, *, count_include_pad: bool, beyond: list[int]) -> dict[s
         "window": window,
         "count_include_pad": count_include_pad,
         "beyond": beyond,
-        "divisors": divisors(9, 1.0),
-        "zero_point": x.zero_point,
-        "lo": -128,
-        "hi": 127,
+        "average": {"divisors": divisors(9, 1.0), "zero_point": x.zero_point, "lo": -128, "hi": 127},
     }
 
 
@@ -102,15 +101,15 @@ def test_average_pool_in_ceil_mode_by_hand() -> None:
 
 def test_a_missing_divisor_is_named() -> None:
     op = average(Operand(np.zeros((1, 4, 4, 1), np.int8)), count_include_pad=False, beyond=[0, 0])
-    op["divisors"] = op["divisors"][4:]
+    op["average"]["divisors"] = op["average"]["divisors"][4:]
     with pytest.raises(GraphError, match='layer "layer": no divisor for the 4 cells of output 0'):
         kernels.apply(op, shape=[1, 2, 2, 1], dtype="int8")
 
 
 @st.composite
-def taps(draw: st.DrawFn, extent: int) -> list[dict[str, int]]:
+def taps(draw: st.DrawFn, extent: int) -> list[dict[str, float]]:
     index = st.integers(0, extent - 1)
-    tap = st.fixed_dictionaries({"first": index, "second": index, "weight": st.integers(0, 2048)})
+    tap = st.fixed_dictionaries({"first": index, "second": index, "weight": st.integers(0, 2048).map(lambda w: w / 2048)})
     return draw(st.lists(tap, min_size=1, max_size=5))
 
 

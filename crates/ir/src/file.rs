@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{DType, Error, Graph};
 
 /// Version of the form; files of another version are refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The only metadata key, so that equal graphs give equal bytes.
 const KEY: &str = "tpuflow.graph";
 
@@ -96,6 +96,9 @@ impl Graph {
                     DType::I16 => Dtype::I16,
                     DType::I32 => Dtype::I32,
                     DType::I64 => Dtype::I64,
+                    DType::F16 => Dtype::F16,
+                    DType::BF16 => Dtype::BF16,
+                    DType::F32 => Dtype::F32,
                 };
                 let view = TensorView::new(dtype, tensor.shape.clone(), bytes).map_err(|e| fail(e.to_string()))?;
                 views.push((tensor.name.as_str(), view));
@@ -148,7 +151,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Epilogue, GraphBuilder, Op, Quant, Requant, Tensor};
+    use crate::{Arithmetic, Epilogue, GraphBuilder, Op, Quant, Requant, Tensor};
 
     fn tensor(name: &str, shape: &[usize], dtype: DType, constant: Option<Vec<u8>>) -> Tensor {
         Tensor {
@@ -166,7 +169,7 @@ mod tests {
         let a = builder.input(tensor("x", &[2, 3], DType::I8, None)).expect("fits");
         let b = builder.constant(tensor("w", &[3, 2], DType::I8, Some(vec![1, 2, 3, 4, 5, 6]))).expect("fits");
         let requant = Requant { multiplier: vec![1], shift: vec![0], zero_point: 0, lo: -128, hi: 127 };
-        let op = Op::MatMul { a, b, bias: None, epilogue: Epilogue { requant, table: None } };
+        let op = Op::MatMul { a, b, bias: None, epilogue: Arithmetic::Fixed(Epilogue { requant, table: None }) };
         let y = builder.layer("product", op, tensor("y", &[2, 2], DType::I8, None), vec![]).expect("fits");
         builder.output(y);
         builder.finish().expect("sound")
@@ -216,14 +219,14 @@ mod tests {
         let path = folder.join("net.tpuq");
         graph().save(&path).expect("written");
         let text = std::fs::read(&path).expect("read");
-        let at = text.windows(11).position(|w| w == b"version\\\":1,").unwrap_or_else(|| {
-            text.windows(11).position(|w| w == b"version\\\":1").expect("the version is in the header")
-        });
+        let written = format!("version\\\":{VERSION}");
+        let at =
+            text.windows(written.len()).position(|w| w == written.as_bytes()).expect("the version is in the header");
         let mut altered = text;
-        altered[at + 10] = b'7';
+        altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        assert!(message.ends_with("version 7 of the graph file, this build reads 1"), "{message}");
+        assert!(message.ends_with("version 7 of the graph file, this build reads 2"), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }
 

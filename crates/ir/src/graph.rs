@@ -1,4 +1,4 @@
-//! The quantised graph: tensors and layers in topological order, and the only way to make one.
+//! The graph: tensors and layers in topological order, and the only way to make one.
 //!
 //! A [`Graph`] is built layer by layer through [`GraphBuilder`], which checks each layer against the shape rule
 //! ([`crate::shape`]) as it is added, so that an error names the layer that caused it. A finished graph is immutable.
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::shape::{output_type, product};
+use crate::shape::{Output, output_type, product};
 use crate::{DType, Error, LayerId, Op, Quant, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
@@ -82,7 +82,13 @@ impl Tensor {
         self.chunks().map(i32::from_le_bytes).collect()
     }
 
-    /// Elements of a constant of any integer type.
+    /// Elements of a float32 constant.
+    #[must_use]
+    pub fn f32s(&self) -> Vec<f32> {
+        self.chunks().map(f32::from_le_bytes).collect()
+    }
+
+    /// Elements of a constant of any integer type; none of another.
     #[must_use]
     pub fn integers(&self) -> Vec<i64> {
         match self.dtype {
@@ -90,6 +96,7 @@ impl Tensor {
             DType::I16 => self.i16s().into_iter().map(i64::from).collect(),
             DType::I32 => self.i32s().into_iter().map(i64::from).collect(),
             DType::I64 => self.chunks().map(i64::from_le_bytes).collect(),
+            DType::F16 | DType::BF16 | DType::F32 => Vec::new(),
         }
     }
 
@@ -176,6 +183,12 @@ impl Graph {
             {
                 broken.push(format!("tensor \"{}\" has a scale that is not positive", tensor.name));
             }
+            if let Some(Quant { scale, zero_point }) = &tensor.quant
+                && tensor.dtype.is_float()
+                && (*zero_point != 0 || scale.iter().any(|&s| s != 1.0))
+            {
+                broken.push(format!("tensor \"{}\" is {} and quantised", tensor.name, tensor.dtype.name()));
+            }
         }
         for &id in &self.inputs {
             match known.get_mut(id.index()) {
@@ -192,14 +205,9 @@ impl Graph {
             match (output_type(&layer.op, &self.tensors), self.tensors.get(layer.output.index())) {
                 (Err(reason), _) => broken.push(format!("layer \"{}\": {reason}", layer.name)),
                 (Ok(_), None) => broken.push(format!("layer \"{}\" writes a tensor that does not exist", layer.name)),
-                (Ok((elements, dtype)), Some(output)) => {
-                    if elements != output.elements() || dtype.is_some_and(|d| d != output.dtype) {
-                        broken.push(format!(
-                            "layer \"{}\": output {:?} {} does not hold the {elements} elements computed",
-                            layer.name,
-                            output.shape,
-                            output.dtype.name()
-                        ));
+                (Ok((elements, dtypes)), Some(output)) => {
+                    if elements != output.elements() || !dtypes.admits(output.dtype) {
+                        broken.push(format!("layer \"{}\": {}", layer.name, misfit(output, elements, dtypes)));
                     }
                     if std::mem::replace(&mut known[layer.output.index()], true) {
                         broken.push(format!("layer \"{}\" writes \"{}\" a second time", layer.name, output.name));
@@ -214,6 +222,11 @@ impl Graph {
         }
         broken
     }
+}
+
+fn misfit(output: &Tensor, elements: usize, dtypes: Output) -> String {
+    let (shape, dtype) = (&output.shape, output.dtype.name());
+    format!("output {shape:?} {dtype} does not hold the {elements} elements computed as {}", dtypes.name())
 }
 
 /// Builds a [`Graph`] layer by layer.
@@ -263,14 +276,9 @@ impl GraphBuilder {
         if let Some(id) = op.operands().iter().find(|id| id.index() >= self.graph.tensors.len()) {
             return Err(fail(format!("operand {} does not exist", id.0)));
         }
-        let (elements, dtype) = output_type(&op, &self.graph.tensors).map_err(&fail)?;
-        if elements != output.elements() || dtype.is_some_and(|d| d != output.dtype) {
-            return Err(fail(format!(
-                "output {:?} {} does not hold the {elements} elements computed{}",
-                output.shape,
-                output.dtype.name(),
-                dtype.map_or(String::new(), |d| format!(" as {}", d.name()))
-            )));
+        let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(&fail)?;
+        if elements != output.elements() || !dtypes.admits(output.dtype) {
+            return Err(fail(misfit(&output, elements, dtypes)));
         }
         let id = self.tensor(output)?;
         self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });

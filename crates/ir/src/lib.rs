@@ -1,13 +1,15 @@
-//! The vocabulary both sides of the compiler share: the quantised [`Graph`], the [`Machine`] with its timing formulas, the
+//! The vocabulary both sides of the compiler share: the [`Graph`], the [`Machine`] with its timing formulas, the
 //! instruction set, and the [`Program`]. Construction, verification, file form; no algorithms.
 //!
 //! Read in this order: [`op`] (what a network may compute), [`graph`], [`machine`] and [`timing`] (what executes it),
 //! [`layout`] (how tensors lie in words), [`isa`] and [`program`] (what is executed).
 
 pub mod access;
+pub mod arithmetic;
 pub mod dtype;
 pub mod error;
 pub mod file;
+pub mod function;
 pub mod graph;
 pub mod image;
 pub mod index;
@@ -18,13 +20,16 @@ pub mod op;
 pub mod program;
 pub mod program_file;
 pub mod quant;
+pub mod real;
 pub mod shape;
 pub mod text;
 pub mod timing;
 pub mod width;
 
+pub use arithmetic::Arithmetic;
 pub use dtype::DType;
 pub use error::Error;
+pub use function::{Finish, Function};
 pub use graph::{Graph, GraphBuilder, Layer, Source, Tensor};
 pub use image::Image;
 pub use index::{DescriptorId, LayerId, TensorId};
@@ -34,3 +39,4 @@ pub use machine::Machine;
 pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, Window};
 pub use program::{Bounds, Port, Program};
 pub use quant::{Quant, Requant};
+pub use real::Real;

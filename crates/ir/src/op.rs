@@ -1,12 +1,15 @@
-//! The closed set of operators of the quantised [`crate::Graph`].
+//! The closed set of operators of the [`crate::Graph`].
 //!
 //! Tensors are dense, row-major and channels-last; shapes may have any rank up to six. Every operator has one output, whose
-//! shape and element type follow from its fields ([`crate::graph`] holds the shape rule). Zero points of operands are those of
-//! the operand tensors. The arithmetic of each operator is defined in `docs/arithmetic.md`.
+//! shape and element type follow from its fields ([`crate::shape`] holds the rule). Zero points of operands are those of
+//! the operand tensors. Geometry stands in an operator once; how its result becomes an element is an [`Arithmetic`], fixed
+//! point for codes and IEEE for floats. Operators without one only move or compare elements, of whatever type. The
+//! arithmetic of each operator is defined in `docs/arithmetic.md`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Requant, TensorId};
+use crate::arithmetic::Arithmetic;
+use crate::{Finish, Real, Requant, TensorId};
 
 /// A lookup table for codes `x` of an integer type with `b` bits: `entries` holds `2^k + 1` values for the codes
 /// `-2^(b-1) + (i << (b-k))`; between them the value is interpolated and rounded half to even; then clamped.
@@ -21,7 +24,7 @@ pub struct Table {
     pub hi: i32,
 }
 
-/// What happens to an accumulator on its way out of a linear operator.
+/// What happens to an integer accumulator on its way out of a linear operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epilogue {
@@ -75,6 +78,24 @@ pub enum BinaryKind {
     Max,
     /// The smaller.
     Min,
+    /// `a < b`: 1 where it holds, else 0.
+    Less,
+    /// `a <= b`: 1 where it holds, else 0.
+    #[serde(rename = "less_or_equal")]
+    LessOrEqual,
+    /// `a = b`: 1 where it holds, else 0.
+    Equal,
+    /// `a != b`: 1 where it holds, else 0; of conditions, their exclusive or.
+    #[serde(rename = "not_equal")]
+    NotEqual,
+}
+
+impl BinaryKind {
+    /// Whether the result is a condition, 0 or 1.
+    #[must_use]
+    pub fn compares(self) -> bool {
+        matches!(self, Self::Less | Self::LessOrEqual | Self::Equal | Self::NotEqual)
+    }
 }
 
 /// Reductions.
@@ -91,7 +112,7 @@ pub enum ReduceKind {
     SumAbs,
     /// `sum (x - Z)^2`
     SumSquare,
-    /// `floor(sqrt(sum (x - Z)^2 * 2^16))`: the Euclidean norm with eight fraction bits.
+    /// The Euclidean norm; of codes `floor(sqrt(sum (x - Z)^2 * 2^16))`, with eight fraction bits.
     Norm,
 }
 
@@ -101,6 +122,8 @@ pub enum ReduceKind {
 pub enum PadMode {
     /// With this code.
     Constant(i32),
+    /// With this number (float tensors).
+    Value(Real),
     /// Mirror without repeating the border.
     Reflect,
     /// Repeat the border.
@@ -119,8 +142,98 @@ pub struct Divisor {
     pub shift: i8,
 }
 
-/// One axis of a linear resize: output index `i` is
-/// `(2048 - weight) * x[first] + weight * x[second]`, in units of 1/2048.
+/// Average of codes: `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy)`, M and N by the number of cells that count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Average {
+    /// One entry per area that occurs, ascending.
+    pub divisors: Vec<Divisor>,
+    /// Zero point of the output.
+    pub zero_point: i32,
+    /// Lower clamp.
+    pub lo: i32,
+    /// Upper clamp.
+    pub hi: i32,
+}
+
+/// Slopes of a piecewise linear function of codes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slopes {
+    /// For `x >= Zx`.
+    pub positive: Requant,
+    /// Multipliers for `x < Zx`, one or one per channel; may be negative.
+    pub negative_multiplier: Vec<i32>,
+    /// Shifts for `x < Zx`.
+    pub negative_shift: Vec<i8>,
+}
+
+/// Slopes of a piecewise linear function of floats: `x` where `x >= 0`, else `x * negative`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FloatSlopes {
+    /// One float32, or one per channel.
+    pub negative: Vec<Real>,
+    /// To the output.
+    #[serde(default)]
+    pub finish: Finish,
+}
+
+/// Softmax of codes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exponentials {
+    /// `RNE(log2(e) * S_in * 2^32)`.
+    pub coefficient: u64,
+    /// K of the output scale.
+    pub multiplier: i32,
+    /// N of the output scale.
+    pub shift: i8,
+    /// Zero point of the output.
+    pub zero_point: i32,
+    /// Lower clamp.
+    pub lo: i32,
+    /// Upper clamp.
+    pub hi: i32,
+}
+
+/// Normalisation of codes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Norm {
+    /// `max(1, RNE(epsilon / S_in^2 * 2^16 * n))`.
+    pub epsilon: u64,
+    /// M of `sqrt(n) / S_t`, the normalised intermediate.
+    pub multiplier: i32,
+    /// N of it.
+    pub shift: i8,
+    /// Of `t * gamma + beta`; per channel or single.
+    pub requant: Requant,
+}
+
+/// Normalisation of floats.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FloatNorm {
+    /// Added to the variance, a float32.
+    pub epsilon: Real,
+    /// To the output.
+    #[serde(default)]
+    pub finish: Finish,
+}
+
+/// Reduction of floats.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FloatReduction {
+    /// What the sum (or norm) is divided by, a float32: the number of elements for a mean, else 1.
+    pub divisor: Real,
+    /// To the output.
+    #[serde(default)]
+    pub finish: Finish,
+}
+
+/// One axis of a linear resize: output index `i` is `(1 - weight) * x[first] + weight * x[second]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearTap {
@@ -128,8 +241,8 @@ pub struct LinearTap {
     pub first: u32,
     /// Index of the second source cell.
     pub second: u32,
-    /// Weight of the second cell, 0..=2048.
-    pub weight: u32,
+    /// Weight of the second cell, a float32 in 0..=1; a multiple of 1/2048 where the tensors hold codes.
+    pub weight: Real,
 }
 
 /// An operator. Fields named after tensors are operands; everything else is fixed when the graph is built.
@@ -142,14 +255,14 @@ pub enum Op {
         input: TensorId,
         /// Constant `[o,kh,kw,c/groups]`.
         weights: TensorId,
-        /// Constant `[o]`: int32 when input and weights are int8, else int64 (48 bits used).
+        /// Constant `[o]`: int32 when input and weights are int8, else int64 (48 bits used); float32 for floats.
         bias: TensorId,
         /// Window geometry.
         window: Window,
         /// Number of groups.
         groups: u32,
         /// Per output channel.
-        epilogue: Epilogue,
+        epilogue: Arithmetic<Epilogue>,
     },
     /// Matrix product: `a` `[.., m, k]`, `b` `[.., k, n]` (same leading axes, or rank 2), output `[.., m, n]`.
     MatMul {
@@ -157,11 +270,11 @@ pub enum Op {
         a: TensorId,
         /// Right operand, constant or activations.
         b: TensorId,
-        /// Constant `[n]`, int32 or int64 as for convolutions.
+        /// Constant `[n]`, of the types of convolutions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bias: Option<TensorId>,
         /// Per column.
-        epilogue: Epilogue,
+        epilogue: Arithmetic<Epilogue>,
     },
     /// Maximum over windows; padded cells never win. Output has the input's quantisation.
     MaxPool {
@@ -170,7 +283,7 @@ pub enum Op {
         /// Window geometry.
         window: Window,
     },
-    /// Average over windows: `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy)`, M and N by the number of cells that count.
+    /// Average over windows.
     AveragePool {
         /// Activations `[n,h,w,c]`.
         input: TensorId,
@@ -180,17 +293,12 @@ pub enum Op {
         count_include_pad: bool,
         /// How far bottom and right padding reach beyond the declared padding (ceil mode); these cells never count.
         beyond: [u32; 2],
-        /// One entry per area that occurs, ascending.
-        divisors: Vec<Divisor>,
-        /// Zero point of the output.
-        zero_point: i32,
-        /// Lower clamp.
-        lo: i32,
-        /// Upper clamp.
-        hi: i32,
+        /// Division and rounding.
+        average: Arithmetic<Average>,
     },
-    /// Elementwise function of two tensors with NumPy broadcasting, operands first multiplied to a common scale:
-    /// `requant(f((a - Za) * ka, (b - Zb) * kb))`; products and quotients take `ka = kb = 1`.
+    /// Elementwise function of two tensors with NumPy broadcasting; codes are first multiplied to a common scale:
+    /// `requant(f((a - Za) * ka, (b - Zb) * kb))`. Products and quotients take `ka = kb = 1`, and so do floats, whose
+    /// comparisons give int8 conditions.
     Binary {
         /// The function.
         kind: BinaryKind,
@@ -203,49 +311,57 @@ pub enum Op {
         /// Multiplier of the right operand, 0..=32767.
         kb: i32,
         /// Single multiplier to the output codes.
-        requant: Requant,
+        requant: Arithmetic<Requant>,
     },
     /// Any function of one variable.
     Unary {
-        /// Operand, int8 or int16.
+        /// Operand, int8, int16 or float.
         input: TensorId,
-        /// The function, sampled.
-        table: Table,
+        /// The function, sampled; of floats, the function of the finish.
+        function: Arithmetic<Table>,
     },
-    /// Change of scale, zero point, element type or range (Relu and Clip are clamps).
+    /// Change of scale, zero point, element type or range (Relu and Clip are clamps): codes to codes, floats to floats.
     Rescale {
         /// Operand.
         input: TensorId,
         /// Single multiplier.
-        requant: Requant,
+        requant: Arithmetic<Requant>,
     },
-    /// Piecewise linear function: `RNE((x - Zx) * M * 2^-N) + Zy` with M and N by sign (and channel).
-    PRelu {
-        /// Operand.
+    /// Floats to codes: `clamp(RNE(x / S) + Z)`.
+    Quantize {
+        /// Operand, float.
         input: TensorId,
-        /// For `x >= Zx`.
-        positive: Requant,
-        /// Multipliers for `x < Zx`, one or one per channel; may be negative.
-        negative_multiplier: Vec<i32>,
-        /// Shifts for `x < Zx`.
-        negative_shift: Vec<i8>,
-    },
-    /// Softmax over the last axis.
-    Softmax {
-        /// Operand.
-        input: TensorId,
-        /// `RNE(log2(e) * S_in * 2^32)`.
-        coefficient: u64,
-        /// K of the output scale.
-        multiplier: i32,
-        /// N of the output scale.
-        shift: i8,
-        /// Zero point of the output.
+        /// S of the output, a float32.
+        scale: Real,
+        /// Z of the output.
         zero_point: i32,
         /// Lower clamp.
         lo: i32,
         /// Upper clamp.
         hi: i32,
+    },
+    /// Codes (or int32) to floats: `S * (x - Zx)`.
+    Dequantize {
+        /// Operand, integer.
+        input: TensorId,
+        /// S of the operand, a float32.
+        scale: Real,
+        /// To the output.
+        finish: Finish,
+    },
+    /// Piecewise linear function: `RNE((x - Zx) * M * 2^-N) + Zy` with M and N by sign (and channel).
+    PRelu {
+        /// Operand.
+        input: TensorId,
+        /// One for numbers below zero, one for the others.
+        slopes: Arithmetic<Slopes, FloatSlopes>,
+    },
+    /// Softmax over the last axis.
+    Softmax {
+        /// Operand.
+        input: TensorId,
+        /// Exponentials and their quotients.
+        exponentials: Arithmetic<Exponentials>,
         /// Constant int8 mask broadcast over the operand; a zero leaves the element out (its result is real 0).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mask: Option<TensorId>,
@@ -254,20 +370,14 @@ pub enum Op {
     LayerNorm {
         /// Operand `[.., n]`.
         input: TensorId,
-        /// Constant `[n]`, int8 or int16.
+        /// Constant `[n]`, int8 or int16; float32 for floats.
         gamma: TensorId,
-        /// Constant `[n]`, int64.
+        /// Constant `[n]`, int64; float32 for floats.
         beta: TensorId,
         /// Subtract the mean (false: RMS normalisation).
         center: bool,
-        /// `max(1, RNE(epsilon / S_in^2 * 2^16 * n))`.
-        epsilon: u64,
-        /// M of `sqrt(n) / S_t`, the normalised intermediate.
-        multiplier: i32,
-        /// N of it.
-        shift: i8,
-        /// Of `t * gamma + beta`; per channel or single.
-        requant: Requant,
+        /// Division by the deviation and rounding.
+        norm: Arithmetic<Norm, FloatNorm>,
     },
     /// Reduction over axes (output keeps them with size one or drops them; only the element count matters).
     Reduce {
@@ -278,7 +388,7 @@ pub enum Op {
         /// Reduced axes, ascending.
         axes: Vec<u32>,
         /// Single multiplier; ignored by `max` and `min`, whose output has the input's quantisation.
-        requant: Requant,
+        requant: Arithmetic<Requant, FloatReduction>,
     },
     /// Index of the largest (or smallest) element along the last axis, int32; ties go to the first (or last).
     ArgMax {
@@ -337,7 +447,7 @@ pub enum Op {
         /// Indices, int32, 0..v.
         indices: TensorId,
     },
-    /// Separable linear resize with 11-bit weights per axis: `RNE(sum / 2^22)`.
+    /// Separable linear resize; codes have 11-bit weights per axis.
     ResizeLinear {
         /// Activations `[n,h,w,c]`.
         input: TensorId,
@@ -353,9 +463,9 @@ pub enum Op {
         /// Vertical and horizontal stride.
         stride: [u32; 2],
     },
-    /// `condition ? a : b` with a constant condition; operands have the output's quantisation, NumPy broadcasting.
+    /// `condition ? a : b`; both choices have the output's quantisation, NumPy broadcasting.
     Select {
-        /// Constant int8, non-zero where `a` is taken.
+        /// Constant or computed int8, non-zero where `a` is taken.
         condition: TensorId,
         /// Taken where the condition holds.
         a: TensorId,
@@ -380,9 +490,15 @@ impl Op {
                 BinaryKind::Div => "div",
                 BinaryKind::Max => "max",
                 BinaryKind::Min => "min",
+                BinaryKind::Less => "less",
+                BinaryKind::LessOrEqual => "less_or_equal",
+                BinaryKind::Equal => "equal",
+                BinaryKind::NotEqual => "not_equal",
             },
             Self::Unary { .. } => "unary",
             Self::Rescale { .. } => "rescale",
+            Self::Quantize { .. } => "quantize",
+            Self::Dequantize { .. } => "dequantize",
             Self::PRelu { .. } => "p_relu",
             Self::Softmax { .. } => "softmax",
             Self::LayerNorm { .. } => "layer_norm",
@@ -405,16 +521,18 @@ impl Op {
         match self {
             Self::Conv { input, weights, bias, epilogue, .. } => {
                 let mut ids = vec![*input, *weights, *bias];
-                ids.extend(epilogue.table.as_ref().map(|t| t.entries));
+                ids.extend(fused(epilogue));
                 ids
             }
             Self::MatMul { a, b, bias, epilogue } => {
                 let mut ids = vec![*a, *b];
                 ids.extend(*bias);
-                ids.extend(epilogue.table.as_ref().map(|t| t.entries));
+                ids.extend(fused(epilogue));
                 ids
             }
-            Self::Unary { input, table } => vec![*input, table.entries],
+            Self::Unary { input, function } => {
+                std::iter::once(*input).chain(function.fixed().map(|table| table.entries)).collect()
+            }
             Self::Binary { a, b, .. } => vec![*a, *b],
             Self::Softmax { input, mask, .. } => std::iter::once(*input).chain(*mask).collect(),
             Self::LayerNorm { input, gamma, beta, .. } => vec![*input, *gamma, *beta],
@@ -424,6 +542,8 @@ impl Op {
             Self::MaxPool { input, .. }
             | Self::AveragePool { input, .. }
             | Self::Rescale { input, .. }
+            | Self::Quantize { input, .. }
+            | Self::Dequantize { input, .. }
             | Self::PRelu { input, .. }
             | Self::Reduce { input, .. }
             | Self::ArgMax { input, .. }
@@ -434,4 +554,9 @@ impl Op {
             | Self::InsertZeros { input, .. } => vec![*input],
         }
     }
+}
+
+/// Entries of the table a linear operator ends in.
+fn fused(epilogue: &Arithmetic<Epilogue>) -> Option<TensorId> {
+    epilogue.fixed()?.table.as_ref().map(|table| table.entries)
 }

@@ -1,7 +1,51 @@
 //! The shape and type rule of every operator: what it produces from its operands, or why it cannot.
 
-use crate::op::{BinaryKind, ReduceKind};
-use crate::{DType, Op, Requant, Table, Tensor, TensorId};
+use crate::op::{BinaryKind, Epilogue, ReduceKind};
+use crate::{Arithmetic, DType, Finish, Op, PadMode, Real, Requant, Table, Tensor, TensorId};
+
+/// Element types an operator's output may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// This one.
+    Exactly(DType),
+    /// Codes of activations.
+    Codes,
+    /// Floats.
+    Floats,
+    /// Any integer.
+    Integers,
+}
+
+impl Output {
+    /// Whether `dtype` is among them.
+    #[must_use]
+    pub fn admits(self, dtype: DType) -> bool {
+        match self {
+            Self::Exactly(only) => only == dtype,
+            Self::Codes => dtype.is_code(),
+            Self::Floats => dtype.is_float(),
+            Self::Integers => !dtype.is_float() && dtype != DType::I64,
+        }
+    }
+
+    /// What they are called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exactly(only) => only.name(),
+            Self::Codes => "int8 or int16",
+            Self::Floats => "float16, bfloat16 or float32",
+            Self::Integers => "int8, int16 or int32",
+        }
+    }
+
+    fn check(self, tensor: &Tensor) -> Result<(), String> {
+        if self.admits(tensor.dtype) {
+            return Ok(());
+        }
+        Err(format!("\"{}\" is {}, expected {}", tensor.name, tensor.dtype.name(), self.name()))
+    }
+}
 
 /// Number of elements of a shape; 1 for rank 0.
 #[must_use]
@@ -24,12 +68,20 @@ pub fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
+/// An element that can be compared and averaged: a code or a float.
 fn activation(tensor: &Tensor) -> Result<(), String> {
-    if matches!(tensor.dtype, DType::I8 | DType::I16) {
-        Ok(())
-    } else {
-        Err(format!("\"{}\" is {}, expected int8 or int16", tensor.name, tensor.dtype.name()))
-    }
+    if tensor.dtype.is_float() { Ok(()) } else { Output::Codes.check(tensor) }
+}
+
+/// What an operator of this arithmetic gives, if its operands are of its kind.
+fn kind<F, R>(arithmetic: &Arithmetic<F, R>, operands: &[&Tensor]) -> Result<Output, String> {
+    let kind = if arithmetic.float().is_some() { Output::Floats } else { Output::Codes };
+    operands.iter().try_for_each(|tensor| kind.check(tensor))?;
+    Ok(kind)
+}
+
+fn single(value: Real, what: &str) -> Result<f32, String> {
+    value.single().filter(|v| v.is_finite()).ok_or(format!("{what} {value:?} is no finite float32"))
 }
 
 fn requant(requant: &Requant, channels: usize) -> Result<(), String> {
@@ -60,17 +112,16 @@ fn table(table: &Table, tensors: &[Tensor], bits: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Number of output elements and, where the operator determines it, the output's element type.
+/// Number of output elements and the element types the output may have.
 ///
 /// # Errors
 /// The reason why the operands do not fit, without the layer's name.
-pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>), String> {
+pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), String> {
     let get = |id: TensorId| &tensors[id.index()];
     match op {
         Op::Conv { input, weights, bias, window, groups, epilogue } => {
             let (x, w, b) = (get(*input), get(*weights), get(*bias));
-            activation(x)?;
-            activation(w)?;
+            let output = linear(epilogue, x, w)?;
             let (&[n, h, width, c], &[o, kh, kw, ci]) = (&x.shape[..], &w.shape[..]) else {
                 return Err(format!("input {:?} and weights {:?} must have rank 4", x.shape, w.shape));
             };
@@ -84,12 +135,11 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
             linear_bias(b, o, x, w)?;
             linear_epilogue(epilogue, tensors, o)?;
             let [oh, ow] = window.output(h, width).ok_or(format!("window {window:?} exceeds input {:?}", x.shape))?;
-            Ok((n * oh * ow * o, None))
+            Ok((n * oh * ow * o, output))
         }
         Op::MatMul { a, b, bias, epilogue } => {
             let (a, b) = (get(*a), get(*b));
-            activation(a)?;
-            activation(b)?;
+            let output = linear(epilogue, a, b)?;
             let ([lead_a @ .., m, k], [lead_b @ .., k2, n]) = (&a.shape[..], &b.shape[..]) else {
                 return Err(format!("operands {:?} and {:?} must have rank 2 or more", a.shape, b.shape));
             };
@@ -100,61 +150,99 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
                 linear_bias(get(*bias), *n, a, b)?;
             }
             linear_epilogue(epilogue, tensors, *n)?;
-            Ok((product(lead_a) * m * n, None))
+            Ok((product(lead_a) * m * n, output))
         }
         Op::MaxPool { input, window } => {
             let x = get(*input);
             activation(x)?;
-            Ok((pooled(x, window, [0, 0])?, Some(x.dtype)))
+            Ok((pooled(x, window, [0, 0])?, Output::Exactly(x.dtype)))
         }
-        Op::AveragePool { input, window, divisors, beyond, .. } => {
+        Op::AveragePool { input, window, average, beyond, .. } => {
             let x = get(*input);
-            activation(x)?;
-            if divisors.is_empty() || !divisors.is_sorted_by_key(|d| d.area) {
-                return Err("divisors must be ascending by area".to_owned());
+            let output = kind(average, &[x])?;
+            match average {
+                Arithmetic::Fixed(a) if a.divisors.is_empty() || !a.divisors.is_sorted_by_key(|d| d.area) => {
+                    return Err("divisors must be ascending by area".to_owned());
+                }
+                Arithmetic::Fixed(_) => {}
+                Arithmetic::Float(finish) => finish.check()?,
             }
-            Ok((pooled(x, window, *beyond)?, None))
+            Ok((pooled(x, window, *beyond)?, output))
         }
         Op::Binary { kind, a, b, ka, kb, requant: r } => {
             let (a, b) = (get(*a), get(*b));
-            activation(a)?;
-            activation(b)?;
-            requant(r, 1)?;
-            let multiplies = matches!(kind, BinaryKind::Mul | BinaryKind::Div);
-            if multiplies && (*ka, *kb) != (1, 1) || !(0..=32767).contains(ka) || !(0..=32767).contains(kb) {
+            let output = self::kind(r, &[a, b])?;
+            single_or_finish(r)?;
+            let plain = r.float().is_some() || matches!(kind, BinaryKind::Mul | BinaryKind::Div);
+            if r.float().is_some_and(|finish| kind.compares() && *finish != Finish::default()) {
+                return Err("a comparison of floats has nothing to finish".to_owned());
+            }
+            if plain && (*ka, *kb) != (1, 1) || !(0..=32767).contains(ka) || !(0..=32767).contains(kb) {
                 return Err(format!("operand multipliers {ka} and {kb} are out of range"));
             }
             let shape = broadcast(&a.shape, &b.shape).ok_or(format!("{:?} and {:?} do not fit", a.shape, b.shape))?;
-            Ok((product(&shape), None))
+            let condition = kind.compares() && output == Output::Floats;
+            Ok((product(&shape), if condition { Output::Exactly(DType::I8) } else { output }))
         }
-        Op::Unary { input, table: t } => {
+        Op::Unary { input, function } => {
             let x = get(*input);
-            activation(x)?;
-            table(t, tensors, x.dtype.bits())?;
-            Ok((x.elements(), None))
+            let output = kind(function, &[x])?;
+            match function {
+                Arithmetic::Fixed(t) => table(t, tensors, x.dtype.bits())?,
+                Arithmetic::Float(Finish { function: None, .. }) => return Err("the function is missing".to_owned()),
+                Arithmetic::Float(finish) => finish.check()?,
+            }
+            Ok((x.elements(), output))
         }
         Op::Rescale { input, requant: r } => {
             let x = get(*input);
-            activation(x)?;
-            requant(r, 1)?;
-            Ok((x.elements(), None))
+            let output = kind(r, &[x])?;
+            single_or_finish(r)?;
+            Ok((x.elements(), output))
         }
-        Op::PRelu { input, positive, negative_multiplier, negative_shift } => {
+        Op::Quantize { input, scale, .. } => {
             let x = get(*input);
-            activation(x)?;
-            requant(positive, 1)?;
-            let (count, channels) = (negative_multiplier.len(), x.shape.last().copied().unwrap_or(1));
-            if count != negative_shift.len() || (count != 1 && count != channels) {
+            Output::Floats.check(x)?;
+            positive(*scale)?;
+            Ok((x.elements(), Output::Integers))
+        }
+        Op::Dequantize { input, scale, finish } => {
+            let x = get(*input);
+            Output::Integers.check(x)?;
+            positive(*scale)?;
+            finish.check()?;
+            Ok((x.elements(), Output::Floats))
+        }
+        Op::PRelu { input, slopes } => {
+            let x = get(*input);
+            let output = kind(slopes, &[x])?;
+            let count = match slopes {
+                Arithmetic::Fixed(s) => {
+                    requant(&s.positive, 1)?;
+                    if s.negative_multiplier.len() != s.negative_shift.len() {
+                        return Err(format!("{} shifts for the slopes", s.negative_shift.len()));
+                    }
+                    if s.negative_multiplier.iter().any(|m| m.abs() > crate::quant::MULTIPLIER_MAX) {
+                        return Err("slope multiplier is outside -32767..=32767".to_owned());
+                    }
+                    s.negative_multiplier.len()
+                }
+                Arithmetic::Float(s) => {
+                    s.finish.check()?;
+                    s.negative.iter().try_for_each(|&slope| single(slope, "slope").map(drop))?;
+                    s.negative.len()
+                }
+            };
+            let channels = x.shape.last().copied().unwrap_or(1);
+            if count != 1 && count != channels {
                 return Err(format!("{count} slopes for {channels} channels"));
             }
-            if negative_multiplier.iter().any(|m| m.abs() > crate::quant::MULTIPLIER_MAX) {
-                return Err("slope multiplier is outside -32767..=32767".to_owned());
-            }
-            Ok((x.elements(), None))
+            Ok((x.elements(), output))
         }
-        Op::Softmax { input, mask, .. } => {
+        Op::Softmax { input, mask, exponentials } => {
             let x = get(*input);
-            activation(x)?;
+            let output = kind(exponentials, &[x])?;
+            exponentials.float().map_or(Ok(()), Finish::check)?;
             if let Some(mask) = mask.map(get)
                 && (mask.constant.is_none()
                     || mask.dtype != DType::I8
@@ -162,34 +250,54 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
             {
                 return Err(format!("mask {:?} must be a constant that broadcasts to {:?}", mask.shape, x.shape));
             }
-            Ok((x.elements(), None))
+            Ok((x.elements(), output))
         }
-        Op::LayerNorm { input, gamma, beta, requant: r, .. } => {
+        Op::LayerNorm { input, gamma, beta, norm, .. } => {
             let (x, g, b) = (get(*input), get(*gamma), get(*beta));
-            activation(x)?;
+            let output = kind(norm, &[x])?;
             let n = x.shape.last().copied().unwrap_or(1);
-            if g.elements() != n || b.elements() != n || b.dtype != DType::I64 {
-                return Err(format!("gamma {:?} and beta {:?} (int64) must hold {n} elements", g.shape, b.shape));
+            let expected = if norm.float().is_some() { DType::F32 } else { DType::I64 };
+            if g.elements() != n || b.elements() != n || b.dtype != expected {
+                let wanted = expected.name();
+                return Err(format!("gamma {:?} and beta {:?} ({wanted}) must hold {n} elements", g.shape, b.shape));
             }
-            requant(r, n)?;
-            Ok((x.elements(), None))
+            match norm {
+                Arithmetic::Fixed(norm) => {
+                    Output::Codes.check(g)?;
+                    requant(&norm.requant, n)?;
+                }
+                Arithmetic::Float(norm) => {
+                    Output::Exactly(DType::F32).check(g)?;
+                    norm.finish.check()?;
+                    if single(norm.epsilon, "epsilon")? < 0.0 {
+                        return Err(format!("epsilon {:?} is negative", norm.epsilon));
+                    }
+                }
+            }
+            Ok((x.elements(), output))
         }
         Op::Reduce { input, kind, axes, requant: r } => {
             let x = get(*input);
-            activation(x)?;
-            requant(r, 1)?;
+            let output = self::kind(r, &[x])?;
+            match r {
+                Arithmetic::Fixed(r) => requant(r, 1)?,
+                Arithmetic::Float(r) => {
+                    r.finish.check()?;
+                    positive(r.divisor)?;
+                }
+            }
             if axes.is_empty() || axes.iter().any(|&a| a as usize >= x.shape.len()) || !axes.is_sorted() {
                 return Err(format!("axes {axes:?} do not fit {:?}", x.shape));
             }
             let kept = x.shape.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u32)));
             let passes = matches!(kind, ReduceKind::Max | ReduceKind::Min);
-            Ok((kept.map(|(_, n)| n).product(), passes.then_some(x.dtype)))
+            Ok((kept.map(|(_, n)| n).product(), if passes { Output::Exactly(x.dtype) } else { output }))
         }
         Op::ArgMax { input, .. } => {
             let x = get(*input);
             activation(x)?;
             let n = x.shape.last().copied().unwrap_or(1).max(1);
-            Ok((x.elements() / n, Some(DType::I32)))
+            Ok((x.elements() / n, Output::Exactly(DType::I32)))
         }
         Op::Concat { inputs, axis, requants } => {
             let axis = *axis as usize;
@@ -198,6 +306,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
                 return Err(format!("axis {axis} or {} requantisations do not fit", requants.len()));
             }
             let mut total = 0;
+            let requantised = requants.iter().any(Option::is_some);
             for tensor in inputs.iter().map(|&id| get(id)) {
                 let same = tensor.shape.len() == first.shape.len()
                     && (0..first.shape.len()).all(|i| i == axis || tensor.shape[i] == first.shape[i]);
@@ -206,10 +315,20 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
                 }
                 total += tensor.elements();
             }
-            for r in requants.iter().flatten() {
-                requant(r, 1)?;
+            for (r, &id) in requants.iter().zip(inputs) {
+                match r {
+                    Some(r) => {
+                        Output::Codes.check(get(id))?;
+                        requant(r, 1)?;
+                    }
+                    None if get(id).dtype == first.dtype || requantised => {}
+                    None => {
+                        let (one, other) = (first.dtype.name(), get(id).dtype.name());
+                        return Err(format!("operands are {one} and {other}"));
+                    }
+                }
             }
-            Ok((total, None))
+            Ok((total, if requantised { Output::Codes } else { Output::Exactly(first.dtype) }))
         }
         Op::Pad { input, before, after, mode } => {
             let x = get(*input);
@@ -217,12 +336,13 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
                 return Err(format!("{} paddings for shape {:?}", before.len(), x.shape));
             }
             let pads = before.iter().zip(after).map(|(b, a)| (*b as usize, *a as usize));
-            if matches!(mode, crate::op::PadMode::Reflect)
-                && pads.clone().zip(&x.shape).any(|((b, a), &n)| b >= n || a >= n)
-            {
+            if matches!((mode, x.dtype.is_float()), (PadMode::Constant(_), true) | (PadMode::Value(_), false)) {
+                return Err(format!("{mode:?} does not fill {}", x.dtype.name()));
+            }
+            if matches!(mode, PadMode::Reflect) && pads.clone().zip(&x.shape).any(|((b, a), &n)| b >= n || a >= n) {
                 return Err(format!("reflection exceeds shape {:?}", x.shape));
             }
-            Ok((pads.zip(&x.shape).map(|((b, a), n)| b + n + a).product(), Some(x.dtype)))
+            Ok((pads.zip(&x.shape).map(|((b, a), n)| b + n + a).product(), Output::Exactly(x.dtype)))
         }
         Op::Rearrange { input, dims, strides, offset } => {
             let x = get(*input);
@@ -236,7 +356,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
             if reach(false) < 0 || reach(true) >= x.elements() as i64 {
                 return Err(format!("elements {}..={} of {:?}", reach(false), reach(true), x.shape));
             }
-            Ok((dims.iter().map(|&d| d as usize).product(), Some(x.dtype)))
+            Ok((dims.iter().map(|&d| d as usize).product(), Output::Exactly(x.dtype)))
         }
         Op::Gather { input, axis, indices } => {
             let x = get(*input);
@@ -244,14 +364,14 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
             if indices.iter().any(|&i| i as usize >= extent) {
                 return Err(format!("an index exceeds axis {axis} of {:?}", x.shape));
             }
-            Ok((x.elements() / extent.max(1) * indices.len(), Some(x.dtype)))
+            Ok((x.elements() / extent.max(1) * indices.len(), Output::Exactly(x.dtype)))
         }
         Op::Embedding { table, indices } => {
             let (t, i) = (get(*table), get(*indices));
             if t.constant.is_none() || t.shape.len() != 2 || i.dtype != DType::I32 {
                 return Err("table must be a constant matrix and indices int32".to_owned());
             }
-            Ok((i.elements() * t.shape[1], Some(t.dtype)))
+            Ok((i.elements() * t.shape[1], Output::Exactly(t.dtype)))
         }
         Op::ResizeLinear { input, rows, columns } => {
             let x = get(*input);
@@ -260,12 +380,16 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
                 return Err(format!("input {:?} must have rank 4", x.shape));
             };
             let fits = |taps: &[crate::op::LinearTap], extent: usize| {
-                taps.iter().all(|t| (t.first.max(t.second) as usize) < extent && t.weight <= 2048)
+                taps.iter().all(|t| {
+                    let share = t.weight.single().is_some_and(|w| (0.0..=1.0).contains(&w));
+                    let steps = x.dtype.is_float() || (t.weight.get() * 2048.0).fract() == 0.0;
+                    (t.first.max(t.second) as usize) < extent && share && steps
+                })
             };
             if !fits(rows, h) || !fits(columns, w) {
                 return Err(format!("a tap exceeds input {:?}", x.shape));
             }
-            Ok((n * rows.len() * columns.len() * c, Some(x.dtype)))
+            Ok((n * rows.len() * columns.len() * c, Output::Exactly(x.dtype)))
         }
         Op::InsertZeros { input, stride } => {
             let x = get(*input);
@@ -275,15 +399,18 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Option<DType>)
             if stride.contains(&0) || h == 0 || w == 0 {
                 return Err(format!("stride {stride:?} of input {:?}", x.shape));
             }
-            Ok((n * ((h - 1) * stride[0] as usize + 1) * ((w - 1) * stride[1] as usize + 1) * c, Some(x.dtype)))
+            Ok((
+                n * ((h - 1) * stride[0] as usize + 1) * ((w - 1) * stride[1] as usize + 1) * c,
+                Output::Exactly(x.dtype),
+            ))
         }
         Op::Select { condition, a, b } => {
             let (condition, a, b) = (get(*condition), get(*a), get(*b));
-            if condition.constant.is_none() || condition.dtype != DType::I8 || a.dtype != b.dtype {
-                return Err("condition must be a constant int8 and both choices of one type".to_owned());
+            if condition.dtype != DType::I8 || a.dtype != b.dtype {
+                return Err("condition must be int8 and both choices of one type".to_owned());
             }
             let shape = broadcast(&a.shape, &b.shape).and_then(|s| broadcast(&s, &condition.shape));
-            Ok((product(&shape.ok_or("operands do not broadcast")?), Some(a.dtype)))
+            Ok((product(&shape.ok_or("operands do not broadcast")?), Output::Exactly(a.dtype)))
         }
     }
 }
@@ -300,8 +427,21 @@ fn pooled(x: &Tensor, window: &crate::op::Window, beyond: [u32; 2]) -> Result<us
     Ok(n * oh * ow * c)
 }
 
+/// A linear operator's operands fit its arithmetic; floats are of one type.
+fn linear(epilogue: &Arithmetic<Epilogue>, x: &Tensor, w: &Tensor) -> Result<Output, String> {
+    let output = kind(epilogue, &[x, w])?;
+    if output == Output::Floats && x.dtype != w.dtype {
+        return Err(format!("operands are {} and {}", x.dtype.name(), w.dtype.name()));
+    }
+    Ok(output)
+}
+
 fn linear_bias(bias: &Tensor, channels: usize, x: &Tensor, w: &Tensor) -> Result<(), String> {
-    let expected = if x.dtype == DType::I8 && w.dtype == DType::I8 { DType::I32 } else { DType::I64 };
+    let expected = match (x.dtype, w.dtype) {
+        (DType::I8, DType::I8) => DType::I32,
+        (dtype, _) if dtype.is_float() => DType::F32,
+        _ => DType::I64,
+    };
     if bias.elements() != channels || bias.dtype != expected || bias.constant.is_none() {
         return Err(format!(
             "bias {:?} {} must be a constant of {channels} {}",
@@ -313,10 +453,24 @@ fn linear_bias(bias: &Tensor, channels: usize, x: &Tensor, w: &Tensor) -> Result
     Ok(())
 }
 
-fn linear_epilogue(epilogue: &crate::op::Epilogue, tensors: &[Tensor], channels: usize) -> Result<(), String> {
-    requant(&epilogue.requant, channels)?;
-    match &epilogue.table {
-        Some(t) => table(t, tensors, 16),
-        None => Ok(()),
+fn linear_epilogue(epilogue: &Arithmetic<Epilogue>, tensors: &[Tensor], channels: usize) -> Result<(), String> {
+    match epilogue {
+        Arithmetic::Fixed(epilogue) => {
+            requant(&epilogue.requant, channels)?;
+            epilogue.table.as_ref().map_or(Ok(()), |t| table(t, tensors, 16))
+        }
+        Arithmetic::Float(finish) => finish.check(),
     }
+}
+
+fn single_or_finish(arithmetic: &Arithmetic<Requant>) -> Result<(), String> {
+    match arithmetic {
+        Arithmetic::Fixed(single) => requant(single, 1),
+        Arithmetic::Float(finish) => finish.check(),
+    }
+}
+
+/// A scale or divisor.
+fn positive(value: Real) -> Result<(), String> {
+    if single(value, "scale")? > 0.0 { Ok(()) } else { Err(format!("scale {value:?} is not positive")) }
 }

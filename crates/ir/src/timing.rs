@@ -12,10 +12,10 @@ pub fn passes(input: DType, weights: DType) -> u64 {
     (input.bytes() * weights.bytes()) as u64
 }
 
-/// Whether sums need 48 bits.
+/// Whether sums need 48 bits; those of floats are float32.
 #[must_use]
 pub fn wide(input: DType, weights: DType) -> bool {
-    input.bytes().max(weights.bytes()) > 1
+    !input.is_float() && input.bytes().max(weights.bytes()) > 1
 }
 
 /// One K block: the lanes of one row vector, as a contiguous range of weight rows.

@@ -8,10 +8,12 @@
 //! Products of two activations take the largest magnitude of both types. A layer that may overflow is refused; the
 //! interpreter and every program then compute without checks.
 //!
+//! Floats overflow to infinity and need no proof, but weights of convolutions must be finite: padding then adds nothing.
+//!
 //! Source: docs/arithmetic.md, "Widths".
 
 use crate::shape::product;
-use crate::{DType, Epilogue, Graph, Layer, Op, ReduceKind, Requant, Table, Tensor, TensorId};
+use crate::{Arithmetic, DType, Epilogue, Graph, Layer, Op, ReduceKind, Requant, Table, Tensor, TensorId};
 
 /// Largest magnitude of a 32-bit accumulator.
 const NARROW: i128 = i32::MAX as i128;
@@ -39,7 +41,8 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
     }
     let leaves = |requant: &Requant| within(output, requant.lo, requant.hi);
     match &layer.op {
-        Op::Conv { input, weights, bias, epilogue, .. } => {
+        Op::Conv { weights, epilogue: Arithmetic::Float(_), .. } => finite(tensor(*weights)),
+        Op::Conv { input, weights, bias, epilogue: Arithmetic::Fixed(epilogue), .. } => {
             let (x, w) = (tensor(*input), tensor(*weights));
             let columns = w.shape[0];
             let rows = product(&w.shape[1..]);
@@ -48,7 +51,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             constant_product(x, w, [rows, columns], [1, rows], &tensor(*bias).integers(), limit)?;
             epilogue_fits(epilogue, output)
         }
-        Op::MatMul { a, b, bias, epilogue } => {
+        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
             let (a, b) = (tensor(*a), tensor(*b));
             let [.., k, n] = b.shape[..] else { return Err("operands are no matrices".to_owned()) };
             let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
@@ -59,33 +62,42 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             }
             epilogue_fits(epilogue, output)
         }
-        Op::AveragePool { input, window, lo, hi, .. } => {
+        Op::AveragePool { input, window, average: Arithmetic::Fixed(average), .. } => {
             let cells = i128::from(window.kernel[0]) * i128::from(window.kernel[1]);
             sum_fits(cells * magnitude(tensor(*input)), WIDE)?;
-            within(output, *lo, *hi)
+            within(output, average.lo, average.hi)
         }
-        Op::Binary { requant, .. } | Op::Rescale { requant, .. } => leaves(requant),
-        Op::Unary { table, .. } => table_fits(table, output),
-        Op::PRelu { positive, .. } => leaves(positive),
-        Op::Softmax { lo, hi, multiplier, .. } => {
-            if *multiplier < 0 {
-                return Err(format!("multiplier {multiplier} is negative"));
+        Op::Binary { requant: Arithmetic::Fixed(requant), .. }
+        | Op::Rescale { requant: Arithmetic::Fixed(requant), .. } => leaves(requant),
+        Op::Quantize { lo, hi, zero_point, .. } => {
+            within_type(output, *zero_point, *zero_point)?;
+            within_type(output, *lo, *hi)
+        }
+        Op::Unary { function: Arithmetic::Fixed(table), .. } => table_fits(table, output),
+        Op::PRelu { slopes: Arithmetic::Fixed(slopes), .. } => leaves(&slopes.positive),
+        Op::Softmax { exponentials: Arithmetic::Fixed(e), .. } => {
+            if e.multiplier < 0 {
+                return Err(format!("multiplier {} is negative", e.multiplier));
             }
-            within(output, *lo, *hi)
+            within(output, e.lo, e.hi)
         }
-        Op::LayerNorm { input, gamma, beta, epsilon, requant, .. } => {
+        Op::LayerNorm { gamma, beta, norm: Arithmetic::Float(_), .. } => {
+            constant(tensor(*gamma))?;
+            constant(tensor(*beta))
+        }
+        Op::LayerNorm { input, gamma, beta, norm: Arithmetic::Fixed(norm), .. } => {
             let (n, gamma) = (tensor(*input).shape.last().copied().unwrap_or(1), tensor(*gamma));
             constant(gamma)?;
             constant(tensor(*beta))?;
-            if gamma.zero_point() != 0 || *epsilon == 0 || n == 0 {
+            if gamma.zero_point() != 0 || norm.epsilon == 0 || n == 0 {
                 return Err("gamma must be symmetric and epsilon at least 1".to_owned());
             }
             for (gamma, beta) in gamma.integers().into_iter().zip(tensor(*beta).integers()) {
                 sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
             }
-            leaves(requant)
+            leaves(&norm.requant)
         }
-        Op::Reduce { input, kind, axes, requant } => {
+        Op::Reduce { input, kind, axes, requant: Arithmetic::Fixed(requant) } => {
             let x = tensor(*input);
             let count: i128 = axes.iter().map(|&axis| x.shape[axis as usize] as i128).product();
             let term = magnitude(x);
@@ -108,7 +120,17 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             Ok(())
         }
         Op::Pad { mode: crate::PadMode::Constant(code), .. } => within_type(output, *code, *code),
-        Op::MaxPool { .. }
+        // What only moves or compares, and floats.
+        Op::MatMul { .. }
+        | Op::AveragePool { .. }
+        | Op::Binary { .. }
+        | Op::Rescale { .. }
+        | Op::Dequantize { .. }
+        | Op::Unary { .. }
+        | Op::PRelu { .. }
+        | Op::Softmax { .. }
+        | Op::Reduce { .. }
+        | Op::MaxPool { .. }
         | Op::ArgMax { .. }
         | Op::Pad { .. }
         | Op::Rearrange { .. }
@@ -129,6 +151,18 @@ fn magnitude(tensor: &Tensor) -> i128 {
 
 fn constant(tensor: &Tensor) -> Result<(), String> {
     if tensor.constant.is_some() { Ok(()) } else { Err(format!("\"{}\" must be a constant", tensor.name)) }
+}
+
+fn finite(tensor: &Tensor) -> Result<(), String> {
+    constant(tensor)?;
+    let bytes = tensor.constant.as_deref().unwrap_or_default();
+    let half = |mask: u16| bytes.as_chunks().0.iter().all(|b| u16::from_le_bytes(*b) & mask != mask);
+    let finite = match tensor.dtype {
+        DType::F16 => half(0x7C00),
+        DType::BF16 => half(0x7F80),
+        _ => bytes.as_chunks().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
+    };
+    if finite { Ok(()) } else { Err(format!("\"{}\" holds numbers that are not finite", tensor.name)) }
 }
 
 fn limit(x: &Tensor, w: &Tensor) -> i128 {

@@ -42,6 +42,10 @@ impl Binary<'_> {
             BinaryKind::Max => a.max(b),
             BinaryKind::Min => a.min(b),
             BinaryKind::Div => return divide(a, b, self.requant),
+            BinaryKind::Less => i64::from(a < b),
+            BinaryKind::LessOrEqual => i64::from(a <= b),
+            BinaryKind::Equal => i64::from(a == b),
+            BinaryKind::NotEqual => i64::from(a != b),
         };
         requantize(value, self.requant, 0)
     }

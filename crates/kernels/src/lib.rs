@@ -17,6 +17,7 @@ pub mod depthwise;
 pub mod element;
 pub mod elementwise;
 pub mod epilogue;
+pub mod float;
 pub mod gemm;
 pub mod isa;
 pub mod linear;
@@ -31,5 +32,6 @@ pub mod table;
 pub mod values;
 
 pub use element::Element;
+pub use float::{BF16, F16, Float};
 pub use isa::Isa;
 pub use values::Values;

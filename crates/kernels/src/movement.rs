@@ -37,7 +37,7 @@ pub fn rearrange<T: Copy>(dims: &[u32], strides: &[i64], offset: i64, x: &[T], y
     }
 }
 
-/// Pads every axis of `x` by `before` and `after` cells; `constant` is what [`PadMode::Constant`] fills with.
+/// Pads every axis of `x` by `before` and `after` cells; `constant` is what constant modes fill with.
 ///
 /// # Panics
 /// When `y` does not have the padded size.
@@ -71,7 +71,7 @@ pub fn pad<T: Copy>(shape: &[usize], before: &[u32], after: &[u32], mode: PadMod
 fn source(i: isize, n: usize, mode: PadMode) -> Option<usize> {
     let last = n as isize - 1;
     match mode {
-        PadMode::Constant(_) => (0..=last).contains(&i).then_some(i as usize),
+        PadMode::Constant(_) | PadMode::Value(_) => (0..=last).contains(&i).then_some(i as usize),
         PadMode::Edge => (n > 0).then(|| i.clamp(0, last) as usize),
         PadMode::Reflect => (n > 0).then(|| if i < 0 { -i } else { last - (last - i).abs() } as usize),
     }

@@ -4,10 +4,15 @@
 //! Source: docs/arithmetic.md, "Resize".
 
 use rayon::prelude::*;
-use tpuflow_ir::LinearTap;
+use tpuflow_ir::{LinearTap, Real};
 
 use crate::Element;
 use crate::requant::round_shift;
+
+/// A weight in units of 1/2048.
+fn steps(weight: Real) -> i64 {
+    (weight.get() * 2048.0) as i64
+}
 
 /// `y[n,i,j,c] = RNE(sum of four weighted neighbours / 2^22)`. `x`: `[n,h,w,c]`, `y`: `[n,rows,columns,c]`.
 ///
@@ -21,10 +26,10 @@ pub fn resize_linear<X: Element>(input: [usize; 4], rows: &[LinearTap], columns:
         let (image, row) = (index / rows.len(), rows[index % rows.len()]);
         let line = |i: u32| &x[(image * h + i as usize) * w * c..][..w * c];
         let (top, bottom) = (line(row.first), line(row.second));
-        let weight_row = i64::from(row.weight);
+        let weight_row = steps(row.weight);
         for (column, y) in columns.iter().zip(y.chunks_exact_mut(c)) {
             let (left, right) = (column.first as usize * c, column.second as usize * c);
-            let weight = i64::from(column.weight);
+            let weight = steps(column.weight);
             for (channel, y) in y.iter_mut().enumerate() {
                 let across = |line: &[X]| {
                     (2048 - weight) * i64::from(line[left + channel].widen())

@@ -15,6 +15,7 @@
 //!   before; what the busiest unit does in each of the segments adds up.
 //! * `path`: along a chain of layers every one needs at least its latency, and all of its time where it reduces over space.
 
+use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::isa::{ChannelParameters, MatrixDescriptor, NormParameters, Slope};
 use tpuflow_ir::program::LayerSummary;
 use tpuflow_ir::{Bounds, DType, Graph, Machine, Op, TensorId, Unit, View, timing};
@@ -172,16 +173,16 @@ fn constants(network: &Network, op: &Op) -> u64 {
         (channels * ChannelParameters::bytes(wide)) as u64
     };
     match op {
-        Op::Conv { input, weights, epilogue, .. } => {
+        Op::Conv { input, weights, epilogue: Fixed(epilogue), .. } => {
             let channels = network.tensor(*weights).shape[0];
             bytes(*weights) + parameters(*input, *weights, channels) + table(&epilogue.table)
         }
-        Op::MatMul { a, b, epilogue, .. } => {
+        Op::MatMul { a, b, epilogue: Fixed(epilogue), .. } => {
             let columns = network.tensor(*b).shape.last().copied().unwrap_or(1);
             bytes(*b) + parameters(*a, *b, columns) + table(&epilogue.table)
         }
-        Op::Unary { table, .. } => bytes(table.entries),
-        Op::PRelu { negative_multiplier, .. } => (negative_multiplier.len() * Slope::BYTES) as u64,
+        Op::Unary { function: Fixed(table), .. } => bytes(table.entries),
+        Op::PRelu { slopes: Fixed(slopes), .. } => (slopes.negative_multiplier.len() * Slope::BYTES) as u64,
         Op::LayerNorm { gamma, .. } => (network.tensor(*gamma).elements() * NormParameters::BYTES) as u64,
         Op::Embedding { table, indices } => {
             let t = network.tensor(*table);

@@ -127,6 +127,8 @@ fn result_shape(op: &Op, network: &Network) -> Option<Vec<usize>> {
         Op::Select { condition, a, b } => broadcast(&broadcast(&shape(a), &shape(b))?, &shape(condition)),
         Op::Unary { input, .. }
         | Op::Rescale { input, .. }
+        | Op::Quantize { input, .. }
+        | Op::Dequantize { input, .. }
         | Op::PRelu { input, .. }
         | Op::Softmax { input, .. }
         | Op::LayerNorm { input, .. } => Some(shape(input)),

@@ -4,6 +4,7 @@
 //! power of two or whole words; the two bytes of 16-bit weights lie in planes apart. Parameters follow the encodings of
 //! [`tpuflow_ir::isa`].
 
+use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::isa::{ChannelParameters, NormParameters, Slope};
 use tpuflow_ir::layout::{pack as pack_activation, pixel_bytes};
 use tpuflow_ir::{DType, Op, TensorId, timing};
@@ -87,8 +88,8 @@ fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u
 
 fn channel_parameters(network: &Network, op: &Op, first: u32, count: u32) -> Vec<u8> {
     let (input, right, bias, epilogue) = match op {
-        Op::Conv { input, weights, bias, epilogue, .. } => (input, weights, Some(bias), epilogue),
-        Op::MatMul { a, b, bias, epilogue } => (a, b, bias.as_ref(), epilogue),
+        Op::Conv { input, weights, bias, epilogue: Fixed(epilogue), .. } => (input, weights, Some(bias), epilogue),
+        Op::MatMul { a, b, bias, epilogue: Fixed(epilogue) } => (a, b, bias.as_ref(), epilogue),
         _ => return Vec::new(),
     };
     let bias = bias.map(|b| network.tensor(*b).integers());
@@ -105,16 +106,16 @@ fn channel_parameters(network: &Network, op: &Op, first: u32, count: u32) -> Vec
 fn vector_parameters(network: &Network, op: &Op) -> Vec<u8> {
     let mut out = Vec::new();
     match op {
-        Op::PRelu { negative_multiplier, negative_shift, .. } => {
-            for (&multiplier, &shift) in negative_multiplier.iter().zip(negative_shift) {
+        Op::PRelu { slopes: Fixed(slopes), .. } => {
+            for (&multiplier, &shift) in slopes.negative_multiplier.iter().zip(&slopes.negative_shift) {
                 Slope { multiplier: multiplier as i16, shift }.encode(&mut out);
             }
         }
-        Op::LayerNorm { gamma, beta, requant, .. } => {
+        Op::LayerNorm { gamma, beta, norm: Fixed(norm), .. } => {
             let (gamma, beta) = (network.tensor(*gamma), network.tensor(*beta));
             debug_assert_eq!(beta.dtype, DType::I64);
             for (channel, (gamma, beta)) in gamma.integers().into_iter().zip(beta.integers()).enumerate() {
-                let (multiplier, shift) = requant.of(channel);
+                let (multiplier, shift) = norm.requant.of(channel);
                 NormParameters { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }.encode(&mut out);
             }
         }

@@ -21,7 +21,7 @@ def binary(
     multipliers: tuple[int, int],
     requant: Mapping[str, Any],
 ) -> Integers:
-    """`add`, `sub`, `mul`, `div`, `max` or `min` with NumPy broadcasting, as codes."""
+    """`add`, `sub`, `mul`, `div`, `max`, `min` or a comparison with NumPy broadcasting, as codes."""
     p = clamp((exact(a) - zero_points[0]) * multipliers[0], -(2**31), 2**31 - 1)
     q = clamp((exact(b) - zero_points[1]) * multipliers[1], -(2**31), 2**31 - 1)
     match kind:
@@ -35,6 +35,14 @@ def binary(
             value = np.maximum(p, q)
         case "min":
             value = np.minimum(p, q)
+        case "less":
+            value = np.where(p < q, 1, 0)
+        case "less_or_equal":
+            value = np.where(p <= q, 1, 0)
+        case "equal":
+            value = np.where(p == q, 1, 0)
+        case "not_equal":
+            value = np.where(p != q, 1, 0)
         case "div":
             return _divide(p, q, requant)
         case _:

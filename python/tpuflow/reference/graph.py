@@ -99,7 +99,8 @@ def _average_pool(layer: Layer) -> Integers:
         layer.value("input"),
         layer.op["window"],
         input_zero_point=layer.zero_point("input"),
-        **layer.fields("count_include_pad", "beyond", "divisors", "zero_point", "lo", "hi"),
+        **layer.fields("count_include_pad", "beyond"),
+        **layer.op["average"],
     )
 
 
@@ -115,19 +116,18 @@ def _binary(layer: Layer) -> Integers:
 
 
 def _unary(layer: Layer) -> Integers:
-    table = layer.op["table"]
+    table = layer.op["function"]
     entries = layer.tensor(table["entries"])
     return activation.unary(layer.value("input"), entries, lo=table["lo"], hi=table["hi"])
 
 
 def _p_relu(layer: Layer) -> Integers:
-    fields = layer.fields("positive", "negative_multiplier", "negative_shift")
-    return activation.p_relu(layer.value("input"), zero_point=layer.zero_point("input"), **fields)
+    slopes = layer.op["slopes"]
+    return activation.p_relu(layer.value("input"), zero_point=layer.zero_point("input"), **slopes)
 
 
 def _softmax(layer: Layer) -> Integers:
-    fields = layer.fields("coefficient", "multiplier", "shift", "zero_point", "lo", "hi")
-    return activation.softmax(layer.value("input"), layer.optional("mask"), **fields)
+    return activation.softmax(layer.value("input"), layer.optional("mask"), **layer.op["exponentials"])
 
 
 def _layer_norm(layer: Layer) -> Integers:
@@ -136,7 +136,8 @@ def _layer_norm(layer: Layer) -> Integers:
         layer.value("gamma"),
         layer.value("beta"),
         zero_point=layer.zero_point("input"),
-        **layer.fields("center", "epsilon", "multiplier", "shift", "requant"),
+        center=layer.op["center"],
+        **layer.op["norm"],
     )
 
 

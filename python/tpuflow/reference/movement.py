@@ -65,15 +65,15 @@ def concat(
 
 
 def resize_linear(
-    x: Integers, *, rows: Sequence[Mapping[str, int]], columns: Sequence[Mapping[str, int]]
+    x: Integers, *, rows: Sequence[Mapping[str, Any]], columns: Sequence[Mapping[str, Any]]
 ) -> Integers:
-    """Linear resize of `[n,h,w,c]` with weights in units of 1/2048 per axis, rounded once."""
+    """Linear resize of `[n,h,w,c]` with weights in multiples of 1/2048 per axis, rounded once."""
     by_row = _mix(exact(x), rows, axis=1)
     return round_shift(_mix(by_row, columns, axis=2), 22)
 
 
-def _mix(x: Integers, taps: Sequence[Mapping[str, int]], *, axis: int) -> Integers:
+def _mix(x: Integers, taps: Sequence[Mapping[str, Any]], *, axis: int) -> Integers:
     first = np.take(x, [tap["first"] for tap in taps], axis=axis)
     second = np.take(x, [tap["second"] for tap in taps], axis=axis)
-    weight = exact(np.array([tap["weight"] for tap in taps])).reshape([-1] + [1] * (x.ndim - 1 - axis))
+    weight = exact(np.array([int(2048 * tap["weight"]) for tap in taps])).reshape([-1] + [1] * (x.ndim - 1 - axis))
     return np.asarray(first * (2048 - weight) + second * weight)

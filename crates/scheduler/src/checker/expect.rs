@@ -139,7 +139,7 @@ fn padded(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: P
     let extent = |axis: usize| from[axis] as i64;
     let inside = |axis: usize| (0..extent(axis)).contains(&index[axis]);
     let row_end = shape[last] as i64 - i64::from(before[last]) - index[last];
-    if !(0..last).all(inside) && matches!(mode, PadMode::Constant(_)) {
+    if !(0..last).all(inside) && matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
         return (None, row_end.cast_unsigned());
     }
     let run = match index[last] {
@@ -147,7 +147,7 @@ fn padded(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: P
         i if i < extent(last) => extent(last) - i,
         _ => row_end,
     };
-    if !inside(last) && matches!(mode, PadMode::Constant(_)) {
+    if !inside(last) && matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
         return (None, run.cast_unsigned());
     }
     let exact = inside(last);

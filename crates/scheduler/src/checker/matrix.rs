@@ -2,7 +2,7 @@
 
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, TableShape};
 use tpuflow_ir::op::Epilogue;
-use tpuflow_ir::{DType, Descriptor, Layer, LayerId, Op, Requant, Space, TensorId, Window};
+use tpuflow_ir::{Arithmetic, DType, Descriptor, Layer, LayerId, Op, Requant, Space, TensorId, Window};
 
 use super::contents::{Element, Value};
 use super::walk::{Fault, Walk};
@@ -60,7 +60,7 @@ impl Walk<'_> {
     fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
         let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
         let (linear, window, group_in, group_out) = match &layer.op {
-            Op::Conv { input, weights, bias, window, groups, epilogue } => {
+            Op::Conv { input, weights, bias, window, groups, epilogue: Arithmetic::Fixed(epilogue) } => {
                 let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
                 let linear = Linear {
                     input: *input,
@@ -72,7 +72,7 @@ impl Walk<'_> {
                 };
                 (linear, *window, c, o / groups)
             }
-            Op::MatMul { a, b, bias, epilogue } => {
+            Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
                     return Err(("descriptor", "a right operand of rank below 2".to_owned()));
                 };

@@ -5,7 +5,7 @@
 
 use tpuflow_ir::isa::{Scaling, Vector};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{Layer, Op, View};
+use tpuflow_ir::{Arithmetic, Layer, Op, View};
 
 use super::contents::{Element, Piece, Value};
 use super::vector::scales;
@@ -159,7 +159,7 @@ impl Walk<'_> {
         let pixel = u64::from(v.output.origin[0]) + target / channels;
         let element = pixel * whole + u64::from(v.output.origin[1]) + target % channels;
         let (source, requant, at) = match &layer.op {
-            Op::Rescale { input, requant } => (*input, requant, element),
+            Op::Rescale { input, requant: Arithmetic::Fixed(requant) } => (*input, requant, element),
             Op::Concat { inputs, axis, requants } => {
                 let shape = &graph.tensor(layer.output).shape;
                 let inner: u64 = shape[*axis as usize + 1..].iter().map(|&n| n as u64).product();

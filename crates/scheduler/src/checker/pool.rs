@@ -1,7 +1,8 @@
 //! Pooling and depthwise instructions.
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
-use tpuflow_ir::{Descriptor, Layer, Op, TensorId};
+use tpuflow_ir::op::Average;
+use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId};
 
 use super::matrix::under_window;
 use super::walk::{Fault, Walk};
@@ -35,7 +36,7 @@ impl Walk<'_> {
             let weights = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
             let parameters = self.parameters(p.parameters, ChannelParameters::bytes(wide) * channels)?;
             let epilogue = match layer.map(|l| &l.op) {
-                Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
+                Some(Op::Conv { weights: w, bias, epilogue: Arithmetic::Fixed(epilogue), .. }) => {
                     let first = p.input.origin[1];
                     self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
                     self.channel_parameters(&parameters, wide, first, Some(*bias), &epilogue.requant)?;
@@ -56,9 +57,10 @@ impl Walk<'_> {
         let (agrees, input) = match (&layer.op, &d.kind) {
             (Op::MaxPool { input, window }, PoolKind::Max) => (d.window == *window, *input),
             (
-                Op::AveragePool { input, window, count_include_pad, beyond, divisors, zero_point, lo, hi },
+                Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(average) },
                 PoolKind::Average { input_zero, count_include_pad: include, beyond: over, divisors: table, codes },
             ) => {
+                let Average { divisors, zero_point, lo, hi } = average;
                 let same = divisors.len() == table.len()
                     && divisors.iter().zip(table).all(|(a, b)| (a.area, a.multiplier, a.shift) == *b);
                 let agrees = d.window == *window
@@ -69,7 +71,7 @@ impl Walk<'_> {
                 (agrees, *input)
             }
             (
-                Op::Conv { input, weights, window, groups, epilogue, .. },
+                Op::Conv { input, weights, window, groups, epilogue: Arithmetic::Fixed(epilogue), .. },
                 PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, codes, .. },
             ) => {
                 let w = e.graph.tensor(*weights);

@@ -1,7 +1,9 @@
 //! Elementwise instructions. Those that compute are compared with their layer; moves, gathers and fills carry symbols along,
 //! and whoever reads the result finds out whether they went to the right place.
 
+use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::op::{Exponentials, Norm, Slopes};
 use tpuflow_ir::{Descriptor, Layer, Op, Requant, TensorId, View};
 
 use super::contents::{Element, Value};
@@ -74,22 +76,23 @@ impl Walk<'_> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(vec![]) };
         let zero = |id: TensorId| graph.tensor(id).zero_point();
         let (agrees, operands) = match (op, &layer.op) {
-            (VectorOp::Binary { kind, zeros, factors, scaling }, Op::Binary { kind: k, a, b, ka, kb, requant }) => (
+            (
+                VectorOp::Binary { kind, zeros, factors, scaling },
+                Op::Binary { kind: k, a, b, ka, kb, requant: Fixed(requant) },
+            ) => (
                 kind == k && *zeros == [zero(*a), zero(*b)] && *factors == [*ka, *kb] && scales(scaling, requant),
                 vec![*a, *b],
             ),
-            (VectorOp::Table(shape), Op::Unary { input, table }) => {
+            (VectorOp::Table(shape), Op::Unary { input, function: Fixed(table) }) => {
                 let bytes = self.parameters(v.parameters, shape.entries as usize * 4)?;
                 let entries = graph.tensor(table.entries).constant.as_deref();
                 ((shape.lo, shape.hi) == (table.lo, table.hi) && entries == Some(&bytes[..]), vec![*input])
             }
-            (VectorOp::Rescale { input_zero, scaling }, Op::Rescale { input, requant }) => {
+            (VectorOp::Rescale { input_zero, scaling }, Op::Rescale { input, requant: Fixed(requant) }) => {
                 (*input_zero == zero(*input) && scales(scaling, requant), vec![*input])
             }
-            (
-                VectorOp::PRelu { input_zero, positive, per_channel },
-                Op::PRelu { input, positive: requant, negative_multiplier, negative_shift },
-            ) => {
+            (VectorOp::PRelu { input_zero, positive, per_channel }, Op::PRelu { input, slopes: Fixed(slopes) }) => {
+                let Slopes { positive: requant, negative_multiplier, negative_shift } = slopes;
                 let count = if *per_channel { v.output.channels as usize } else { 1 };
                 let first = if *per_channel { v.output.origin[1] as usize } else { 0 };
                 let bytes = self.parameters(v.parameters, Slope::BYTES * count)?;
@@ -102,8 +105,9 @@ impl Walk<'_> {
             }
             (
                 VectorOp::Softmax { coefficient, scaling },
-                Op::Softmax { input, coefficient: c, multiplier, shift, zero_point, lo, hi, mask },
+                Op::Softmax { input, exponentials: Fixed(exponentials), mask },
             ) => {
+                let Exponentials { coefficient: c, multiplier, shift, zero_point, lo, hi } = exponentials;
                 let agrees = coefficient == c
                     && (scaling.multiplier, scaling.shift) == (*multiplier, *shift)
                     && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi) == (*zero_point, *lo, *hi);
@@ -114,7 +118,7 @@ impl Walk<'_> {
             }
             (
                 VectorOp::Reduce { kind, shape, axes, input_zero, scaling },
-                Op::Reduce { input, kind: k, axes: a, requant },
+                Op::Reduce { input, kind: k, axes: a, requant: Fixed(requant) },
             ) => {
                 let info = graph.tensor(*input);
                 let same_shape = info.shape.iter().copied().eq(shape.iter().map(|&n| n as usize));
@@ -142,11 +146,12 @@ impl Walk<'_> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(true) };
         let (
             VectorOp::LayerNorm { center, input_zero, epsilon, normalise, codes },
-            Op::LayerNorm { input, gamma, beta, center: c, epsilon: e, multiplier, shift, requant },
+            Op::LayerNorm { input, gamma, beta, center: c, norm: Fixed(norm) },
         ) = (op, layer)
         else {
             return Ok(false);
         };
+        let Norm { epsilon: e, multiplier, shift, requant } = norm;
         let (gammas, betas) = (graph.tensor(*gamma).integers(), graph.tensor(*beta).integers());
         let parameters =
             bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).enumerate().all(|(i, p)| {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use tpuflow_ir::isa::{ChannelParameters, Direction, Matrix, MatrixDescriptor, Weights};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{DType, Descriptor, Epilogue, Machine, Op, Space, TensorId, View, Window, Work, timing};
+use tpuflow_ir::{Arithmetic, DType, Descriptor, Epilogue, Machine, Op, Space, TensorId, View, Window, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
@@ -195,6 +195,7 @@ impl Lowering<'_> {
         let network = self.setting.network;
         let Some(linear) = Linear::of(op, network) else { return Ok(()) };
         let (Op::Conv { epilogue, .. } | Op::MatMul { epilogue, .. }) = op else { return Ok(()) };
+        let Arithmetic::Fixed(epilogue) = epilogue else { return Ok(()) };
         let (x, w) = (network.tensor(linear.input), network.tensor(linear.right));
         let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
         let mut views = [self.operand(linear.input), self.operand(output)];

@@ -312,7 +312,7 @@ fn padding(
         let inside = (n as u32, 0, 1, i64::from(b));
         let end = i64::from(b) + n;
         let sides = match mode {
-            PadMode::Constant(_) => vec![inside],
+            PadMode::Constant(_) | PadMode::Value(_) => vec![inside],
             PadMode::Edge => vec![(b, 0, 0, 0), inside, (a, n - 1, 0, end)],
             PadMode::Reflect => vec![(b, i64::from(b), -1, 0), inside, (a, n - 2, -1, end)],
         };
@@ -334,7 +334,7 @@ fn padding(
     }
     let fill = match mode {
         PadMode::Constant(code) => Some(*code),
-        PadMode::Edge | PadMode::Reflect => None,
+        PadMode::Value(_) | PadMode::Edge | PadMode::Reflect => None,
     };
     (fill, parts)
 }

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
-use tpuflow_ir::{Descriptor, Op, TensorId, View, Window, Work, timing};
+use tpuflow_ir::op::Average;
+use tpuflow_ir::{Arithmetic, Descriptor, Op, TensorId, View, Window, Work, timing};
 
 use super::{Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
@@ -29,7 +30,8 @@ impl Lowering<'_> {
     pub(super) fn pooling(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
         let (input, window, kind) = match op {
             Op::MaxPool { input, window } => (*input, *window, PoolKind::Max),
-            Op::AveragePool { input, window, count_include_pad, beyond, divisors, zero_point, lo, hi } => {
+            Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(average) } => {
+                let Average { divisors, zero_point, lo, hi } = average;
                 let kind = PoolKind::Average {
                     input_zero: self.setting.network.tensor(*input).zero_point(),
                     count_include_pad: *count_include_pad,
@@ -54,7 +56,7 @@ impl Lowering<'_> {
         window: &Window,
         output: TensorId,
     ) -> Result<(), Shortage> {
-        let Op::Conv { weights, epilogue, .. } = op else { return Ok(()) };
+        let Op::Conv { weights, epilogue: Arithmetic::Fixed(epilogue), .. } = op else { return Ok(()) };
         let (network, word) = (self.setting.network, self.setting.machine.word());
         let (x, w) = (network.tensor(input), network.tensor(*weights));
         let taps = window.kernel[0] * window.kernel[1];

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::isa::{Codes, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::op::{Exponentials, Norm};
 use tpuflow_ir::{Descriptor, Op, Space, TensorId, View, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, scaling, slice_rows, slices, staged_bytes};
@@ -22,11 +24,11 @@ impl Lowering<'_> {
         };
         let space = self.parameter_space() as usize;
         let (inputs, vector) = match op {
-            Op::Binary { kind, a, b, ka, kb, requant } => {
+            Op::Binary { kind, a, b, ka, kb, requant: Fixed(requant) } => {
                 let (zeros, factors) = ([zero(a), zero(b)], [*ka, *kb]);
                 (vec![*a, *b], VectorOp::Binary { kind: *kind, zeros, factors, scaling: scaling(requant) })
             }
-            Op::Unary { input, table } => {
+            Op::Unary { input, function: Fixed(table) } => {
                 if network.tensor(table.entries).bytes() > space {
                     return Err(Shortage(Memory::Ewp));
                 }
@@ -34,26 +36,29 @@ impl Lowering<'_> {
                 parameters = Some((buffer, 0));
                 (vec![*input], VectorOp::Table(shape))
             }
-            Op::Rescale { input, requant } => {
+            Op::Rescale { input, requant: Fixed(requant) } => {
                 (vec![*input], VectorOp::Rescale { input_zero: zero(input), scaling: scaling(requant) })
             }
-            Op::PRelu { input, positive, negative_multiplier, .. } => {
-                let count = negative_multiplier.len();
+            Op::PRelu { input, slopes: Fixed(slopes) } => {
+                let count = slopes.negative_multiplier.len();
                 if count * Slope::BYTES > space {
                     return Err(Shortage(Memory::Ewp));
                 }
                 constant(self, count * Slope::BYTES);
                 let per_channel = count > 1;
-                let vector = VectorOp::PRelu { input_zero: zero(input), positive: scaling(positive), per_channel };
+                let vector =
+                    VectorOp::PRelu { input_zero: zero(input), positive: scaling(&slopes.positive), per_channel };
                 (vec![*input], vector)
             }
-            Op::Softmax { input, coefficient, multiplier, shift, zero_point, lo, hi, mask } => {
+            Op::Softmax { input, exponentials: Fixed(exponentials), mask } => {
+                let Exponentials { coefficient, multiplier, shift, zero_point, lo, hi } = exponentials;
                 let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
                 let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
                 let inputs = std::iter::once(*input).chain(*mask).collect();
                 (inputs, VectorOp::Softmax { coefficient: *coefficient, scaling })
             }
-            Op::LayerNorm { input, center, epsilon, multiplier, shift, requant, .. } => {
+            Op::LayerNorm { input, center, norm: Fixed(norm), .. } => {
+                let Norm { epsilon, multiplier, shift, requant } = norm;
                 let bytes = channels(input) * NormParameters::BYTES;
                 if bytes > space {
                     return Err(Shortage(Memory::Ewp));
@@ -75,7 +80,7 @@ impl Lowering<'_> {
             Op::ResizeLinear { input, rows, columns } => {
                 (vec![*input], VectorOp::ResizeLinear { rows: rows.clone(), columns: columns.clone() })
             }
-            Op::Reduce { input, kind, axes, requant } => {
+            Op::Reduce { input, kind, axes, requant: Fixed(requant) } => {
                 let shape = network.tensor(*input).shape.iter().map(|&d| d as u32).collect();
                 let vector = VectorOp::Reduce {
                     kind: *kind,

@@ -2,7 +2,7 @@
 
 use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::isa::{ChannelParameters, Descriptor, PoolKind, Scaling, TableShape, Unit, VectorOp, Work};
-use tpuflow_ir::{Program, Space, View, Window};
+use tpuflow_ir::{Program, Real, Space, View, Window};
 
 use crate::common::Random;
 use crate::constants;
@@ -566,7 +566,8 @@ fn moved(program: &mut Program, random: &mut Random) -> bool {
         Descriptor::Vector(VectorOp::ResizeLinear { rows, columns }) => {
             let taps = if random.chance(50) { rows } else { columns };
             let at = random.below(taps.len());
-            taps[at].weight ^= 1;
+            let steps = (taps[at].weight.get() * 2048.0) as u32 ^ 1;
+            taps[at].weight = Real::new(f64::from(steps) / 2048.0);
             true
         }
         _ => false,

@@ -4,9 +4,10 @@
 pub mod wild;
 
 use tpuflow_ir::graph::GraphBuilder;
-use tpuflow_ir::op::{Divisor, PadMode};
+use tpuflow_ir::op::{Average, Divisor, Exponentials, Norm, PadMode, Slopes};
 use tpuflow_ir::{
-    BinaryKind, DType, Epilogue, Graph, LinearTap, Op, Quant, ReduceKind, Requant, Table, Tensor, TensorId, Window,
+    Arithmetic, BinaryKind, DType, Epilogue, Graph, LinearTap, Op, Quant, Real, ReduceKind, Requant, Table, Tensor,
+    TensorId, Window,
 };
 
 /// SplitMix64.
@@ -125,13 +126,13 @@ impl Net {
         self.builder.layer(&name, op, output, vec![name.clone()]).unwrap()
     }
 
-    fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64) -> Epilogue {
+    fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64) -> Arithmetic<Epilogue> {
         if self.random.chance(20) {
             let requant = self.requant(channels, DType::I16, shift - 8);
             let table = Some(self.table(16, dtype));
-            Epilogue { requant, table }
+            Arithmetic::Fixed(Epilogue { requant, table })
         } else {
-            Epilogue { requant: self.requant(channels, dtype, shift), table: None }
+            Arithmetic::Fixed(Epilogue { requant: self.requant(channels, dtype, shift), table: None })
         }
     }
 
@@ -193,10 +194,12 @@ impl Net {
             window,
             count_include_pad,
             beyond: [0, 0],
-            divisors: (1..=most).map(divisor).collect(),
-            zero_point: 3,
-            lo: self.dtype().range().0 as i32,
-            hi: self.dtype().range().1 as i32,
+            average: Arithmetic::Fixed(Average {
+                divisors: (1..=most).map(divisor).collect(),
+                zero_point: 3,
+                lo: self.dtype().range().0 as i32,
+                hi: self.dtype().range().1 as i32,
+            }),
         };
         self.layer("average_pool", op, &[x[0], h, w, x[3]], self.dtype())
     }
@@ -207,7 +210,7 @@ impl Net {
         let factor = |random: &mut Random| if plain { 1 } else { random.range(1, 255) as i32 };
         let (ka, kb) = (factor(&mut self.random), factor(&mut self.random));
         let shift = if kind == BinaryKind::Div { 10 } else { 20 };
-        let requant = self.requant(1, self.dtype(), shift);
+        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), shift));
         self.layer("binary", Op::Binary { kind, a, b, ka, kb, requant }, &shape, self.dtype())
     }
 
@@ -215,11 +218,11 @@ impl Net {
         let bits = self.dtype_of(input).bits();
         let table = self.table(bits, self.dtype());
         let shape = self.shape(input);
-        self.layer("unary", Op::Unary { input, table }, &shape, self.dtype())
+        self.layer("unary", Op::Unary { input, function: Arithmetic::Fixed(table) }, &shape, self.dtype())
     }
 
     pub fn rescale(&mut self, input: TensorId) -> TensorId {
-        let requant = self.requant(1, self.dtype(), 14);
+        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), 14));
         let shape = self.shape(input);
         self.layer("rescale", Op::Rescale { input, requant }, &shape, self.dtype())
     }
@@ -229,7 +232,8 @@ impl Net {
         let positive = Requant { multiplier: vec![20000], shift: vec![14], ..self.requant(1, self.dtype(), 14) };
         let count = if self.random.chance(50) { *shape.last().unwrap() } else { 1 };
         let negative_multiplier = (0..count).map(|_| self.random.range(-30000, 30000) as i32).collect();
-        let op = Op::PRelu { input, positive, negative_multiplier, negative_shift: vec![16; count] };
+        let slopes = Slopes { positive, negative_multiplier, negative_shift: vec![16; count] };
+        let op = Op::PRelu { input, slopes: Arithmetic::Fixed(slopes) };
         self.layer("prelu", op, &shape, self.dtype())
     }
 
@@ -246,12 +250,14 @@ impl Net {
         let (lo, hi) = self.dtype().range();
         let op = Op::Softmax {
             input,
-            coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,
-            multiplier: 32640,
-            shift: 7,
-            zero_point: lo as i32,
-            lo: lo as i32,
-            hi: hi as i32,
+            exponentials: Arithmetic::Fixed(Exponentials {
+                coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,
+                multiplier: 32640,
+                shift: 7,
+                zero_point: lo as i32,
+                lo: lo as i32,
+                hi: hi as i32,
+            }),
             mask,
         };
         self.layer("softmax", op, &shape, self.dtype())
@@ -264,7 +270,8 @@ impl Net {
         let beta = self.constant(&[n], DType::I64, -3000, 3000);
         let requant = self.requant(n, self.dtype(), 20);
         let epsilon = 1000;
-        let op = Op::LayerNorm { input, gamma, beta, center, epsilon, multiplier: 16384, shift: 2, requant };
+        let norm = Arithmetic::Fixed(Norm { epsilon, multiplier: 16384, shift: 2, requant });
+        let op = Op::LayerNorm { input, gamma, beta, center, norm };
         self.layer("layer_norm", op, &shape, self.dtype())
     }
 
@@ -273,7 +280,7 @@ impl Net {
         let shape: Vec<usize> = (0..x.len())
             .filter_map(|i| if axes.contains(&(i as u32)) { keep.then_some(1) } else { Some(x[i]) })
             .collect();
-        let requant = self.requant(1, self.dtype(), 20);
+        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), 20));
         let op = Op::Reduce { input, kind, axes: axes.to_vec(), requant };
         if matches!(kind, ReduceKind::Max | ReduceKind::Min) {
             self.same("reduce", op, &shape, input)
@@ -371,7 +378,11 @@ impl Net {
                 .map(|i| {
                     let first = i * from / to;
                     let second = (first + 1).min(from - 1);
-                    LinearTap { first: first as u32, second: second as u32, weight: random.range(0, 2048) as u32 }
+                    LinearTap {
+                        first: first as u32,
+                        second: second as u32,
+                        weight: Real::new(random.range(0, 2048) as f64 / 2048.0),
+                    }
                 })
                 .collect()
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tpuflow_ir::{DType, Graph, Layer, Op, PadMode, Tensor, TensorId};
+use tpuflow_ir::{Arithmetic, DType, Graph, Layer, Op, PadMode, Tensor, TensorId};
 use tpuflow_kernels::elementwise::{self, Binary, PRelu};
 use tpuflow_kernels::epilogue::Epilogue;
 use tpuflow_kernels::linear::{Linear, Matrix};
@@ -84,46 +84,51 @@ pub(super) fn execute(
             same_codes!(value(*input), &mut y, (x, y) => pool::max_pool(geometry, x, y));
         }
         (
-            Op::AveragePool { input, count_include_pad, beyond, divisors, zero_point, lo, hi, .. },
+            Op::AveragePool { input, count_include_pad, beyond, average: Arithmetic::Fixed(fixed), .. },
             Prepared::Pool(geometry),
         ) => {
             let average = Average {
                 count_include_pad: *count_include_pad,
                 beyond: *beyond,
-                divisors,
+                divisors: &fixed.divisors,
                 input_zero_point: zero(*input),
-                zero_point: *zero_point,
-                lo: *lo,
-                hi: *hi,
+                zero_point: fixed.zero_point,
+                lo: fixed.lo,
+                hi: fixed.hi,
             };
             codes!(value(*input), x => codes!(&mut y, y => pool::average_pool(geometry, &average, x, y)));
         }
-        (Op::Binary { kind, a, b, ka, kb, requant }, Prepared::Binary(broadcast)) => {
+        (Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, Prepared::Binary(broadcast)) => {
             let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
             codes!(value(*a), a => codes!(value(*b), b => codes!(&mut y, y => {
                 elementwise::binary(&function, broadcast, a, b, y);
             })));
         }
-        (Op::Unary { input, table }, Prepared::Table(entries)) => {
+        (Op::Unary { input, function: Arithmetic::Fixed(table) }, Prepared::Table(entries)) => {
             let lookup = Lookup::new(entries, tensor(*input).dtype.bits(), table.lo, table.hi);
             codes!(value(*input), x => codes!(&mut y, y => table::lookup(&lookup, x, y)));
         }
-        (Op::Rescale { input, requant }, _) => {
+        (Op::Rescale { input, requant: Arithmetic::Fixed(requant) }, _) => {
             let zero = zero(*input);
             codes!(value(*input), x => codes!(&mut y, y => elementwise::rescale(zero, requant, x, y)));
         }
-        (Op::PRelu { input, positive, negative_multiplier, negative_shift }, _) => {
-            let function = PRelu { zero_point: zero(*input), positive, negative_multiplier, negative_shift };
+        (Op::PRelu { input, slopes: Arithmetic::Fixed(slopes) }, _) => {
+            let function = PRelu {
+                zero_point: zero(*input),
+                positive: &slopes.positive,
+                negative_multiplier: &slopes.negative_multiplier,
+                negative_shift: &slopes.negative_shift,
+            };
             codes!(value(*input), x => codes!(&mut y, y => elementwise::p_relu(&function, x, y)));
         }
-        (Op::Softmax { input, coefficient, multiplier, shift, zero_point, lo, hi, .. }, Prepared::Mask(mask)) => {
+        (Op::Softmax { input, exponentials: Arithmetic::Fixed(fixed), .. }, Prepared::Mask(mask)) => {
             let function = Softmax {
-                coefficient: *coefficient,
-                multiplier: *multiplier,
-                shift: *shift,
-                zero_point: *zero_point,
-                lo: *lo,
-                hi: *hi,
+                coefficient: fixed.coefficient,
+                multiplier: fixed.multiplier,
+                shift: fixed.shift,
+                zero_point: fixed.zero_point,
+                lo: fixed.lo,
+                hi: fixed.hi,
             };
             let n = last(tensor(*input));
             codes!(value(*input), x => codes!(&mut y, y => function.rows(n, x, mask, y)));
@@ -132,7 +137,7 @@ pub(super) fn execute(
             let input = layer.op.operands()[0];
             codes!(value(input), x => codes!(&mut y, y => norm.rows(x, y)));
         }
-        (Op::Reduce { input, kind, requant, .. }, Prepared::Reduce(reduction)) => {
+        (Op::Reduce { input, kind, requant: Arithmetic::Fixed(requant), .. }, Prepared::Reduce(reduction)) => {
             let zero = zero(*input);
             codes!(value(*input), x => codes!(&mut y, y => {
                 reduce::reduce(reduction, *kind, zero, requant, x, y);

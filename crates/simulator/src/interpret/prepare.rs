@@ -1,6 +1,6 @@
 //! What is computed once per layer: packed weights, pooling geometry, reduction order, decoded parameters.
 
-use tpuflow_ir::{DType, Epilogue, Graph, Layer, Op, Tensor, TensorId, Window};
+use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
 use tpuflow_kernels::conv::Geometry;
 use tpuflow_kernels::depthwise::Depthwise;
@@ -121,17 +121,22 @@ impl Convolution<'_> {
 
 pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError> {
     let tensor = |id: TensorId| graph.tensor(id);
+    let mut touched = layer.op.operands().into_iter().chain([layer.output]).map(tensor);
+    if let Some(float) = touched.find(|tensor| tensor.dtype.is_float()) {
+        let reason = format!("{} cannot be computed yet", float.dtype.name());
+        return Err(SimError::Layer { layer: layer.name.clone(), reason });
+    }
     let geometry = |id: TensorId, window: Window| {
         Geometry::new(image(tensor(id)), window).expect("the shape rule admits only windows that fit")
     };
     Ok(match &layer.op {
-        Op::Conv { input, weights, bias, window, groups, epilogue: out } => {
+        Op::Conv { input, weights, bias, window, groups, epilogue: Arithmetic::Fixed(out) } => {
             let bias = tensor(*bias).integers();
             let epilogue = epilogue(graph, out);
             let (x, w, groups) = (tensor(*input), tensor(*weights), *groups as usize);
             Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.prepared()
         }
-        Op::MatMul { a, b, bias, epilogue: out } => {
+        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
             let (a, b) = (tensor(*a), tensor(*b));
             let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
             let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
@@ -145,12 +150,12 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             }
         }
         Op::MaxPool { input, window } => Prepared::Pool(geometry(*input, *window)),
-        Op::AveragePool { input, window, count_include_pad, beyond, divisors, .. } => {
+        Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(fixed) } => {
             let geometry = geometry(*input, *window);
             let average = Average {
                 count_include_pad: *count_include_pad,
                 beyond: *beyond,
-                divisors,
+                divisors: &fixed.divisors,
                 input_zero_point: 0,
                 zero_point: 0,
                 lo: 0,
@@ -170,7 +175,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             });
             Prepared::Select(shapes.map(|shape| broadcast(shape, &result)))
         }
-        Op::Unary { table, .. } => Prepared::Table(tensor(table.entries).i32s()),
+        Op::Unary { function: Arithmetic::Fixed(table), .. } => Prepared::Table(tensor(table.entries).i32s()),
         Op::Softmax { input, mask, .. } => {
             let mask = mask.map_or_else(Vec::new, |id| {
                 let (mask, shape) = (tensor(id), &tensor(*input).shape);
@@ -181,18 +186,16 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             });
             Prepared::Mask(mask)
         }
-        Op::LayerNorm { input, gamma, beta, center, epsilon, multiplier, shift, requant } => {
-            Prepared::Norm(LayerNorm {
-                center: *center,
-                input_zero_point: tensor(*input).zero_point(),
-                epsilon: *epsilon,
-                multiplier: *multiplier,
-                shift: *shift,
-                gamma: tensor(*gamma).integers().into_iter().map(|g| g as i32).collect(),
-                beta: tensor(*beta).integers(),
-                requant: requant.clone(),
-            })
-        }
+        Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Prepared::Norm(LayerNorm {
+            center: *center,
+            input_zero_point: tensor(*input).zero_point(),
+            epsilon: norm.epsilon,
+            multiplier: norm.multiplier,
+            shift: norm.shift,
+            gamma: tensor(*gamma).integers().into_iter().map(|g| g as i32).collect(),
+            beta: tensor(*beta).integers(),
+            requant: norm.requant.clone(),
+        }),
         Op::Reduce { input, axes, .. } => Prepared::Reduce(Reduction::new(&tensor(*input).shape, axes)),
         _ => Prepared::Plain,
     })

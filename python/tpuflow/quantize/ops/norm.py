@@ -41,12 +41,14 @@ def softmax(context: Lowering, step: Step) -> None:
     op = {
         "op": "softmax",
         "input": stored.tensor,
-        "coefficient": int(np.rint(math.log2(math.e) * stored.grid.scale * 2.0**32)),
-        "multiplier": multiplier,
-        "shift": shift,
-        "zero_point": target.zero_point,
-        "lo": target.lo,
-        "hi": target.hi,
+        "exponentials": {
+            "coefficient": int(np.rint(math.log2(math.e) * stored.grid.scale * 2.0**32)),
+            "multiplier": multiplier,
+            "shift": shift,
+            "zero_point": target.zero_point,
+            "lo": target.lo,
+            "hi": target.hi,
+        },
     }
     if step.mask is not None:
         op["mask"] = _mask(context, step, stored)
@@ -98,11 +100,15 @@ def normalisation(context: Lowering, step: Step) -> None:
         "gamma": context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid),
         "beta": context.constant(_name(node, 2, step, "beta"), shifted),
         "center": node.op_type == "LayerNormalization",
-        "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
-        # sqrt(n) / S_t is the number of steps itself.
-        "multiplier": int(steps),
-        "shift": 0,
-        "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
+        "norm": {
+            "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
+            # sqrt(n) / S_t is the number of steps itself.
+            "multiplier": int(steps),
+            "shift": 0,
+            "requant": context.requant(
+                [product / target.scale], target, step.activation, wide=True
+            ).fields(),
+        },
     }
     context.emit(step, op, stored.shape, stored.view, target)
 

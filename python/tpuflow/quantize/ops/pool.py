@@ -107,10 +107,12 @@ def average(
         "window": window,
         "count_include_pad": count_include_pad,
         "beyond": beyond,
-        "divisors": divisors,
-        "zero_point": target.zero_point,
-        "lo": requant.lo,
-        "hi": requant.hi,
+        "average": {
+            "divisors": divisors,
+            "zero_point": target.zero_point,
+            "lo": requant.lo,
+            "hi": requant.hi,
+        },
     }
     context.emit(step, op, shape, view, target)
 

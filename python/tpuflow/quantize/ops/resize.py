@@ -104,11 +104,11 @@ def _nearest(place: Fraction, rule: str, size: int) -> int:
     return min(max(rules[rule](), 0), size - 1)
 
 
-def _taps(places: list[Fraction], size: int) -> list[dict[str, int]]:
+def _taps(places: list[Fraction], size: int) -> list[dict[str, float]]:
     taps = []
     for place in places:
         inside = min(max(place, Fraction(0)), Fraction(size - 1))
         first = math.floor(inside)
         weight = math.floor(WEIGHT_ONE * (inside - first) + Fraction(1, 2))
-        taps.append({"first": first, "second": min(first + 1, size - 1), "weight": weight})
+        taps.append({"first": first, "second": min(first + 1, size - 1), "weight": weight / WEIGHT_ONE})
     return taps

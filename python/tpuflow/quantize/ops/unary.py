@@ -53,9 +53,11 @@ def sloped(context: Lowering, step: Step) -> None:
     op = {
         "op": "p_relu",
         "input": stored.tensor,
-        "positive": context.requant([factor], target, wide=wide).fields(),
-        "negative_multiplier": [int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)],
-        "negative_shift": [n for _, n in pairs],
+        "slopes": {
+            "positive": context.requant([factor], target, wide=wide).fields(),
+            "negative_multiplier": [int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)],
+            "negative_shift": [n for _, n in pairs],
+        },
     }
     context.emit(step, op, stored.shape, stored.view, target)
 
@@ -89,6 +91,6 @@ def table(context: Lowering, step: Step) -> None:
     op = {
         "op": "unary",
         "input": stored.tensor,
-        "table": context.table(step, FUNCTIONS[node.op_type](node), stored.grid, target),
+        "function": context.table(step, FUNCTIONS[node.op_type](node), stored.grid, target),
     }
     context.emit(step, op, stored.shape, stored.view, target)
