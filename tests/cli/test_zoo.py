@@ -23,9 +23,10 @@ from tpuflow.errors import FileError
 from tpuflow.frontend import load
 from tpuflow.quantize import quantize
 from tpuflow.run import GraphLevel
-from tpuflow.zoo import networks, page, published
+from tpuflow.zoo import networks, page, published, troubles
 from tpuflow.zoo.culprits import culprits
 from tpuflow.zoo.memory import Peak
+from tpuflow.zoo.stages import lists
 from tpuflow.zoo.sweep import Settings
 
 NETWORKS = {"attention": make_models.attention, "fire": make_models.fire}
@@ -192,6 +193,23 @@ def test_requests_that_make_no_sense(tmp_path: Path, folder: Path, command: Comm
         assert reason in result.err
     with pytest.raises(FileError):
         networks(tmp_path)
+
+
+def test_outputs_chosen_by_value_are_shown_but_not_judged() -> None:
+    b = Builder("chosen")
+    x = b.conv(b.input("x", [1, 3, 6, 6]), 8)
+    b.output(x)
+    b.output(b.node("ArgMax", x, axis=1, keepdims=0))
+    model = load(b.model(), host=True)
+    assert lists(model) == [model.outputs[1].name]
+    outputs = {name: {"cosine": 0.1, "sqnr": 1.0} for name in lists(model)}
+    stage = {"status": "ok", "outputs": outputs, "lists": list(outputs), "seconds": 0.0, "peak_bytes": 0}
+    record = {"stages": {"interpret": stage}}
+    settings = Settings(dtypes=("int8",))
+    assert not list(troubles({"chosen": {"int8": record}}, settings))
+    assert "| chosen | list: 0.1000 | - |" in page({"chosen": {"int8": record}}, settings, (), "")
+    stage["lists"] = []
+    assert list(troubles({"chosen": {"int8": record}}, settings))
 
 
 def test_imp_32_the_published_list_is_whole() -> None:

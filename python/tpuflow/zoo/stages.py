@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-__all__ = ["FLOAT", "LOW", "Recorder", "config_of", "run_part"]
+__all__ = ["FLOAT", "LOW", "Recorder", "config_of", "lists", "run_part"]
 
 FLOAT = "float"
 """The part that involves no element type."""
+CHOOSING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
+"""Operators whose results are indices of values, or values in their order."""
 LOW = 0.95
 """Cosine below which the layers to blame are looked for."""
 
@@ -184,10 +186,11 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
                 else:  # how much is found depends on values where the host selects
                     unlike[name] = f"{list(expected.shape)} in float, {list(result.shape)}"
         found["outputs"] = {name: asdict(result) for name, result in worst.items() if name not in unlike}
-        found["other_shapes"] = unlike
+        found |= {"other_shapes": unlike, "lists": lists(made["model"])}
     for number in settings["levels"]:
         _programmed(made["graph"], number, settings["machine"], held_out, codes, recorder)
-    low = [name for name, result in worst.items() if not result.cosine >= LOW]
+    chosen = lists(made["model"])
+    low = [name for name, result in worst.items() if name not in chosen and not result.cosine >= LOW]
     if low and recorder.passed("interpret"):
         with recorder.stage("culprits") as found:
             found["layers"] = culprits(made["model"], level, held_out[0], low)
@@ -224,6 +227,16 @@ def _programmed(
         found |= {"compared": len(codes), "differing": sorted(differing)}
         if differing:
             raise VerificationError(f"graph and program differ in {', '.join(sorted(differing))}")
+
+
+def lists(model: FloatModel) -> list[str]:
+    """Outputs chosen or put in order by value, where the least difference moves whole entries."""
+    chosen: set[str] = set()
+    for node in model.model.graph:
+        given = (value.name for value in node.inputs if value is not None)
+        if node.op_type in CHOOSING or any(name in chosen for name in given):
+            chosen |= {value.name for value in node.outputs if value.name}
+    return [port.name for port in model.outputs if port.name in chosen]
 
 
 def _host_operators(model: FloatModel, graph: AnyGraph) -> dict[str, int]:
