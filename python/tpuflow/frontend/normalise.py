@@ -24,6 +24,7 @@ from tpuflow.frontend.rewrites import (
     activations,
     affine,
     arithmetic,
+    codes,
     einsum,
     indexing,
     integers,
@@ -33,10 +34,14 @@ from tpuflow.frontend.rewrites import (
     movement,
     normalisation,
     opset,
+    powers,
+    recurrent,
     reduction,
     resize,
+    sampling,
     stated,
     sums,
+    volumes,
     windows,
 )
 
@@ -66,12 +71,15 @@ ONE_FORM = _merged(
     windows.RULES,
     movement.RULES,
     reduction.RULES,
+    sampling.RULES,
     resize.RULES,
+    codes.RULES,
     arithmetic.RULES,
     logic.RULES,
     integers.RULES,
     indexing.RULES,
     sums.RULES,
+    recurrent.RULES,
 )
 """Leaves one way to write each thing."""
 
@@ -120,14 +128,14 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "recognise functions": _rules(RECOGNISED),
     "one normalised axis": _rules(normalisation.ONE_AXIS),
     "fold scales and shifts": _rules(affine.FOLDING),
-    "two spatial axes": _rules(windows.ONE_AXIS),
+    "two spatial axes": _rules(_merged(windows.ONE_AXIS, volumes.RULES)),
     "activations next to their operators": _rules(movement.SINKING),
     "sweep up": remove_dead_code,
 }
 """In order; repeated as a whole until nothing changes."""
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
-    _rules(_merged(indexing.LATE, integers.LATE)),
+    _rules(_merged(indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )
 """Tried in order once the stages change nothing more; the stages then run again."""

@@ -1,0 +1,313 @@
+"""Recurrent networks, unrolled: RNN, GRU and LSTM over a static number of steps.
+
+The projections of the inputs of all steps are one MatMul; a step then multiplies its state by the recurrence
+matrix, adds, and applies the activations, which are tables. With Z = H R for the state H before the step:
+
+    RNN     h = f(x + Z)
+    GRU     z, r = f(x + Z);    c = g(x + (r H) R)   or   g(x + r Z);    h = (1 - z) c + z H
+    LSTM    i, o, f = f(x + Z + peepholes);  c' = f c + i g(x + Z);      h = o h(c')
+
+Sequences of different, constant lengths keep their state once they have ended, and give zeros.
+
+Source: RNN, GRU and LSTM of https://onnx.ai/onnx/operators/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.frontend.values import input_at, integers_of, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from tpuflow.frontend.rewrite import Emitter, Rules
+    from tpuflow.frontend.values import Attribute
+
+__all__ = ["MOST_STEPS", "RULES"]
+
+MOST_STEPS = 2048
+"""Steps a network is unrolled over."""
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
+    "relu": ("Relu", {}),
+    "tanh": ("Tanh", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "affine": ("Affine", {"alpha": 1.0, "beta": 0.0}),
+    "leakyrelu": ("LeakyRelu", {"alpha": 0.01}),
+    "thresholdedrelu": ("ThresholdedRelu", {"alpha": 1.0}),
+    "scaledtanh": ("ScaledTanh", {"alpha": 1.0, "beta": 1.0}),
+    "hardsigmoid": ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "elu": ("Elu", {"alpha": 1.0}),
+    "softsign": ("Softsign", {}),
+    "softplus": ("Softplus", {}),
+}
+"""Operator and parameters with their defaults, by name in lower case."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of one variable with its parameters."""
+
+    operator: str
+    parameters: dict[str, float]
+
+    def __call__(self, x: ir.Value, emit: Emitter) -> ir.Value:
+        alpha, beta = self.parameters.get("alpha", 1.0), self.parameters.get("beta", 0.0)
+        if self.operator == "Affine":
+            scaled = emit("Mul", x, emit.constant(np.float32(alpha), "alpha"))
+            return emit("Add", scaled, emit.constant(np.float32(beta), "beta"))
+        if self.operator == "ScaledTanh":
+            inner = emit("Tanh", emit("Mul", x, emit.constant(np.float32(beta), "beta")))
+            return emit("Mul", inner, emit.constant(np.float32(alpha), "alpha"))
+        attributes: dict[str, Attribute] = dict(self.parameters)
+        return emit(self.operator, x, attributes=attributes)
+
+
+def _activations(node: ir.Node, directions: int) -> list[list[Activation]] | None:
+    """The functions of each direction; None where one is unknown."""
+    count = len(DEFAULTS[node.op_type])
+    names = [str(name).lower() for name in node.attributes.get_strings("activations", [])]
+    names = names or list(DEFAULTS[node.op_type]) * directions
+    stated = {
+        "alpha": list(node.attributes.get_floats("activation_alpha", [])),
+        "beta": list(node.attributes.get_floats("activation_beta", [])),
+    }
+    if len(names) != count * directions or any(name not in ACTIVATIONS for name in names):
+        return None
+    made = []
+    for name in names:
+        operator, parameters = ACTIVATIONS[name]
+        own = {key: stated[key].pop(0) if stated[key] else value for key, value in parameters.items()}
+        made.append(Activation(operator, own))
+    return [made[k * count : (k + 1) * count] for k in range(directions)]
+
+
+class _Cell:
+    """The step of one direction."""
+
+    def __init__(self, node: ir.Node, emit: Emitter, hidden: int, functions: Sequence[Activation]) -> None:
+        self.node, self.emit, self.hidden, self.functions = node, emit, hidden, functions
+        self.clip = node.attributes.get_float("clip", 0.0)
+        self.recurrence: ir.Value
+        self.candidate: ir.Value | None = None
+        self.bias: ir.Value | None = None
+        self.peepholes: Sequence[ir.Value] = ()
+
+    def gate(self, x: ir.Value, first: int, count: int = 1) -> ir.Value:
+        """`count` gates of [batch, gates hidden]."""
+        bounds = (
+            ("start", first * self.hidden),
+            ("end", (first + count) * self.hidden),
+            ("axis", 1),
+            ("step", 1),
+        )
+        return self.emit("Slice", x, *(self.emit.integers([n], label) for label, n in bounds), label="gate")
+
+    def applied(self, index: int, x: ir.Value) -> ir.Value:
+        """An activation of what is limited beforehand."""
+        if self.clip > 0:
+            limits = [self.emit.constant(np.float32(sign * self.clip), "limit") for sign in (-1, 1)]
+            x = self.emit("Clip", x, *limits)
+        return self.functions[index](x, self.emit)
+
+    def step(self, x: ir.Value, h: ir.Value, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
+        """States after a step with projected input `x` [batch, gates hidden]."""
+        emit = self.emit
+        if self.node.op_type == "GRU":
+            return self._gru(x, h), None
+        total = emit("Add", x, emit("MatMul", h, self.recurrence))
+        if self.node.op_type == "RNN" or c is None:
+            return self.applied(0, total), None
+        return self._lstm(total, c)
+
+    def _lstm(self, total: ir.Value, c: ir.Value) -> tuple[ir.Value, ir.Value]:
+        emit = self.emit
+        parts = [self.gate(total, k) for k in range(4)]
+        if self.peepholes:
+            parts[0] = emit("Add", parts[0], emit("Mul", self.peepholes[0], c))
+            parts[2] = emit("Add", parts[2], emit("Mul", self.peepholes[2], c))
+        enter = self.applied(0, parts[0])
+        if self.node.attributes.get_int("input_forget", 0):
+            keep = emit("Sub", emit.constant(np.float32(1), "one"), enter)
+        else:
+            keep = self.applied(0, parts[2])
+        new = emit("Add", emit("Mul", keep, c), emit("Mul", enter, self.applied(1, parts[3])), label="cell")
+        if self.peepholes:
+            parts[1] = emit("Add", parts[1], emit("Mul", self.peepholes[1], new))
+        leave = self.applied(0, parts[1])
+        return emit("Mul", leave, self.functions[2](new, emit), label="hidden"), new
+
+    def _gru(self, x: ir.Value, h: ir.Value) -> ir.Value:
+        emit = self.emit
+        update_reset = emit("Add", self.gate(x, 0, 2), emit("MatMul", h, self.recurrence))
+        gates = self.applied(0, update_reset)
+        update, reset = self.gate(gates, 0), self.gate(gates, 1)
+        if self.node.attributes.get_int("linear_before_reset", 0):
+            inner = emit("MatMul", h, self.candidate)
+            if self.bias is not None:
+                inner = emit("Add", inner, self.bias)
+            inner = emit("Mul", reset, inner)
+        else:
+            inner = emit("MatMul", emit("Mul", reset, h), self.candidate)
+        candidate = self.applied(1, emit("Add", self.gate(x, 2), inner))
+        # (1 - z) c + z h
+        return emit("Add", candidate, emit("Mul", update, emit("Sub", h, candidate)), label="hidden")
+
+
+def _part(value: ir.Value, index: int, shape: Sequence[int], emit: Emitter, label: str) -> ir.Value:
+    """`value[index]` along the first axis, in another shape."""
+    bounds = (("start", index), ("end", index + 1), ("axis", 0), ("step", 1))
+    taken = emit("Slice", value, *(emit.integers([n], f"{label}_{name}") for name, n in bounds), label=label)
+    return emit.reshape(taken, shape, f"{label}_shape")
+
+
+def _columns(value: ir.Value, first: int, last: int, emit: Emitter, label: str) -> ir.Value:
+    bounds = (
+        ("start", first),
+        ("end", last),
+        ("axis", value.shape.rank() - 1 if value.shape else 0),
+        ("step", 1),
+    )
+    return emit("Slice", value, *(emit.integers([n], f"{label}_{name}") for name, n in bounds), label=label)
+
+
+def _cell(
+    node: ir.Node, index: int, functions: Sequence[Activation], hidden: int, emit: Emitter
+) -> tuple[_Cell, ir.Value, ir.Value | None]:
+    """The cell of a direction, its input matrix [inputs, gates hidden], and the bias of the projection."""
+    gates = GATES[node.op_type]
+    weights, recurrence, bias = node.inputs[1], node.inputs[2], input_at(node, 3)
+    if weights is None or recurrence is None:
+        raise ValueError("a required input is missing")
+    inputs = (shape_of(weights) or (0, 0, 0))[2]
+    cell = _Cell(node, emit, hidden, functions)
+    turned = {"perm": [1, 0]}
+    w = emit("Transpose", _part(weights, index, (gates * hidden, inputs), emit, "w"), attributes=turned)
+    r = emit("Transpose", _part(recurrence, index, (gates * hidden, hidden), emit, "r"), attributes=turned)
+    cell.recurrence = r
+    total = of_input = of_state = None
+    if bias is not None:
+        both = _part(bias, index, (2, gates * hidden), emit, "bias")
+        of_input, of_state = (_part(both, k, (gates * hidden,), emit, f"bias{k}") for k in (0, 1))
+        total = emit("Add", of_input, of_state)
+    if node.op_type == "GRU":
+        cell.recurrence = _columns(r, 0, 2 * hidden, emit, "gates")
+        cell.candidate = _columns(r, 2 * hidden, 3 * hidden, emit, "candidate")
+        if (
+            of_input is not None
+            and of_state is not None
+            and node.attributes.get_int("linear_before_reset", 0) != 0
+        ):
+            cell.bias = _columns(of_state, 2 * hidden, 3 * hidden, emit, "candidate_bias")
+            outer = _columns(total if total is not None else of_input, 0, 2 * hidden, emit, "outer")
+            inner = _columns(of_input, 2 * hidden, 3 * hidden, emit, "inner")
+            total = emit("Concat", outer, inner, attributes={"axis": 0})
+    peepholes = input_at(node, 7)
+    if node.op_type == "LSTM" and peepholes is not None:
+        three = _part(peepholes, index, (3, hidden), emit, "peepholes")
+        cell.peepholes = [_part(three, k, (hidden,), emit, f"peephole{k}") for k in range(3)]
+    return cell, w, total
+
+
+def unrolled(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+    """Writes a recurrent operator step by step."""
+    x, shape, weights = node.inputs[0], shape_of(node.inputs[0]), shape_of(input_at(node, 1))
+    if x is None or shape is None or weights is None or shape_of(input_at(node, 2)) is None:
+        return None
+    by_batch = bool(node.attributes.get_int("layout", 0))
+    if by_batch:
+        x = emit("Transpose", x, attributes={"perm": [1, 0, 2]}, label="steps")
+        shape = (shape[1], shape[0], shape[2])
+    steps, batch, width = shape
+    directions, hidden = weights[0], weights[1] // GATES[node.op_type]
+    functions = _activations(node, directions)
+    lengths = integers_of(input_at(node, 4))
+    if functions is None or steps > MOST_STEPS or not steps:
+        return None
+    if lengths is None and input_at(node, 4) is not None:
+        return None
+    if lengths is not None and all(length >= steps for length in lengths):
+        lengths = None
+    direction = node.attributes.get_string("direction", "forward")
+    flat = emit.reshape(x, (steps * batch, width), "inputs")
+    ends: list[list[ir.Value]] = [[], [], []]
+    for index in range(directions):
+        cell, w, bias = _cell(node, index, functions[index], hidden, emit)
+        projected = emit("MatMul", flat, w, label="projected")
+        if bias is not None:
+            projected = emit("Add", projected, bias, label="biased")
+        projected = emit.reshape(projected, (steps, batch, GATES[node.op_type] * hidden), "projections")
+        states = [_initial(node, k, index, batch, hidden, emit, by_batch=by_batch) for k in (5, 6)]
+        backwards = direction == "reverse" or index == 1
+        outputs, h, c = _run(cell, projected, states, lengths, emit, backwards=backwards)
+        rows = [emit.reshape(output, (1, 1, batch, hidden), "row") for output in outputs]
+        ends[0].append(emit("Concat", *rows, attributes={"axis": 0}, label="sequence"))
+        ends[1].append(emit.reshape(h, (1, batch, hidden), "last"))
+        if c is not None:
+            ends[2].append(emit.reshape(c, (1, batch, hidden), "last_cell"))
+    results = [
+        emit("Concat", *values, attributes={"axis": axis})
+        for values, axis in zip(ends, (1, 0, 0), strict=True)
+        if values
+    ]
+    if by_batch:
+        turns = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
+        results = [
+            emit("Transpose", value, attributes={"perm": perm})
+            for value, perm in zip(results, turns, strict=False)
+        ]
+    return results[: len(node.outputs)]
+
+
+def _initial(
+    node: ir.Node, place: int, index: int, batch: int, hidden: int, emit: Emitter, *, by_batch: bool
+) -> ir.Value | None:
+    """The state a direction begins with; None for a cell state there is none of."""
+    if place == 6 and node.op_type != "LSTM":
+        return None
+    given = input_at(node, place)
+    if given is None:
+        return emit.constant(np.zeros((batch, hidden), np.float32), "zeros")
+    if by_batch:
+        given = emit("Transpose", given, attributes={"perm": [1, 0, 2]}, label="initial")
+    return _part(given, index, (batch, hidden), emit, f"initial{place}")
+
+
+def _run(
+    cell: _Cell,
+    projected: ir.Value,
+    states: Sequence[ir.Value | None],
+    lengths: Sequence[int] | None,
+    emit: Emitter,
+    *,
+    backwards: bool,
+) -> tuple[list[ir.Value], ir.Value, ir.Value | None]:
+    """Outputs of all steps in the order of time, and the last states."""
+    shape = shape_of(projected)
+    h, c = states
+    if shape is None or h is None:
+        raise ValueError("a shape is missing")
+    outputs: list[ir.Value] = [h] * shape[0]
+    for t in range(shape[0])[:: -1 if backwards else 1]:
+        new, cell_state = cell.step(_part(projected, t, shape[1:], emit, f"step{t}"), h, c)
+        output = new
+        if lengths is not None:
+            going: npt.NDArray[Any] = np.array([[t < length] for length in lengths])
+            condition = emit.constant(going, f"going{t}")
+            new = emit("Where", condition, new, h)
+            cell_state = None if cell_state is None or c is None else emit("Where", condition, cell_state, c)
+            output = emit("Where", condition, output, emit.constant(np.float32(0), "zero"))
+        outputs[t], h, c = output, new, cell_state
+    return outputs, h, c
+
+
+RULES: Rules = {"RNN": [unrolled], "GRU": [unrolled], "LSTM": [unrolled]}
