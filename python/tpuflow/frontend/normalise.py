@@ -223,6 +223,7 @@ def _prepare(model: ir.Model) -> None:
     opset.note_versions(model, model.graph.opset_imports.get("", opset.TARGET))
     model.graph.opset_imports[""] = opset.TARGET
     apply_rules(model, opset.RULES)
+    apply_once(model, opset.RULES, within_bodies=True)
     model.ir_version = 10
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from tpuflow.frontend.values import all_bodies
+
 __all__ = ["to_float32", "weights_to_float32"]
 
 OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -42,22 +44,45 @@ def weights_to_float32(model: ir.Model) -> bool:
             array = value.const_value.numpy().astype(np.float32)
             value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
             changed = True
-    for node in graph.all_nodes():
-        changed = _convert_attributes(node) or changed
+    for body in all_bodies(graph):
+        changed = _convert_body(body) or changed
+    for node in graph:
+        ends = any(output.is_graph_output() for output in node.outputs)
+        changed = _convert_attributes(node, ends=ends) or changed
         for output in node.outputs:
             if output.dtype in OTHERS and not output.is_graph_output():
                 output.type = None
     return changed
 
 
-def _convert_attributes(node: ir.Node) -> bool:
-    """Lets Cast and ConstantOfShape make float32."""
-    ends = any(output.is_graph_output() for output in node.outputs)
+def _convert_body(body: ir.Graph) -> bool:
+    """Lets the body of a branch or loop compute in float32."""
+    changed = False
+    for value in (*body.inputs, *body.outputs, *body.initializers.values()):
+        if value.dtype in OTHERS:
+            if value.const_value is not None:
+                value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+            changed = True
+    for node in body:
+        changed = _convert_attributes(node, ends=False) or changed
+        for output in node.outputs:
+            if output.dtype in OTHERS:
+                output.type = ir.TensorType(ir.DataType.FLOAT)
+    return changed
+
+
+def _convert_attributes(node: ir.Node, *, ends: bool) -> bool:
+    """Lets Cast, Constant and ConstantOfShape make float32, but for the cast that makes an output."""
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) in OTHERS and not ends:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
         return True
     fill = node.attributes.get("value")
-    if node.op_type == "ConstantOfShape" and fill is not None and fill.as_tensor().dtype in OTHERS:
+    if (
+        node.op_type in {"Constant", "ConstantOfShape"}
+        and fill is not None
+        and fill.as_tensor().dtype in OTHERS
+    ):
         array = fill.as_tensor().numpy().astype(np.float32)
         node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
         return True

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from tpuflow.frontend.values import Attribute, state_steps
+from tpuflow.frontend.values import Attribute, all_bodies, state_steps
 
 __all__ = [
     "DOMAIN",
@@ -81,17 +81,39 @@ class Emitter:
         """
         label = label or operator.lower()
         output = ir.Value(name=self._names.value(f"{self._node.outputs[0].name}/{label}"))
-        node = ir.Node(
-            domain,
-            operator,
-            list(inputs),
-            [_attribute(name, value) for name, value in (attributes or {}).items()],
-            outputs=[output],
-            name=f"{self._node.name}/{label}",
+        self._add(
+            ir.Node(
+                domain,
+                operator,
+                list(inputs),
+                [_attribute(name, value) for name, value in (attributes or {}).items()],
+                outputs=[output],
+                name=f"{self._node.name}/{label}",
+            )
         )
+        return output
+
+    def several(
+        self, operator: str, *inputs: ir.Value | None, attributes: Mapping[str, Attribute] | None = None
+    ) -> list[ir.Value]:
+        """Adds a node with as many outputs as the one to be replaced, in ONNX's own domain."""
+        label = operator.lower()
+        outputs = [ir.Value(name=self._names.value(f"{old.name}/{label}")) for old in self._node.outputs]
+        self._add(
+            ir.Node(
+                "",
+                operator,
+                list(inputs),
+                [_attribute(name, value) for name, value in (attributes or {}).items()],
+                outputs=outputs,
+                name=f"{self._node.name}/{label}",
+            )
+        )
+        return outputs
+
+    def _add(self, node: ir.Node) -> None:
         self.nodes.append(node)
         infer_output(node, self._versions)
-        return output
 
     def constant(
         self,
@@ -153,9 +175,17 @@ Rewrite = Callable[[ir.Node, Emitter], "ir.Value | Sequence[ir.Value] | None"]
 Rules = Mapping[str, Sequence[Rewrite]]
 
 
-def apply_once(model: ir.Model, rules: Rules) -> bool:
-    """Offers every node to its rewrites exactly once; True if any applied."""
-    return _sweep(model, rules, _Names(model.graph))
+def apply_once(model: ir.Model, rules: Rules, *, within_bodies: bool = False) -> bool:
+    """Offers every node to its rewrites exactly once; True if any applied.
+
+    With `within_bodies` also the nodes of branches and loops, whose values keep their names apart from all
+    others.
+    """
+    names = _Names(model.graph)
+    changed = _sweep(model.graph, model.graph.opset_imports, rules, names)
+    for body in all_bodies(model.graph) if within_bodies else ():
+        changed = _sweep(body, model.graph.opset_imports, rules, names) or changed
+    return changed
 
 
 def apply_rules(model: ir.Model, rules: Rules) -> bool:
@@ -166,21 +196,21 @@ def apply_rules(model: ir.Model, rules: Rules) -> bool:
     """
     names = _Names(model.graph)
     for sweep in range(MAX_SWEEPS):
-        if not _sweep(model, rules, names):
+        if not _sweep(model.graph, model.graph.opset_imports, rules, names):
             return sweep > 0
     raise RuntimeError(f"rewrites do not settle within {MAX_SWEEPS} sweeps")
 
 
-def _sweep(model: ir.Model, rules: Rules, names: _Names) -> bool:
+def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _Names) -> bool:
     changed = False
-    for node in model.graph:
+    for node in graph:
         if node.domain not in {"", DOMAIN}:
             continue
         for rewrite in rules.get(node.op_type, ()):
-            emit = Emitter(node, names, model.graph.opset_imports)
+            emit = Emitter(node, names, versions)
             result = rewrite(node, emit)
             if result is not None:
-                _replace(model.graph, node, [result] if isinstance(result, ir.Value) else list(result), emit)
+                _replace(graph, node, [result] if isinstance(result, ir.Value) else list(result), emit)
                 changed = True
                 break
     return changed
@@ -289,8 +319,11 @@ class _Names:
     """Every value name in use, to give new ones out."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._used = {value.name for value in graph.inputs} | set(graph.initializers)
-        self._used.update(output.name for node in graph for output in node.outputs)
+        self._used: set[str | None] = set()
+        for each in (graph, *all_bodies(graph)):
+            self._used.update(value.name for value in each.inputs)
+            self._used.update(each.initializers)
+            self._used.update(output.name for node in each for output in node.outputs)
 
     def value(self, wish: str) -> str:
         name, count = wish, 1

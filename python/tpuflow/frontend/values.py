@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -12,6 +12,7 @@ Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 __all__ = [
     "Attribute",
+    "all_bodies",
     "array_of",
     "attributes_of",
     "axes_of",
@@ -109,6 +110,14 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
         elif attribute.type == ir.AttributeType.GRAPHS:
             found.extend(attribute.as_graphs())
     return found
+
+
+def all_bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """The graphs within a graph, at any depth, outer ones first."""
+    for node in graph:
+        for body in bodies(node):
+            yield body
+            yield from all_bodies(body)
 
 
 def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:

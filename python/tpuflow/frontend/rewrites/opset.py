@@ -133,6 +133,55 @@ def _flattened_softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Reshape", rows, emit("Shape", x, label="shape"))
 
 
+def _count_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+    if "k" not in node.attributes:
+        return None
+    count = emit.integers([node.attributes.get_int("k")], "k")
+    return emit.several(node.op_type, node.inputs[0], count, attributes=_kept(node, "k"))
+
+
+def _scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value:
+    return emit("ScatterElements", *node.inputs, attributes=_kept(node))
+
+
+def _ratio_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+    if "ratio" not in node.attributes:
+        return None
+    ratio = emit.constant(np.float32(node.attributes.get_float("ratio")), "ratio")
+    return emit.several(node.op_type, node.inputs[0], ratio)
+
+
+def _sizes_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+    if "split" not in node.attributes:
+        return _stated_parts(node, emit)
+    sizes = emit.integers(node.attributes.get_ints("split", []), "split")
+    return emit.several(node.op_type, node.inputs[0], sizes, attributes=_kept(node, "split"))
+
+
+def _stated_parts(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+    """Since opset 18 a Split into equal parts says how many."""
+    if input_at(node, 1) is not None or "num_outputs" in node.attributes:
+        return None
+    attributes = _kept(node) | {"num_outputs": len(node.outputs)}
+    return emit.several(node.op_type, node.inputs[0], attributes=attributes)
+
+
+def _unshifted_boxes(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Until opset 16 boxes were not shifted by half a pixel."""
+    if "coordinate_transformation_mode" in node.attributes:
+        return None
+    attributes = _kept(node) | {"coordinate_transformation_mode": "output_half_pixel"}
+    return emit(node.op_type, *node.inputs, attributes=attributes)
+
+
+def _renamed_mode(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = node.attributes.get_string("mode", "bilinear")
+    if mode not in names:
+        return None
+    return emit(node.op_type, *node.inputs, attributes=_kept(node) | {"mode": names[mode]})
+
+
 def _axes_input(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if "axes" not in node.attributes:
         return None
@@ -198,15 +247,22 @@ def _rules() -> Rules:
         (7, "Dropout", _without("is_test")),
         (11, "Resize", _resize_without_mode),
         (10, "Slice", _slice_inputs),
+        (10, "TopK", _count_input),
+        (11, "Scatter", _scatter_elements),
         (11, "Clip", _clip_inputs),
         (11, "Pad", _pad_inputs),
         (13, "Softmax", _flattened_softmax),
         (13, "LogSoftmax", _flattened_softmax),
         (13, "Hardmax", _flattened_softmax),
+        (12, "Dropout", _ratio_input),
+        (13, "Split", _sizes_input),
         (13, "Squeeze", _axes_input),
         (13, "Unsqueeze", _axes_input),
         (13, "ReduceSum", _axes_input),
         *((18, f"Reduce{name}", _axes_input) for name in REDUCTIONS),
+        (16, "RoiAlign", _unshifted_boxes),
+        (18, "Split", _stated_parts),
+        (20, "GridSample", _renamed_mode),
         (21, "GroupNormalization", _group_scale_per_channel),
     ]
     rules: dict[str, list[Rewrite]] = {"Upsample": [_upsample]}  # deprecated since opset 10, and still met
@@ -216,7 +272,4 @@ def _rules() -> Rules:
 
 
 RULES: Rules = _rules()
-"""What leads from the opset noted at a node to `TARGET`; what they make follows `TARGET`.
-
-Split needs none, since it is replaced by slices in whatever form it comes.
-"""
+"""What leads from the opset noted at a node to `TARGET`; what they make follows `TARGET`."""
