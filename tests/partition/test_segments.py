@@ -6,105 +6,280 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
+from numpy.typing import NDArray
 
 import tpuflow
-from models.builder import Builder, samples
+from models.make_models import MODELS
+from partition.networks import NETWORKS, labelled, words, written
 from tpuflow import _core
-from tpuflow.errors import FileError, UnsupportedModelError
-from tpuflow.frontend import run_float
-from tpuflow.partition import HostSegment, Partitioned
-from tpuflow.run import graph_level, open_level, run_samples
+from tpuflow.config import Config
+from tpuflow.errors import FileError, ModelError, SampleError, UnsupportedModelError
+from tpuflow.frontend import FloatModel, FloatSession, generate_samples, verify_import
+from tpuflow.frontend.values import all_bodies
+from tpuflow.partition import DeviceSegment, HostRunner, HostSegment, Partitioned, PartitionedModel, walk
+from tpuflow.run import FloatLevel, graph_level, open_level, run_samples
 from tpuflow.samples import Samples
 
-
-def top_scores() -> onnx.ModelProto:
-    """A classifier that gives its three best classes."""
-    b = Builder("top_scores")
-    x = b.node("Relu", b.conv(b.input("image", [1, 3, 9, 9]), 8, pads=(1, 1, 1, 1)))
-    scores = b.node("Sigmoid", b.gemm(b.node("GlobalAveragePool", x), 10))
-    b.output(*b.nodes("TopK", [scores, b.integers(3)], 2))
-    return b.model()
+Arrays = dict[str, NDArray[np.generic]]
 
 
-def gathered() -> onnx.ModelProto:
-    """The device, the host, the device again: channels are sorted by their mean between two convolutions."""
-    b = Builder("gathered")
-    x = b.node("Relu", b.conv(b.input("image", [1, 3, 8, 8]), 6, pads=(1, 1, 1, 1)))
-    flat = b.node("Reshape", x, b.integers(6, 64))
-    _, order = b.nodes("TopK", [b.node("ReduceMean", flat, axes=[1]), b.integers(6)], 2, axis=0)
-    sorted_channels = b.node("Gather", x, b.node("Reshape", order, b.integers(6)), axis=1)
-    b.output(b.conv(sorted_channels, 5), x)
-    return b.model()
+def feeds_of(model: FloatModel, count: int = 3) -> Samples:
+    if any(port.dtype == np.dtype(object) for port in model.inputs):
+        return Samples.of({"words": words(count)}, model.inputs)
+    return Samples.of_feeds(generate_samples(model, count), model.inputs)
 
 
-NETWORKS = {"top_scores": top_scores, "gathered": gathered}
-
-
-def built(model: onnx.ModelProto) -> tuple[Partitioned[_core.Graph], Partitioned[_core.Program]]:
-    parts = tpuflow.partition(tpuflow.load(model, host=True))
-    graph = tpuflow.quantize(parts, tpuflow.calibrate(parts, samples(model, 4)))
+def built(parts: PartitionedModel) -> tuple[Partitioned[_core.Graph], Partitioned[_core.Program]]:
+    graph = tpuflow.quantize(parts, tpuflow.calibrate(parts, feeds_of(parts.model)))
     return graph, tpuflow.compile(graph, level=5)
 
 
-def test_without_the_host_every_such_node_is_listed() -> None:
-    with pytest.raises(UnsupportedModelError, match="TopK"):
-        tpuflow.load(top_scores())
+def divided(model: onnx.ModelProto) -> PartitionedModel:
+    return tpuflow.partition(tpuflow.load(model, host=True))
 
 
-def test_the_host_takes_what_the_machine_cannot() -> None:
-    parts = tpuflow.partition(tpuflow.load(top_scores(), host=True))
-    assert [part.name for part in parts.segments] == ["device1", "host1"]
-    (host,) = parts.host
-    assert host.reason == "TopK: operator is not supported"
-    assert len(host.nodes) == 1
-    assert host.outputs == tuple(port.name for port in parts.outputs)
+SIDES = {
+    "top_scores": "device host",
+    "between": "device host device",
+    "detector": "device host",
+    "positions": "device host",
+    "loop": "device host",
+    "branch": "device host device",
+    "counted": "host device",
+    "sequence": "host device host",
+    "half": "device host device",
+    "labelled": "host device",
+}
+ALL = {**NETWORKS, "labelled": labelled}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ALL)
+def test_every_node_runs_once_in_few_segments(name: str) -> None:
+    parts = divided(ALL[name]())
+    assert " ".join(part.name[:-1] for part in parts.segments) == SIDES[name]
+    nodes: list[str | None] = []
+    known = {port.name for port in parts.inputs}
+    for part in parts.segments:
+        assert known.issuperset(part.inputs), "a segment reads what earlier ones give"
+        known.update(part.outputs)
+        if isinstance(part, HostSegment):
+            nodes += part.nodes
+        else:
+            nodes += [node.name for node in part.network.model.graph]
+    assert sorted(map(str, nodes)) == sorted(str(node.name) for node in parts.model.model.graph)
+    assert known.issuperset(port.name for port in parts.outputs)
+    assert all(part.reason for part in parts.host)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_segments_in_float_compute_what_the_whole_does(name: str) -> None:
+    parts = divided(ALL[name]())
+    whole, host = FloatSession(parts.model.model, threads=1), HostRunner()
+    (batch,) = feeds_of(parts.model, 1).batches()
+
+    def device(part: DeviceSegment[FloatModel], taken: Arrays) -> Arrays:
+        return FloatSession(part.network.model, threads=1).run(taken)
+
+    found = walk(parts, batch.arrays, host, device)
+    for key, array in whole.run(batch.arrays).items():
+        assert np.array_equal(found[key], array) or np.allclose(found[key], array, atol=1e-6)
+    assert list(found) == [port.name for port in parts.outputs]
+    assert host.seconds.keys() == {part.name for part in parts.host}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_graph_and_program_agree_in_every_bit(name: str, tmp_path: Path) -> None:
-    model = NETWORKS[name]()
-    graph, program = built(model)
+    parts = divided(ALL[name]())
+    graph, program = built(parts)
     graph.save(tmp_path / "n.tpuq")
     program.save(tmp_path / "n.tpu")
-    arrays = samples(model, 3)
+    samples = feeds_of(parts.model)
     levels = [graph_level(graph), open_level(tmp_path / "n.tpuq"), open_level(tmp_path / "n.tpu")]
-    first, *others = (run_samples(level, Samples.of(arrays, level.ports)) for level in levels)
-    run = tpuflow.simulate(program, arrays)
+    first, *others = (run_samples(level, samples) for level in levels)
+    run = tpuflow.simulate(program, samples)
     for found in (*others, run.outputs):
         assert found.keys() == first.keys()
         assert all(np.array_equal(found[key], first[key]) for key in first)
-    assert run.cycles == sum(part["cycles"] for part in run.report["segments"] if part["side"] == "device")
-    assert run.report["host_us"] > 0
+    theirs = run_samples(FloatLevel(parts.model), samples)
+    for key, array in theirs.items():
+        assert first[key].dtype == array.dtype
+        if first[key].shape == array.shape and array.dtype.kind == "f":
+            assert np.abs(first[key] - array).max() < 0.25 * np.abs(array).max()
 
 
-def test_values_are_those_of_the_float_model_but_for_quantisation() -> None:
-    model = gathered()
-    graph, _ = built(model)
-    feed = {name: array[:1] for name, array in samples(model, 1).items()}
-    ours, theirs = graph_level(graph).run(feed), run_float(model, feed)
-    for name, array in theirs.items():
-        assert np.abs(ours[name] - array).max() < 0.1 * np.abs(array).max()
+def test_figures_are_those_of_the_segments() -> None:
+    parts = divided(NETWORKS["between"]())
+    graph, program = built(parts)
+    run = tpuflow.simulate(program, feeds_of(parts.model), trace=True)
+    alone = [tpuflow.simulate(part.network, values=False).report for part in program.device]
+    report = run.report
+    assert run.cycles == sum(each["cycles"] for each in alone)
+    assert report["bound"] == sum(each["bound"] for each in alone)
+    assert report["macs"] == sum(part.network.macs for part in graph.device)
+    assert [layer["name"] for layer in run.layers] == [
+        layer["name"] for each in alone for layer in each["layers"]
+    ]
+    assert run.layers[-1]["end"] <= run.cycles
+    assert [(part["name"], part["side"]) for part in report["segments"]] == [
+        ("device1", "device"), ("host1", "host"), ("device2", "device"),
+    ]  # fmt: skip
+    assert report["host_us"] == pytest.approx(report["segments"][1]["us"])
+    assert report["host_us"] > 0
+    for unit in report["counters"]["units"]:
+        idle = unit["end"] - unit["start"] - unit["busy"]
+        assert unit["busy"] == 0 or sum(unit["stalls"].values()) == idle
+    assert run.intervals is not None
+    assert {interval["segment"] for interval in run.intervals} == {0, 1}
+    assert max(interval["end"] for interval in run.intervals) <= run.cycles
+    counted = tpuflow.simulate(program, values=False).report
+    assert counted["cycles"] == run.cycles
+    assert counted["segments"][1]["us"] is None
+
+
+@pytest.mark.parametrize("name", ["plain", "residual"])
+def test_a_network_the_machine_can_compute_is_one_device_segment(name: str, tmp_path: Path) -> None:
+    parts = divided(MODELS[name]())
+    (segment,) = parts.segments
+    assert isinstance(segment, DeviceSegment)
+    graph, program = built(parts)
+    assert isinstance(graph.whole, _core.Graph)
+    assert isinstance(program.whole, _core.Program)
+    program.whole.save(tmp_path / "n.tpu")
+    assert open_level(tmp_path / "n.tpu").outputs == tuple(port.name for port in parts.outputs)
+
+
+def test_without_the_host_every_such_node_is_listed() -> None:
+    with pytest.raises(UnsupportedModelError) as raised:
+        tpuflow.load(NETWORKS["detector"]())
+    assert {finding.operator for finding in raised.value.findings} >= {"NonMaxSuppression"}
+    assert "--cut-outputs boxes,scores" in str(raised.value)
+    model = tpuflow.load(NETWORKS["detector"](), host=True)
+    with pytest.raises(UnsupportedModelError, match="partition"):
+        tpuflow.quantize(model, tpuflow.calibrate(model, feeds_of(model)))
+
+
+def test_what_onnxruntime_does_not_know_either_is_named() -> None:
+    text = """
+    magic (float[1,3,4,4] x) => (float[1,3,4,4] y) {
+      a = Relu (x)  b = com.example.Magic (a)  c = com.example.Trick (b)  y = Relu (c)
+    }
+    """
+    with pytest.raises(UnsupportedModelError) as raised:
+        tpuflow.load(written(text), host=True)
+    operators = [finding.operator for finding in raised.value.findings]
+    assert operators == ["com.example.Magic", "com.example.Trick"]
+    assert "onnxruntime" in str(raised.value)
+
+
+def test_a_network_for_the_host_alone_is_refused() -> None:
+    model = tpuflow.load(written("only (float[1,3,4,4] x) => (int64[M,N] y) { y = NonZero (x) }"), host=True)
+    with pytest.raises(ModelError, match="nothing to compile") as raised:
+        tpuflow.partition(model)
+    assert 'node "/y" (NonZero)' in str(raised.value)
+
+
+def test_a_network_without_products_keeps_its_device_part() -> None:
+    text = """
+    light (float[1,3,4,4] x) => (float[A,B,C,D] v, int64[A,B,C,D] i) <int64[1] k = {2}> {
+      a = Relu (x)  v, i = TopK (a, k)
+    }
+    """
+    assert [part.name for part in divided(written(text)).segments] == ["device1", "host1"]
+
+
+def test_slices_for_the_host_are_cut_there() -> None:
+    classes = range(4)
+    slices = "\n".join(
+        f"s{index} = Slice (scores, from{index}, from{index + 1}, axis)  n{index} = NonZero (s{index})"
+        for index in classes
+    )
+    bounds = ", ".join(f"int64[1] from{index} = {{{index}}}" for index in range(5))
+    results = ", ".join(f"int64[M{index},N{index}] n{index}" for index in classes)
+    text = f"""
+    slices (float[1,3,4,4] x) => ({results}) <int64[1] axis = {{1}}, {bounds}> {{
+      y = Conv (x, w)  scores = Relu (y)
+      {slices}
+    }}
+    """
+    parts = divided(written(text, w=(5, 3, 1, 1)))
+    assert [part.outputs for part in parts.device] == [("scores",)]
+
+
+def test_outputs_of_other_sizes_are_filled_up() -> None:
+    parts = divided(NETWORKS["positions"]())
+    graph, _ = built(parts)
+    samples = feeds_of(parts.model, 4)
+    level = graph_level(graph)
+    found = run_samples(level, samples)
+    for index, batch in enumerate(samples.batches()):
+        alone = level.run(batch.arrays)["values"]
+        (size,) = found["values/shape"][index]
+        assert np.array_equal(found["values"][index, :size], alone)
+        assert not found["values"][index, size:].any()
+
+
+def test_an_import_that_only_the_host_sees_differently_is_remarked_upon() -> None:
+    model = tpuflow.load(NETWORKS["detector"](), host=True)
+    remarks: list[str] = []
+    compared = dict(verify_import(model, remark=remarks.append))
+    assert {"boxes", "scores"} <= compared.keys()
+    assert "found" not in compared
+    assert not remarks
+    boxes = next(node for node in model.model.graph if node.op_type == "NonMaxSuppression")
+    limit = boxes.inputs[2]
+    assert limit is not None
+    limit.const_value = ir.tensor(np.array([1], np.int64), name=limit.name)
+    verify_import(model, remark=remarks.append)
+    assert any("shapes" in remark for remark in remarks)
+
+
+def test_text_cannot_be_made_up() -> None:
+    model = tpuflow.load(labelled(), host=True)
+    with pytest.raises(SampleError, match="text"):
+        generate_samples(model)
+
+
+def test_bodies_of_an_old_opset_are_brought_up() -> None:
+    model = tpuflow.load(NETWORKS["loop"](), host=True).model
+    nodes = [node for body in all_bodies(model.graph) for node in body]
+    assert {"Squeeze", "Unsqueeze"} <= {node.op_type for node in nodes}
+    assert not any("axes" in node.attributes for node in nodes)
 
 
 def test_files_that_were_cut_or_altered_are_refused(tmp_path: Path) -> None:
-    graph, _ = built(top_scores())
-    path = tmp_path / "n.tpuq"
-    graph.save(path)
-    content = path.read_bytes()
-    assert isinstance(open_level(path).outputs, tuple)
-    for at in (60, len(content) // 2, len(content) - 3):
-        (tmp_path / "altered.tpuq").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(FileError, match=r"altered\.tpuq: "):
-            open_level(tmp_path / "altered.tpuq")
-        (tmp_path / "cut.tpuq").write_bytes(content[:at])
-        with pytest.raises(FileError, match=r"cut\.tpuq: "):
-            open_level(tmp_path / "cut.tpuq")
-    (tmp_path / "n.tpu").write_bytes(content)
-    with pytest.raises(FileError, match=r"belongs in a \.tpuq file"):
-        open_level(tmp_path / "n.tpu")
+    graph, program = built(divided(NETWORKS["top_scores"]()))
+    for network, suffix in ((graph, ".tpuq"), (program, ".tpu")):
+        path = tmp_path / f"n{suffix}"
+        network.save(path)
+        content = path.read_bytes()
+        network.save(tmp_path / f"again{suffix}")
+        assert (tmp_path / f"again{suffix}").read_bytes() == content
+        for at in range(60, len(content), len(content) // 17):
+            altered, cut = tmp_path / f"altered{suffix}", tmp_path / f"cut{suffix}"
+            altered.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            with pytest.raises(FileError, match=altered.name):
+                open_level(altered)
+            cut.write_bytes(content[:at])
+            with pytest.raises(FileError, match=cut.name):
+                open_level(cut)
+        other = tmp_path / ("n.tpu" if suffix == ".tpuq" else "n.tpuq")
+        other.write_bytes(content)
+        with pytest.raises(FileError, match="belongs in a"):
+            open_level(other)
+        newer = tmp_path / f"newer{suffix}"
+        newer.write_bytes(content.replace(b'\\"version\\":1', b'\\"version\\":2', 1))
+        with pytest.raises(FileError, match="version 2"):
+            open_level(newer)
+    assert not list(tmp_path.glob(".*"))
 
 
-def test_host_segments_say_why() -> None:
-    parts = tpuflow.partition(tpuflow.load(gathered(), host=True))
-    assert [isinstance(part, HostSegment) for part in parts.segments] == [False, True, False]
+def test_a_setting_for_a_node_of_the_host_is_refused() -> None:
+    parts = divided(NETWORKS["top_scores"]())
+    ranges = tpuflow.calibrate(parts, feeds_of(parts.model))
+    config = Config.model_validate({"layers": [{"match": "/topk*", "dtype": "int16"}]})
+    with pytest.raises(tpuflow.TpuflowError, match="device computes"):
+        tpuflow.quantize(parts, ranges, config)
+    config = Config.model_validate({"layers": [{"match": "/relu*", "dtype": "int16"}]})
+    assert tpuflow.quantize(parts, ranges, config).device

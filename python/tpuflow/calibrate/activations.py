@@ -74,7 +74,7 @@ class ActivationSession:
             feeds: Every network input by name, with the model's own shape and dtype.
 
         Yields:
-            Value name to float32 array, valid until the next batch; values of other types are left out.
+            Value name to float32 array, valid until the next batch; integers are left out.
         """
         live: dict[str, Array] = dict(feeds)
         fresh: dict[str, Array] = dict(feeds)
@@ -89,12 +89,11 @@ class ActivationSession:
             del computed
             for name in segment.last_read:
                 live.pop(name, None)
-            shown = (
-                fresh
-                if self._wanted is None
-                else {name: fresh[name] for name in fresh if name in self._wanted}
-            )
-            yield {name: array for name, array in shown.items() if array.dtype == np.float32}
+            yield {
+                name: array.astype(np.float32, copy=False)
+                for name, array in fresh.items()
+                if (self._wanted is None or name in self._wanted) and array.dtype.kind == "f"
+            }
             fresh = {}
 
 
@@ -154,7 +153,7 @@ def _is_clamped(value: ir.Value) -> bool:
 
 
 def _bytes(value: ir.Value) -> int:
-    if value.shape is None or value.dtype is None:
+    if value.shape is None or value.dtype in {None, ir.DataType.UNDEFINED, ir.DataType.STRING}:
         return 0
     dims = [dim if isinstance(dim, int) else 1 for dim in value.shape]
     return int(math.prod(dims) * value.dtype.itemsize)

@@ -107,10 +107,10 @@ class FloatSession:
         Args:
             feeds: One array per input, by name, of the input's shape and type (float64 is narrowed).
             into: What an earlier run of the same shapes returned, to be written over: large results then cost
-                neither fresh memory nor a copy.
+                neither fresh memory nor a copy. Models that take text or sequences cannot.
 
         Returns:
-            The tensors named by `outputs`; `into` itself where it is given.
+            The tensors named by `outputs`; `into` itself where it is written over.
 
         Raises:
             SampleError: If an array is missing, or has a wrong name, shape or type.
@@ -119,7 +119,7 @@ class FloatSession:
         for name in self._types:
             if name not in arrays:
                 raise SampleError(f'no array for input "{name}"')
-        if into is not None:
+        if into is not None and all(kind is not None and kind.kind != "O" for kind in self._types.values()):
             return self._run_into(arrays, dict(into))
         results = self._session.run(list(self.outputs), arrays)
         return dict(zip(self.outputs, results, strict=True))
@@ -157,7 +157,7 @@ class FloatSession:
             return array.astype(object)
         if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
-        return np.ascontiguousarray(array, wanted)
+        return np.ascontiguousarray(array, wanted).reshape(array.shape)
 
 
 _NAMES = {"float": "float32", "double": "float64", "string": "object"}

@@ -7,7 +7,7 @@ the header:
 ```text
  8 bytes        length of the header
  header         {"__metadata__": {"tpuflow.partitioned": "{version, sha256, manifest}"}, "device1": {...},
- ...} segments       one after another, each from a multiple of 64 bytes
+ ...} segments       one after another, the first from a multiple of 64 bytes
 ```
 
 The manifest holds the SHA-256 of every segment, and its own stands beside it: a file that was cut, altered or
@@ -21,7 +21,7 @@ import hashlib
 import json
 import mmap
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -59,23 +59,24 @@ def save(network: Partitioned[Any], path: Path) -> None:
     with replaced(path) as beside, tempfile.TemporaryDirectory() as folder:
         blobs = [_blob(part, Path(folder) / f"segment{path.suffix}") for part in network.segments]
         manifest = json.dumps(_manifest(network, blobs, path.suffix), separators=(",", ":"))
-        content = {"version": VERSION, "sha256": _digest(manifest.encode()), "manifest": manifest}
-        header: Json = {"__metadata__": {KEY: json.dumps(content, separators=(",", ":"))}}
-        offset = 0
-        for part, blob in zip(network.segments, blobs, strict=True):
-            header[part.name] = {
-                "dtype": "U8",
-                "shape": [len(blob)],
-                "data_offsets": [offset, offset + len(blob)],
-            }
-            offset += len(blob)
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-(8 + len(text)) % ALIGNMENT)
+        sizes = {part.name: len(blob) for part, blob in zip(network.segments, blobs, strict=True)}
         with beside.open("wb") as stream:
-            stream.write(len(text).to_bytes(8, "little"))
-            stream.write(text)
+            stream.write(_head(manifest, sizes))
             for blob in blobs:
                 stream.write(blob)
+
+
+def _head(manifest: str, sizes: Mapping[str, int]) -> bytes:
+    """All bytes before the first segment; they follow from the arguments, so none can be changed alone."""
+    content = {"version": VERSION, "sha256": _digest(manifest.encode()), "manifest": manifest}
+    header: Json = {"__metadata__": {KEY: json.dumps(content, separators=(",", ":"))}}
+    end = 0
+    for name, size in sizes.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _blob(part: DeviceSegment[Any] | HostSegment, scratch: Path) -> bytes:
@@ -168,13 +169,16 @@ def _parsed(path: Path, content: memoryview, reader: Callable[[Path], Network]) 
         manifest = json.loads(text)
         if manifest["holds"] != path.suffix:
             raise FileError(f"{path}: holds what belongs in a {manifest['holds']} file")
+        sizes = {entry["name"]: int(header[entry["name"]]["shape"][0]) for entry in manifest["segments"]}
+        if bytes(content[: 8 + size]) != _head(text, sizes):
+            raise FileError(f"{path}: the file was altered: its header is not what it was written as")
+        if len(content) != 8 + size + sum(sizes.values()):
+            raise FileError(f"{path}: cut short, or longer than it was written")
         data = content[8 + size :]
         segments: list[DeviceSegment[Network] | HostSegment] = []
         with data, tempfile.TemporaryDirectory() as folder:
             for entry in manifest["segments"]:
                 first, last = header[entry["name"]]["data_offsets"]
-                if not 0 <= first <= last <= len(data):
-                    raise FileError(f"{path}: cut short: segment {entry['name']} is not all there")
                 with data[first:last] as blob:
                     if _digest(blob) != entry["sha256"]:
                         raise FileError(
@@ -189,7 +193,7 @@ def _parsed(path: Path, content: memoryview, reader: Callable[[Path], Network]) 
             tuple(_port(each) for each in manifest["inputs"]),
             tuple(_port(each) for each in manifest["outputs"]),
         )
-    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+    except (KeyError, IndexError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
         raise FileError(f"{path}: damaged header") from None
 
 

@@ -71,7 +71,8 @@ class HostSegment:
         """Why it is there, in one line: every operator the machine lacks, with the number of its nodes."""
         counts: dict[str, int] = {}
         for finding in self.findings:
-            what = finding.reason if finding.attribute is None else f"{finding.attribute} {finding.reason}"
+            tensor = finding.attribute is None or finding.attribute.startswith("tensor ")
+            what = finding.reason if tensor else f"{finding.attribute} {finding.reason}"
             text = f"{finding.operator}: {what}"
             counts[text] = counts.get(text, 0) + 1
         return "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in counts.items())

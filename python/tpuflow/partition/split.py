@@ -20,7 +20,7 @@ from tpuflow.frontend import FloatModel, Port
 from tpuflow.frontend.supported import MOVING, operator_name
 from tpuflow.frontend.values import array_of, reads, shape_of
 from tpuflow.partition.network import DeviceSegment, HostSegment, PartitionedModel
-from tpuflow.partition.turns import Side, islands, turns
+from tpuflow.partition.turns import Side, Turns, islands, turns
 
 __all__ = ["partition"]
 
@@ -59,10 +59,9 @@ def partition(
     for node in nodes:
         if node.name in reasons or node.name in bound:
             unsupported.add(node)
-        elif (problem := _objection(node, unsupported)) is not None:
-            reasons.setdefault(node.name or "", []).append(
-                Finding(node.name or "", operator_name(node), None, problem)
-            )
+        elif reasons and (problem := _objection(node, unsupported)) is not None:
+            name = node.name or ""
+            reasons.setdefault(name, []).append(Finding(name, operator_name(node), *problem))
             unsupported.add(node)
     assert reasons.keys() <= known, f"findings name nodes the model does not have: {reasons.keys() - known}"
     predecessors = _predecessors(nodes)
@@ -71,15 +70,15 @@ def partition(
         listed = "".join(f"\n  {finding}" for entries in reasons.values() for finding in entries)
         raise ModelError(f"{model.label}: nothing to compile, the host would compute every node:{listed}")
     parts: list[list[ir.Node]] = [[] for _ in range(found.count)]
-    for node, turn in zip(nodes, found.of, strict=True):
+    for node, turn in zip(nodes, _moved_late(nodes, found), strict=True):
         parts[turn].append(node)
     graph = model.model.graph
-    later = _read_later(parts, graph)
+    last_read = _last_read(parts, graph)
     segments: list[DeviceSegment[FloatModel] | HostSegment] = []
     for turn, part in enumerate(parts):
-        side, number = found.side(turn), sum(found.side(t) == found.side(turn) for t in range(turn + 1))
-        name = f"{side}{number}"
-        inputs, outputs = _borders(part, later[turn], graph)
+        side = found.side(turn)
+        name = f"{side}{turn // 2 + 1}"
+        inputs, outputs = _borders(part, turn, last_read, graph)
         taken, given = (
             tuple(value.name or "" for value in inputs),
             tuple(value.name or "" for value in outputs),
@@ -99,27 +98,33 @@ def partition(
     return PartitionedModel(title, tuple(segments), model.inputs, model.outputs, model, on_host)
 
 
-def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> str | None:
-    """Why the machine cannot compute a node of the closed set; None if it can."""
+def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> tuple[str | None, str] | None:
+    """Which tensor keeps a node of the closed set from the machine, and why; None if none does."""
     outputs = [value for value in node.outputs if value.uses() or value.is_graph_output()]
     computed = [value for value in node.inputs if value is not None and array_of(value) is None]
     if not computed:
-        return "it computes a constant"
+        return None, "it computes a constant"
     for value in (*computed, *outputs):
         shape = shape_of(value)
         if shape is None:
-            return f'the shape of "{value.name}" is known only at run time'
+            return _tensor(value), "shape known only at run time"
         if 0 in shape:
-            return f'"{value.name}" has no elements'
+            return _tensor(value), "no elements"
     for value in (*computed, *outputs):
         integers = value.dtype in INTEGERS and (value in outputs or node.op_type in TAKES_INTEGERS)
-        if value.dtype != ir.DataType.FLOAT and not integers:
-            kind = "of an unknown type" if value.dtype is None else f"of type {value.dtype.name.lower()}"
-            return f'"{value.name}" is {kind}'
+        port = node.op_type == "Cast" and (value.is_graph_input() or value.is_graph_output())
+        other_float = port and value.dtype is not None and value.dtype.is_floating_point()
+        if value.dtype != ir.DataType.FLOAT and not integers and not other_float:
+            kind = "unknown type" if value.dtype is None else f"type {value.dtype.name.lower()}"
+            return _tensor(value), f"{kind} is not supported"
     for value in computed:
         if node.op_type in MOVING and value.dtype in INTEGERS and value.producer() in on_host:
-            return f'"{value.name}" holds integers the host computes'
+            return _tensor(value), "integers the host computes"
     return None
+
+
+def _tensor(value: ir.Value) -> str:
+    return f'tensor "{value.name}"'
 
 
 def _sides(
@@ -139,6 +144,40 @@ def _sides(
         side if side == "host" or (count and sums[islet] >= WORTH * total) else None
         for side, count, islet in zip(strict, work, islets, strict=True)
     ]
+
+
+def _moved_late(nodes: Sequence[ir.Node], found: Turns) -> list[int]:
+    """The turns, with what only cuts and regroups values for the host on the host.
+
+    Ninety slices of one tensor, each read by the host alone, need not be ninety tensors that cross: the one
+    crosses instead, unless that is more than twice as much.
+    """
+    turn_of = dict(zip(nodes, found.of, strict=True))
+    for node in reversed(nodes):
+        turn = turn_of[node]
+        if found.side(turn) == "host" or turn + 1 == found.count:
+            continue
+        for value in node.outputs:
+            users = dict.fromkeys(use.node for use in value.uses())
+            here = [user for user in users if turn_of.get(user) == turn]
+            if not here or not all(user.op_type in MOVING and _is_for_host(user, turn_of) for user in here):
+                continue
+            if _size(value) <= 2 * sum(_size(user.outputs[0]) for user in here):
+                turn_of |= dict.fromkeys(here, turn + 1)
+    return list(turn_of.values())
+
+
+def _is_for_host(node: ir.Node, turn_of: Mapping[ir.Node, int]) -> bool:
+    """Whether all that a node computes is read in later turns, and all it reads but one value is constant."""
+    if sum(value is not None and array_of(value) is None for value in node.inputs) != 1:
+        return False
+    users = [use.node for value in node.outputs for use in value.uses()]
+    outside = not any(value.is_graph_output() for value in node.outputs)
+    return outside and all(turn_of.get(user, 0) > turn_of[node] for user in users)
+
+
+def _size(value: ir.Value) -> int:
+    return math.prod(shape_of(value) or (0,))
 
 
 def multiplications(node: ir.Node) -> int:
@@ -162,18 +201,14 @@ def _predecessors(nodes: Sequence[ir.Node]) -> list[list[int]]:
     ]
 
 
-def _read_later(parts: Sequence[Sequence[ir.Node]], graph: ir.Graph) -> list[set[ir.Value]]:
-    """For every part the values that later ones read or the network gives."""
-    needed = set(graph.outputs)
-    found: list[set[ir.Value]] = []
-    for part in reversed(parts):
-        found.append(set(needed))
-        needed.update(value for node in part for value in reads(node))
-    return found[::-1]
+def _last_read(parts: Sequence[Sequence[ir.Node]], graph: ir.Graph) -> dict[ir.Value, int]:
+    """For every value the number of the last part that reads it; of outputs one past all parts."""
+    found = {value: number for number, part in enumerate(parts) for node in part for value in reads(node)}
+    return found | dict.fromkeys(graph.outputs, len(parts))
 
 
 def _borders(
-    part: Sequence[ir.Node], later: Collection[ir.Value], graph: ir.Graph
+    part: Sequence[ir.Node], number: int, last_read: Mapping[ir.Value, int], graph: ir.Graph
 ) -> tuple[list[ir.Value], list[ir.Value]]:
     """What a part takes, those that are inputs of the network first and in order, and what it gives."""
     made = dict.fromkeys(value for node in part for value in node.outputs)
@@ -181,8 +216,10 @@ def _borders(
     taken = [value for value in read if value not in made and not value.is_initializer()]
     order = {value: index for index, value in enumerate(graph.inputs)}
     taken.sort(key=lambda value: order.get(value, len(order)))
-    given = [value for value in graph.outputs if value in made]
-    return taken, given + [value for value in made if value in later and value not in given]
+    given = [value for value in made if last_read.get(value, 0) > number]
+    order = {value: index for index, value in enumerate(graph.outputs)}
+    given.sort(key=lambda value: order.get(value, len(order)))
+    return taken, given
 
 
 def _submodel(

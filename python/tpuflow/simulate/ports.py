@@ -98,7 +98,8 @@ class ProgramPort:
         elif self.scale:
             values = (codes.astype(np.float64) - self.zero_point) * np.asarray(self.scale, np.float32)
         ordered = values.reshape([self.shape[axis] for axis in self.permutation])
-        return np.ascontiguousarray(ordered.transpose(np.argsort(self.permutation)), self.dtype)
+        own = ordered.transpose(np.argsort(self.permutation))
+        return np.ascontiguousarray(own, self.dtype).reshape(self.shape)
 
     def random_codes(self, generator: np.random.Generator) -> Array:
         """Codes drawn evenly from the stored type; of indices only 0, which every table has."""
