@@ -212,6 +212,11 @@ class PartitionedLevel:
         met = walk(self.network, arrays, self._host, device, every=all_tensors, given=codes)
         return Found(met, codes)
 
+    @property
+    def host_seconds(self) -> dict[str, float]:
+        """What each host segment took when it last ran, by name."""
+        return dict(self._host.seconds)
+
 
 def _port(tensor: _core.Tensor) -> ProgramPort:
     """A graph's tensor as a port: the same five facts in another form."""

@@ -109,7 +109,9 @@ def test_a_missing_divisor_is_named() -> None:
 @st.composite
 def taps(draw: st.DrawFn, extent: int) -> list[dict[str, float]]:
     index = st.integers(0, extent - 1)
-    tap = st.fixed_dictionaries({"first": index, "second": index, "weight": st.integers(0, 2048).map(lambda w: w / 2048)})
+    tap = st.fixed_dictionaries(
+        {"first": index, "second": index, "weight": st.integers(0, 2048).map(lambda w: w / 2048)}
+    )
     return draw(st.lists(tap, min_size=1, max_size=5))
 
 

@@ -75,5 +75,7 @@ def resize_linear(
 def _mix(x: Integers, taps: Sequence[Mapping[str, Any]], *, axis: int) -> Integers:
     first = np.take(x, [tap["first"] for tap in taps], axis=axis)
     second = np.take(x, [tap["second"] for tap in taps], axis=axis)
-    weight = exact(np.array([int(2048 * tap["weight"]) for tap in taps])).reshape([-1] + [1] * (x.ndim - 1 - axis))
+    weight = exact(np.array([int(2048 * tap["weight"]) for tap in taps])).reshape(
+        [-1] + [1] * (x.ndim - 1 - axis)
+    )
     return np.asarray(first * (2048 - weight) + second * weight)

@@ -10,7 +10,14 @@ run.py      what a run leaves behind
 """
 
 from tpuflow.simulate.ports import ProgramPort
-from tpuflow.simulate.program import Executable, dynamic_outputs, network_inputs, program_ports, simulate
+from tpuflow.simulate.program import (
+    Executable,
+    dynamic_outputs,
+    network_inputs,
+    program_ports,
+    random_feed,
+    simulate,
+)
 from tpuflow.simulate.run import Run
 
 __all__ = [
@@ -20,5 +27,6 @@ __all__ = [
     "dynamic_outputs",
     "network_inputs",
     "program_ports",
+    "random_feed",
     "simulate",
 ]

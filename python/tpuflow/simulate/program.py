@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from tpuflow.samples import Port
 
-__all__ = ["Executable", "network_inputs", "program_ports", "simulate"]
+__all__ = [
+    "Executable", "dynamic_outputs", "network_inputs", "program_ports", "random_feed", "simulate",
+]  # fmt: skip
 
 Array = NDArray[Any]
 ArrayModel = Literal["closed", "register"]
@@ -58,6 +60,7 @@ def simulate(
     trace: bool = False,
     array: ArrayModel = "closed",
     seed: int = 0,
+    host_seconds: Mapping[str, float] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Run:
     """Runs a program cycle by cycle; a network in segments program by program, and the host's parts.
@@ -72,6 +75,7 @@ def simulate(
         trace: Record what every unit did when (in the first batch).
         array: Model of the systolic array: its closed form, or register by register.
         seed: Seed of the random codes.
+        host_seconds: Without values: what host segments were found to take, by name.
         progress: Told after every batch how many samples are done, and of how many.
 
     Returns:
@@ -86,11 +90,10 @@ def simulate(
         raise SampleError("inputs are given, but no values are to be computed")
     machine = _Machine(program, trace=trace, array=array)
     if not values:
-        return Run({}, *machine.count())
-    ports = network_inputs(program)
+        return Run({}, *machine.count(host_seconds or {}))
     if inputs is None:
-        return Run(*machine.run(_random_feed(program, ports, seed)))
-    samples = inputs if isinstance(inputs, Samples) else Samples.of(inputs, ports, "inputs")
+        return Run(*machine.run(random_feed(program, seed)))
+    samples = inputs if isinstance(inputs, Samples) else Samples.of(inputs, network_inputs(program), "inputs")
     found: dict[str, list[Array]] = {}
     report: Report | None = None
     intervals: Intervals = None
@@ -142,12 +145,12 @@ class _Machine:
         self._host = HostRunner()
         self._ports: dict[int, tuple[tuple[ProgramPort, ...], tuple[ProgramPort, ...]]] = {}
 
-    def count(self) -> Figures:
+    def count(self, host_seconds: Mapping[str, float]) -> Figures:
         """Cycles alone."""
         if not isinstance(self._program, Partitioned):
             return self._figures(self._program, None)[1:]
         figures = {part.name: self._figures(part.network, None)[1:] for part in self._program.device}
-        return joined(self._program, figures, {})
+        return joined(self._program, figures, host_seconds)
 
     def run(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], Report, Intervals]:
         """Outputs of one feed by the model's names, the figures, and the intervals if traced."""
@@ -185,8 +188,12 @@ class _Machine:
         return outputs, report, json.loads(run.trace_json()) if self.trace else None
 
 
-def _random_feed(program: Executable, ports: Sequence[Port], seed: int) -> dict[str, Array]:
-    """Real numbers whose codes are drawn evenly; what the host alone reads is drawn as a sample is."""
+def random_feed(program: Executable, seed: int) -> dict[str, Array]:
+    """Real numbers whose codes are drawn evenly; what the host alone reads is drawn as a sample is.
+
+    Raises:
+        SampleError: The network takes text.
+    """
     generator = np.random.default_rng(seed)
     programs = [part.network for part in program.device] if isinstance(program, Partitioned) else [program]
     read = {port.name: port for each in programs for port in program_ports(each)[0]}
@@ -194,7 +201,7 @@ def _random_feed(program: Executable, ports: Sequence[Port], seed: int) -> dict[
         port.name: read[port.name].decode(read[port.name].random_codes(generator))
         if port.name in read
         else _drawn(port, generator)
-        for port in ports
+        for port in network_inputs(program)
     }
 
 

@@ -105,9 +105,7 @@ def normalisation(context: Lowering, step: Step) -> None:
             # sqrt(n) / S_t is the number of steps itself.
             "multiplier": int(steps),
             "shift": 0,
-            "requant": context.requant(
-                [product / target.scale], target, step.activation, wide=True
-            ).fields(),
+            "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
         },
     }
     context.emit(step, op, stored.shape, stored.view, target)

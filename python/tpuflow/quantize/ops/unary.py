@@ -55,7 +55,9 @@ def sloped(context: Lowering, step: Step) -> None:
         "input": stored.tensor,
         "slopes": {
             "positive": context.requant([factor], target, wide=wide).fields(),
-            "negative_multiplier": [int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)],
+            "negative_multiplier": [
+                int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)
+            ],
             "negative_shift": [n for _, n in pairs],
         },
     }
