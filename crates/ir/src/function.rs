@@ -36,10 +36,12 @@ pub enum Step {
     /// `e^a`
     Exp(Value),
     /// `e^a - 1`
+    #[serde(rename = "expm1")]
     ExpM1(Value),
     /// Natural logarithm.
     Log(Value),
     /// `log(1 + a)`
+    #[serde(rename = "log1p")]
     Log1P(Value),
     /// Sine of radians.
     Sin(Value),

@@ -55,7 +55,7 @@ impl Geometry {
     }
 
     /// Whether a window is one pixel and output pixels are input pixels.
-    fn is_pointwise(&self) -> bool {
+    pub(crate) fn is_pointwise(&self) -> bool {
         self.window.kernel == [1, 1] && self.window.stride == [1, 1] && self.window.pads == [0; 4]
     }
 }
@@ -66,7 +66,7 @@ impl Geometry {
 ///
 /// # Panics
 /// When the slices do not have these sizes.
-pub fn gather<X: Element>(
+pub fn gather<X: Copy>(
     geometry: &Geometry,
     x: &[X],
     pixels: Range<usize>,

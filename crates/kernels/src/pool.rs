@@ -10,17 +10,24 @@ use crate::conv::Geometry;
 use crate::requant::{finish, scale};
 
 /// In-image cells of the window at `pixel`: start positions of their channels in the input, row by row.
-fn cells(geometry: &Geometry, pixel: usize) -> impl Iterator<Item = usize> + '_ {
+pub(crate) fn cells(geometry: &Geometry, pixel: usize) -> impl Iterator<Item = usize> + '_ {
+    taps(geometry, pixel).map(|(_, start)| start)
+}
+
+/// As [`cells`], with the number of the window's tap.
+pub(crate) fn taps(geometry: &Geometry, pixel: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
     let [_, h, w, c] = geometry.input;
     let (image, [top, left]) = geometry.origin(pixel);
     let [kh, kw] = geometry.window.kernel.map(|k| k as isize);
     let [dh, dw] = geometry.window.dilation.map(|d| d as isize);
-    (0..kh).map(move |i| top + i * dh).filter(move |ih| (0..h as isize).contains(ih)).flat_map(move |ih| {
-        (0..kw)
-            .map(move |j| left + j * dw)
-            .filter(move |iw| (0..w as isize).contains(iw))
-            .map(move |iw| ((image * h + ih as usize) * w + iw as usize) * c)
-    })
+    (0..kh).map(move |i| (i, top + i * dh)).filter(move |(_, ih)| (0..h as isize).contains(ih)).flat_map(
+        move |(i, ih)| {
+            (0..kw)
+                .map(move |j| (j, left + j * dw))
+                .filter(move |(_, iw)| (0..w as isize).contains(iw))
+                .map(move |(j, iw)| ((i * kw + j) as usize, ((image * h + ih as usize) * w + iw as usize) * c))
+        },
+    )
 }
 
 /// Cells of the window at `pixel` that count towards an average.

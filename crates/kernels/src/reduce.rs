@@ -10,8 +10,8 @@ use crate::requant::requantize;
 /// The arrangement of a reduction: the kept elements in order, and for each where its terms lie.
 #[derive(Clone, Debug)]
 pub struct Reduction {
-    kept: Vec<usize>,
-    reduced: Vec<usize>,
+    pub(crate) kept: Vec<usize>,
+    pub(crate) reduced: Vec<usize>,
 }
 
 impl Reduction {

@@ -7,6 +7,7 @@
 //! Source of the arithmetic: `docs/arithmetic.md`.
 
 mod execute;
+mod float;
 mod prepare;
 
 use std::sync::Arc;

@@ -9,8 +9,9 @@ use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
 use tpuflow_kernels::table::{self, Lookup};
-use tpuflow_kernels::{Element, Values, conv, linear, movement, reduce, resize};
+use tpuflow_kernels::{Element, Float, Values, conv, linear, movement, reduce, resize};
 
+use super::float;
 use super::prepare::{Prepared, image};
 
 /// Evaluates the body with the slice of an int8 or int16 tensor.
@@ -32,6 +33,9 @@ macro_rules! same {
             (Values::I16($xs), Values::I16($ys)) => $body,
             (Values::I32($xs), Values::I32($ys)) => $body,
             (Values::I64($xs), Values::I64($ys)) => $body,
+            (Values::F16($xs), Values::F16($ys)) => $body,
+            (Values::BF16($xs), Values::BF16($ys)) => $body,
+            (Values::F32($xs), Values::F32($ys)) => $body,
             (x, y) => unreachable!("the shape rule does not admit {} to {}", x.dtype().name(), y.dtype().name()),
         }
     };
@@ -67,6 +71,7 @@ pub(super) fn execute(
         return Ok(y);
     }
     match (&layer.op, prepared) {
+        (_, Prepared::Float(prepared)) => return Ok(float::execute(graph, layer, prepared, tensors)),
         (Op::Conv { input, .. }, Prepared::Conv { geometry, groups }) => {
             codes!(value(*input), x => codes!(&mut y, y => conv::conv(geometry, x, groups, narrow(zero(*input)), y)));
         }
@@ -172,11 +177,15 @@ pub(super) fn execute(
         (Op::Pad { input, before, after, mode }, _) => {
             let shape = &tensor(*input).shape;
             let constant = if let PadMode::Constant(code) = mode { *code } else { 0 };
+            let fill = if let PadMode::Value(value) = mode { value.get() } else { 0.0 };
             match (value(*input), &mut y) {
                 (Values::I8(x), Values::I8(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
                 (Values::I16(x), Values::I16(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
                 (Values::I32(x), Values::I32(y)) => movement::pad(shape, before, after, *mode, constant, x, y),
                 (Values::I64(x), Values::I64(y)) => movement::pad(shape, before, after, *mode, constant.into(), x, y),
+                (Values::F16(x), Values::F16(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
+                (Values::BF16(x), Values::BF16(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
+                (Values::F32(x), Values::F32(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
                 (x, y) => unreachable!("{} padded to {}", x.dtype().name(), y.dtype().name()),
             }
         }
@@ -207,6 +216,9 @@ pub(super) fn execute(
                 (Values::I16(x), Values::I16(y)) => movement::insert_zeros(shape, *stride, narrow(zero), x, y),
                 (Values::I32(x), Values::I32(y)) => movement::insert_zeros(shape, *stride, zero, x, y),
                 (Values::I64(x), Values::I64(y)) => movement::insert_zeros(shape, *stride, zero.into(), x, y),
+                (Values::F16(x), Values::F16(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
+                (Values::BF16(x), Values::BF16(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
+                (Values::F32(x), Values::F32(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
                 (x, y) => unreachable!("{} spread to {}", x.dtype().name(), y.dtype().name()),
             }
         }
@@ -230,6 +242,11 @@ pub(super) fn execute(
 /// A code that is known to be in range.
 fn narrow<E: Element>(code: i32) -> E {
     E::narrow(code)
+}
+
+/// The nearest element.
+fn number<Y: Float>(value: f64) -> Y {
+    Y::nearest(value)
 }
 
 /// Extent of the last axis; rows of nothing have one element.

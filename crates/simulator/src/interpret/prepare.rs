@@ -11,6 +11,7 @@ use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::reduce::Reduction;
 
+use super::float;
 use crate::SimError;
 
 /// A layer's constants in the form its kernel takes.
@@ -38,6 +39,8 @@ pub(super) enum Prepared {
     Norm(LayerNorm),
     /// A reduction.
     Reduce(Reduction),
+    /// Whatever computes in floats.
+    Float(float::Prepared),
     /// Nothing.
     Plain,
 }
@@ -121,10 +124,8 @@ impl Convolution<'_> {
 
 pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError> {
     let tensor = |id: TensorId| graph.tensor(id);
-    let mut touched = layer.op.operands().into_iter().chain([layer.output]).map(tensor);
-    if let Some(float) = touched.find(|tensor| tensor.dtype.is_float()) {
-        let reason = format!("{} cannot be computed yet", float.dtype.name());
-        return Err(SimError::Layer { layer: layer.name.clone(), reason });
+    if let Some(prepared) = float::prepare(graph, layer) {
+        return Ok(Prepared::Float(prepared));
     }
     let geometry = |id: TensorId, window: Window| {
         Geometry::new(image(tensor(id)), window).expect("the shape rule admits only windows that fit")
@@ -177,14 +178,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
         }
         Op::Unary { function: Arithmetic::Fixed(table), .. } => Prepared::Table(tensor(table.entries).i32s()),
         Op::Softmax { input, mask, .. } => {
-            let mask = mask.map_or_else(Vec::new, |id| {
-                let (mask, shape) = (tensor(id), &tensor(*input).shape);
-                let mut full = vec![0i8; tensor(*input).elements()];
-                let codes = mask.i8s();
-                broadcast(&mask.shape, shape).apply(&codes, &vec![(); full.len()], &mut full, |m, ()| m);
-                full
-            });
-            Prepared::Mask(mask)
+            Prepared::Mask(full_mask(graph, *input, *mask))
         }
         Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Prepared::Norm(LayerNorm {
             center: *center,
@@ -201,6 +195,17 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
     })
 }
 
-fn broadcast(a: &[usize], b: &[usize]) -> Broadcast {
+/// A mask with one entry per element of the operand, or empty.
+pub(super) fn full_mask(graph: &Graph, input: TensorId, mask: Option<TensorId>) -> Vec<i8> {
+    mask.map_or_else(Vec::new, |id| {
+        let (mask, input) = (graph.tensor(id), graph.tensor(input));
+        let mut full = vec![0i8; input.elements()];
+        let codes = mask.i8s();
+        broadcast(&mask.shape, &input.shape).apply(&codes, &vec![(); full.len()], &mut full, |m, ()| m);
+        full
+    })
+}
+
+pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Broadcast {
     Broadcast::new(a, b).expect("the shape rule admits only shapes that broadcast")
 }
