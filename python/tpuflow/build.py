@@ -135,7 +135,7 @@ class Built:
     Attributes:
         program: The checked program, or programs in segments where the host takes part.
         graph: The quantised graph it computes, or graphs in the same segments.
-        ranges: Ranges of activations; None if the build started from a graph.
+        ranges: Ranges of activations; None if none were needed, in floats or from a graph.
         sizes: What quantisation saved.
         seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0.
         peak_rss_bytes: Largest resident memory of the process so far.
@@ -186,8 +186,11 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             model = _imported(request, listener)
             parts = partition(model) if request.host else None
         floating = float_bytes(model)
-        with clock.stage("calibrate"):
-            ranges = calibrated(parts or model, request, listener)
+        if request.config.needs_ranges:
+            with clock.stage("calibrate"):
+                ranges = calibrated(parts or model, request, listener)
+        else:
+            _forbid_ranges(request)
         with clock.stage("quantize"):
             graph = quantized(parts or model, ranges, request.config)
         _save_stages(request, model, ranges, graph)
@@ -203,7 +206,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     return Built(program, graph, ranges, sizes, clock.seconds, peak_rss_bytes())
 
 
-def quantized(model: FloatModel | PartitionedModel, ranges: Ranges, config: Config) -> AnyGraph:
+def quantized(model: FloatModel | PartitionedModel, ranges: Ranges | None, config: Config) -> AnyGraph:
     """The graph of a model; in segments only where the host takes part."""
     if isinstance(model, FloatModel):
         return quantize(model, ranges, config)
@@ -294,13 +297,23 @@ def _forbid_float_options(request: Request) -> None:
             )
 
 
-def _save_stages(request: Request, model: FloatModel, ranges: Ranges, graph: AnyGraph) -> None:
+def _forbid_ranges(request: Request) -> None:
+    for option, value in (("--calib", request.calibration), ("--ranges", request.ranges)):
+        if value is not None:
+            dtype = request.config.quantize.dtype
+            raise ModelError(
+                f"{request.model}: {dtype} needs no ranges, {option} would have no effect: leave it out"
+            )
+
+
+def _save_stages(request: Request, model: FloatModel, ranges: Ranges | None, graph: AnyGraph) -> None:
     if request.stages is None:
         return
     request.stages.mkdir(parents=True, exist_ok=True)
     _save_origin(model, request.stages)
     _save_model(model.model, request.stages / "canonical.onnx")
-    ranges.save(request.stages / "ranges.json")
+    if ranges is not None:
+        ranges.save(request.stages / "ranges.json")
     graph.save(request.stages / "model.tpuq")
 
 

@@ -56,11 +56,19 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class QuantizeConfig(_Section):
-    """How tensors become integers, for the whole network."""
+DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
+"""Element types of activations: integer codes on a grid, or floats, which need none."""
 
-    dtype: Literal["int8", "int16"] = "int8"
-    """Element type of activations, and of weights unless `weight_bits` says otherwise."""
+FLOATS = frozenset({"float16", "bfloat16", "float32"})
+"""Types whose tensors need no ranges."""
+
+
+class QuantizeConfig(_Section):
+    """How tensors are stored, for the whole network."""
+
+    dtype: DType = "int8"
+    """Element type of activations, and of weights unless `weight_bits` says otherwise. Of floating types only
+    `fuse_tables` has an effect."""
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
@@ -93,7 +101,7 @@ class LayerConfig(_Section):
 
     match: str = Field(min_length=1)
     """Shell pattern (`*`, `?`, `[...]`) on names of nodes and tensors."""
-    dtype: Literal["int8", "int16"] | None = None
+    dtype: DType | None = None
     """Element type of the output and the weights."""
     activation_mode: Literal["asymmetric", "symmetric_full", "symmetric_restricted"] | None = None
     """Grid of the output."""
@@ -231,6 +239,12 @@ class Config(_Section):
             if not entry.overrides():
                 raise ValueError(f'layers entry "{entry.match}" sets nothing')
         return self
+
+    @property
+    def needs_ranges(self) -> bool:
+        """Whether any layer may have codes."""
+        dtypes = [self.quantize.dtype, *(entry.dtype for entry in self.layers if entry.dtype is not None)]
+        return not FLOATS.issuperset(dtypes)
 
     def calibration(self, *names: str) -> CalibrationConfig:
         """How a tensor is calibrated for the grid it will have.

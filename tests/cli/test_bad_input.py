@@ -156,7 +156,10 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
     requests: dict[tuple[str | Path, ...], tuple[str, ...]] = {
         ("build", built.model, "--machine", "tpu9"): ('"tpu9"', "128x128_asic"),
         ("build", built.model, "--config", config): (str(config), 'did you mean "dtype"'),
-        ("build", built.model, "--dtype", "f16"): ("f16", "int8 or int16"),
+        ("build", built.model, "--dtype", "f16", "--ranges", built.model): (
+            "float16 needs no ranges",
+            "--ranges",
+        ),
         ("build", built.model, "--ranges", ranges): (str(ranges), '"image"'),
         ("build", built.model, "--ranges", ranges, "--calib", built.calibration): (str(ranges), "give one"),
         ("build", built.model, "--input-shape", "image"): ("--input-shape", "NAME=1,3,224,224"),

@@ -46,7 +46,7 @@ def codes(tensor: _core.Tensor, array: Array) -> Array:
     source = source_of(tensor)
     placed = array.transpose(source["permutation"]).reshape(tensor.shape)
     if tensor.scale is None:
-        return placed.astype(np.int32)
+        return placed.astype(np.dtype(tensor.dtype))
     bounds = np.iinfo(tensor.dtype)
     rounded = np.rint(placed.astype(np.float64) / tensor.scale[0]) + tensor.zero_point
     return np.asarray(np.clip(rounded, bounds.min, bounds.max).astype(tensor.dtype))
@@ -56,6 +56,8 @@ def values(tensor: _core.Tensor, stored: Array) -> Array:
     """The model's value a tensor stands for."""
     source = source_of(tensor)
     order = source["permutation"]
+    if tensor.scale is None:
+        stored = stored.astype(np.int64 if stored.dtype.kind == "i" else np.float64)
     real = (
         stored if tensor.scale is None else (stored.astype(np.float64) - tensor.zero_point) * tensor.scale[0]
     )

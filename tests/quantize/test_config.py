@@ -56,7 +56,10 @@ def test_a_complete_file(tmp_path: Path) -> None:
         ({"calibrate": {"stratgy": "mse"}}, 'unknown key "calibrate.stratgy", did you mean "strategy"?'),
         ({"layers": [{"match": "a", "dtyp": 1}]}, 'unknown key "layers[0].dtyp", did you mean "dtype"?'),
         ({"quantize": {"zzz": 1}}, 'unknown key "quantize.zzz", known keys: dtype, '),
-        ({"quantize": {"dtype": "int4"}}, "quantize.dtype: input should be 'int8' or 'int16'"),
+        (
+            {"quantize": {"dtype": "int4"}},
+            "quantize.dtype: input should be 'int8', 'int16', 'float16', 'bfloat16' or 'float32'",
+        ),
         ({"quantize": {"weight_bits": 5}}, "quantize.weight_bits: input should be 8 or 16"),
         ({"calibrate": {"strategy": "best"}}, 'calibrate.strategy: "best" is not a calibration strategy'),
         ({"layers": [{"dtype": "int8"}]}, "layers[0].match: field required"),

@@ -1,4 +1,4 @@
-//! Bit-exact integer arithmetic on slices: every operator of [`tpuflow_ir::Op`], as `docs/arithmetic.md` defines it.
+//! Bit-exact arithmetic on slices: every operator of [`tpuflow_ir::Op`], as `docs/arithmetic.md` defines it.
 //!
 //! Kernels take dense, row-major, channels-last slices and small parameter structs, write into a slice the caller owns, and
 //! know neither graphs nor memory maps nor cycles. The graph interpreter calls them on whole tensors, the machine simulator on
@@ -7,10 +7,11 @@
 //! - [`requant`], [`table`]: the two ways a value becomes a code
 //! - [`gemm`], [`epilogue`], [`linear`], [`conv`], [`depthwise`]: products, their accumulators and what follows them
 //! - [`pool`], [`elementwise`], [`reduce`], [`softmax`], [`normalize`], [`resize`]: everything computed per element or row
-//! - [`movement`]: what only moves codes
+//! - [`movement`]: what only moves elements
+//! - [`float`]: the same in floating point
 //!
-//! Slice lengths are the caller's promise: kernels assert them and panic where they are broken. Integer sums are exact, so
-//! splitting work over threads never changes a bit.
+//! Slice lengths are the caller's promise: kernels assert them and panic where they are broken. Integer sums are exact and
+//! float sums keep their order, so splitting work over threads never changes a bit.
 
 pub mod conv;
 pub mod depthwise;

@@ -48,6 +48,15 @@ class DType(StrEnum):
     f32 = "f32"
 
 
+NAMES = {
+    DType.int8: "int8",
+    DType.int16: "int16",
+    DType.f16: "float16",
+    DType.bf16: "bfloat16",
+    DType.f32: "float32",
+}
+"""What configurations call them."""
+
 Batch = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Size of the batch. [the model's; 1 if left open]")
 ]
@@ -122,6 +131,4 @@ def configuration(file: Path | None, dtype: DType | None) -> Config:
     config = Config() if file is None else load_config(file)
     if dtype is None:
         return config
-    if dtype not in (DType.int8, DType.int16):
-        raise OptionError(f"--dtype {dtype}: floating-point programs are not available, use int8 or int16")
-    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"dtype": dtype.value})})
+    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"dtype": NAMES[dtype]})})

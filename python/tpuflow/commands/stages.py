@@ -57,10 +57,13 @@ def calibrate(
 
 def quantize(
     model: Model,
-    ranges: Annotated[Path, typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.")
     ],
+    ranges: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`; floats need none."),
+    ] = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     batch: options.Batch = None,
@@ -70,14 +73,16 @@ def quantize(
     cut_preset: options.CutPreset = None,
     host: options.Host = True,
 ) -> None:
-    """Turn a float network and its ranges into an integer graph."""
+    """Turn a float network and its ranges into an integer graph, or a graph of floats."""
     from tpuflow.build import float_bytes, graph_bytes, quantized
     from tpuflow.calibrate import Ranges
     from tpuflow.frontend import load
     from tpuflow.partition import device_networks, partition
 
     settings = options.configuration(config, dtype)
-    found = Ranges.load(ranges)
+    if ranges is None and settings.needs_ranges:
+        raise options.OptionError(f"{model}: {settings.quantize.dtype} needs ranges: give --ranges")
+    found = None if ranges is None else Ranges.load(ranges)
     float_model = load(
         model,
         input_shapes=options.shapes(input_shape),

@@ -32,22 +32,28 @@ __all__ = ["Graph", "QuantizeError", "ops", "quantize", "supported_operators"]
 
 
 @overload
-def quantize(model: FloatModel | ir.Model, ranges: Ranges, config: Config | None = None) -> Graph: ...
+def quantize(
+    model: FloatModel | ir.Model, ranges: Ranges | None = None, config: Config | None = None
+) -> Graph: ...
 
 
 @overload
-def quantize(model: PartitionedModel, ranges: Ranges, config: Config | None = None) -> Partitioned[Graph]: ...
+def quantize(
+    model: PartitionedModel, ranges: Ranges | None = None, config: Config | None = None
+) -> Partitioned[Graph]: ...
 
 
 def quantize(
-    model: FloatModel | ir.Model | PartitionedModel, ranges: Ranges, config: Config | None = None
+    model: FloatModel | ir.Model | PartitionedModel,
+    ranges: Ranges | None = None,
+    config: Config | None = None,
 ) -> Graph | Partitioned[Graph]:
     """Lowers a normalised float model; of a model in segments every device segment.
 
     Args:
         model: As the frontend leaves it, or its normalised form: closed operator set, static shapes,
             constants as initialisers; or such a model in segments.
-        ranges: A range for every float value that is not constant.
+        ranges: A range for every value that becomes codes; networks in floats need none.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
     Returns:
@@ -59,7 +65,7 @@ def quantize(
         QuantizeError: If a range is missing, empty or not finite.
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
-    bounds = {name: _whole(found) for name, found in ranges.tensors.items()}
+    bounds = {} if ranges is None else {name: _whole(found) for name, found in ranges.tensors.items()}
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config or Config())
     if isinstance(model, FloatModel) and model.findings:

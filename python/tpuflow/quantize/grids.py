@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.config import QuantizeConfig
     from tpuflow.quantize.settings import Settings
 
-__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "code_grid", "stated_grid"]
+__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "code_grid", "float_clamp", "stated_grid"]
 
 FIXED_RANGES: dict[str, tuple[float, float]] = {
     "Softmax": (0.0, 1.0),
@@ -89,6 +89,8 @@ class Grids:
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
         dtype = self.dtype_of(step)
+        if scheme.is_float(dtype):
+            return scheme.floating(dtype)
         value = step.output
         while (user := sole_user(value)) is not None:
             follower = self._steps[user]
@@ -107,7 +109,7 @@ class Grids:
     def dtype_of(self, step: Step) -> scheme.DType:
         """The element type of a step's output, unless it only passes codes on."""
         dtype: scheme.DType = self._settings.of(step.names).dtype
-        if self._settings.explicit(step.names, "dtype"):
+        if self._settings.explicit(step.names, "dtype") or scheme.is_float(dtype):
             return dtype
         if self._feeds_softmax(step):
             return "int16"
@@ -133,6 +135,8 @@ class Grids:
 
     def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation that follows from a value's own range."""
+        if scheme.is_float(config.dtype):
+            return scheme.floating(config.dtype)
         low, high = self.range_of(value)
         if config.dtype == "int16" and not self.has_fixed_range(value):
             low, high = low * config.headroom_16, high * config.headroom_16
@@ -206,6 +210,15 @@ def is_final(value: ir.Value) -> bool:
             return False
         value = user.outputs[0]
     return not value.uses()
+
+
+def float_clamp(activation: ir.Node | None) -> dict[str, Any]:
+    """The bounds of Relu, Clip or nothing, as the finish of a float operator holds them."""
+    if activation is None or activation.op_type not in CLAMPS:
+        return {}
+    low, high = (float(np.float32(bound)) for bound in bounds(activation))
+    low = min(low, high)  # as ONNX has it
+    return {name: bound for name, bound in (("lo", low), ("hi", high)) if math.isfinite(bound)}
 
 
 def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,11 @@ import numpy.typing as npt
 
 from tpuflow import _core
 from tpuflow.errors import Finding, UnsupportedModelError
+from tpuflow.quantize import scheme
+from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.fixed_point import FactorError, Requant
-from tpuflow.quantize.grids import CODES_PASS, Grids, clamp, code_grid, stated_grid
+from tpuflow.quantize.functions import FUNCTIONS
+from tpuflow.quantize.grids import CODES_PASS, Grids, clamp, code_grid, float_clamp, stated_grid
 from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
 from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "Lowering"]
 
 Graph = _core.Graph
+
+CONVERTS = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
+"""Operators that go from one kind of element to another by themselves."""
 
 
 class Lowering:
@@ -103,7 +110,8 @@ class Lowering:
             if node.op_type in VIEWS and not (node.op_type in LOWERINGS and len(outside) > 1):
                 self._view(step)
             elif node.op_type in LOWERINGS:
-                LOWERINGS[node.op_type](self, step)
+                with self._of_one_kind(step, outside):
+                    LOWERINGS[node.op_type](self, step)
                 if node.op_type in CODES_PASS:
                     self._converted(step)
             else:
@@ -112,6 +120,23 @@ class Lowering:
             findings.append(Finding(node.name or "", operator(node), error.attribute, error.reason))
         except FactorError as error:
             findings.append(Finding(node.name or "", operator(node), None, str(error)))
+
+    @contextmanager
+    def _of_one_kind(self, step: Step, operands: Sequence[ir.Value]) -> Iterator[None]:
+        """While a step is lowered, floats stand in for codes, or codes for floats, as it computes in them."""
+        passes = step.node.op_type in CODES_PASS or step.node.op_type in CONVERTS
+        dtype = self.grids.dtype_of(step)
+        found = {value: self.stored[value] for value in operands}
+        for value, stored in found.items():
+            if passes or stored.quant is None or stored.grid.dtype == dtype:
+                continue
+            if scheme.is_float(dtype):
+                self.stored[value] = self.requantised(value, scheme.floating(dtype))
+            elif stored.grid.is_float:
+                config = self.settings.of(step.names).model_copy(update={"dtype": dtype})
+                self.stored[value] = self.requantised(value, self.grids.quant_of(value, config))
+        yield
+        self.stored.update(found)
 
     def _view(self, step: Step) -> None:
         node, value = step.node, self.operand(step.node, 0)
@@ -223,15 +248,35 @@ class Lowering:
         key = (value, quant)
         if key not in self._requantised:
             stored = self.whole(value)
-            requant = self.requant(
-                [stored.grid.scale / quant.scale], quant, wide=stored.grid.dtype == "int16"
-            )
-            op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+            op = self._conversion(stored, quant)
             name = f"{value.name}/{quant.dtype}"
             self._requantised[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
         return self._requantised[key]
 
+    def _conversion(self, stored: Stored, quant: Quant) -> dict[str, Any]:
+        """The operator that gives a tensor another scale or type."""
+        source = stored.grid
+        if source.is_float and not quant.is_float:
+            op: dict[str, Any] = {"op": "quantize", "input": stored.tensor}
+            return op | {name: getattr(quant, name) for name in ("scale", "zero_point", "lo", "hi")}
+        if quant.is_float and not source.is_float:
+            return {"op": "dequantize", "input": stored.tensor, "scale": source.scale, "finish": {}}
+        wide = source.dtype == "int16"
+        requant = self.rounding([source.scale / quant.scale], quant, wide=wide)
+        return {"op": "rescale", "input": stored.tensor, "requant": requant}
+
     # Emission.
+
+    def rounding(
+        self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
+    ) -> dict[str, Any]:
+        """How results of scale `factors * quant.scale` become elements, in the form the graph takes.
+
+        Floats need no factors: there it is the activation's clamp alone.
+        """
+        if quant.is_float:
+            return {"float": float_clamp(activation)}
+        return self.requant(factors, quant, activation, wide=wide).fields()
 
     def requant(
         self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
@@ -241,17 +286,28 @@ class Lowering:
         bits = self.settings.defaults.multiplier_bits
         return Requant.of(factors, quant.zero_point, lo, hi, bits, 47 if wide else 31)
 
-    def constant(
-        self, name: str, array: npt.NDArray[np.signedinteger[Any]], quant: Quant | None = None
-    ) -> int:
-        """Adds integers as a constant tensor and returns its number."""
-        scale = None if quant is None else quant.scale
+    def constant(self, name: str, array: npt.NDArray[Any], quant: Quant | None = None) -> int:
+        """Adds elements as a constant tensor and returns its number."""
+        scale = None if quant is None or quant.is_float else quant.scale
         zero_point = 0 if quant is None else quant.zero_point
         return self.builder.constant(self.unique(name), np.ascontiguousarray(array), scale, zero_point)
 
     def weights(self, name: str, codes: npt.NDArray[Any], scales: Sequence[float]) -> int:
         """Adds symmetric weights with one scale, or one per channel."""
         return self.builder.constant(self.unique(name), np.ascontiguousarray(codes), list(scales), 0)
+
+    def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> dict[str, Any]:
+        """A node's function from `source` to `target`: a table of codes, a program of floats.
+
+        Raises:
+            UnsupportedNodeError: If it has no such form.
+        """
+        known: Mapping[str, Any] = EXPRESSIONS if target.is_float else FUNCTIONS
+        if node.op_type not in known:
+            raise UnsupportedNodeError(f"function has no form in {target.dtype}")
+        if target.is_float:
+            return {"float": {"function": program(EXPRESSIONS[node.op_type](node))}}
+        return self.table(step, FUNCTIONS[node.op_type](node), source, target)
 
     def table(self, step: Step, function: Function, source: Quant, target: Quant) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
@@ -303,7 +359,7 @@ class Lowering:
             self.unique(name),
             list(shape),
             quant.dtype,
-            quant.scale,
+            None if quant.is_float else quant.scale,
             quant.zero_point,
             nodes=list(nodes),
         )
@@ -324,6 +380,8 @@ class Lowering:
         tensor: dict[str, Any] = {"shape": list(shape), "dtype": "int32"}
         if quant is not None:
             tensor |= {"dtype": quant.dtype, "scale": quant.scale, "zero_point": quant.zero_point}
+            if quant.is_float:
+                del tensor["scale"], tensor["zero_point"]
         if found is None:
             return tensor, None
         origin, permutation = found

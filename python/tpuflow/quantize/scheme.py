@@ -12,12 +12,27 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DType", "Mode", "Quant", "activation", "bits", "codes", "stated_steps", "symmetric", "weights"]
+from tpuflow.config import FLOATS, DType
 
-DType = Literal["int8", "int16"]
+__all__ = [
+    "DType",
+    "Mode",
+    "Quant",
+    "activation",
+    "bits",
+    "codes",
+    "floating",
+    "is_float",
+    "rounded",
+    "stated_steps",
+    "symmetric",
+    "weights",
+]
+
 Mode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
 Array = npt.NDArray[np.float64]
 
@@ -27,7 +42,34 @@ SMALLEST_SPAN = 2.0**-23
 
 def bits(dtype: DType) -> int:
     """Width of a code."""
-    return 8 if dtype == "int8" else 16
+    return {"int8": 8, "float32": 32}.get(dtype, 16)
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether elements are floating-point numbers."""
+    return dtype in FLOATS
+
+
+def floating(dtype: DType) -> Quant:
+    """How tensors of a floating type stand for numbers: as they are."""
+    return Quant(dtype, 1.0, 0, 0, 0)
+
+
+def rounded(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """Numbers rounded once, half to even, to a floating type; what exceeds it becomes infinite."""
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore"):
+            return values.astype(dtype)
+    # NumPy rounds to eight bits in one step only from float32; the odd bit set for what float32 loses keeps
+    # ties apart from what is near them.
+    single = values.astype(np.float32)
+    if values.dtype == np.float64:
+        exact = single.astype(np.float64)
+        low = np.where(np.abs(exact) > np.abs(values), np.nextafter(single, np.float32(0)), single)
+        inexact = exact != values
+        bits_ = low.astype(np.float32).view(np.uint32) | np.where(inexact, np.uint32(1), np.uint32(0))
+        single = np.where(np.isfinite(single), bits_.view(np.float32), single)
+    return single.astype(ml_dtypes.bfloat16)
 
 
 EXACT = 2.0**-20
@@ -40,6 +82,8 @@ PART = 1 << 18
 @dataclass(frozen=True)
 class Quant:
     """How a stored tensor's codes stand for real numbers: `x = scale * (q - zero_point)`.
+
+    A floating type stands for its own numbers: `scale` 1, `zero_point` 0, no codes.
 
     Attributes:
         dtype: Storage type.
@@ -55,8 +99,15 @@ class Quant:
     lo: int
     hi: int
 
-    def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.signedinteger[Any]]:
-        """Nearest codes, saturated, of type `dtype`."""
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return is_float(self.dtype)
+
+    def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Nearest elements, saturated where they are codes, of type `dtype`."""
+        if self.is_float:
+            return rounded(values, self.dtype)
         return codes(values, self.scale, self.zero_point, self.lo, self.hi, self.dtype)
 
     def code(self, value: float) -> int:

@@ -1,4 +1,4 @@
-"""Walks a whole quantised graph: every tensor from the functions of this package."""
+"""Walks a whole graph: every tensor from the functions of this package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.reference import activation, elementwise, linear, movement, normalisation, pooling
+from tpuflow.reference import (
+    activation,
+    elementwise,
+    float_graph,
+    floating,
+    linear,
+    movement,
+    normalisation,
+    pooling,
+)
+from tpuflow.reference.layer import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tpuflow.reference.rounding import Integers
 
-DTYPES = {"int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64}
+DTYPES = {
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    **floating.DTYPES,
+}
 
 
 class Graph(Protocol):
@@ -26,53 +42,6 @@ class Graph(Protocol):
 
     def constant(self, tensor: int) -> NDArray[Any]:
         """Elements of a constant."""
-
-
-class Layer:
-    """One layer's fields, with tensors of the run looked up by number.
-
-    Attributes:
-        op: The operator's fields as in the graph's JSON.
-    """
-
-    def __init__(self, op: Mapping[str, Any], values: Mapping[int, Integers], tensors: list[Any]) -> None:
-        self.op = op
-        self._values = values
-        self._tensors = tensors
-
-    def value(self, field: str) -> Integers:
-        """The tensor that a field names."""
-        return self._values[self.op[field]]
-
-    def optional(self, field: str) -> Integers | None:
-        """The tensor that a field names, None where the field is absent."""
-        return None if self.op.get(field) is None else self.value(field)
-
-    def zero_point(self, field: str) -> int:
-        """Zero point of the tensor that a field names."""
-        return self.zero_point_of(self.op[field])
-
-    def zero_point_of(self, tensor: int) -> int:
-        """Zero point of a tensor, 0 where it has no quantisation."""
-        quant = self._tensors[tensor].get("quant")
-        return 0 if quant is None else int(quant["zero_point"])
-
-    def tensor(self, number: int) -> Integers:
-        """A tensor by number."""
-        return self._values[number]
-
-    def fields(self, *names: str) -> dict[str, Any]:
-        """Some fields, as keyword arguments."""
-        return {name: self.op[name] for name in names}
-
-    def table(self) -> dict[str, Any] | None:
-        """The fused table with its entries in place of their tensor's number."""
-        table = self.op["epilogue"].get("table")
-        return None if table is None else {**table, "entries": self.tensor(table["entries"])}
-
-    def finish(self, accumulator: Integers) -> Integers:
-        """Codes of the accumulators of a linear operator."""
-        return linear.epilogue(accumulator, self.op["epilogue"]["requant"], self.table())
 
 
 def _conv(layer: Layer) -> Integers:
@@ -199,11 +168,11 @@ def run(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     """Computes every tensor of a graph that is not a constant.
 
     Args:
-        graph: The quantised graph.
-        inputs: Codes by input name, of the inputs' shapes and types.
+        graph: The graph.
+        inputs: Elements by input name, of the inputs' shapes and types.
 
     Returns:
-        Codes by tensor name, of the tensors' shapes and types.
+        Elements by tensor name, of the tensors' shapes and types.
 
     Raises:
         KeyError: An input is missing.
@@ -216,8 +185,13 @@ def run(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     values: dict[int, NDArray[Any]] = fed | {number: graph.constant(number) for number in constants}
     for layer in document["layers"]:
         output = tensors[layer["output"]]
-        codes = OPERATORS[layer["op"]["op"]](Layer(layer["op"], values, tensors))
-        values[layer["output"]] = _stored(codes, output)
+        seen = Layer(layer["op"], values, tensors)
+        if float_graph.applies(seen, output["dtype"]):
+            with np.errstate(all="ignore"):  # infinities and NaN are results like any other
+                found = float_graph.OPERATORS[layer["op"]["op"]](seen, output["dtype"])
+            values[layer["output"]] = found.astype(DTYPES[output["dtype"]]).reshape(output["shape"])
+            continue
+        values[layer["output"]] = _stored(OPERATORS[layer["op"]["op"]](seen), output)
     return {tensors[number]["name"]: values[number] for number in sorted(values) if number not in constants}
 
 

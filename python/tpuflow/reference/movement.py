@@ -21,7 +21,7 @@ def rearrange(x: Integers, *, dims: Sequence[int], strides: Sequence[int], offse
 
 
 def pad(
-    x: Integers, *, before: Sequence[int], after: Sequence[int], mode: str | Mapping[str, int]
+    x: Integers, *, before: Sequence[int], after: Sequence[int], mode: str | Mapping[str, Any]
 ) -> Integers:
     """Pads every axis; `mode` is `{"constant": code}`, `"reflect"` or `"edge"`."""
     widths = list(zip(before, after, strict=True))
@@ -44,7 +44,7 @@ def insert_zeros(x: Integers, *, stride: Sequence[int], zero_point: int) -> Inte
     """Puts `stride - 1` cells holding the zero point between neighbours of `[n,h,w,c]`."""
     n, h, w, c = x.shape
     shape = (n, (h - 1) * stride[0] + 1, (w - 1) * stride[1] + 1, c)
-    result = np.full(shape, zero_point, np.int64)
+    result = np.full(shape, zero_point, x.dtype)
     result[:, :: stride[0], :: stride[1]] = x
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +18,9 @@ __all__ = ["ProgramPort"]
 
 Array = NDArray[Any]
 
+FLOATS = frozenset(np.dtype(kind) for kind in (np.float16, ml_dtypes.bfloat16, np.float32))
+"""Types whose elements are the model's numbers themselves."""
+
 
 @dataclass(frozen=True)
 class ProgramPort:
@@ -28,7 +32,7 @@ class ProgramPort:
         dtype: Element type in the model.
         stored: Shape of the stored tensor, channels last.
         code: Element type of the stored tensor.
-        scale: One number or one per channel; empty for indices, which are stored as they are.
+        scale: One number or one per channel; empty for indices and floats, which are stored as they are.
         zero_point: Code of real zero.
         permutation: Axis order of the model's tensor in the stored one.
     """
@@ -72,12 +76,15 @@ class ProgramPort:
         return int(np.iinfo(self.code).min) - int(np.iinfo(self.dtype).min)
 
     def encode(self, array: Array) -> Array:
-        """Stored codes of an array in the model's shape; codes of the model stay themselves.
+        """Stored elements of an array in the model's shape; codes and floats of the model stay themselves.
 
         Raises:
             SampleError: An index does not fit the stored type.
         """
         ordered = array.transpose(self.permutation).reshape(self.stored)
+        if self.code in FLOATS:
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(ordered.astype(np.float32).astype(self.code))
         limits = np.iinfo(self.code)
         if not self.scale:
             if ordered.size and (ordered.min() < limits.min or ordered.max() > limits.max):
@@ -102,7 +109,9 @@ class ProgramPort:
         return np.ascontiguousarray(own, self.dtype).reshape(self.shape)
 
     def random_codes(self, generator: np.random.Generator) -> Array:
-        """Codes drawn evenly from the stored type; of indices only 0, which every table has."""
+        """Codes drawn evenly from the stored type, floats from -1 to 1; indices are 0, as every table has."""
+        if self.code in FLOATS:
+            return generator.uniform(-1.0, 1.0, self.stored).astype(np.float32).astype(self.code)
         if not self.scale:
             return np.zeros(self.stored, self.code)
         limits = np.iinfo(self.code)

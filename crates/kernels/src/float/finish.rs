@@ -28,7 +28,8 @@ impl Finisher {
     /// With the instruction set that everything built upon it uses.
     #[must_use]
     pub fn with(isa: Isa, finish: &Finish) -> Self {
-        let bounds = [finish.lo.map_or(f64::NEG_INFINITY, |lo| lo.get()), finish.hi.map_or(f64::INFINITY, |hi| hi.get())];
+        let bounds =
+            [finish.lo.map_or(f64::NEG_INFINITY, |lo| lo.get()), finish.hi.map_or(f64::INFINITY, |hi| hi.get())];
         let clamps = finish.lo.is_some() || finish.hi.is_some();
         Self { isa, finish: finish.clone(), bounds: clamps.then_some(bounds) }
     }

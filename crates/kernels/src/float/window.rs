@@ -15,14 +15,19 @@ use crate::pool::{area, cells};
 /// # Panics
 /// When the slices do not have these sizes.
 pub fn max_pool<Y: Float>(geometry: &Geometry, x: &[f32], y: &mut [Y]) {
-    each_pixel(geometry, y, |pixel, results| {
-        results.fill(f32::NEG_INFINITY);
-        for start in cells(geometry, pixel) {
-            for (most, &x) in results.iter_mut().zip(&x[start..]) {
-                *most = maximum(*most, x);
+    each_pixel(
+        geometry,
+        y,
+        |pixel, results| {
+            results.fill(f32::NEG_INFINITY);
+            for start in cells(geometry, pixel) {
+                for (most, &x) in results.iter_mut().zip(&x[start..]) {
+                    *most = maximum(*most, x);
+                }
             }
-        }
-    }, |results, y| results.iter().zip(y).for_each(|(x, y)| *y = Y::nearest_single(*x)));
+        },
+        |results, y| results.iter().zip(y).for_each(|(x, y)| *y = Y::nearest_single(*x)),
+    );
 }
 
 /// The sum of every window's cells in order, divided by the number of cells that count; +0 where none does.
@@ -37,16 +42,21 @@ pub fn average_pool<Y: Float>(
     x: &[f32],
     y: &mut [Y],
 ) {
-    each_pixel(geometry, y, |pixel, sums| {
-        sums.fill(0.0);
-        for start in cells(geometry, pixel) {
-            for (sum, x) in sums.iter_mut().zip(&x[start..]) {
-                *sum += x;
+    each_pixel(
+        geometry,
+        y,
+        |pixel, sums| {
+            sums.fill(0.0);
+            for start in cells(geometry, pixel) {
+                for (sum, x) in sums.iter_mut().zip(&x[start..]) {
+                    *sum += x;
+                }
             }
-        }
-        let count = area(geometry, count_include_pad, beyond, pixel).max(1) as f32;
-        sums.iter_mut().for_each(|sum| *sum /= count);
-    }, |sums, y| finisher.apply(sums, y));
+            let count = area(geometry, count_include_pad, beyond, pixel).max(1) as f32;
+            sums.iter_mut().for_each(|sum| *sum /= count);
+        },
+        |sums, y| finisher.apply(sums, y),
+    );
 }
 
 /// Computes every output pixel's channels in float32 and passes them on; lines spread over threads.
@@ -73,13 +83,7 @@ fn each_pixel<Y: Float>(
 ///
 /// # Panics
 /// When the slices do not have these sizes.
-pub fn resize_linear<Y: Float>(
-    input: [usize; 4],
-    rows: &[LinearTap],
-    columns: &[LinearTap],
-    x: &[f32],
-    y: &mut [Y],
-) {
+pub fn resize_linear<Y: Float>(input: [usize; 4], rows: &[LinearTap], columns: &[LinearTap], x: &[f32], y: &mut [Y]) {
     let [n, h, w, c] = input;
     assert_eq!(x.len(), n * h * w * c, "x holds the input");
     assert_eq!(y.len(), n * rows.len() * columns.len() * c, "y holds every output");

@@ -96,9 +96,8 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Prepared> {
             let broadcast = broadcast(&tensor(*a).shape, &tensor(*b).shape);
             Prepared::Binary { broadcast, finisher: Finisher::new(finish) }
         }
-        Op::Unary { function: Arithmetic::Float(finish), .. } | Op::Rescale { requant: Arithmetic::Float(finish), .. } => {
-            Prepared::Unary(Finisher::new(finish))
-        }
+        Op::Unary { function: Arithmetic::Float(finish), .. }
+        | Op::Rescale { requant: Arithmetic::Float(finish), .. } => Prepared::Unary(Finisher::new(finish)),
         Op::PRelu { slopes: Arithmetic::Float(slopes), .. } => {
             let negative = slopes.negative.iter().map(|&slope| single(slope)).collect();
             Prepared::Slopes { negative, finisher: Finisher::new(&slopes.finish) }

@@ -177,9 +177,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             Prepared::Select(shapes.map(|shape| broadcast(shape, &result)))
         }
         Op::Unary { function: Arithmetic::Fixed(table), .. } => Prepared::Table(tensor(table.entries).i32s()),
-        Op::Softmax { input, mask, .. } => {
-            Prepared::Mask(full_mask(graph, *input, *mask))
-        }
+        Op::Softmax { input, mask, .. } => Prepared::Mask(full_mask(graph, *input, *mask)),
         Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Prepared::Norm(LayerNorm {
             center: *center,
             input_zero_point: tensor(*input).zero_point(),

@@ -64,7 +64,9 @@ def binary(context: Lowering, step: Step) -> None:
     target = context.grids.target(step)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     ka = kb = 1
-    if kind == "mul":
+    if target.is_float:
+        factor = 1.0
+    elif kind == "mul":
         factor = a.grid.scale * b.grid.scale / target.scale
     elif kind == "div":
         factor = a.grid.scale / (b.grid.scale * target.scale)
@@ -77,7 +79,7 @@ def binary(context: Lowering, step: Step) -> None:
         "b": b.tensor,
         "ka": ka,
         "kb": kb,
-        "requant": context.requant([factor], target, step.activation, wide=wide).fields(),
+        "requant": context.rounding([factor], target, step.activation, wide=wide),
     }
     context.emit(step, op, shape, view, target)
 
@@ -85,7 +87,7 @@ def binary(context: Lowering, step: Step) -> None:
 def _scaled(context: Lowering, step: Step) -> bool:
     """Handles a product with (or quotient by) one positive constant: the same codes at another scale."""
     node = step.node
-    if node.op_type not in {"Mul", "Div"}:
+    if node.op_type not in {"Mul", "Div"} or scheme.is_float(context.grids.dtype_of(step)):
         return False
     constants = [float_constant(value) for value in node.inputs]
     place = 1 if constants[1] is not None else 0
@@ -202,9 +204,14 @@ def _constant(
     array = float_constant(value)
     if array is None or value is None:
         raise UnsupportedNodeError("an operand is left out")
-    if not np.all(np.isfinite(array)):
+    if not np.all(np.isfinite(array)) and not scheme.is_float(context.grids.dtype_of(step)):
         raise UnsupportedNodeError(f'constant "{value.name}" is not finite')
     placed = laid_out(array, shape, view)
+    if scheme.is_float(context.grids.dtype_of(step)):
+        # As precise as the arithmetic is, whatever the result is rounded to.
+        single = scheme.floating("float32")
+        index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
+        return Stored(index, placed.shape, View.dense(placed.shape), single)
     quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
     return Stored(index, placed.shape, View.dense(placed.shape), quant)

@@ -56,7 +56,9 @@ def _embedding(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError("run-time indices pick rows of a matrix", "axis")
     config = context.config(step)
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
-    quant = scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
+    quant = scheme.floating(config.dtype)
+    if not quant.is_float:
+        quant = scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
     value = context.operand(node, 1)
     stored = context.arranged(value)
     if stored.quant is not None:

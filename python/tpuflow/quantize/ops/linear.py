@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from tpuflow.frontend.values import steps_of
 from tpuflow.quantize import scheme
-from tpuflow.quantize.functions import FUNCTIONS
 from tpuflow.quantize.layout import Stored
 from tpuflow.quantize.nodes import attribute, constant, float_constant, given, is_constant, shape_of
 from tpuflow.quantize.plan import CLAMPS
@@ -51,12 +50,14 @@ def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wi
     """Requantisation of sums of scale `factors` (one or per channel), to the output or through a table."""
     activation = step.activation
     if activation is None or activation.op_type in CLAMPS:
-        requant = context.requant(list(factors / target.scale), target, activation, wide=wide)
-        return {"requant": requant.fields()}
+        rounding = context.rounding(list(factors / target.scale), target, activation, wide=wide)
+        return rounding if target.is_float else {"requant": rounding}
+    if target.is_float:
+        return context.function(step, activation, target, target)
     middle = context.grids.intermediate(step.before_activation)
     requant = context.requant(list(factors / middle.scale), middle, wide=wide)
-    function = FUNCTIONS[activation.op_type](activation)
-    return {"requant": requant.fields(), "table": context.table(step, function, middle, target)}
+    table = context.function(step, activation, middle, target)
+    return {"requant": requant.fields(), "table": table}
 
 
 def linear(
@@ -79,6 +80,13 @@ def linear(
     config = context.config(step)
     context.settings.has_weights(step.names)
     target = context.grids.target(step)
+    if target.is_float:
+        return Linear(
+            context.constant(name, arrange(stored.grid.codes(weights)), stored.grid),
+            context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
+            epilogue(context, step, np.ones(1), target, wide=False),
+            target,
+        )
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else ("int8", "int16")[config.weight_bits // 16]
     )

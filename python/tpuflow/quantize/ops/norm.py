@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize.layout import Stored
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+    from tpuflow.quantize.scheme import Quant
 
 WHOLE = 1e-6
 """A reciprocal scale this close to an integer (relative) is that integer."""
@@ -33,26 +34,29 @@ def softmax(context: Lowering, step: Step) -> None:
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
     target = context.grids.target(step)
+    op: dict[str, Any] = {"op": "softmax", "input": stored.tensor}
+    if step.mask is not None:
+        op["mask"] = _mask(context, step, stored)
+    op["exponentials"] = _exponentials(stored.grid, target)
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _exponentials(source: Quant, target: Quant) -> dict[str, Any]:
+    if target.is_float:
+        return {"float": {}}
     reciprocal = 1.0 / target.scale
     if abs(reciprocal - round(reciprocal)) <= WHOLE * reciprocal and round(reciprocal) < 1 << 15:
         multiplier, shift = round(reciprocal), 0
     else:
         multiplier, shift = approximate(reciprocal, 15)
-    op = {
-        "op": "softmax",
-        "input": stored.tensor,
-        "exponentials": {
-            "coefficient": int(np.rint(math.log2(math.e) * stored.grid.scale * 2.0**32)),
-            "multiplier": multiplier,
-            "shift": shift,
-            "zero_point": target.zero_point,
-            "lo": target.lo,
-            "hi": target.hi,
-        },
+    return {
+        "coefficient": int(np.rint(math.log2(math.e) * source.scale * 2.0**32)),
+        "multiplier": multiplier,
+        "shift": shift,
+        "zero_point": target.zero_point,
+        "lo": target.lo,
+        "hi": target.hi,
     }
-    if step.mask is not None:
-        op["mask"] = _mask(context, step, stored)
-    context.emit(step, op, stored.shape, stored.view, target)
 
 
 def _unmasked(mask: ir.Node) -> ir.Value:
@@ -77,7 +81,7 @@ def _mask(context: Lowering, step: Step, stored: Stored) -> int:
 
 @lowers("LayerNormalization", "RMSNormalization")
 def normalisation(context: Lowering, step: Step) -> None:
-    """Normalises the last axis to 16 bits over `+-sqrt(n)`, then scales and shifts per element."""
+    """Normalises the last axis, codes to 16 bits over `+-sqrt(n)`, then scales and shifts per element."""
     node = step.node
     value = context.operand(node, 0)
     rank = len(shape_of(value))
@@ -87,26 +91,33 @@ def normalisation(context: Lowering, step: Step) -> None:
     n = stored.shape[-1]
     gamma = _per_element(node, 1, "Scale", n, 1.0)
     beta = _per_element(node, 2, "B", n, 0.0)
+    epsilon = float(attribute(node, "epsilon", 1e-5))
+    op: dict[str, Any] = {
+        "op": "layer_norm",
+        "input": stored.tensor,
+        "center": node.op_type == "LayerNormalization",
+    }
+    if target.is_float:
+        op["gamma"] = context.constant(_name(node, 1, step, "gamma"), gamma.astype(np.float32))
+        op["beta"] = context.constant(_name(node, 2, step, "beta"), beta.astype(np.float32))
+        finish = context.rounding([1.0], target, step.activation, wide=False)["float"]
+        op["norm"] = {"float": {"epsilon": float(np.float32(epsilon)), "finish": finish}}
+        context.emit(step, op, stored.shape, stored.view, target)
+        return
     steps = 32767.0
     normalised = math.sqrt(n) / steps
     grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
     product = normalised * grid.scale
     limit = (1 << 46) - 1
     shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
-    epsilon = float(attribute(node, "epsilon", 1e-5))
-    op = {
-        "op": "layer_norm",
-        "input": stored.tensor,
-        "gamma": context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid),
-        "beta": context.constant(_name(node, 2, step, "beta"), shifted),
-        "center": node.op_type == "LayerNormalization",
-        "norm": {
-            "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
-            # sqrt(n) / S_t is the number of steps itself.
-            "multiplier": int(steps),
-            "shift": 0,
-            "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
-        },
+    op["gamma"] = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)
+    op["beta"] = context.constant(_name(node, 2, step, "beta"), shifted)
+    op["norm"] = {
+        "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
+        # sqrt(n) / S_t is the number of steps itself.
+        "multiplier": int(steps),
+        "shift": 0,
+        "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
     }
     context.emit(step, op, stored.shape, stored.view, target)
 

@@ -89,6 +89,17 @@ def average(
 ) -> None:
     """Emits an average over windows, with a multiplier for every number of cells that occurs."""
     target = context.grids.target(step)
+    op: dict[str, Any] = {
+        "op": "average_pool",
+        "input": stored.tensor,
+        "window": window,
+        "count_include_pad": count_include_pad,
+        "beyond": beyond,
+    }
+    if target.is_float:
+        op["average"] = context.rounding([1.0], target, step.activation, wide=False)
+        context.emit(step, op, shape, view, target)
+        return
     wide = stored.grid.dtype == "int16"
     bits = context.settings.defaults.multiplier_bits
     counts = [
@@ -101,18 +112,11 @@ def average(
         multiplier, shift = approximate(factor, bits, 47 if wide else 31)
         divisors.append({"area": area, "multiplier": multiplier, "shift": shift})
     requant = context.requant([1.0], target, step.activation, wide=wide)
-    op = {
-        "op": "average_pool",
-        "input": stored.tensor,
-        "window": window,
-        "count_include_pad": count_include_pad,
-        "beyond": beyond,
-        "average": {
-            "divisors": divisors,
-            "zero_point": target.zero_point,
-            "lo": requant.lo,
-            "hi": requant.hi,
-        },
+    op["average"] = {
+        "divisors": divisors,
+        "zero_point": target.zero_point,
+        "lo": requant.lo,
+        "hi": requant.hi,
     }
     context.emit(step, op, shape, view, target)
 

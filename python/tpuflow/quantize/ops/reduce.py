@@ -47,13 +47,15 @@ def reduction(context: Lowering, step: Step) -> None:
         view = View(tuple(loops for axis, loops in enumerate(view.axes) if axis not in axes))
     kind = KINDS[node.op_type]
     if kind in {"max", "min"}:
-        requant = context.requant([1.0], stored.grid, wide=False)
+        same = context.rounding([1.0], stored.grid, wide=False)
+        if stored.grid.is_float:
+            same = {"float": {"divisor": 1.0}}
         op = {
             "op": "reduce",
             "input": stored.tensor,
             "kind": kind,
             "axes": places,
-            "requant": requant.fields(),
+            "requant": same,
         }
         context.emit(step, op, reduced, view, stored.quant)
         return
@@ -67,6 +69,18 @@ def reduction(context: Lowering, step: Step) -> None:
         average(context, step, stored, window, [0, 0], reduced, view, count_include_pad=False)
         return
     target = context.grids.target(step)
+    if target.is_float:
+        count = math.prod(extents[axis] for axis in axes) if node.op_type == "ReduceMean" else 1
+        finish = context.rounding([1.0], target, step.activation, wide=False)["float"]
+        op = {
+            "op": "reduce",
+            "input": stored.tensor,
+            "kind": kind,
+            "axes": places,
+            "requant": {"float": {"divisor": float(count), "finish": finish}},
+        }
+        context.emit(step, op, reduced, view, target)
+        return
     scale = stored.grid.scale
     if kind == "sum_square":
         scale *= scale

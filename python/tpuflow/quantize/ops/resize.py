@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize.plan import Step
 
 WEIGHT_ONE = 2048
-"""Linear weights have eleven bits."""
+"""Linear weights of codes have eleven bits."""
 
 
 @lowers("Resize")
@@ -40,7 +40,8 @@ def resize(context: Lowering, step: Step) -> None:
         _sources(step, axis, stored.shape[1 + axis], out, number) for axis, out in enumerate((height, width))
     ]
     if mode == "linear":
-        taps = [_taps(places, stored.shape[1 + axis]) for axis, places in enumerate(sources)]
+        whole = 1 if stored.grid.is_float else WEIGHT_ONE
+        taps = [_taps(places, stored.shape[1 + axis], whole) for axis, places in enumerate(sources)]
         op = {"op": "resize_linear", "input": stored.tensor, "rows": taps[0], "columns": taps[1]}
         context.emit(step, op, (n, height, width, c), view, stored.quant)
         return
@@ -104,11 +105,14 @@ def _nearest(place: Fraction, rule: str, size: int) -> int:
     return min(max(rules[rule](), 0), size - 1)
 
 
-def _taps(places: list[Fraction], size: int) -> list[dict[str, float]]:
+def _taps(places: list[Fraction], size: int, whole: int) -> list[dict[str, float]]:
+    """Neighbours and weights of every place; with `whole` above 1, weights are multiples of `1 / whole`."""
     taps = []
     for place in places:
         inside = min(max(place, Fraction(0)), Fraction(size - 1))
         first = math.floor(inside)
-        weight = math.floor(WEIGHT_ONE * (inside - first) + Fraction(1, 2))
-        taps.append({"first": first, "second": min(first + 1, size - 1), "weight": weight / WEIGHT_ONE})
+        weight = float(np.float32(inside - first))
+        if whole > 1:
+            weight = math.floor(whole * (inside - first) + Fraction(1, 2)) / whole
+        taps.append({"first": first, "second": min(first + 1, size - 1), "weight": weight})
     return taps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+    from tpuflow.quantize.scheme import Quant
 
 
 def _integers(value: ir.Value | None) -> list[int] | None:
@@ -111,13 +112,31 @@ def cast(context: Lowering, step: Step) -> None:
     stored = context.stored[value]
     if is_number(value) and not is_number(step.output):
         source, target = context.whole(value), integer_grid(step.output)
+        if source.grid.is_float:
+            _truncated(context, step, source, target)
+            return
         table = context.table(step, np.trunc, source.grid, target)
-        op = {"op": "unary", "input": source.tensor, "table": table}
+        op = {"op": "unary", "input": source.tensor, "function": table}
         context.emit(step, op, source.shape, source.view, target)
         return
     if stored.quant is None and is_number(step.output):
         raise UnsupportedNodeError("indices cannot become numbers", "to")
+    if is_number(step.output) and context.grids.target(step).is_float:
+        context.stored[step.output] = context.requantised(value, context.grids.target(step))
+        return
     context.stored[step.output] = stored
+
+
+def _truncated(context: Lowering, step: Step, source: Stored, target: Quant) -> None:
+    """Floats become integers: the part before the point, saturated."""
+    toward_zero: list[dict[str, Any]] = [
+        {"floor": 0}, {"ceil": 0}, {"choose": [0, 2, 1]},
+    ]  # fmt: skip
+    op = {"op": "unary", "input": source.tensor, "function": {"float": {"function": toward_zero}}}
+    whole = context.hidden_layer(f"{step.output.name}/whole", op, source.shape, source.grid)
+    op = {"op": "quantize", "input": whole, "scale": target.scale, "zero_point": target.zero_point}
+    op |= {"lo": target.lo, "hi": target.hi}
+    context.emit(step, op, source.shape, source.view, target)
 
 
 @lowers("Concat")
@@ -148,6 +167,8 @@ def concat(context: Lowering, step: Step) -> None:
         stored = context.arranged(value, order)
         same = stored.quant == target
         wide = stored.grid.dtype == "int16"
+        if not same and (target.is_float or stored.grid.is_float):
+            stored, same = context.arranged(value, order, stored=context.requantised(value, target)), True
         requants.append(
             None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
         )
@@ -162,6 +183,11 @@ def concat(context: Lowering, step: Step) -> None:
 def _channels_last_order(stored: Stored) -> tuple[int, ...]:
     order = stored.view.permutation(stored.elements)
     return natural_order(stored.view) if order is None else order
+
+
+def real(number: float) -> float | str:
+    """A number as the graph's text holds it."""
+    return number if math.isfinite(number) else str(number)
 
 
 @lowers("Pad")
@@ -185,7 +211,8 @@ def pad(context: Lowering, step: Step) -> None:
     mode: object = attribute(node, "mode", "constant")
     if mode == "constant":
         fill = constant(given(node, 2))
-        mode = {"constant": stored.grid.code(0.0 if fill is None or not fill.size else float(fill.item()))}
+        number = 0.0 if fill is None or not fill.size else float(fill.item())
+        mode = {"value": real(number)} if stored.grid.is_float else {"constant": stored.grid.code(number)}
     shape = tuple(b + n + a for b, n, a in zip(before, stored.shape, after, strict=True))
     op = {"op": "pad", "input": stored.tensor, "before": before, "after": after, "mode": mode}
     context.emit(step, op, shape, View.dense(shape_of(step.output), order), stored.quant)

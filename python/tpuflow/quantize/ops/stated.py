@@ -28,7 +28,11 @@ def quantise(context: Lowering, step: Step) -> None:
 @lowers("DequantizeLinear")
 def dequantise(context: Lowering, step: Step) -> None:
     """The same codes, as the numbers they stand for here."""
-    stored, grid = context.stored[context.operand(step.node, 0)], stated_grid(step.node)
+    value = context.operand(step.node, 0)
+    stored, grid = context.stored[value], stated_grid(step.node)
     if stored.grid.dtype != grid.dtype:
         raise UnsupportedNodeError("codes have another type than the operand is stored in")
     context.stored[step.output] = replace(stored, quant=grid)
+    target = context.grids.target(step)
+    if target.is_float:
+        context.stored[step.output] = context.requantised(step.output, target)

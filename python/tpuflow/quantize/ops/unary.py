@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,10 @@ def clamped(context: Lowering, step: Step) -> None:
     """A change of scale whose clamp is the function."""
     stored = context.whole(context.operand(step.node, 0))
     target = context.grids.target(step)
-    requant = context.requant(
+    requant = context.rounding(
         [stored.grid.scale / target.scale], target, step.node, wide=stored.grid.dtype == "int16"
     )
-    op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+    op = {"op": "rescale", "input": stored.tensor, "requant": requant}
     context.emit(step, op, stored.shape, stored.view, target)
 
 
@@ -46,6 +46,15 @@ def sloped(context: Lowering, step: Step) -> None:
     else:
         stored, slopes = _slopes(context, value, float_constant(node.inputs[1]))
     target = context.grids.target(step)
+    if target.is_float:
+        negative = [float(np.float32(slope)) for slope in slopes]
+        op: dict[str, Any] = {
+            "op": "p_relu",
+            "input": stored.tensor,
+            "slopes": {"float": {"negative": negative}},
+        }
+        context.emit(step, op, stored.shape, stored.view, target)
+        return
     wide = stored.grid.dtype == "int16"
     factor = stored.grid.scale / target.scale
     bits = context.settings.defaults.multiplier_bits
@@ -93,6 +102,6 @@ def table(context: Lowering, step: Step) -> None:
     op = {
         "op": "unary",
         "input": stored.tensor,
-        "function": context.table(step, FUNCTIONS[node.op_type](node), stored.grid, target),
+        "function": context.function(step, node, stored.grid, target),
     }
     context.emit(step, op, stored.shape, stored.view, target)

@@ -74,11 +74,11 @@ fn tile_512<const R: usize, const V: usize>(
             }
         }
     }
-    for r in 0..R {
-        for v in 0..V {
+    for (r, sums) in sums.iter().enumerate() {
+        for (v, sums) in sums.iter().enumerate() {
             let mut line = Line([0.0; COLUMNS]);
             // SAFETY: a line is 64 writable bytes, aligned to 64.
-            unsafe { _mm512_store_ps(line.0.as_mut_ptr(), sums[r][v]) };
+            unsafe { _mm512_store_ps(line.0.as_mut_ptr(), *sums) };
             put(&line, (row + r) * n, (panel + v) * COLUMNS, n, c);
         }
     }
@@ -95,14 +95,7 @@ fn product_256(b: &Packed, a: &[f32], c: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn tile_256<const R: usize>(
-    a: &[f32],
-    [k, n]: [usize; 2],
-    row: usize,
-    lines: &[Line],
-    panel: usize,
-    c: &mut [f32],
-) {
+fn tile_256<const R: usize>(a: &[f32], [k, n]: [usize; 2], row: usize, lines: &[Line], panel: usize, c: &mut [f32]) {
     let rows: [&[f32]; R] = std::array::from_fn(|r| &a[(row + r) * k..][..k]);
     let mut sums = [[_mm256_setzero_ps(); 2]; R];
     for (p, line) in lines.iter().enumerate() {
@@ -116,13 +109,13 @@ fn tile_256<const R: usize>(
             }
         }
     }
-    for r in 0..R {
+    for (r, sums) in sums.iter().enumerate() {
         let mut line = Line([0.0; COLUMNS]);
         let (low, high) = line.0.split_at_mut(8);
         // SAFETY: each half of a line is 32 writable bytes, aligned to 32.
         unsafe {
-            _mm256_store_ps(low.as_mut_ptr(), sums[r][0]);
-            _mm256_store_ps(high.as_mut_ptr(), sums[r][1]);
+            _mm256_store_ps(low.as_mut_ptr(), sums[0]);
+            _mm256_store_ps(high.as_mut_ptr(), sums[1]);
         }
         put(&line, (row + r) * n, panel * COLUMNS, n, c);
     }
