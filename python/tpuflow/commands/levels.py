@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "evaluate", "run"]
 
+MOST_SHAPES = 5
+
 
 def run(
     file: Annotated[
@@ -121,8 +123,6 @@ def _show_comparison(found: Comparison) -> None:
             cells += ["", ""]
         else:
             cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
-        if tensor.shapes is not None:
-            cells[-1] = f"shapes differ: {tensor.shapes}"
         cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
         rows.append(cells)
     table(
@@ -139,6 +139,11 @@ def _show_comparison(found: Comparison) -> None:
         rows,
     )
     say("import: normalised against original float; graph: integers against normalised float")
+    shaped = [tensor for tensor in found.tensors if tensor.shapes is not None]
+    for tensor in shaped[:MOST_SHAPES]:
+        say(f'shapes of "{tensor.name}" differ: {tensor.shapes}')
+    if len(shaped) > MOST_SHAPES:
+        say(f"and those of {len(shaped) - MOST_SHAPES} more tensors (all: --json)")
     if found.bit_equal is not None:
         compared = sum(tensor.equal is not None for tensor in found.tensors)
         verdict = "equal in every bit" if found.bit_equal else "DIFFERENT"
