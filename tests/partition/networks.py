@@ -16,7 +16,7 @@ __all__ = ["NETWORKS", "labelled", "written"]
 
 def written(text: str, opset: int = 17, **weights: tuple[int, ...]) -> onnx.ModelProto:
     """The network of a text in ONNX's syntax, with seeded weights; `text` begins with the graph's name."""
-    imports = f'"" : {opset}, "ai.onnx.ml" : 3, "com.example" : 1'
+    imports = f'"" : {opset}, "ai.onnx.ml" : 3, "com.example" : 1, "com.microsoft" : 1'
     model: onnx.ModelProto = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{imports}]>\n{text}")
     generator = np.random.default_rng(3)
     for name, shape in weights.items():
@@ -187,6 +187,25 @@ def counted() -> onnx.ModelProto:
     )
 
 
+def vendor() -> onnx.ModelProto:
+    """An operator of onnxruntime's own, of which ONNX infers no shape, between two products."""
+    return written(
+        """
+        vendor (float[1,3,6,6] image) => (float[1,5] y) {
+          x = Conv (image, w)
+          h = com.microsoft.QuickGelu <alpha = 1.5> (x)
+          z = Conv (h, v)
+          pooled = GlobalAveragePool (z)
+          flat = Flatten (pooled)
+          y = MatMul (flat, u)
+        }
+        """,
+        w=(4, 3, 3, 3),
+        v=(6, 4, 1, 1),
+        u=(6, 5),
+    )
+
+
 def sequence() -> onnx.ModelProto:
     """A sequence of tensors passes a turn of the device."""
     return written(
@@ -232,7 +251,7 @@ def half() -> onnx.ModelProto:
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     make.__name__: make
-    for make in (top_scores, between, detector, positions, loop, branch, counted, sequence, half)
+    for make in (top_scores, between, detector, positions, loop, branch, counted, vendor, sequence, half)
 }
 
 

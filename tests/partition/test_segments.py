@@ -48,6 +48,7 @@ SIDES = {
     "loop": "device host",
     "branch": "device host device",
     "counted": "host device",
+    "vendor": "device host device",
     "sequence": "host device host",
     "half": "device host device",
     "labelled": "host device",
@@ -148,6 +149,12 @@ def test_a_network_the_machine_can_compute_is_one_device_segment(name: str, tmp_
     assert isinstance(program.whole, _core.Program)
     program.whole.save(tmp_path / "n.tpu")
     assert open_level(tmp_path / "n.tpu").outputs == tuple(port.name for port in parts.outputs)
+
+
+def test_sch_29_a_custom_operator_runs_on_the_host_between_two_subnets() -> None:
+    parts = divided(NETWORKS["vendor"]())
+    assert [part.nodes for part in parts.host] == [("/h",)]
+    assert [len(part.network.model.graph) for part in parts.device] == [1, 4]
 
 
 def test_without_the_host_every_such_node_is_listed() -> None:

@@ -1,6 +1,7 @@
 """Nodes outside the closed set that stay in a normalised model: onnxruntime must be able to run them.
 
-It is also asked for the types that ONNX's own inference left open, so that a model can be cut anywhere.
+It is also asked for the types and shapes that ONNX's own inference left open, so that a model can be cut
+anywhere, and what follows an operator ONNX does not know is known all the same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name
-from tpuflow.frontend.values import bodies
+from tpuflow.frontend.values import bodies, shape_of, state_shape
 
 __all__ = ["complete"]
 
 
-def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> None:
-    """Makes sure that onnxruntime runs the whole model, and states the type of every value, in place.
+def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
+    """Makes sure that onnxruntime runs the whole model, and states types and shapes of values, in place.
+
+    Returns:
+        Whether a shape became known: normalisation then may find more.
 
     Raises:
         UnsupportedModelError: If operators are unknown to onnxruntime too; it lists all of them.
@@ -29,16 +33,26 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> None:
     if unknown:
         raise UnsupportedModelError(label, unknown)
     try:
-        kinds = FloatSession(model, "all").kinds
+        session = FloatSession(model, "all")
     except ModelError as error:
         names = ", ".join(dict.fromkeys(f"{finding.node} ({finding.operator})" for finding in found[:3]))
         raise ModelError(
             f"{label}: the host cannot run what the machine cannot, such as {names}: {error}"
         ) from None
+    learned = False
     for node in model.graph:
         for value in node.outputs:
-            if value.name in kinds and (value.type is None or value.dtype == ir.DataType.UNDEFINED):
-                value.type = _type(kinds[value.name])
+            kind, shape = session.kinds.get(value.name or ""), session.shapes.get(value.name or "")
+            if kind and (value.type is None or value.dtype == ir.DataType.UNDEFINED):
+                value.type = _type(kind)
+            if (
+                shape
+                and shape_of(value) is None
+                and all(isinstance(size, int) and size > 0 for size in shape)
+            ):
+                state_shape(value, [int(size) for size in shape if isinstance(size, int)])
+                learned = True
+    return learned
 
 
 def _unknown(model: ir.Model, found: Sequence[Finding]) -> Iterator[Finding]:

@@ -130,8 +130,8 @@ def load(
     origin, model, label, found = _imported(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
-    if found:
-        hosted.complete(model, label, found)
+    while found and hosted.complete(model, label, found):
+        found = supported.findings(normalise(model))
     return FloatModel(
         model=model,
         origin=origin,

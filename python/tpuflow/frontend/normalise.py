@@ -44,6 +44,7 @@ from tpuflow.frontend.rewrites import (
     volumes,
     windows,
 )
+from tpuflow.frontend.values import stated_shape
 
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Rewrite
@@ -216,7 +217,7 @@ def _prepare(model: ir.Model) -> None:
         # A node without a name is known by what it computes, as model viewers show it.
         node.name = node.name or node.outputs[0].name
         for output in node.outputs:
-            output.shape = None
+            output.shape = stated_shape(output)
     to_float32(model)
     common.NameFixPass()(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)

@@ -32,10 +32,12 @@ class FloatSession:
     Attributes:
         outputs: Names of the tensors `run` returns, in order.
         kinds: Their types as onnxruntime writes them, such as `tensor(float)`.
+        shapes: Their shapes as onnxruntime infers them; empty of what has no axes, and of what is unknown.
     """
 
     outputs: tuple[str, ...]
     kinds: dict[str, str]
+    shapes: dict[str, list[int | str | None]]
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class FloatSession:
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
         self.kinds = {value.name: value.type for value in self._session.get_outputs()}
+        self.shapes = {value.name: list(value.shape or []) for value in self._session.get_outputs()}
         for value in (*self._session.get_inputs(), *self._session.get_outputs()):
             if value.type.startswith(NO_ARRAYS):
                 kind = value.type.removeprefix("tensor(").removesuffix(")")

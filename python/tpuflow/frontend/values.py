@@ -25,7 +25,9 @@ __all__ = [
     "scalar_of",
     "shape_of",
     "sole_user",
+    "state_shape",
     "state_steps",
+    "stated_shape",
     "steps_of",
 ]
 
@@ -67,6 +69,21 @@ def steps_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The steps noted for a constant that still has the shape they were noted for; None without any."""
     steps: npt.NDArray[Any] | None = None if value is None else value.meta.get(STEPS)
     return steps if steps is not None and steps.shape == shape_of(value) else None
+
+
+SHAPE = "tpuflow.shape"
+
+
+def state_shape(value: ir.Value, shape: Sequence[int]) -> None:
+    """Notes a shape that ONNX's inference cannot find, so that it outlives being inferred anew."""
+    value.meta[SHAPE] = tuple(shape)
+    value.shape = ir.Shape(shape)
+
+
+def stated_shape(value: ir.Value) -> ir.Shape | None:
+    """The shape noted for a value, None without any."""
+    shape: Sequence[int] | None = value.meta.get(SHAPE)
+    return None if shape is None else ir.Shape(shape)
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
