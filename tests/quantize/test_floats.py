@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto
 
 from models.builder import Builder
 from models.make_models import MODELS, random_model
@@ -107,6 +108,14 @@ def test_layers_may_differ_in_kind() -> None:
     for found in made.compare(feeds[0]).values():
         assert found.sqnr > 24.0
     made.equals_reference(feeds[1])
+
+
+@pytest.mark.parametrize("dtype", DECIBELS)
+def test_indices_become_numbers(dtype: str) -> None:
+    def make(b: Builder, x: str) -> str:
+        return b.node("Cast", b.node("ArgMax", b.node("Tanh", x), axis=1), to=TensorProto.FLOAT)
+
+    assert one(make, dtype).operators[-1] == "dequantize"
 
 
 def test_codes_need_ranges() -> None:

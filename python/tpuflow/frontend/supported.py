@@ -112,11 +112,6 @@ def _scalars(*indices: int) -> Limit:
     return limit
 
 
-def _truth(node: ir.Node) -> Iterator[tuple[str | None, str]]:
-    del node
-    yield None, "truth values at run time are left to the host"
-
-
 def _pow(node: ir.Node) -> Iterator[tuple[str, str]]:
     exponent = array_of(node.inputs[1])
     if exponent is None or exponent.size != 1:
@@ -160,8 +155,8 @@ OPERATORS: Mapping[str, tuple[Limit, ...]] = {
     "LayerNormalization": (_constant(1, 2), _last_axis),
     "ArgMax": (),
     "ArgMin": (),
-    "Where": (_constant(0),),
-    **dict.fromkeys([*COMPARISONS, *CONNECTIVES, "Not"], (_truth,)),
+    "Where": (),
+    **dict.fromkeys([*COMPARISONS, *CONNECTIVES, "Not"], ()),
     "QuantizeLinear": (_constant(1, 2),),
     "DequantizeLinear": (_constant(1, 2),),
     "Cast": (),

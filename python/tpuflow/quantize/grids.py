@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from tpuflow.config import QuantizeConfig
     from tpuflow.quantize.settings import Settings
 
-__all__ = ["CODES_PASS", "Grids", "QuantizeError", "clamp", "code_grid", "float_clamp", "stated_grid"]
+__all__ = [
+    "CODES_PASS",
+    "TRUTH",
+    "Grids",
+    "QuantizeError",
+    "clamp",
+    "code_grid",
+    "float_clamp",
+    "stated_grid",
+]
 
 FIXED_RANGES: dict[str, tuple[float, float]] = {
     "Softmax": (0.0, 1.0),
@@ -45,6 +54,10 @@ CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "
 
 CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 """Types of integers that fit a stored tensor."""
+
+
+TRUTH = Quant("int8", 1.0, 0, 0, 1)
+"""The grid of truth values."""
 
 
 class QuantizeError(TpuflowError):
@@ -88,6 +101,8 @@ class Grids:
 
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
+        if step.output.dtype == ir.DataType.BOOL:
+            return TRUTH
         dtype = self.dtype_of(step)
         if scheme.is_float(dtype):
             return scheme.floating(dtype)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from tpuflow import _core
 from tpuflow.errors import Finding, UnsupportedModelError
@@ -29,7 +30,7 @@ from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.fixed_point import FactorError, Requant
 from tpuflow.quantize.functions import FUNCTIONS
-from tpuflow.quantize.grids import CODES_PASS, Grids, clamp, code_grid, float_clamp, stated_grid
+from tpuflow.quantize.grids import CODES_PASS, TRUTH, Grids, clamp, code_grid, float_clamp, stated_grid
 from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
 from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
@@ -40,14 +41,14 @@ from tpuflow.quantize.tables import sample
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
 __all__ = ["Graph", "Lowering"]
 
 Graph = _core.Graph
+
+BOOL = ir.DataType.BOOL
 
 CONVERTS = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 """Operators that go from one kind of element to another by themselves."""
@@ -128,7 +129,7 @@ class Lowering:
         dtype = self.grids.dtype_of(step)
         found = {value: self.stored[value] for value in operands}
         for value, stored in found.items():
-            if passes or stored.quant is None or stored.grid.dtype == dtype:
+            if passes or stored.quant is None or stored.grid.dtype == dtype or value.dtype == BOOL:
                 continue
             if scheme.is_float(dtype):
                 self.stored[value] = self.requantised(value, scheme.floating(dtype))
@@ -239,6 +240,18 @@ class Lowering:
                 f"operand of shape {list(self.stored[value].view.shape)} is not [n, c, h, w]"
             )
         return self.arranged(value, (0, 2, 3, 1))
+
+    def truths(self, value: ir.Value, order: Sequence[int], shape: Shape) -> int:
+        """Truth values computed at run time, broadcast to `shape`, as a tensor in an axis order.
+
+        Raises:
+            UnsupportedNodeError: If they are not stored as such.
+        """
+        stored = self.stored[value]
+        if stored.quant is None or stored.grid.dtype != "int8":
+            raise UnsupportedNodeError("truth values are computed elsewhere")
+        spread = replace(stored, view=stored.view.expand(shape))
+        return self.arranged(value, order, stored=spread).tensor
 
     def requantised(self, value: ir.Value, quant: Quant) -> Stored:
         """The value with another quantisation; a `Rescale` where it differs."""
@@ -428,7 +441,7 @@ class Lowering:
         if value.dtype is not None and value.dtype.is_floating_point():
             quant: Quant | None = self.grids.quant_of(value, self.settings.of((value.name or "",)))
         else:
-            quant = code_grid(value)
+            quant = TRUTH if value.dtype == BOOL else code_grid(value)
         name = value.name or "input"
         tensor, _ = self._tensor(stored_shape, (value, order), quant)
         index = self.builder.input(self.unique(name), **tensor)

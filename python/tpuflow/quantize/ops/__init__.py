@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from tpuflow.quantize.ops import elementwise, index, linear, norm, pool, reduce, resize, shape, stated, unary
+from tpuflow.quantize.ops import (
+    elementwise,
+    index,
+    linear,
+    logic,
+    norm,
+    pool,
+    reduce,
+    resize,
+    shape,
+    stated,
+    unary,
+)
 
-__all__ = ["elementwise", "index", "linear", "norm", "pool", "reduce", "resize", "shape", "stated", "unary"]
+__all__ = [
+    "elementwise",
+    "index",
+    "linear",
+    "logic",
+    "norm",
+    "pool",
+    "reduce",
+    "resize",
+    "shape",
+    "stated",
+    "unary",
+]

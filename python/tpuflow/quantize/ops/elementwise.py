@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
-__all__ = ["alignment", "laid_out"]
+__all__ = ["alignment", "laid_out", "placed_operands"]
 
 Array = npt.NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def binary(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError(f"{len(node.inputs)} operands")
     if _scaled(context, step):
         return
-    a, b, shape, view = _operands(context, step)
+    a, b, shape, view = placed_operands(context, step)
     target = context.grids.target(step)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     ka = kb = 1
@@ -118,7 +118,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
     return True
 
 
-def _operands(context: Lowering, step: Step) -> tuple[Stored, Stored, tuple[int, ...], View]:
+def placed_operands(context: Lowering, step: Step) -> tuple[Stored, Stored, tuple[int, ...], View]:
     """Both operands as tensors that broadcast, and how the result lies in its own tensor."""
     values = [step.node.inputs[0], step.node.inputs[1]]
     out = shape_of(step.node.outputs[0])
@@ -222,11 +222,9 @@ def select(context: Lowering, step: Step) -> None:
     """`condition ? a : b`; both choices take the output's quantisation."""
     node = step.node
     condition = float_constant(node.inputs[0])
-    if condition is None:
-        raise UnsupportedNodeError("condition must be constant", "condition")
     out = shape_of(step.output)
     target = context.grids.target(step)
-    computed = [value for value in node.inputs[1:] if value is not None and not is_constant(value)]
+    computed = [value for value in node.inputs if value is not None and not is_constant(value)]
     anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
     order = natural_order(context.stored[anchor_value].view.expand(out))
     shape = tuple(out[axis] for axis in order)
@@ -243,10 +241,16 @@ def select(context: Lowering, step: Step) -> None:
         stored = context.requantised(value, target)
         spread = replace(stored, view=stored.view.expand(out))
         choices.append(context.arranged(value, order, stored=spread).tensor)
-    mask = laid_out((condition != 0).astype(np.float64), shape, view)
+    if condition is not None:
+        mask = laid_out((condition != 0).astype(np.float64), shape, view)
+        chosen = context.constant(f"{step.output.name}/condition", mask.astype(np.int8))
+    elif node.inputs[0] is not None:
+        chosen = context.truths(node.inputs[0], order, out)
+    else:
+        raise UnsupportedNodeError("the condition is left out", "condition")
     op: dict[str, Any] = {
         "op": "select",
-        "condition": context.constant(f"{step.output.name}/condition", mask.astype(np.int8)),
+        "condition": chosen,
         "a": choices[0],
         "b": choices[1],
     }

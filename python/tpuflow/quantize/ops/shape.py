@@ -120,7 +120,13 @@ def cast(context: Lowering, step: Step) -> None:
         context.emit(step, op, source.shape, source.view, target)
         return
     if stored.quant is None and is_number(step.output):
-        raise UnsupportedNodeError("indices cannot become numbers", "to")
+        target = context.grids.target(step)
+        if not target.is_float:
+            raise UnsupportedNodeError("indices cannot become numbers", "to")
+        source = context.whole(value)
+        op = {"op": "dequantize", "input": source.tensor, "scale": 1.0, "finish": {}}
+        context.emit(step, op, source.shape, source.view, target)
+        return
     if is_number(step.output) and context.grids.target(step).is_float:
         context.stored[step.output] = context.requantised(value, context.grids.target(step))
         return
