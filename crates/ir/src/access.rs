@@ -6,7 +6,8 @@
 use smallvec::SmallVec;
 
 use crate::isa::{
-    ChannelParameters, Descriptor, Direction, Instruction, NormParameters, PoolKind, Slope, TableShape, VectorOp, Work,
+    ChannelParameters, Descriptor, Direction, FLOAT_NORM_BYTES, FloatFunction, Instruction, NormParameters, PoolKind,
+    Slope, TableShape, VectorOp, Work,
 };
 use crate::{DType, Machine, Space, View, timing};
 
@@ -92,13 +93,18 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
             found.writes.push(rows(&p.output, p.first_row, p.rows, word));
             let last = p.first_row + p.rows - 1;
             window_rows(&p.input, &d.window, p.output.height, p.first_row, last, word, &mut found);
-            if let PoolKind::Depthwise { weight_dtype, table: t, .. } = &d.kind {
+            let depthwise = match &d.kind {
+                PoolKind::Depthwise { weight_dtype, table, .. } => Some((weight_dtype, *table)),
+                PoolKind::FloatDepthwise { weight_dtype, .. } => Some((weight_dtype, None)),
+                _ => None,
+            };
+            if let Some((weight_dtype, t)) = depthwise {
                 let channels = p.input.channels as usize;
                 let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
                 parameters(p.weights, taps * channels * weight_dtype.bytes(), word, &mut found);
                 let wide = timing::wide(p.input.dtype, *weight_dtype);
                 parameters(p.parameters, ChannelParameters::bytes(wide) * channels, word, &mut found);
-                table(*t, p.table, word, &mut found);
+                table(t, p.table, word, &mut found);
             }
         }
         Work::Vector(v) => {
@@ -112,7 +118,7 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
 fn vector(v: &crate::isa::Vector, op: &VectorOp, word: usize, found: &mut Accesses) {
     let stored = |view: &View| rows(view, view.first_row, view.stored_rows, word);
     match op {
-        VectorOp::Reduce { .. } => found.writes.push(stored(&v.output)),
+        _ if op.reduces() => found.writes.push(stored(&v.output)),
         VectorOp::Move { dims, output_strides, output_offset, .. } => {
             found.writes.push(elements(&v.output, dims, output_strides, *output_offset, v.first_row, v.rows, word));
         }
@@ -128,9 +134,10 @@ fn vector(v: &crate::isa::Vector, op: &VectorOp, word: usize, found: &mut Access
             VectorOp::Move { dims, input_strides, input_offset, .. } => {
                 found.reads.push(elements(view, dims, input_strides, *input_offset, v.first_row, v.rows, word));
             }
-            VectorOp::Reduce { .. } | VectorOp::Gather { .. } | VectorOp::ResizeLinear { .. } => {
+            VectorOp::Gather { .. } | VectorOp::ResizeLinear { .. } => {
                 found.reads.push(stored(view));
             }
+            _ if op.reduces() => found.reads.push(stored(view)),
             _ if same_rows => found.reads.push(rows(view, v.first_row, v.rows, word)),
             _ => found.reads.push(stored(view)),
         }
@@ -142,6 +149,13 @@ fn vector(v: &crate::isa::Vector, op: &VectorOp, word: usize, found: &mut Access
             parameters(v.parameters, Slope::BYTES * if *per_channel { channels } else { 1 }, word, found);
         }
         VectorOp::LayerNorm { .. } => parameters(v.parameters, NormParameters::BYTES * channels, word, found),
+        VectorOp::Float { function: FloatFunction::PRelu { per_channel }, .. } => {
+            let slopes = if *per_channel { channels } else { 1 };
+            parameters(v.parameters, DType::F32.bytes() * slopes, word, found);
+        }
+        VectorOp::Float { function: FloatFunction::LayerNorm { .. }, .. } => {
+            parameters(v.parameters, FLOAT_NORM_BYTES * channels, word, found);
+        }
         _ => {}
     }
 }

@@ -106,6 +106,24 @@ pub struct Function {
     pub steps: Vec<Step>,
 }
 
+impl Step {
+    /// Whether it is evaluated as a series, not as a single operation of IEEE arithmetic.
+    #[must_use]
+    pub fn is_transcendental(&self) -> bool {
+        matches!(
+            self,
+            Self::Exp(_)
+                | Self::ExpM1(_)
+                | Self::Log(_)
+                | Self::Log1P(_)
+                | Self::Sin(_)
+                | Self::Cos(_)
+                | Self::Atan(_)
+                | Self::Erf(_)
+        )
+    }
+}
+
 impl Function {
     /// Most steps of a function.
     pub const LIMIT: usize = 256;

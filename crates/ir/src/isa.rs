@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::op::{BinaryKind, Divisor, LinearTap, ReduceKind};
-use crate::{DType, DescriptorId, LayerId, Space, View, Window};
+use crate::{DType, DescriptorId, Finish, Function, LayerId, Real, Space, View, Window};
 
 /// A unit with its own in-order queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -158,8 +158,8 @@ pub struct Weights {
     pub address: u64,
     /// Bytes from one row to the next.
     pub row_bytes: u32,
-    /// 16-bit weights: 0 when the two bytes of an element are neighbours (an activation as right operand); else the distance
-    /// from the plane of low bytes to the plane of high bytes, each with one byte per column. 8-bit weights: 0.
+    /// int16 weights: 0 when the two bytes of an element are neighbours (an activation as right operand); else the distance
+    /// from the plane of low bytes to the plane of high bytes, each with one byte per column. int8 and float weights: 0.
     pub plane_bytes: u32,
 }
 
@@ -273,6 +273,29 @@ pub struct Scaling {
     pub codes: Codes,
 }
 
+/// What happens to the float32 result of a float instruction: `function`, then a clamp, then one rounding to the output's type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FloatOutput {
+    /// A function of the result.
+    pub function: Option<Function>,
+    /// Lower clamp, a float32.
+    pub lo: Option<Real>,
+    /// Upper clamp, a float32.
+    pub hi: Option<Real>,
+}
+
+impl From<&Finish> for FloatOutput {
+    fn from(finish: &Finish) -> Self {
+        Self { function: finish.function.clone(), lo: finish.lo, hi: finish.hi }
+    }
+}
+
+impl From<&FloatOutput> for Finish {
+    fn from(output: &FloatOutput) -> Self {
+        Self { function: output.function.clone(), lo: output.lo, hi: output.hi }
+    }
+}
+
 /// Common part of the matrix instructions of a layer. A matrix product is a 1x1 convolution whose pixels are its rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatrixDescriptor {
@@ -292,6 +315,8 @@ pub struct MatrixDescriptor {
     pub codes: Codes,
     /// Fused table.
     pub table: Option<TableShape>,
+    /// Present where operands are floats; zero points and codes are 0 then.
+    pub float: Option<FloatOutput>,
 }
 
 /// Common part of the pool instructions of a layer.
@@ -333,6 +358,22 @@ pub enum PoolKind {
         codes: Codes,
         /// Fused table.
         table: Option<TableShape>,
+    },
+    /// Average of floats: the sum in the order of the window over the number of cells that count.
+    FloatAverage {
+        /// Padding counts as cells.
+        count_include_pad: bool,
+        /// Bottom and right padding that never counts.
+        beyond: [u32; 2],
+        /// Result.
+        output: FloatOutput,
+    },
+    /// Depthwise convolution of floats.
+    FloatDepthwise {
+        /// Element type of the weights.
+        weight_dtype: DType,
+        /// Result.
+        output: FloatOutput,
     },
 }
 
@@ -397,11 +438,12 @@ pub enum VectorOp {
         /// Result.
         codes: Codes,
     },
-    /// Reduction of a whole tensor over axes of its logical shape.
+    /// Reduction of a stretch of row-major elements (a whole tensor, most often) over axes of its logical shape. A second
+    /// operand holds the running results of the stretches before it, in [`VectorOp::running`]'s type.
     Reduce {
         /// What is computed.
         kind: ReduceKind,
-        /// Logical shape of the operand.
+        /// Logical shape of the stretch.
         shape: Vec<u32>,
         /// Reduced axes.
         axes: Vec<u32>,
@@ -409,6 +451,8 @@ pub enum VectorOp {
         input_zero: i32,
         /// To the result.
         scaling: Scaling,
+        /// The result is a running one, for a later stretch to go on with.
+        partial: bool,
     },
     /// Index of the extreme channel, row-wise; the result has one int32 per pixel.
     ArgMax {
@@ -444,9 +488,9 @@ pub enum VectorOp {
         /// Picked.
         indices: Vec<u32>,
     },
-    /// Writes one code to all rows; no operands.
+    /// Writes one element to all rows; no operands.
     Fill {
-        /// The code.
+        /// The code; of floats the element's bits.
         code: i32,
     },
     /// Linear resize, by output rows.
@@ -456,14 +500,95 @@ pub enum VectorOp {
         /// Per output column.
         columns: Vec<LinearTap>,
     },
-    /// `condition ? a : b`, row-wise.
+    /// `condition ? a : b`, row-wise, on elements of any type.
     Select,
+    /// A float operator. Row-wise but for reductions.
+    Float {
+        /// What is computed, in float32.
+        function: FloatFunction,
+        /// To the result.
+        output: FloatOutput,
+    },
+    /// Floats to codes, row-wise: `clamp(RNE(x / S) + Z)`.
+    Quantize {
+        /// S.
+        scale: Real,
+        /// Z and clamp.
+        codes: Codes,
+    },
 }
+
+impl VectorOp {
+    /// Whether it is a reduction, which takes all rows of its operands and gives all of its result's.
+    #[must_use]
+    pub fn reduces(&self) -> bool {
+        matches!(self, Self::Reduce { .. } | Self::Float { function: FloatFunction::Reduce { .. }, .. })
+    }
+
+    /// Element type of the running results of a reduction of `dtype`.
+    #[must_use]
+    pub fn running(kind: ReduceKind, dtype: DType) -> DType {
+        match kind {
+            ReduceKind::Max | ReduceKind::Min => dtype,
+            _ if dtype.is_float() => DType::F32,
+            _ => DType::I64,
+        }
+    }
+}
+
+/// What a float instruction of the elementwise unit computes before its [`FloatOutput`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FloatFunction {
+    /// The operand itself.
+    Identity,
+    /// This number; no operands.
+    Constant(Real),
+    /// Two operands. Comparisons give int8 and have nothing to finish.
+    Binary(BinaryKind),
+    /// Piecewise linear. Parameters: the float32 slope below zero of every channel, or one.
+    PRelu {
+        /// One slope per channel.
+        per_channel: bool,
+    },
+    /// Softmax over channels. A second operand is the mask.
+    Softmax,
+    /// Normalisation over channels. Parameters: gamma and beta, float32, of every channel.
+    LayerNorm {
+        /// Subtract the mean.
+        center: bool,
+        /// Added to the variance, a float32.
+        epsilon: Real,
+    },
+    /// Reduction, in row-major order of the reduced axes. See [`VectorOp::Reduce`].
+    Reduce {
+        /// What is computed.
+        kind: ReduceKind,
+        /// Logical shape of the stretch.
+        shape: Vec<u32>,
+        /// Reduced axes.
+        axes: Vec<u32>,
+        /// What the result is divided by, a float32.
+        divisor: Real,
+        /// The result is a running one.
+        partial: bool,
+    },
+    /// Integers to floats: `S * (x - Z)`.
+    Dequantize {
+        /// Z.
+        zero_point: i32,
+        /// S, a float32.
+        scale: Real,
+    },
+}
+
+/// Bytes of gamma and beta of one channel of a float normalisation.
+pub const FLOAT_NORM_BYTES: usize = 8;
 
 /// Bias, multiplier and shift of one output channel as they lie in the EWP cache, little endian.
 ///
-/// 8-bit layers take 8 bytes: bias i32, multiplier i16, shift i8, one byte zero. Layers with 48-bit sums take 16: bias i64,
-/// multiplier i16, shift i8, five bytes zero.
+/// Layers with 32-bit sums take 8 bytes: bias i32, multiplier i16, shift i8, one byte zero. Layers with 48-bit sums take 16:
+/// bias i64, multiplier i16, shift i8, five bytes zero. Float layers have the bits of their float32 bias in place of the i32,
+/// and zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelParameters {
     /// Added to the sum.
@@ -475,6 +600,18 @@ pub struct ChannelParameters {
 }
 
 impl ChannelParameters {
+    /// The entry of a float channel.
+    #[must_use]
+    pub fn float(bias: f32) -> Self {
+        Self { bias: i64::from(bias.to_bits().cast_signed()), multiplier: 0, shift: 0 }
+    }
+
+    /// The bias of a float channel.
+    #[must_use]
+    pub fn float_bias(&self) -> f32 {
+        f32::from_bits((self.bias as i32).cast_unsigned())
+    }
+
     /// Bytes of one entry.
     #[must_use]
     pub fn bytes(wide: bool) -> usize {

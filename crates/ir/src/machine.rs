@@ -63,6 +63,14 @@ section! {
         issue_cold: u64,
     }
 }
+fn one() -> u64 {
+    1
+}
+
+fn eight() -> u64 {
+    8
+}
+
 section! {
     /// Systolic array.
     Array {
@@ -106,6 +114,12 @@ section! {
         rms_norm: u64,
         /// Reductions.
         reduce: u64,
+        /// A step of a function of floats that is one operation.
+        #[serde(default = "one")]
+        step: u64,
+        /// A step of a function of floats that is a series: exponential, logarithm, sine, error function.
+        #[serde(default = "eight")]
+        series: u64,
     }
 }
 section! {

@@ -23,7 +23,7 @@ use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
 /// Version of the form; files of another version are refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The only metadata key, so that equal programs give equal bytes.
 const KEY: &str = "tpuflow.program";
 /// Tensor of descriptors and instructions.
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn refusals_name_the_reason() {
-        let version = refusal(r#"{\"version\":1"#, r#"{\"version\":7"#);
-        assert_eq!(version, "version 7 of the program file, this build reads 1");
+        let version = refusal(r#"{\"version\":2"#, r#"{\"version\":7"#);
+        assert_eq!(version, "version 7 of the program file, this build reads 2");
         let hash = program().machine.hash();
         let message = refusal(&hash, &"0".repeat(64));
         assert!(message.starts_with("made for machine 000") && message.ends_with(&hash), "{message}");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A float64 constant. Equality is that of the bits, so operators that hold one can be compared and hashed. In JSON a
-/// number, or one of the words `inf`, `-inf`, `nan`.
+/// number, or one of the words `inf`, `-inf`, `nan`; in binary forms the bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Real(u64);
 
@@ -42,6 +42,9 @@ impl std::fmt::Debug for Real {
 
 impl Serialize for Real {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return serializer.serialize_u64(self.0);
+        }
         match self.get() {
             value if value.is_finite() => serializer.serialize_f64(value),
             value if value.is_nan() => serializer.serialize_str("nan"),
@@ -69,6 +72,9 @@ enum Word {
 
 impl<'de> Deserialize<'de> for Real {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return u64::deserialize(deserializer).map(Self);
+        }
         Ok(Self::new(match Written::deserialize(deserializer)? {
             Written::Number(value) => value,
             Written::Word(Word::Infinity) => f64::INFINITY,

@@ -465,6 +465,7 @@ mod tests {
         let lookup = Lookup { table: view, indices: view, output: view, first: 0, count: 3 };
         let codes = Codes { zero_point: -3, lo: -128, hi: 127 };
         let reduce = VectorOp::Reduce {
+            partial: false,
             kind: ReduceKind::Sum,
             shape: vec![2, 3, 4],
             axes: vec![1],

@@ -3,13 +3,28 @@
 //! `docs/machine.md` states the laws. Everything here is a count of cycles or words of one instruction in isolation; how
 //! instructions meet at banks, channels and tokens is the simulator's business.
 
-use crate::isa::{Descriptor, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector, VectorOp};
+use crate::isa::{
+    Descriptor, FloatFunction, FloatOutput, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector, VectorOp,
+};
 use crate::{DType, Machine, View};
 
 /// Passes over the array: byte-sliced multipliers take one pass per pair of bytes.
 #[must_use]
 pub fn passes(input: DType, weights: DType) -> u64 {
     (input.bytes() * weights.bytes()) as u64
+}
+
+/// Cycles a pixel of a tile takes: the PEs gather a float product byte by byte while its operands stand still; of integers
+/// every pass is a tile of its own.
+#[must_use]
+pub fn phases(input: DType, weights: DType) -> u64 {
+    if input.is_float() { passes(input, weights) } else { 1 }
+}
+
+/// Tiles streamed for a K block.
+#[must_use]
+pub fn tiles_per_block(input: DType, weights: DType) -> u64 {
+    passes(input, weights) / phases(input, weights)
 }
 
 /// Whether sums need 48 bits; those of floats are float32.
@@ -101,9 +116,21 @@ pub fn groups_per_tile(group_in: u32, group_out: u32, machine: &Machine) -> u32 
     (machine.array.columns / group_in.max(group_out)).max(1)
 }
 
-/// Words a view's rows take.
+/// First word of a pixel that holds channels of a view, and how many do. Less than all of them where a narrow tensor lies in
+/// pixels of several words.
+#[must_use]
+pub fn pixel_words(view: &View, word: usize) -> (u64, u64) {
+    let (start, word) = (u64::from(view.channel_offset), word as u64);
+    let first = start / word;
+    (first, (start + view.payload() as u64).div_ceil(word) - first)
+}
+
+/// Words of a view's rows that hold its channels.
 #[must_use]
 pub fn words(view: &View, rows: u64, machine: &Machine) -> u64 {
+    if view.pixel_bytes > machine.cache.word_bytes {
+        return rows * u64::from(view.width) * pixel_words(view, machine.word()).1;
+    }
     rows * view.row_bytes(machine.word()) / u64::from(machine.cache.word_bytes)
 }
 
@@ -161,6 +188,7 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
         VectorOp::LayerNorm { center: true, .. } => ewp.layer_norm,
         VectorOp::LayerNorm { .. } => ewp.rms_norm,
         VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => ewp.reduce,
+        VectorOp::Float { function, output } => float_rate(function, output, machine),
         _ => ewp.r#move,
     };
     let word = u64::from(machine.cache.word_bytes);
@@ -168,7 +196,7 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
     let whole = |view: &View| words(view, u64::from(view.stored_rows), machine);
     let share = |n: u64, part: u64, of: u64| (n * part).div_ceil(of.max(1));
     let (reads, writes): (Vec<u64>, u64) = match op {
-        VectorOp::Reduce { .. } => (vec![whole(&vector.inputs[0])], whole(&vector.output)),
+        _ if op.reduces() => (vector.inputs.iter().map(whole).collect(), whole(&vector.output)),
         VectorOp::ArgMax { .. } => (vec![words(&vector.inputs[0], u64::from(vector.rows), machine)], out_words),
         VectorOp::Move { dims, .. } => {
             let inner: u64 = dims.iter().skip(1).map(|&d| u64::from(d)).product();
@@ -201,13 +229,40 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
     let main = reads.first().copied().unwrap_or(0) * word / vector.inputs.first().map_or(1, |v| v.dtype.bytes() as u64);
     let result = writes * word / vector.output.dtype.bytes() as u64;
     let elements = match op {
-        VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => main,
+        VectorOp::ArgMax { .. } => main,
+        _ if op.reduces() => main,
         _ => result,
     };
     let slow = vector.inputs.iter().map(size).chain([size(&vector.output)]).max().unwrap_or(1);
     let compute = elements.div_ceil(u64::from(ewp.lanes)) * rate * slow;
     let cycles = compute.max(reads.iter().sum::<u64>().div_ceil(2)).max(writes);
     Streams { cycles, reads, writes }
+}
+
+/// Cycles per `ewp.lanes` elements of a float operator and the function it ends in.
+#[must_use]
+pub fn float_rate(function: &FloatFunction, output: &FloatOutput, machine: &Machine) -> u64 {
+    let ewp = &machine.ewp;
+    let rate = match function {
+        FloatFunction::Softmax => ewp.softmax,
+        FloatFunction::LayerNorm { center: true, .. } => ewp.layer_norm,
+        FloatFunction::LayerNorm { .. } => ewp.rms_norm,
+        FloatFunction::Reduce { .. } => ewp.reduce,
+        FloatFunction::Identity
+        | FloatFunction::Constant(_)
+        | FloatFunction::Binary(_)
+        | FloatFunction::PRelu { .. }
+        | FloatFunction::Dequantize { .. } => ewp.r#move,
+    };
+    rate + output.function.as_ref().map_or(0, |function| function_cycles(function, machine))
+}
+
+/// Cycles per `ewp.lanes` elements of a function of floats.
+#[must_use]
+pub fn function_cycles(function: &crate::Function, machine: &Machine) -> u64 {
+    let cost =
+        |step: &crate::function::Step| if step.is_transcendental() { machine.ewp.series } else { machine.ewp.step };
+    function.steps.iter().map(cost).sum()
 }
 
 /// Streams of a pool or vector instruction by its descriptor; `None` for others.

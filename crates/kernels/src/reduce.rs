@@ -54,23 +54,53 @@ pub fn reduce<X: Element, Y: Element>(
     x: &[X],
     y: &mut [Y],
 ) {
-    assert_eq!(y.len(), reduction.kept.len(), "one result per kept element");
-    for (y, base) in y.iter_mut().zip(&reduction.kept) {
+    let mut results = vec![0; y.len()];
+    run(reduction, kind, zero_point, x, &mut results, false);
+    for (y, result) in y.iter_mut().zip(results) {
+        *y = finish(kind, requant, result);
+    }
+}
+
+/// Running results of a stretch `x`: sums (or extremes) of its terms and, if there are `earlier` ones in `results`, of those.
+///
+/// # Panics
+/// When `results` does not have one element per kept position.
+pub fn run<X: Element>(
+    reduction: &Reduction,
+    kind: ReduceKind,
+    zero_point: i32,
+    x: &[X],
+    results: &mut [i64],
+    earlier: bool,
+) {
+    assert_eq!(results.len(), reduction.kept.len(), "one result per kept element");
+    for (result, base) in results.iter_mut().zip(&reduction.kept) {
         let codes = reduction.reduced.iter().map(|at| x[base + at].widen());
         let terms = codes.clone().map(|code| i64::from(code - zero_point));
-        let sum = match kind {
-            ReduceKind::Max | ReduceKind::Min => {
-                let best = if kind == ReduceKind::Max { codes.max() } else { codes.min() };
-                *y = Y::narrow(best.unwrap_or(X::MIN.widen()));
-                continue;
-            }
+        let own = match kind {
+            ReduceKind::Max => codes.max().unwrap_or(X::MIN.widen()).into(),
+            ReduceKind::Min => codes.min().unwrap_or(X::MIN.widen()).into(),
             ReduceKind::Sum => terms.sum(),
             ReduceKind::SumAbs => terms.map(i64::abs).sum(),
-            ReduceKind::SumSquare => terms.map(|t| t * t).sum(),
-            ReduceKind::Norm => isqrt(terms.map(|t| i128::from(t * t)).sum::<i128>() << 16),
+            ReduceKind::SumSquare | ReduceKind::Norm => terms.map(|t| t * t).sum(),
         };
-        *y = Y::narrow(requantize(sum, requant, 0));
+        *result = match kind {
+            _ if !earlier => own,
+            ReduceKind::Max => own.max(*result),
+            ReduceKind::Min => own.min(*result),
+            _ => own + *result,
+        };
     }
+}
+
+/// The element a running result becomes.
+#[must_use]
+pub fn finish<Y: Element>(kind: ReduceKind, requant: &Requant, result: i64) -> Y {
+    Y::narrow(match kind {
+        ReduceKind::Max | ReduceKind::Min => result as i32,
+        ReduceKind::Norm => requantize(isqrt(i128::from(result) << 16), requant, 0),
+        ReduceKind::Sum | ReduceKind::SumAbs | ReduceKind::SumSquare => requantize(result, requant, 0),
+    })
 }
 
 /// Index of the largest (smallest) element of each row of `n`; ties go to the first, or the last.

@@ -61,7 +61,7 @@ impl From<ScheduleError> for Failure {
             ScheduleError::Capacity { .. } | ScheduleError::External { .. } | ScheduleError::Allocation { .. } => {
                 "MachineError"
             }
-            ScheduleError::Graph(_) | ScheduleError::Float { .. } => "GraphError",
+            ScheduleError::Graph(_) => "GraphError",
             ScheduleError::Level(_) | ScheduleError::Check { .. } => "ProgramError",
         };
         Self(class, error.to_string())

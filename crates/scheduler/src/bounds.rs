@@ -15,8 +15,8 @@
 //!   before; what the busiest unit does in each of the segments adds up.
 //! * `path`: along a chain of layers every one needs at least its latency, and all of its time where it reduces over space.
 
-use tpuflow_ir::Arithmetic::Fixed;
-use tpuflow_ir::isa::{ChannelParameters, MatrixDescriptor, NormParameters, Slope};
+use tpuflow_ir::Arithmetic::{Fixed, Float};
+use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, MatrixDescriptor, NormParameters, Slope};
 use tpuflow_ir::program::LayerSummary;
 use tpuflow_ir::{Bounds, DType, Graph, Machine, Op, TensorId, Unit, View, timing};
 
@@ -29,6 +29,8 @@ use crate::summary::unit_of;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Work {
     array: u64,
+    /// Slots at the end of a tile of few pixels, which nobody needs to wait for.
+    tail: u64,
     ewp: u64,
     pdp: u64,
     /// Words through the weight port.
@@ -74,7 +76,7 @@ pub(crate) fn bounds(graph: &Graph, network: &Network, machine: &Machine, layers
     let depth = timing::array_depth(machine);
     let relations = relations(graph, network);
     Bounds {
-        array: after(array, fill + depth),
+        array: after(array, fill + depth).saturating_sub(works.iter().map(|w| w.tail).max().unwrap_or(0)),
         ddr: ddr(graph, &works, machine),
         ewp: after(ewp, machine.ewp.start + machine.ewp.latency),
         pdp: after(pdp, machine.pdp.start + machine.pdp.latency),
@@ -90,10 +92,10 @@ fn payload(network: &Network, tensor: TensorId) -> u64 {
 }
 
 /// Cycles of the elementwise unit for the elements of a view in whole words.
-fn elementwise(view: &View, rate: u64, wide: bool, machine: &Machine) -> u64 {
+fn elementwise(view: &View, rate: u64, machine: &Machine) -> u64 {
     let bytes = view.row_bytes(machine.word()) * u64::from(view.rows);
     let elements = bytes / view.dtype.bytes() as u64;
-    let slow = if wide { 2 } else { 1 };
+    let slow = if view.dtype.bytes() == 4 { 2 } else { 1 };
     elements.div_ceil(machine.ewp.lanes.into()) * rate * slow
 }
 
@@ -117,12 +119,14 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
                 weight_dtype: right.dtype,
                 codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
                 table: None,
+                float: None,
             };
             let tiles = linear.tiles(machine.array.columns, packed);
             tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, &input, c, n, machine).len() as u64).sum()
         };
         let passes = timing::passes(input.dtype, right.dtype);
         let slots = timing::tile_slots(pixels, machine);
+        work.tail = (slots - pixels.min(slots)) * timing::phases(input.dtype, right.dtype);
         work.array = blocks(linear.packing(&input, machine)) * passes * slots * u64::from(linear.leads);
         work.weights = (right.bytes() as u64).div_ceil(word);
         work.words = work.weights + (payload(network, linear.input) + payload(network, output)) / word;
@@ -150,18 +154,45 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
             let from = natural(network, *input, machine.word());
-            work.ewp = elementwise(&from, ewp.reduce, false, machine);
+            work.ewp = elementwise(&from, ewp.reduce + ending(op, machine), machine);
         }
-        Op::Softmax { .. } => work.ewp = elementwise(&out, ewp.softmax, false, machine),
-        Op::LayerNorm { center: true, .. } => work.ewp = elementwise(&out, ewp.layer_norm, false, machine),
-        Op::LayerNorm { .. } => work.ewp = elementwise(&out, ewp.rms_norm, false, machine),
-        Op::ResizeLinear { .. } => work.ewp = elementwise(&out, ewp.bilinear, false, machine),
-        Op::Binary { .. } | Op::Unary { .. } | Op::Rescale { .. } | Op::PRelu { .. } | Op::Select { .. } => {
-            work.ewp = elementwise(&out, ewp.r#move, out.dtype == DType::I32, machine);
+        Op::ResizeLinear { .. } => work.ewp = elementwise(&out, ewp.bilinear, machine),
+        Op::Softmax { .. }
+        | Op::LayerNorm { .. }
+        | Op::Binary { .. }
+        | Op::Unary { .. }
+        | Op::Rescale { .. }
+        | Op::Quantize { .. }
+        | Op::Dequantize { .. }
+        | Op::PRelu { .. }
+        | Op::Select { .. } => {
+            let rate = match op {
+                Op::Softmax { .. } => ewp.softmax,
+                Op::LayerNorm { center: true, .. } => ewp.layer_norm,
+                Op::LayerNorm { .. } => ewp.rms_norm,
+                _ => ewp.r#move,
+            };
+            work.ewp = elementwise(&out, rate + ending(op, machine), machine);
         }
         _ => {}
     }
     work
+}
+
+/// Cycles per `ewp.lanes` elements of the function a float operator of the elementwise unit ends in.
+fn ending(op: &Op, machine: &Machine) -> u64 {
+    let finish = match op {
+        Op::Softmax { exponentials: Float(finish), .. }
+        | Op::Binary { requant: Float(finish), .. }
+        | Op::Unary { function: Float(finish), .. }
+        | Op::Rescale { requant: Float(finish), .. }
+        | Op::Dequantize { finish, .. } => finish,
+        Op::LayerNorm { norm: Float(norm), .. } => &norm.finish,
+        Op::PRelu { slopes: Float(slopes), .. } => &slopes.finish,
+        Op::Reduce { requant: Float(reduction), .. } => &reduction.finish,
+        _ => return 0,
+    };
+    finish.function.as_ref().map_or(0, |function| timing::function_cycles(function, machine))
 }
 
 /// Bytes of constants a layer cannot do without.
@@ -173,16 +204,20 @@ fn constants(network: &Network, op: &Op) -> u64 {
         (channels * ChannelParameters::bytes(wide)) as u64
     };
     match op {
-        Op::Conv { input, weights, epilogue: Fixed(epilogue), .. } => {
+        Op::Conv { input, weights, epilogue, .. } => {
             let channels = network.tensor(*weights).shape[0];
-            bytes(*weights) + parameters(*input, *weights, channels) + table(&epilogue.table)
+            let table = epilogue.fixed().map_or(0, |e| table(&e.table));
+            bytes(*weights) + parameters(*input, *weights, channels) + table
         }
-        Op::MatMul { a, b, epilogue: Fixed(epilogue), .. } => {
+        Op::MatMul { a, b, epilogue, .. } => {
             let columns = network.tensor(*b).shape.last().copied().unwrap_or(1);
-            bytes(*b) + parameters(*a, *b, columns) + table(&epilogue.table)
+            let table = epilogue.fixed().map_or(0, |e| table(&e.table));
+            bytes(*b) + parameters(*a, *b, columns) + table
         }
         Op::Unary { function: Fixed(table), .. } => bytes(table.entries),
         Op::PRelu { slopes: Fixed(slopes), .. } => (slopes.negative_multiplier.len() * Slope::BYTES) as u64,
+        Op::PRelu { slopes: Float(slopes), .. } => (slopes.negative.len() * DType::F32.bytes()) as u64,
+        Op::LayerNorm { gamma, norm: Float(_), .. } => (network.tensor(*gamma).elements() * FLOAT_NORM_BYTES) as u64,
         Op::LayerNorm { gamma, .. } => (network.tensor(*gamma).elements() * NormParameters::BYTES) as u64,
         Op::Embedding { table, indices } => {
             let t = network.tensor(*table);
@@ -277,7 +312,13 @@ fn keeps_channels(network: &Network, op: &Op) -> bool {
         }
         Op::MatMul { b, .. } => network.is_constant(*b),
         Op::Binary { a, b, .. } => network.tensor(*a).shape == network.tensor(*b).shape,
-        Op::Unary { .. } | Op::Rescale { .. } | Op::PRelu { .. } | Op::Softmax { .. } | Op::LayerNorm { .. } => true,
+        Op::Unary { .. }
+        | Op::Rescale { .. }
+        | Op::Quantize { .. }
+        | Op::Dequantize { .. }
+        | Op::PRelu { .. }
+        | Op::Softmax { .. }
+        | Op::LayerNorm { .. } => true,
         _ => false,
     }
 }
@@ -292,7 +333,9 @@ fn flow(graph: &Graph, works: &[Work], relations: &Relations, machine: &Machine)
         let needed = work.constants + total(&|i| relations.channels[layer][i], |w| w.constants);
         // A tile of a grouped convolution needs the channels of its groups alone.
         let grouped = |i: usize| matches!(&graph.layers[i].op, Op::Conv { groups, .. } if *groups > 1);
-        let later = total(&|i| relations.channels[i][layer] && !grouped(i), |w| w.array);
+        let after = |i: usize| relations.channels[i][layer] && !grouped(i);
+        let tail = (0..works.len()).filter(|&i| after(i)).map(|i| works[i].tail).max().unwrap_or(0);
+        let later = total(&after, |w| w.array) - tail;
         if later > 0 {
             most = most.max(begin + split(needed, machine) + later + timing::array_depth(machine));
         }
@@ -305,7 +348,8 @@ fn segment(graph: &Graph, network: &Network, works: &[Work], relations: &Relatio
     let mut before: Option<usize> = None;
     let busiest = |set: &dyn Fn(usize) -> bool| -> u64 {
         let sum = |part: fn(&Work) -> u64| (0..works.len()).filter(|&i| set(i)).map(|i| part(&works[i])).sum::<u64>();
-        sum(|w| w.array).max(sum(|w| w.ewp)).max(sum(|w| w.pdp))
+        let tail = (0..works.len()).filter(|&i| set(i)).map(|i| works[i].tail).max().unwrap_or(0);
+        (sum(|w| w.array) - tail).max(sum(|w| w.ewp)).max(sum(|w| w.pdp))
     };
     let below = |layer: usize, cut: Option<usize>| cut.is_none_or(|cut| relations.ancestors[layer][cut]);
     for cut in (0..works.len()).filter(|&i| is_cut(graph, network, i)) {
@@ -352,7 +396,7 @@ fn path(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> 
     for (index, layer) in graph.layers.iter().enumerate() {
         let work = &works[index];
         let (latency, cycles) = match unit_of(network, &layer.op) {
-            Unit::Me => (timing::array_depth(machine), work.array),
+            Unit::Me => (timing::array_depth(machine), work.array - work.tail),
             Unit::Pdp => (machine.pdp.start + machine.pdp.latency, work.pdp),
             _ if work.ewp > 0 => (machine.ewp.start + machine.ewp.latency, work.ewp),
             _ => (0, 0),

@@ -25,14 +25,6 @@ pub enum ScheduleError {
         /// The machine.
         machine: String,
     },
-    /// Floats, which only the interpreter runs.
-    #[error("layer \"{layer}\" computes in {dtype}, which cannot be scheduled yet; its graph can be run")]
-    Float {
-        /// The layer.
-        layer: String,
-        /// The type.
-        dtype: &'static str,
-    },
     /// A level other than 1 and 5.
     #[error("optimisation level {0} does not exist; choose 1 or 5")]
     Level(u8),

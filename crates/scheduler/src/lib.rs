@@ -56,12 +56,6 @@ impl Default for Options {
 /// # Errors
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
 pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
-    for layer in &graph.layers {
-        let tensors = layer.op.operands().into_iter().chain([layer.output]).map(|id| graph.tensors.get(id.index()));
-        if let Some(float) = tensors.flatten().find(|tensor| tensor.dtype.is_float()) {
-            return Err(ScheduleError::Float { layer: layer.name.clone(), dtype: float.dtype.name() });
-        }
-    }
     let sequential = || checked(graph, plan(graph, machine, Mode::Sequential)?);
     match options.level {
         1 => sequential(),

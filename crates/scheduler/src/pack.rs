@@ -1,15 +1,15 @@
 //! Constants in the form the machine reads them.
 //!
 //! Weights of a column tile are `[k][columns]` with `k = (kernel row, kernel column, channel of the group)`, a row padded to a
-//! power of two or whole words; the two bytes of 16-bit weights lie in planes apart. Parameters follow the encodings of
+//! power of two or whole words; the two bytes of int16 weights lie in planes apart, floats side by side. Parameters follow the encodings of
 //! [`tpuflow_ir::isa`].
 
-use tpuflow_ir::Arithmetic::Fixed;
+use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, NormParameters, Slope};
-use tpuflow_ir::layout::{pack as pack_activation, pixel_bytes};
+use tpuflow_ir::layout::pack as pack_activation;
 use tpuflow_ir::{DType, Op, TensorId, timing};
 
-use crate::lower::Linear;
+use crate::lower::{Linear, row_bytes};
 use crate::network::Network;
 use crate::sketch::{Packing, Tile};
 
@@ -71,14 +71,17 @@ fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u
     let mut at = 0;
     for &(lead, first, count) in tiles {
         let total = linear.tile_bytes(count, tensor.dtype, word) as usize;
-        let (plane, count, row) = (total / size, count as usize, pixel_bytes(count as usize, word));
+        let row = row_bytes(count, tensor.dtype, word);
+        // From byte to byte and from column to column.
+        let (plane, step) = if tensor.dtype.is_float() { (1, size) } else { (total / size, 1) };
+        let count = count as usize;
         let tile = &mut out[at..at + total];
         for column in 0..count {
             let global = first as usize + column;
             for i in 0..k {
                 let source = if is_conv { global * k + i } else { (lead as usize * k + i) * columns + global } * size;
                 for byte in 0..size {
-                    tile[byte * plane + i * row + column] = bytes[source + byte];
+                    tile[byte * plane + i * row + column * step] = bytes[source + byte];
                 }
             }
         }
@@ -88,17 +91,29 @@ fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u
 
 fn channel_parameters(network: &Network, op: &Op, first: u32, count: u32) -> Vec<u8> {
     let (input, right, bias, epilogue) = match op {
-        Op::Conv { input, weights, bias, epilogue: Fixed(epilogue), .. } => (input, weights, Some(bias), epilogue),
-        Op::MatMul { a, b, bias, epilogue: Fixed(epilogue) } => (a, b, bias.as_ref(), epilogue),
+        Op::Conv { input, weights, bias, epilogue, .. } => (input, weights, Some(bias), epilogue),
+        Op::MatMul { a, b, bias, epilogue } => (a, b, bias.as_ref(), epilogue),
         _ => return Vec::new(),
     };
-    let bias = bias.map(|b| network.tensor(*b).integers());
+    let bias = bias.map(|b| network.tensor(*b));
     let wide = timing::wide(network.tensor(*input).dtype, network.tensor(*right).dtype);
     let mut out = Vec::with_capacity(count as usize * ChannelParameters::bytes(wide));
-    for channel in first as usize..(first + count) as usize {
-        let (multiplier, shift) = epilogue.requant.of(channel);
-        let bias = bias.as_ref().map_or(0, |b| b[channel]);
-        ChannelParameters { bias, multiplier: multiplier as i16, shift }.encode(wide, &mut out);
+    let channels = first as usize..(first + count) as usize;
+    match epilogue {
+        Fixed(epilogue) => {
+            let bias = bias.map(tpuflow_ir::Tensor::integers);
+            for channel in channels {
+                let (multiplier, shift) = epilogue.requant.of(channel);
+                let bias = bias.as_ref().map_or(0, |b| b[channel]);
+                ChannelParameters { bias, multiplier: multiplier as i16, shift }.encode(wide, &mut out);
+            }
+        }
+        Float(_) => {
+            let bias = bias.map(tpuflow_ir::Tensor::f32s);
+            for channel in channels {
+                ChannelParameters::float(bias.as_ref().map_or(0.0, |b| b[channel])).encode(wide, &mut out);
+            }
+        }
     }
     out
 }
@@ -117,6 +132,17 @@ fn vector_parameters(network: &Network, op: &Op) -> Vec<u8> {
             for (channel, (gamma, beta)) in gamma.integers().into_iter().zip(beta.integers()).enumerate() {
                 let (multiplier, shift) = norm.requant.of(channel);
                 NormParameters { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }.encode(&mut out);
+            }
+        }
+        Op::PRelu { slopes: Float(slopes), .. } => {
+            for slope in &slopes.negative {
+                out.extend_from_slice(&slope.single().unwrap_or_default().to_le_bytes());
+            }
+        }
+        Op::LayerNorm { gamma, beta, norm: Float(_), .. } => {
+            for (gamma, beta) in network.tensor(*gamma).f32s().into_iter().zip(network.tensor(*beta).f32s()) {
+                out.extend_from_slice(&gamma.to_le_bytes());
+                out.extend_from_slice(&beta.to_le_bytes());
             }
         }
         _ => {}

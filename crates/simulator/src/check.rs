@@ -98,12 +98,17 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             view(program, &p.output, Some(Space::Cache))?;
             let fits = p.input.channels == p.output.channels && p.rows > 0;
             require(fits, nowhere, shape("has no rows, or operand and result of different channels"))?;
-            let codes = |dtype| matches!(dtype, DType::I8 | DType::I16);
-            let mut types = codes(p.input.dtype) && codes(p.output.dtype);
-            if let PoolKind::Depthwise { weight_dtype, .. } = &d.kind {
-                types &= codes(*weight_dtype);
-            }
-            require(types, nowhere, shape("computes on elements that are no codes"))?;
+            let (from, to) = (p.input.dtype, p.output.dtype);
+            let types = match &d.kind {
+                PoolKind::Max => (from.is_code() && to.is_code()) || (from.is_float() && from == to),
+                PoolKind::Average { .. } => from.is_code() && to.is_code(),
+                PoolKind::Depthwise { weight_dtype, .. } => from.is_code() && to.is_code() && weight_dtype.is_code(),
+                PoolKind::FloatAverage { .. } => from.is_float() && to.is_float(),
+                PoolKind::FloatDepthwise { weight_dtype, .. } => {
+                    from.is_float() && to.is_float() && *weight_dtype == from
+                }
+            };
+            require(types, nowhere, shape("computes on elements of the wrong types"))?;
             window_sound(&d.window)?;
             held(&p.output, p.first_row, p.first_row + (p.rows - 1))?;
             window_rows(&p.input, &p.output, &d.window, p.first_row, p.first_row + (p.rows - 1))
@@ -190,9 +195,11 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     view(program, &m.output, Some(Space::Cache))?;
     let at = (m.output.space, m.output.address);
     window_sound(&d.window)?;
-    let codes = |dtype| matches!(dtype, DType::I8 | DType::I16);
-    let types = codes(m.input.dtype) && codes(m.output.dtype) && codes(d.weight_dtype);
-    require(types, at, shape("computes on elements that are no codes"))?;
+    let types = match &d.float {
+        Some(_) => m.input.dtype.is_float() && m.output.dtype.is_float() && d.weight_dtype == m.input.dtype,
+        None => m.input.dtype.is_code() && m.output.dtype.is_code() && d.weight_dtype.is_code(),
+    };
+    require(types, at, shape("computes on elements of the wrong types"))?;
     let wide = tpuflow_ir::timing::wide(m.input.dtype, d.weight_dtype);
     let limit = machine.matrix_rows(wide);
     require(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;
@@ -218,7 +225,7 @@ fn vector_rows(v: &tpuflow_ir::isa::Vector, op: &VectorOp) -> Result<(), Broken>
     let whole = |view: &View| held(view, 0, view.rows - 1);
     match op {
         // Reductions take everything; moves and gathers touch elements, which are checked one by one.
-        VectorOp::Reduce { .. } => {
+        _ if op.reduces() => {
             whole(&v.output)?;
             v.inputs.iter().try_for_each(whole)
         }

@@ -19,7 +19,10 @@ pub(crate) struct Geometry {
     matrix: Matrix,
     descriptor: MatrixDescriptor,
     pub(crate) blocks: Vec<Block>,
-    pub(crate) passes: u64,
+    /// Tiles of a K block: the passes of integers.
+    passes: u64,
+    /// Cycles of a slot: the passes of floats.
+    phases: u64,
     input_bytes: u64,
     plain: bool,
     word: usize,
@@ -32,7 +35,8 @@ impl Geometry {
             matrix: *matrix,
             descriptor: descriptor.clone(),
             blocks: timing::blocks(descriptor, &matrix.input, matrix.first_column, matrix.columns, machine),
-            passes: timing::passes(matrix.input.dtype, descriptor.weight_dtype),
+            passes: timing::tiles_per_block(matrix.input.dtype, descriptor.weight_dtype),
+            phases: timing::phases(matrix.input.dtype, descriptor.weight_dtype),
             input_bytes: matrix.input.dtype.bytes() as u64,
             plain: is_plain(&descriptor.window),
             word: machine.word(),
@@ -43,6 +47,11 @@ impl Geometry {
     /// Tiles streamed: K blocks x passes.
     pub(crate) fn tiles(&self) -> usize {
         self.blocks.len() * self.passes as usize
+    }
+
+    /// Cycles from a pixel to the next.
+    pub(crate) fn phases(&self) -> u64 {
+        self.phases
     }
 
     /// Output pixels, the rows of every tile.

@@ -11,7 +11,8 @@
 //! or not, and one more for each further word of a row; a refused access repeats the cycle. The stream of a tile starts when
 //! its weights are in and the stream before is over. A pixel enters in the cycle its last missing word is fetched; streams of
 //! M < R pixels hold the array for R cycles (its cycles without a pixel count as slots). The results of the last tile's pixel
-//! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. An instruction takes
+//! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. Of floats a K block is one
+//! tile, whose pixels each stay for as many cycles (phases) as integers have passes. An instruction takes
 //! an accumulator entry per pixel (two with 48-bit sums) until it has finished: its first stream waits for so many.
 
 use std::collections::VecDeque;
@@ -76,8 +77,12 @@ enum Register {
 struct Feed {
     tile: Tile,
     layer: tpuflow_ir::LayerId,
-    /// First cycle after the R slots it holds at least.
+    /// First cycle after the R slots it holds at least, and after the last pixel's.
     hold: u64,
+    /// First cycle in which the next pixel may enter.
+    open: u64,
+    /// Cycles of a slot.
+    phases: u64,
     /// Next pixel, of how many.
     next: u32,
     pixels: u32,
@@ -139,7 +144,7 @@ impl MatrixEngine {
             self.feed = None;
         }
         self.start_feed(context);
-        let fed = self.feed(context);
+        let fed = if self.done() { None } else { self.feed(context) };
         self.start_load(context);
         self.begin(context)?;
         let activity = fed.unwrap_or_else(|| self.activity(context));
@@ -196,7 +201,9 @@ impl MatrixEngine {
             self.feed = Some(Feed {
                 tile,
                 layer: context.layer(job.instruction),
-                hold: context.cycle + self.rows,
+                hold: context.cycle + self.rows * job.geometry.phases(),
+                open: context.cycle,
+                phases: job.geometry.phases(),
                 next: 0,
                 pixels: job.geometry.pixels(),
                 is_last: tile.tile + 1 == job.geometry.tiles(),
@@ -217,7 +224,7 @@ impl MatrixEngine {
     /// Feeds a slot; `None` when there is nothing to feed.
     fn feed(&mut self, context: &mut Context<'_>) -> Option<Activity> {
         let (feed, fetches) = (self.feed.as_mut()?, self.fetches);
-        if feed.next == feed.pixels {
+        if feed.next == feed.pixels || context.cycle < feed.open {
             return Some(Activity::Busy(feed.layer));
         }
         let oldest = self.jobs.front()?.number;
@@ -239,11 +246,14 @@ impl MatrixEngine {
             return Some(Activity::Stalled(if refused { Stall::BankConflict } else { Stall::UnitBusy }));
         }
         if feed.is_last {
-            job.entries.push(context.cycle);
+            // The PE that the pixel meets first has its products in the slot's last cycle.
+            job.entries.push(context.cycle + feed.phases - 1);
         }
         std::mem::swap(&mut feed.held, &mut feed.needed);
         feed.known = false;
         feed.next += 1;
+        feed.open = context.cycle + feed.phases;
+        feed.hold = feed.hold.max(feed.open);
         Some(Activity::Busy(feed.layer))
     }
 
@@ -318,6 +328,8 @@ impl MatrixEngine {
     /// What a cycle without a stream is booked as.
     fn activity(&self, context: &Context<'_>) -> Activity {
         match (&self.feed, self.register) {
+            // Empty slots behind the last result of all.
+            _ if self.done() => Activity::Off,
             (Some(feed), _) if !feed.over(context.cycle) => Activity::Busy(feed.layer),
             (_, Register::Loading { .. }) => Activity::Stalled(Stall::WeightLoad),
             (_, Register::Full(_)) => Activity::Stalled(Stall::UnitBusy),
@@ -341,7 +353,8 @@ impl MatrixEngine {
         };
         let array_free = match &self.feed {
             None => now,
-            Some(feed) if feed.next < feed.pixels => return Some(now),
+            Some(feed) if feed.next < feed.pixels && feed.open <= now => return Some(now),
+            Some(feed) if feed.next < feed.pixels => feed.open,
             Some(feed) => feed.hold.max(now),
         };
         // The end of a stream's hold turns the unit from working to waiting.

@@ -61,11 +61,19 @@ impl Walk {
     }
 }
 
-/// Words of `count` rows from `first` on, around the ring if they wrap.
+/// Words of `count` rows from `first` on, around the ring if they wrap; of pixels of several words those with the view's channels.
 fn rows(view: &View, first: u32, count: u32, word: usize) -> impl Iterator<Item = (u64, u64)> + use<> {
     let view = *view;
-    let words = view.row_bytes(word) / word as u64;
-    (first..first + count).map(move |row| (view.row_address(row, word) / word as u64, words))
+    let size = u64::from(view.pixel_bytes);
+    let (offset, own) = timing::pixel_words(&view, word);
+    let in_part = size > word as u64 && own * (word as u64) < size;
+    let (pieces, step, words) =
+        if in_part { (view.width, size / word as u64, own) } else { (1, 0, view.row_bytes(word) / word as u64) };
+    let offset = if in_part { offset } else { 0 };
+    (first..first + count).flat_map(move |row| {
+        let start = view.row_address(row, word) / word as u64 + offset;
+        (0..u64::from(pieces)).map(move |piece| (start + piece * step, words))
+    })
 }
 
 /// Read walks and the write walk of a pool or vector instruction, with its unit cycles.
@@ -85,7 +93,7 @@ pub(crate) fn walks(program: &Program, instruction: &Instruction) -> Option<(u64
             // Stretches of the cache in the order of `access`: operands first, then parameters (in the other cache).
             let touched = access::accesses(instruction, &program.descriptors, &program.machine);
             let stretch = |s: &access::Stretch| (s.start / word as u64, (s.end - s.start) / word as u64);
-            let row_wise = !matches!(op, VectorOp::Reduce { .. } | VectorOp::Move { .. } | VectorOp::Gather { .. });
+            let row_wise = !op.reduces() && !matches!(op, VectorOp::Move { .. } | VectorOp::Gather { .. });
             let in_cache = touched.reads.iter().filter(|s| s.space == Space::Cache);
             let reads = v.inputs.iter().zip(in_cache).zip(reads).map(|((view, s), count)| {
                 if row_wise && view.rows == v.output.rows {

@@ -9,7 +9,7 @@ use build::{CODES, cache_view, pool, product, program, push, tiny, vector};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tpuflow_ir::access::{Accesses, Stretch, accesses};
-use tpuflow_ir::isa::{Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
+use tpuflow_ir::isa::{Direction, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{BinaryKind, DType, Descriptor, Machine, Program, Space, Unit, View, Window, Work};
 use tpuflow_simulator::{Options, Run, SimError, simulate};
 
@@ -72,12 +72,20 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
         }
         3 => {
             let (pixels, k, columns) = (size(0, 8), size(1, 20), size(2, 8));
-            let mut work = product(p, pixels, k, columns, [0, place(&machine, places[1], 16 * 20), 0]);
+            let mut work = product(p, pixels, k, columns, [0, place(&machine, places[1], 32 * 20), 0]);
+            let float = match sizes[4] % 8 {
+                1 => Some(DType::F16),
+                2 => Some(DType::F32),
+                _ => None,
+            };
+            let dtype = float.unwrap_or(dtype);
             if let (Work::Matrix(m), Some(Descriptor::Matrix(d))) = (&mut work, p.descriptors.last_mut()) {
                 m.input = view(&machine, &[pixels, k], dtype, places[0]);
                 m.output = view(&machine, &[pixels, columns], dtype, places[2]);
-                d.weight_dtype = if sizes[3] % 4 == 0 { DType::I16 } else { DType::I8 };
-                m.weights.row_bytes = 16;
+                let weights = if sizes[3] % 4 == 0 { DType::I16 } else { DType::I8 };
+                d.weight_dtype = float.unwrap_or(weights);
+                d.float = float.map(|_| FloatOutput::default());
+                m.weights.row_bytes = 32;
             }
             (Unit::Me, work)
         }
@@ -104,6 +112,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
                 0 => {
                     let [rows, width, channels] = shape.map(|n| n as u32);
                     let op = VectorOp::Reduce {
+                        partial: false,
                         kind: tpuflow_ir::ReduceKind::Sum,
                         shape: vec![rows, width, channels],
                         axes: vec![0, 1],

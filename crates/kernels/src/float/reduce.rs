@@ -25,12 +25,24 @@ pub fn reduce<Y: Float>(
     x: &[f32],
     y: &mut [Y],
 ) {
-    assert_eq!(y.len(), reduction.kept.len(), "one result per kept element");
-    let start = match kind {
-        ReduceKind::Max => f32::NEG_INFINITY,
-        ReduceKind::Min => f32::INFINITY,
-        _ => 0.0,
-    };
+    let mut results = vec![0.0; y.len()];
+    run(reduction, kind, x, &mut results, false);
+    finish(kind, divisor, finisher, &mut results, y);
+}
+
+/// Running results of a stretch `x` and, if there are `earlier` ones in `results`, of what came before it.
+///
+/// # Panics
+/// When `results` does not have one element per kept position.
+pub fn run(reduction: &Reduction, kind: ReduceKind, x: &[f32], results: &mut [f32], earlier: bool) {
+    assert_eq!(results.len(), reduction.kept.len(), "one result per kept element");
+    if !earlier {
+        results.fill(match kind {
+            ReduceKind::Max => f32::NEG_INFINITY,
+            ReduceKind::Min => f32::INFINITY,
+            _ => 0.0,
+        });
+    }
     let step = |value: f32, x: f32| match kind {
         ReduceKind::Sum => value + x,
         ReduceKind::SumAbs => value + x.abs(),
@@ -38,20 +50,27 @@ pub fn reduce<Y: Float>(
         ReduceKind::Max => maximum(value, x),
         ReduceKind::Min => minimum(value, x),
     };
-    let end = |value: f32| match kind {
-        ReduceKind::Max | ReduceKind::Min => value,
-        ReduceKind::Norm => value.sqrt() / divisor,
-        _ => value / divisor,
-    };
-    y.par_chunks_mut(LANES).zip(reduction.kept.par_chunks(LANES)).for_each(|(y, kept)| {
+    results.par_chunks_mut(LANES).zip(reduction.kept.par_chunks(LANES)).for_each(|(results, kept)| {
         // Side by side: neighbours that are kept usually lie side by side in `x`, too.
-        let mut values = [start; LANES];
         for at in &reduction.reduced {
-            for (value, base) in values.iter_mut().zip(kept) {
+            for (value, base) in results.iter_mut().zip(kept) {
                 *value = step(*value, x[base + at]);
             }
         }
-        values.iter_mut().for_each(|value| *value = end(*value));
-        finisher.apply(&values[..y.len()], y);
     });
+}
+
+/// Elements of finished running results, which are used up.
+///
+/// # Panics
+/// When the slices differ in length.
+pub fn finish<Y: Float>(kind: ReduceKind, divisor: f32, finisher: &Finisher, results: &mut [f32], y: &mut [Y]) {
+    for value in results.iter_mut() {
+        *value = match kind {
+            ReduceKind::Max | ReduceKind::Min => *value,
+            ReduceKind::Norm => value.sqrt() / divisor,
+            _ => *value / divisor,
+        };
+    }
+    finisher.apply_all(results, y);
 }

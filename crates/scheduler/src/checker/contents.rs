@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::Space;
+use tpuflow_ir::{Real, Space};
 
 /// Byte of a tensor, counted as the tensor lies in memory: pixels of `payload` bytes, `pixel` bytes apart. A row of pixels is
 /// then one run, padding included.
@@ -54,6 +54,10 @@ pub(super) enum Value {
     Image { space: u8, byte: u64 },
     /// An element that is this code (fills).
     Code(i32),
+    /// A float element that is this number, rounded to its type (fills).
+    Number(Real),
+    /// Byte `byte` of the running results of a reduction to `tensor`, with `terms` terms of each element.
+    Running { tensor: u32, terms: u64, byte: u64 },
     /// Defined, but nobody may depend on it (padding, or values of a program checked without its graph).
     Any,
     /// Never written, or overwritten with what never was; who reads it along with its neighbours still counts.
@@ -72,6 +76,7 @@ impl Value {
         match self {
             Self::Element(element) => Self::Element(Element { byte: element.byte + bytes, ..element }),
             Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
+            Self::Running { tensor, terms, byte } => Self::Running { tensor, terms, byte: byte + bytes },
             other => other,
         }
     }

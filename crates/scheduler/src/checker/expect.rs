@@ -74,8 +74,12 @@ impl<'a> Expectation<'a> {
                 match padded(element, &info.shape, from, before, *mode) {
                     (Some(source), run) => follow(*input, source, run),
                     (None, run) => {
-                        let PadMode::Constant(code) = mode else { return own };
-                        (Value::Code(*code), run * size - within)
+                        let value = match mode {
+                            PadMode::Constant(code) => Value::Code(*code),
+                            PadMode::Value(number) => Value::Number(*number),
+                            PadMode::Reflect | PadMode::Edge => return own,
+                        };
+                        (value, run * size - within)
                     }
                 }
             }

@@ -43,7 +43,11 @@ pub(super) fn instruction(program: &Program, instruction: &Instruction) -> Resul
             window(&d.window)?;
             require(d.group_in > 0 && d.group_out > 0, "descriptor", "empty groups")?;
             let types = [m.input.dtype, m.output.dtype, d.weight_dtype];
-            require(types.into_iter().all(is_code), "descriptor", "a product of elements that are no codes")?;
+            let fits = match &d.float {
+                Some(_) => m.input.dtype == d.weight_dtype && types.into_iter().all(DType::is_float),
+                None => types.into_iter().all(DType::is_code),
+            };
+            require(fits, "descriptor", "a product of elements of the wrong types")?;
             let ends = m.first_pixel.checked_add(m.pixels).and(m.first_column.checked_add(m.columns));
             let ends = ends.and(m.output_channel.checked_add(m.columns));
             let ends = ends.and(m.output.origin[1].checked_add(m.output_channel));
@@ -56,9 +60,17 @@ pub(super) fn instruction(program: &Program, instruction: &Instruction) -> Resul
                 return Err(("descriptor", "not a pool descriptor".to_owned()));
             };
             window(&d.window)?;
-            let weights = if let PoolKind::Depthwise { weight_dtype, .. } = d.kind { weight_dtype } else { DType::I8 };
-            let types = [p.input.dtype, p.output.dtype, weights];
-            require(types.into_iter().all(is_code), "descriptor", "a pool of elements that are no codes")?;
+            let types = [p.input.dtype, p.output.dtype];
+            let codes = types.into_iter().all(DType::is_code);
+            let floats = types.into_iter().all(DType::is_float);
+            let fits = match &d.kind {
+                PoolKind::Max => p.input.dtype == p.output.dtype && (codes || floats),
+                PoolKind::Average { .. } => codes,
+                PoolKind::Depthwise { weight_dtype, .. } => codes && weight_dtype.is_code(),
+                PoolKind::FloatAverage { .. } => floats,
+                PoolKind::FloatDepthwise { weight_dtype, .. } => floats && *weight_dtype == p.input.dtype,
+            };
+            require(fits, "descriptor", "a pool of elements of the wrong types")?;
             rows(p.first_row, p.rows, p.output.rows.into())
         }
         Work::Vector(v) => {
@@ -125,10 +137,6 @@ fn window(window: &Window) -> Result<(), Fault> {
 /// Some of `limit` rows, at least one.
 fn rows(first: u32, count: u32, limit: u64) -> Result<(), Fault> {
     require(count > 0 && u64::from(first) + u64::from(count) <= limit, "range", "no rows, or rows beyond the last")
-}
-
-fn is_code(dtype: DType) -> bool {
-    matches!(dtype, DType::I8 | DType::I16)
 }
 
 fn require(condition: bool, rule: &'static str, what: &str) -> Result<(), Fault> {

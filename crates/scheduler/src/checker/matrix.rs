@@ -1,8 +1,8 @@
 //! Matrix instructions: operand windows, weights, channel parameters, and the tile they produce.
 
-use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor, TableShape};
+use tpuflow_ir::isa::{ChannelParameters, FloatOutput, Matrix, MatrixDescriptor, TableShape};
 use tpuflow_ir::op::Epilogue;
-use tpuflow_ir::{Arithmetic, DType, Descriptor, Layer, LayerId, Op, Requant, Space, TensorId, Window};
+use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, Window};
 
 use super::contents::{Element, Value};
 use super::walk::{Fault, Walk};
@@ -12,7 +12,7 @@ struct Linear<'g> {
     input: TensorId,
     weights: TensorId,
     bias: Option<TensorId>,
-    epilogue: &'g Epilogue,
+    epilogue: &'g Arithmetic<Epilogue>,
     output: TensorId,
     convolution: bool,
 }
@@ -24,7 +24,7 @@ impl Walk<'_> {
         let Some(Descriptor::Matrix(d)) = self.program.descriptors.get(m.descriptor.index()) else {
             return Err(("descriptor", "not a matrix descriptor".to_owned()));
         };
-        let wide = m.input.dtype.bytes().max(d.weight_dtype.bytes()) > 1;
+        let wide = wide(m.input.dtype, d.weight_dtype);
         let (pixels, columns) = (self.machine().matrix_rows(wide), self.machine().array.columns);
         if m.pixels as usize > pixels || m.columns > columns {
             return Err(("range", format!("a tile of {} x {} exceeds {pixels} x {columns}", m.pixels, m.columns)));
@@ -43,9 +43,9 @@ impl Walk<'_> {
         self.weights(m, d, linear.as_ref(), id)?;
         let bytes = self.parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize)?;
         if let Some(linear) = &linear {
-            self.channel_parameters(&bytes, wide, m.first_column, linear.bias, &linear.epilogue.requant)?;
+            self.channel_parameters(&bytes, wide, m.first_column, linear.bias, linear.epilogue)?;
         }
-        self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue))?;
+        self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue.fixed()))?;
         let (first, width) = (m.first_pixel, m.output.width);
         for row in first / width..=(first + m.pixels - 1) / width {
             let from = first.max(row * width) - row * width;
@@ -60,7 +60,7 @@ impl Walk<'_> {
     fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
         let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
         let (linear, window, group_in, group_out) = match &layer.op {
-            Op::Conv { input, weights, bias, window, groups, epilogue: Arithmetic::Fixed(epilogue) } => {
+            Op::Conv { input, weights, bias, window, groups, epilogue } => {
                 let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
                 let linear = Linear {
                     input: *input,
@@ -72,7 +72,7 @@ impl Walk<'_> {
                 };
                 (linear, *window, c, o / groups)
             }
-            Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
+            Op::MatMul { a, b, bias, epilogue } => {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
                     return Err(("descriptor", "a right operand of rank below 2".to_owned()));
                 };
@@ -82,14 +82,23 @@ impl Walk<'_> {
             }
             other => return Err(("descriptor", format!("a matrix instruction for {}", other.name()))),
         };
-        let requant = &linear.epilogue.requant;
+        let finished = match linear.epilogue {
+            Arithmetic::Fixed(Epilogue { requant, .. }) => {
+                (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi)
+                    && d.float.is_none()
+            }
+            Arithmetic::Float(finish) => {
+                let unused = (d.codes.zero_point, d.codes.lo, d.codes.hi) == (0, 0, 0);
+                unused && d.float.as_ref().is_some_and(|output| finishes(output, finish))
+            }
+        };
         let weights = e.graph.tensor(linear.weights);
         let agrees = d.window == window
             && (d.group_in, d.group_out) == (group_in, group_out)
             && d.input_zero == e.graph.tensor(linear.input).zero_point()
             && d.weight_zero == weights.zero_point()
             && d.weight_dtype == weights.dtype
-            && (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi);
+            && finished;
         if agrees { Ok(linear) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
     }
 
@@ -141,7 +150,7 @@ impl Walk<'_> {
         let size = d.weight_dtype.bytes() as u64;
         let apart = m.weights.plane_bytes > 0;
         if apart && d.weight_dtype != DType::I16 {
-            return Err(("descriptor", "planes of 8-bit weights".to_owned()));
+            return Err(("descriptor", "planes of weights that are not int16".to_owned()));
         }
         let inner = u64::from(m.columns) * if apart { 1 } else { size };
         let stride = u64::from(m.weights.row_bytes);
@@ -254,7 +263,7 @@ impl Walk<'_> {
         wide: bool,
         first: u32,
         bias: Option<TensorId>,
-        requant: &Requant,
+        epilogue: &Arithmetic<Epilogue>,
     ) -> Result<(), Fault> {
         let Some(e) = &self.expectation else { return Ok(()) };
         let size = if wide { 8 } else { 4 };
@@ -267,7 +276,7 @@ impl Walk<'_> {
                 Some(s) if wide => i64::from_le_bytes(s[channel * size..][..8].try_into().unwrap_or_default()),
                 Some(s) => i64::from(i32::from_le_bytes(s[channel * size..][..4].try_into().unwrap_or_default())),
             };
-            let (multiplier, shift) = requant.of(channel);
+            let (multiplier, shift) = epilogue.fixed().map_or((0, 0), |e| e.requant.of(channel));
             if (found.bias, i32::from(found.multiplier), found.shift) != (expected, multiplier, shift) {
                 return Err((
                     "constant",
@@ -283,14 +292,14 @@ impl Walk<'_> {
         &mut self,
         shape: Option<TableShape>,
         address: u32,
-        epilogue: Option<&Epilogue>,
+        epilogue: Option<Option<&Epilogue>>,
     ) -> Result<(), Fault> {
         let found = match shape {
             Some(shape) => Some((shape, self.parameters(address, shape.entries as usize * 4)?)),
             None => None,
         };
         let Some((e, epilogue)) = self.expectation.as_ref().zip(epilogue) else { return Ok(()) };
-        let agrees = match (&epilogue.table, &found) {
+        let agrees = match (epilogue.and_then(|e| e.table.as_ref()), &found) {
             (None, None) => true,
             (Some(table), Some((shape, bytes))) => {
                 (shape.lo, shape.hi) == (table.lo, table.hi) && e.constant(table.entries.0) == Some(&bytes[..])
@@ -299,6 +308,16 @@ impl Walk<'_> {
         };
         if agrees { Ok(()) } else { Err(("constant", "the fused table differs from the graph's".to_owned())) }
     }
+}
+
+/// Sums of 48 bits: integers of which one operand has more than eight.
+pub(super) fn wide(input: DType, weights: DType) -> bool {
+    input.is_code() && input.bytes().max(weights.bytes()) > 1
+}
+
+/// Whether a float result ends as the layer says.
+pub(super) fn finishes(output: &FloatOutput, finish: &Finish) -> bool {
+    (&output.function, output.lo, output.hi) == (&finish.function, finish.lo, finish.hi)
 }
 
 /// Every output pixel sees the one input pixel of its number; with a single tap, dilation means nothing.

@@ -20,6 +20,7 @@ mod matrix;
 mod movement;
 mod order;
 mod pool;
+mod reduce;
 mod vector;
 mod walk;
 

@@ -4,7 +4,7 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Average;
 use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId};
 
-use super::matrix::under_window;
+use super::matrix::{finishes, under_window, wide};
 use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
@@ -29,22 +29,27 @@ impl Walk<'_> {
                 self.consume(&p.input, input, line..line + 1, columns, 0..p.input.channels)?;
             }
         }
-        if let PoolKind::Depthwise { weight_dtype, table, .. } = &d.kind {
-            let wide = p.input.dtype.bytes().max(weight_dtype.bytes()) > 1;
+        let depthwise = match &d.kind {
+            PoolKind::Depthwise { weight_dtype, table, .. } => Some((*weight_dtype, *table)),
+            PoolKind::FloatDepthwise { weight_dtype, .. } => Some((*weight_dtype, None)),
+            _ => None,
+        };
+        if let Some((weight_dtype, table)) = depthwise {
+            let wide = wide(p.input.dtype, weight_dtype);
             let channels = p.input.channels as usize;
             let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
             let weights = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
             let parameters = self.parameters(p.parameters, ChannelParameters::bytes(wide) * channels)?;
             let epilogue = match layer.map(|l| &l.op) {
-                Some(Op::Conv { weights: w, bias, epilogue: Arithmetic::Fixed(epilogue), .. }) => {
+                Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
                     let first = p.input.origin[1];
                     self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
-                    self.channel_parameters(&parameters, wide, first, Some(*bias), &epilogue.requant)?;
-                    Some(epilogue)
+                    self.channel_parameters(&parameters, wide, first, Some(*bias), epilogue)?;
+                    Some(epilogue.fixed())
                 }
                 _ => None,
             };
-            self.table(*table, p.table, epilogue)?;
+            self.table(table, p.table, epilogue)?;
         }
         let rows = p.first_row..p.first_row + p.rows;
         self.produce(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
@@ -81,6 +86,25 @@ impl Walk<'_> {
                     && w.shape[3] == 1
                     && (*input_zero, *weight_zero, *weight_dtype) == (zero(*input), w.zero_point(), w.dtype)
                     && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi);
+                (agrees, *input)
+            }
+            (
+                Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Float(finish) },
+                PoolKind::FloatAverage { count_include_pad: include, beyond: over, output },
+            ) => {
+                let same = (count_include_pad, beyond) == (include, over) && finishes(output, finish);
+                (d.window == *window && same, *input)
+            }
+            (
+                Op::Conv { input, weights, window, groups, epilogue: Arithmetic::Float(finish), .. },
+                PoolKind::FloatDepthwise { weight_dtype, output },
+            ) => {
+                let w = e.graph.tensor(*weights);
+                let agrees = d.window == *window
+                    && w.shape[0] == *groups as usize
+                    && w.shape[3] == 1
+                    && *weight_dtype == w.dtype
+                    && finishes(output, finish);
                 (agrees, *input)
             }
             _ => return Err(("descriptor", format!("a pool instruction for {}", layer.op.name()))),

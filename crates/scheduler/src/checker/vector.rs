@@ -1,12 +1,13 @@
 //! Elementwise instructions. Those that compute are compared with their layer; moves, gathers and fills carry symbols along,
 //! and whoever reads the result finds out whether they went to the right place.
 
-use tpuflow_ir::Arithmetic::Fixed;
-use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::Arithmetic::{Fixed, Float};
+use tpuflow_ir::isa::{FloatFunction, FloatOutput, NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::op::{Exponentials, Norm, Slopes};
-use tpuflow_ir::{Descriptor, Layer, Op, Requant, TensorId, View};
+use tpuflow_ir::{Descriptor, Finish, Layer, Op, Requant, TensorId, View};
 
 use super::contents::{Element, Value};
+use super::matrix::finishes;
 use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
@@ -38,33 +39,40 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            VectorOp::Fill { code } => {
+            VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => {
+                let value = match op {
+                    VectorOp::Fill { code } => Value::Code(*code),
+                    VectorOp::Float { function: FloatFunction::Constant(number), output }
+                        if *output == FloatOutput::default() && v.output.dtype.is_float() =>
+                    {
+                        Value::Number(*number)
+                    }
+                    _ => return Err(("descriptor", "a fill that computes".to_owned())),
+                };
                 let word = self.machine().word();
                 for row in v.first_row..v.first_row + v.rows {
                     self.holds(&v.output, row)?;
                     let start = v.output.pixel_address(row, 0, word);
                     if v.output.payload() == v.output.pixel_bytes as usize {
                         let bytes = u64::from(v.output.width) * u64::from(v.output.pixel_bytes);
-                        self.store(v.output.space, start, start + bytes, Value::Code(*code))?;
+                        self.store(v.output.space, start, start + bytes, value)?;
                         continue;
                     }
                     for column in 0..v.output.width {
                         let start = v.output.pixel_address(row, column, word);
-                        self.store(v.output.space, start, start + v.output.payload() as u64, Value::Code(*code))?;
+                        self.store(v.output.space, start, start + v.output.payload() as u64, value)?;
                     }
                 }
                 Ok(())
             }
+            _ if op.reduces() => self.reduction(op, v, layer),
             _ => {
                 let operands = match layer {
                     Some(layer) => Some(self.computed(op, v, layer)?),
                     None => None,
                 };
                 self.operands(op, v, operands.as_deref(), layer.map(|l| l.output))?;
-                let rows = match op {
-                    VectorOp::Reduce { .. } => 0..v.output.rows,
-                    _ => v.first_row..v.first_row + v.rows,
-                };
+                let rows = v.first_row..v.first_row + v.rows;
                 let (width, channels) = (0..v.output.width, 0..v.output.channels);
                 self.produce(&v.output, layer.map(|l| l.output), rows, width, channels)
             }
@@ -116,15 +124,6 @@ impl Walk<'_> {
             (VectorOp::LayerNorm { .. }, Op::LayerNorm { input, .. }) => {
                 (self.norm_agrees(op, v, &layer.op)?, vec![*input])
             }
-            (
-                VectorOp::Reduce { kind, shape, axes, input_zero, scaling },
-                Op::Reduce { input, kind: k, axes: a, requant: Fixed(requant) },
-            ) => {
-                let info = graph.tensor(*input);
-                let same_shape = info.shape.iter().copied().eq(shape.iter().map(|&n| n as usize));
-                let agrees = kind == k && axes == a && same_shape && *input_zero == info.zero_point();
-                (agrees && scales(scaling, requant), vec![*input])
-            }
             (VectorOp::ArgMax { largest, select_last }, Op::ArgMax { input, largest: l, select_last: s }) => {
                 ((largest, select_last) == (l, s), vec![*input])
             }
@@ -132,6 +131,15 @@ impl Walk<'_> {
                 ((rows, columns) == (r, c), vec![*input])
             }
             (VectorOp::Select, Op::Select { condition, a, b }) => (true, vec![*condition, *a, *b]),
+            (VectorOp::Float { function, output }, _) => {
+                let Some((finish, operands)) = self.float(function, v, &layer.op)? else {
+                    return Err(("descriptor", format!("differs from layer \"{}\"", layer.name)));
+                };
+                (finishes(output, finish), operands)
+            }
+            (VectorOp::Quantize { scale, codes }, Op::Quantize { input, scale: s, zero_point, lo, hi }) => {
+                (scale == s && (codes.zero_point, codes.lo, codes.hi) == (*zero_point, *lo, *hi), vec![*input])
+            }
             _ => (false, vec![]),
         };
         if agrees && operands.len() == v.inputs.len() {
@@ -139,6 +147,55 @@ impl Walk<'_> {
         } else {
             Err(("descriptor", format!("differs from layer \"{}\" ({})", layer.name, layer.op.name())))
         }
+    }
+
+    /// How the layer ends and what it reads, if a float instruction with its parameters computes it.
+    fn float<'o>(
+        &mut self,
+        function: &FloatFunction,
+        v: &Vector,
+        op: &'o Op,
+    ) -> Result<Option<(&'o Finish, Vec<TensorId>)>, Fault> {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(None) };
+        let singles =
+            |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect() };
+        Ok(match (function, op) {
+            (
+                FloatFunction::Identity,
+                Op::Unary { input, function: Float(finish) } | Op::Rescale { input, requant: Float(finish) },
+            ) => Some((finish, vec![*input])),
+            (FloatFunction::Binary(kind), Op::Binary { kind: k, a, b, requant: Float(finish), .. }) => {
+                (kind == k).then(|| (finish, vec![*a, *b]))
+            }
+            (FloatFunction::Dequantize { zero_point, scale }, Op::Dequantize { input, scale: s, finish }) => {
+                let agrees = scale == s && *zero_point == graph.tensor(*input).zero_point();
+                agrees.then(|| (finish, vec![*input]))
+            }
+            (FloatFunction::PRelu { per_channel }, Op::PRelu { input, slopes: Float(slopes) }) => {
+                let (first, count) = if *per_channel { (v.output.origin[1], v.output.channels) } else { (0, 1) };
+                let found = singles(&self.parameters(v.parameters, 4 * count as usize)?);
+                let expected = slopes.negative.get(first as usize..(first + count) as usize);
+                let same = expected.is_some_and(|expected| {
+                    expected.iter().map(|slope| slope.get() as f32).map(f32::to_bits).eq(found)
+                });
+                let agrees = same && *per_channel == (slopes.negative.len() > 1);
+                agrees.then(|| (&slopes.finish, vec![*input]))
+            }
+            (FloatFunction::Softmax, Op::Softmax { input, exponentials: Float(finish), mask }) => {
+                Some((finish, std::iter::once(*input).chain(*mask).collect()))
+            }
+            (
+                FloatFunction::LayerNorm { center, epsilon },
+                Op::LayerNorm { input, gamma, beta, center: c, norm: Float(norm) },
+            ) => {
+                let found = singles(&self.parameters(v.parameters, 8 * v.output.channels as usize)?);
+                let bits = |id: TensorId| graph.tensor(id).f32s().into_iter().map(f32::to_bits);
+                let same = bits(*gamma).zip(bits(*beta)).flat_map(|(gamma, beta)| [gamma, beta]).eq(found);
+                let agrees = same && center == c && *epsilon == norm.epsilon;
+                agrees.then(|| (&norm.finish, vec![*input]))
+            }
+            _ => None,
+        })
     }
 
     fn norm_agrees(&mut self, op: &VectorOp, v: &Vector, layer: &Op) -> Result<bool, Fault> {
@@ -176,11 +233,14 @@ impl Walk<'_> {
     ) -> Result<(), Fault> {
         for (i, view) in v.inputs.iter().enumerate() {
             let tensor = operands.map(|o| o[i]);
-            if let VectorOp::Softmax { .. }
-            | VectorOp::LayerNorm { .. }
-            | VectorOp::Reduce { .. }
-            | VectorOp::ArgMax { .. } = op
-            {
+            let whole_pixels = matches!(
+                op,
+                VectorOp::Softmax { .. }
+                    | VectorOp::LayerNorm { .. }
+                    | VectorOp::ArgMax { .. }
+                    | VectorOp::Float { function: FloatFunction::Softmax | FloatFunction::LayerNorm { .. }, .. }
+            );
+            if whole_pixels && !self.is_expanded(view, tensor) {
                 self.all_channels(view, tensor)?;
             }
             match op {
@@ -191,13 +251,6 @@ impl Walk<'_> {
                     for row in v.first_row..v.first_row + v.rows {
                         self.consume(view, tensor, row..row + 1, 0..view.width, 0..view.channels)?;
                     }
-                }
-                VectorOp::Reduce { .. } => {
-                    self.true_geometry(view, tensor)?;
-                    self.true_geometry(&v.output, output)?;
-                    self.all_channels(&v.output, output)?;
-                    let (rows, columns) = (0..view.rows, 0..view.width);
-                    self.consume(view, tensor, rows, columns, 0..view.channels)?;
                 }
                 VectorOp::ResizeLinear { rows, .. } => {
                     self.true_geometry(view, tensor)?;

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::isa::{ChannelParameters, Direction, Matrix, MatrixDescriptor, Weights};
+use tpuflow_ir::isa::{ChannelParameters, Codes, Direction, FloatOutput, Matrix, MatrixDescriptor, Weights};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{Arithmetic, DType, Descriptor, Epilogue, Machine, Op, Space, TensorId, View, Window, Work, timing};
+use tpuflow_ir::{DType, Descriptor, Machine, Op, Space, Table, TensorId, View, Window, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
@@ -95,16 +95,18 @@ impl Linear {
             .collect()
     }
 
-    /// Bytes of the packed weights of a tile.
+    /// Bytes of the packed weights of a tile: planes of bytes for integers, whole elements side by side for floats.
     pub fn tile_bytes(&self, columns: u32, dtype: DType, word: usize) -> u64 {
-        let plane = (self.k() as usize * pixel_bytes(columns as usize, word)).next_multiple_of(word);
-        (plane * dtype.bytes()) as u64
+        let planes = if dtype.is_float() { 1 } else { dtype.bytes() };
+        let plane = (self.k() as usize * row_bytes(columns, dtype, word)).next_multiple_of(word);
+        (plane * planes) as u64
     }
 
     /// The packing of groups that takes fewer array slots.
     pub fn packing(&self, input: &View, machine: &Machine) -> u32 {
         let packed = timing::groups_per_tile(self.group_in, self.group_out, machine);
-        if self.groups == 1 || packed == 1 || self.group_out > machine.array.columns {
+        // A zero in another group's place is no zero where the operand is not finite.
+        if input.dtype.is_float() || self.groups == 1 || packed == 1 || self.group_out > machine.array.columns {
             return 1;
         }
         let descriptor = self.descriptor(DType::I8);
@@ -123,10 +125,17 @@ impl Linear {
             input_zero: 0,
             weight_zero: 0,
             weight_dtype,
-            codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
+            codes: Codes { zero_point: 0, lo: 0, hi: 0 },
             table: None,
+            float: None,
         }
     }
+}
+
+/// Bytes from row to row of packed weights.
+pub(crate) fn row_bytes(columns: u32, dtype: DType, word: usize) -> usize {
+    let size = if dtype.is_float() { dtype.bytes() } else { 1 };
+    pixel_bytes(columns as usize * size, word)
 }
 
 /// How a step is cut.
@@ -195,7 +204,7 @@ impl Lowering<'_> {
         let network = self.setting.network;
         let Some(linear) = Linear::of(op, network) else { return Ok(()) };
         let (Op::Conv { epilogue, .. } | Op::MatMul { epilogue, .. }) = op else { return Ok(()) };
-        let Arithmetic::Fixed(epilogue) = epilogue else { return Ok(()) };
+        let fixed = epilogue.fixed();
         let (x, w) = (network.tensor(linear.input), network.tensor(linear.right));
         let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
         let mut views = [self.operand(linear.input), self.operand(output)];
@@ -212,13 +221,15 @@ impl Lowering<'_> {
             weight_dtype,
             linear,
         };
-        let cut = self.cut(&shape, epilogue)?;
-        let table = epilogue.table.as_ref().map(|t| self.table(t));
+        let fused = fixed.and_then(|e| e.table.as_ref());
+        let cut = self.cut(&shape, fused)?;
+        let table = fused.map(|t| self.table(t));
         let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
             input_zero,
             weight_zero,
-            codes: codes(&epilogue.requant),
+            codes: fixed.map_or(Codes { zero_point: 0, lo: 0, hi: 0 }, |e| codes(&e.requant)),
             table: table.map(|t| t.0),
+            float: epilogue.float().map(FloatOutput::from),
             ..shape.linear.descriptor(weight_dtype)
         }));
         let alone = self.alone(output);
@@ -228,9 +239,9 @@ impl Lowering<'_> {
     }
 
     /// Chooses tiles, groups and slices that fit, moving the fewest bytes.
-    fn cut(&self, shape: &Shape, epilogue: &Epilogue) -> Result<Cut, Shortage> {
+    fn cut(&self, shape: &Shape, table: Option<&Table>) -> Result<Cut, Shortage> {
         let machine = self.setting.machine;
-        let table = epilogue.table.as_ref().map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
+        let table = table.map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
         let table = table.next_multiple_of(machine.word() as u64);
         let packed = shape.linear.packing(&shape.input, machine);
         let whole = shape.linear.tiles(machine.array.columns, packed);
@@ -423,8 +434,8 @@ impl Lowering<'_> {
                 let size = linear.tile_bytes(columns, dtype, word);
                 weights.push(Weights {
                     address: to.at(offset),
-                    row_bytes: pixel_bytes(columns as usize, word) as u32,
-                    plane_bytes: if dtype.bytes() == 2 { (size / 2) as u32 } else { 0 },
+                    row_bytes: row_bytes(columns, dtype, word) as u32,
+                    plane_bytes: if dtype == DType::I16 { (size / 2) as u32 } else { 0 },
                 });
                 offset += size;
             }

@@ -7,9 +7,10 @@
 mod matrix;
 mod movement;
 mod pool;
+mod reduce;
 mod vector;
 
-pub(crate) use matrix::Linear;
+pub(crate) use matrix::{Linear, row_bytes};
 pub(crate) use pool::is_depthwise;
 
 use std::collections::BTreeMap;
@@ -112,6 +113,7 @@ impl<'a> Lowering<'a> {
             }
             Op::Gather { input, axis, indices } => self.gather(*input, *axis, indices, output),
             Op::Embedding { table, indices } => self.embedding(*table, *indices, output),
+            Op::Reduce { input, kind, axes, requant } => self.reduction(*input, *kind, axes, requant, output),
             _ => self.elementwise(op, output),
         }
     }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tpuflow_ir::isa::{Scaling, Vector, VectorOp};
+use tpuflow_ir::isa::{FloatFunction, FloatOutput, Scaling, Vector, VectorOp};
 use tpuflow_ir::{Descriptor, Op, PadMode, Space, TensorId, View, Work, timing};
 
 use super::vector::narrowed;
@@ -14,16 +14,16 @@ use super::{Lowering, Shortage, scaling, slice_rows, slices, staged_bytes};
 use crate::sketch::Memory;
 
 /// One loop: extent, step in the input, step in the output.
-type Loop = (u32, i64, i64);
+pub(super) type Loop = (u32, i64, i64);
 
 /// A strided copy: loops outermost first, largest output step first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
-    input: TensorId,
-    loops: Vec<Loop>,
-    from: i64,
-    to: i64,
-    rescale: Option<(i32, Scaling)>,
+pub(super) struct Part {
+    pub input: TensorId,
+    pub loops: Vec<Loop>,
+    pub from: i64,
+    pub to: i64,
+    pub rescale: Option<(i32, Scaling)>,
 }
 
 impl Part {
@@ -143,8 +143,16 @@ impl Lowering<'_> {
                 if joint.is_empty() { Ok(()) } else { self.parts(&to, alone, None, joint) }
             }
             Op::Pad { input, before, after, mode } => {
-                let (fill, parts) = padding(*input, shape(*input), before, after, mode);
-                self.parts(&to, alone, fill, parts)
+                let parts = padding(*input, shape(*input), before, after, mode);
+                let fill = match mode {
+                    PadMode::Constant(code) => Some(VectorOp::Fill { code: *code }),
+                    PadMode::Value(value) => {
+                        let function = FloatFunction::Constant(*value);
+                        Some(VectorOp::Float { function, output: FloatOutput::default() })
+                    }
+                    PadMode::Edge | PadMode::Reflect => None,
+                };
+                self.parts(&to, alone, fill.as_ref(), parts)
             }
             Op::InsertZeros { input, stride } => {
                 let x = shape(*input);
@@ -153,7 +161,8 @@ impl Lowering<'_> {
                 let factors = [1, i64::from(stride[0]), i64::from(stride[1]), 1];
                 let loops = (0..4).map(|i| (x[i] as u32, from[i], steps[i] * factors[i])).collect();
                 let part = Part { input: *input, loops, from: 0, to: 0, rescale: None };
-                self.parts(&to, alone, Some(network.tensor(output).zero_point()), vec![part])
+                let fill = VectorOp::Fill { code: network.tensor(output).zero_point() };
+                self.parts(&to, alone, Some(&fill), vec![part])
             }
             _ => Ok(()),
         }
@@ -189,7 +198,7 @@ impl Lowering<'_> {
     }
 
     /// Copies all parts (after filling) to `to`.
-    fn parts(&mut self, to: &View, alone: bool, fill: Option<i32>, parts: Vec<Part>) -> Result<(), Shortage> {
+    fn parts(&mut self, to: &View, alone: bool, fill: Option<&VectorOp>, parts: Vec<Part>) -> Result<(), Shortage> {
         let word = self.setting.machine.word();
         let views: Vec<View> = parts.iter().map(|p| self.fine(p.input)).collect();
         let row = i64::from(to.width) * i64::from(to.channels);
@@ -201,8 +210,8 @@ impl Lowering<'_> {
         let height = slice_rows(0..to.rows, share, need).ok_or(Shortage(Memory::Cache))?;
         for rows in slices(0..to.rows, height) {
             let output = self.stage_out(to, rows.clone());
-            if let Some(code) = fill {
-                self.fill(&output, rows.clone(), code);
+            if let Some(op) = fill {
+                self.fill(&output, rows.clone(), op);
             }
             let range = i64::from(rows.start) * row..i64::from(rows.end) * row;
             let room = budget - staged_bytes(to, rows.clone(), word).min(budget);
@@ -219,7 +228,7 @@ impl Lowering<'_> {
     }
 
     /// One copy, bisected until the rows it reads fit `room`.
-    fn copy(&mut self, part: &Part, from: &View, to: &View, room: u64) -> Result<(), Shortage> {
+    pub(super) fn copy(&mut self, part: &Part, from: &View, to: &View, room: u64) -> Result<(), Shortage> {
         let (machine, word) = (self.setting.machine, self.setting.machine.word());
         let rows = part.input_rows(from);
         if staged_bytes(from, rows.clone(), word) > room {
@@ -273,8 +282,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn fill(&mut self, to: &View, rows: Range<u32>, code: i32) {
-        let descriptor = self.descriptor(Descriptor::Vector(VectorOp::Fill { code }));
+    fn fill(&mut self, to: &View, rows: Range<u32>, op: &VectorOp) {
+        let descriptor = self.descriptor(Descriptor::Vector(op.clone()));
         let vector = Vector {
             descriptor,
             inputs: SmallVec::new(),
@@ -296,14 +305,8 @@ fn strides(shape: &[usize]) -> Vec<i64> {
     steps
 }
 
-/// The fill and the parts of a padding: along every axis the cells before, inside and after.
-fn padding(
-    input: TensorId,
-    shape: &[usize],
-    before: &[u32],
-    after: &[u32],
-    mode: &PadMode,
-) -> (Option<i32>, Vec<Part>) {
+/// The parts of a padding: along every axis the cells before, inside and after.
+fn padding(input: TensorId, shape: &[usize], before: &[u32], after: &[u32], mode: &PadMode) -> Vec<Part> {
     let out: Vec<usize> = (0..shape.len()).map(|i| shape[i] + (before[i] + after[i]) as usize).collect();
     let (from, to) = (strides(shape), strides(&out));
     // Per axis: (extent, first input index, input step, first output index).
@@ -332,9 +335,5 @@ fn padding(
         });
         parts = extended.collect();
     }
-    let fill = match mode {
-        PadMode::Constant(code) => Some(*code),
-        PadMode::Value(_) | PadMode::Edge | PadMode::Reflect => None,
-    };
-    (fill, parts)
+    parts
 }

@@ -41,6 +41,10 @@ impl Lowering<'_> {
                 };
                 (*input, *window, kind)
             }
+            Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Float(finish) } => {
+                let (count_include_pad, beyond, output) = (*count_include_pad, *beyond, finish.into());
+                (*input, *window, PoolKind::FloatAverage { count_include_pad, beyond, output })
+            }
             _ => return Ok(()),
         };
         let (from, to) = (self.operand(input), self.operand(output));
@@ -56,11 +60,12 @@ impl Lowering<'_> {
         window: &Window,
         output: TensorId,
     ) -> Result<(), Shortage> {
-        let Op::Conv { weights, epilogue: Arithmetic::Fixed(epilogue), .. } = op else { return Ok(()) };
+        let Op::Conv { weights, epilogue, .. } = op else { return Ok(()) };
         let (network, word) = (self.setting.network, self.setting.machine.word());
         let (x, w) = (network.tensor(input), network.tensor(*weights));
         let taps = window.kernel[0] * window.kernel[1];
-        let table_bytes = epilogue.table.as_ref().map_or(0, |t| network.tensor(t.entries).bytes());
+        let fused = epilogue.fixed().and_then(|e| e.table.as_ref());
+        let table_bytes = fused.map_or(0, |t| network.tensor(t.entries).bytes());
         let space = self.parameter_space().saturating_sub(table_bytes.next_multiple_of(word) as u64);
         let entry = ChannelParameters::bytes(timing::wide(x.dtype, w.dtype));
         let bytes = |channels: u32| {
@@ -80,13 +85,16 @@ impl Lowering<'_> {
                 group = lanes;
             }
         }
-        let table = epilogue.table.as_ref().map(|t| self.table(t));
-        let kind = PoolKind::Depthwise {
-            input_zero: x.zero_point(),
-            weight_zero: w.zero_point(),
-            weight_dtype: w.dtype,
-            codes: codes(&epilogue.requant),
-            table: table.map(|t| t.0),
+        let table = fused.map(|t| self.table(t));
+        let kind = match epilogue {
+            Arithmetic::Fixed(epilogue) => PoolKind::Depthwise {
+                input_zero: x.zero_point(),
+                weight_zero: w.zero_point(),
+                weight_dtype: w.dtype,
+                codes: codes(&epilogue.requant),
+                table: table.map(|t| t.0),
+            },
+            Arithmetic::Float(finish) => PoolKind::FloatDepthwise { weight_dtype: w.dtype, output: finish.into() },
         };
         let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window: *window }));
         let whole = group == from.channels;

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tpuflow_ir::Arithmetic::Fixed;
-use tpuflow_ir::isa::{Codes, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::Arithmetic::{Fixed, Float};
+use tpuflow_ir::isa::{
+    Codes, FLOAT_NORM_BYTES, FloatFunction, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp,
+};
 use tpuflow_ir::op::{Exponentials, Norm};
-use tpuflow_ir::{Descriptor, Op, Space, TensorId, View, Work, timing};
+use tpuflow_ir::{DType, Descriptor, Finish, Op, Space, TensorId, View, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, scaling, slice_rows, slices, staged_bytes};
 use crate::sketch::{BufferId, Memory, Packing};
@@ -80,16 +82,40 @@ impl Lowering<'_> {
             Op::ResizeLinear { input, rows, columns } => {
                 (vec![*input], VectorOp::ResizeLinear { rows: rows.clone(), columns: columns.clone() })
             }
-            Op::Reduce { input, kind, axes, requant: Fixed(requant) } => {
-                let shape = network.tensor(*input).shape.iter().map(|&d| d as u32).collect();
-                let vector = VectorOp::Reduce {
-                    kind: *kind,
-                    shape,
-                    axes: axes.clone(),
-                    input_zero: zero(input),
-                    scaling: scaling(requant),
-                };
-                (vec![*input], vector)
+            Op::Binary { kind, a, b, requant: Float(finish), .. } => {
+                (vec![*a, *b], float(FloatFunction::Binary(*kind), finish))
+            }
+            Op::Unary { input, function: Float(finish) } | Op::Rescale { input, requant: Float(finish) } => {
+                (vec![*input], float(FloatFunction::Identity, finish))
+            }
+            Op::Dequantize { input, scale, finish } => {
+                let function = FloatFunction::Dequantize { zero_point: zero(input), scale: *scale };
+                (vec![*input], float(function, finish))
+            }
+            Op::Quantize { input, scale, zero_point, lo, hi } => {
+                let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
+                (vec![*input], VectorOp::Quantize { scale: *scale, codes })
+            }
+            Op::PRelu { input, slopes: Float(slopes) } => {
+                let bytes = slopes.negative.len() * DType::F32.bytes();
+                if bytes > space {
+                    return Err(Shortage(Memory::Ewp));
+                }
+                constant(self, bytes);
+                let function = FloatFunction::PRelu { per_channel: slopes.negative.len() > 1 };
+                (vec![*input], float(function, &slopes.finish))
+            }
+            Op::Softmax { input, exponentials: Float(finish), mask } => {
+                (std::iter::once(*input).chain(*mask).collect(), float(FloatFunction::Softmax, finish))
+            }
+            Op::LayerNorm { input, center, norm: Float(norm), .. } => {
+                let bytes = channels(input) * FLOAT_NORM_BYTES;
+                if bytes > space {
+                    return Err(Shortage(Memory::Ewp));
+                }
+                constant(self, bytes);
+                let function = FloatFunction::LayerNorm { center: *center, epsilon: norm.epsilon };
+                (vec![*input], float(function, &norm.finish))
             }
             _ => return Ok(()),
         };
@@ -107,14 +133,12 @@ impl Lowering<'_> {
         let mut views: Vec<View> = inputs.iter().map(|&t| self.operand(t)).collect();
         views.push(self.operand(output));
         let alone = self.alone(output);
-        let whole = matches!(vector, VectorOp::Reduce { .. });
-        if !whole && !matches!(vector, VectorOp::ResizeLinear { .. }) {
+        if !matches!(vector, VectorOp::ResizeLinear { .. }) {
             refine(&mut views, word);
         }
         let Some(to) = views.pop() else { return Ok(()) };
         let rows_of = |view: &View, rows: Range<u32>| -> Range<u32> {
             match &vector {
-                VectorOp::Reduce { .. } => 0..view.rows,
                 VectorOp::ResizeLinear { rows: taps, .. } => resized_rows(view, to.height, taps, rows),
                 _ if view.rows == to.rows => rows,
                 _ => broadcast_rows(view, &to, rows),
@@ -124,12 +148,8 @@ impl Lowering<'_> {
             let inputs = views.iter().map(|v| staged_bytes(v, rows_of(v, rows.clone()), word)).sum::<u64>();
             inputs + staged_bytes(&to, rows, word)
         };
-        let height = if whole {
-            (need(0..to.rows) <= self.free).then_some(to.rows)
-        } else {
-            let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
-            budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need))
-        };
+        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let height = budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need));
         let height = height.ok_or(Shortage(Memory::Cache))?;
         let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
         for rows in slices(0..to.rows, height) {
@@ -145,7 +165,7 @@ impl Lowering<'_> {
                 parameters: 0,
             };
             let cycles = timing::vector(&instruction, &vector, machine).cycles;
-            let piece = if whole { to.rows } else { self.rows_per_piece(instruction.rows, cycles, machine.ewp.start) };
+            let piece = self.rows_per_piece(instruction.rows, cycles, machine.ewp.start);
             for part in slices(rows.clone(), piece) {
                 (instruction.first_row, instruction.rows) = (part.start, part.end - part.start);
                 if matches!(vector, VectorOp::ResizeLinear { .. }) {
@@ -295,6 +315,10 @@ fn resized_rows(view: &View, out_height: u32, taps: &[tpuflow_ir::LinearTap], ro
         }
     }
     hull.0..hull.1 + 1
+}
+
+pub(super) fn float(function: FloatFunction, finish: &Finish) -> VectorOp {
+    VectorOp::Float { function, output: finish.into() }
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -452,7 +452,7 @@ fn zero_point(program: &mut Program, random: &mut Random) -> bool {
         let zeros: Vec<&mut i32> = match descriptor {
             Descriptor::Matrix(m) => vec![&mut m.input_zero, &mut m.weight_zero, &mut m.codes.zero_point],
             Descriptor::Pool(p) => match &mut p.kind {
-                PoolKind::Max => vec![],
+                PoolKind::Max | PoolKind::FloatAverage { .. } | PoolKind::FloatDepthwise { .. } => vec![],
                 PoolKind::Average { input_zero, codes, .. } => vec![input_zero, &mut codes.zero_point],
                 PoolKind::Depthwise { input_zero, weight_zero, codes, .. } => {
                     vec![input_zero, weight_zero, &mut codes.zero_point]
@@ -493,7 +493,7 @@ fn clamp(program: &mut Program, random: &mut Random) -> bool {
         let codes = match descriptor {
             Descriptor::Matrix(m) => &mut m.codes,
             Descriptor::Pool(p) => match &mut p.kind {
-                PoolKind::Max => return false,
+                PoolKind::Max | PoolKind::FloatAverage { .. } | PoolKind::FloatDepthwise { .. } => return false,
                 PoolKind::Average { codes, .. } | PoolKind::Depthwise { codes, .. } => codes,
             },
             Descriptor::Vector(op) => match op {

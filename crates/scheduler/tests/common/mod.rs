@@ -1,13 +1,15 @@
 //! Small quantised graphs for tests: one method per operator, parameters drawn from a seed, and whole random networks.
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by several test files, each of which uses a part")]
 
+pub mod operators;
 pub mod wild;
 
+use tpuflow_ir::function::Step;
 use tpuflow_ir::graph::GraphBuilder;
-use tpuflow_ir::op::{Average, Divisor, Exponentials, Norm, PadMode, Slopes};
+use tpuflow_ir::op::{Average, Divisor, Exponentials, FloatNorm, FloatReduction, FloatSlopes, Norm, PadMode, Slopes};
 use tpuflow_ir::{
-    Arithmetic, BinaryKind, DType, Epilogue, Graph, LinearTap, Op, Quant, Real, ReduceKind, Requant, Table, Tensor,
-    TensorId, Window,
+    Arithmetic, BinaryKind, DType, Epilogue, Finish, Function, Graph, LinearTap, Op, Quant, Real, ReduceKind, Requant,
+    Table, Tensor, TensorId, Window,
 };
 
 /// SplitMix64.
@@ -42,12 +44,14 @@ pub struct Net {
     count: usize,
     /// Activations are int16.
     pub wide: bool,
+    /// Activations are floats of this type.
+    pub float: Option<DType>,
 }
 
 impl Net {
     pub fn new(seed: u64) -> Self {
         let builder = GraphBuilder::new("net");
-        Self { builder, random: Random(seed), count: 0, wide: false }
+        Self { builder, random: Random(seed), count: 0, wide: false, float: None }
     }
 
     fn name(&mut self, what: &str) -> String {
@@ -56,7 +60,31 @@ impl Net {
     }
 
     fn dtype(&self) -> DType {
-        if self.wide { DType::I16 } else { DType::I8 }
+        self.float.unwrap_or(if self.wide { DType::I16 } else { DType::I8 })
+    }
+
+    /// A finish: sometimes a function (`x * sigmoid(x)`), sometimes a clamp.
+    fn finish_of(&mut self) -> Finish {
+        let function = self.random.chance(30).then(|| {
+            let steps =
+                vec![Step::Neg(0), Step::Exp(1), Step::Constant(Real::new(1.0)), Step::Add(3, 2), Step::Div(0, 4)];
+            Function { steps }
+        });
+        let clamp = self.random.chance(30);
+        Finish { function, lo: clamp.then(|| Real::new(-1.5)), hi: clamp.then(|| Real::new(6.0)) }
+    }
+
+    /// A single multiplier, or how floats finish.
+    fn ending(&mut self, low_shift: i64) -> Arithmetic<Requant> {
+        if self.float.is_some() {
+            Arithmetic::Float(self.finish_of())
+        } else {
+            Arithmetic::Fixed(self.requant(1, self.dtype(), low_shift))
+        }
+    }
+
+    fn number(&mut self, low: i64, high: i64) -> Real {
+        Real::new(self.random.range(low, high) as f64 / 8.0)
     }
 
     pub fn shape(&self, id: TensorId) -> Vec<usize> {
@@ -69,7 +97,7 @@ impl Net {
 
     fn tensor(&mut self, name: &str, shape: &[usize], dtype: DType) -> Tensor {
         let zero_point = self.random.range(-20, 20) as i32;
-        let quant = Some(Quant { scale: vec![0.05], zero_point });
+        let quant = (!dtype.is_float()).then(|| Quant { scale: vec![0.05], zero_point });
         Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, quant, source: None, constant: None }
     }
 
@@ -89,7 +117,12 @@ impl Net {
         }
         let mut bytes = Vec::new();
         for _ in 0..tensor.elements() {
-            bytes.extend_from_slice(&self.random.range(low, high).to_le_bytes()[..dtype.bytes()]);
+            let value = self.random.range(low, high);
+            if dtype.is_float() {
+                bytes.extend(float_bytes(dtype, (value % 256) as f32 / 64.0));
+            } else {
+                bytes.extend_from_slice(&value.to_le_bytes()[..dtype.bytes()]);
+            }
         }
         tensor.constant = Some(bytes.into());
         self.builder.constant(tensor).unwrap()
@@ -127,6 +160,9 @@ impl Net {
     }
 
     fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64) -> Arithmetic<Epilogue> {
+        if self.float.is_some() {
+            return Arithmetic::Float(self.finish_of());
+        }
         if self.random.chance(20) {
             let requant = self.requant(channels, DType::I16, shift - 8);
             let table = Some(self.table(16, dtype));
@@ -138,11 +174,14 @@ impl Net {
 
     fn weights(&mut self, shape: &[usize]) -> (TensorId, DType) {
         let dtype = if self.wide && self.random.chance(70) { DType::I16 } else { DType::I8 };
-        (self.constant(shape, dtype, dtype.range().0, dtype.range().1), dtype)
+        let dtype = self.float.unwrap_or(dtype);
+        let (low, high) = if dtype.is_float() { (-60, 60) } else { dtype.range() };
+        (self.constant(shape, dtype, low, high), dtype)
     }
 
     fn bias(&mut self, channels: usize, x: DType, w: DType) -> TensorId {
         let dtype = if x == DType::I8 && w == DType::I8 { DType::I32 } else { DType::I64 };
+        let dtype = if x.is_float() { DType::F32 } else { dtype };
         self.constant(&[channels], dtype, -5000, 5000)
     }
 
@@ -189,40 +228,45 @@ impl Net {
             let (multiplier, shift) = tpuflow_ir::quant::approximate(0.9 / f64::from(area), 15, 47).unwrap();
             Divisor { area, multiplier, shift }
         };
-        let op = Op::AveragePool {
-            input,
-            window,
-            count_include_pad,
-            beyond: [0, 0],
-            average: Arithmetic::Fixed(Average {
-                divisors: (1..=most).map(divisor).collect(),
-                zero_point: 3,
-                lo: self.dtype().range().0 as i32,
-                hi: self.dtype().range().1 as i32,
-            }),
+        let fixed = Average {
+            divisors: (1..=most).map(divisor).collect(),
+            zero_point: 3,
+            lo: self.dtype().range().0 as i32,
+            hi: self.dtype().range().1 as i32,
         };
+        let average = if self.float.is_some() { Arithmetic::Float(self.finish_of()) } else { Arithmetic::Fixed(fixed) };
+        let op = Op::AveragePool { input, window, count_include_pad, beyond: [0, 0], average };
         self.layer("average_pool", op, &[x[0], h, w, x[3]], self.dtype())
     }
 
     pub fn binary(&mut self, kind: BinaryKind, a: TensorId, b: TensorId) -> TensorId {
         let shape = tpuflow_ir::shape::broadcast(&self.shape(a), &self.shape(b)).unwrap();
-        let plain = matches!(kind, BinaryKind::Mul | BinaryKind::Div);
+        if kind.compares() && self.float.is_some() {
+            let requant = Arithmetic::Float(Finish::default());
+            return self.layer("compare", Op::Binary { kind, a, b, ka: 1, kb: 1, requant }, &shape, DType::I8);
+        }
+        let plain = self.float.is_some() || matches!(kind, BinaryKind::Mul | BinaryKind::Div);
         let factor = |random: &mut Random| if plain { 1 } else { random.range(1, 255) as i32 };
         let (ka, kb) = (factor(&mut self.random), factor(&mut self.random));
         let shift = if kind == BinaryKind::Div { 10 } else { 20 };
-        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), shift));
+        let requant = self.ending(shift);
         self.layer("binary", Op::Binary { kind, a, b, ka, kb, requant }, &shape, self.dtype())
     }
 
     pub fn unary(&mut self, input: TensorId) -> TensorId {
-        let bits = self.dtype_of(input).bits();
-        let table = self.table(bits, self.dtype());
         let shape = self.shape(input);
-        self.layer("unary", Op::Unary { input, function: Arithmetic::Fixed(table) }, &shape, self.dtype())
+        let function = if self.float.is_some() {
+            let steps = vec![Step::Abs(0), Step::Log1P(1), Step::Sin(0), Step::Sub(2, 3)];
+            Arithmetic::Float(Finish { function: Some(Function { steps }), ..self.finish_of() })
+        } else {
+            let bits = self.dtype_of(input).bits();
+            Arithmetic::Fixed(self.table(bits, self.dtype()))
+        };
+        self.layer("unary", Op::Unary { input, function }, &shape, self.dtype())
     }
 
     pub fn rescale(&mut self, input: TensorId) -> TensorId {
-        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), 14));
+        let requant = self.ending(14);
         let shape = self.shape(input);
         self.layer("rescale", Op::Rescale { input, requant }, &shape, self.dtype())
     }
@@ -231,6 +275,11 @@ impl Net {
         let shape = self.shape(input);
         let positive = Requant { multiplier: vec![20000], shift: vec![14], ..self.requant(1, self.dtype(), 14) };
         let count = if self.random.chance(50) { *shape.last().unwrap() } else { 1 };
+        if self.float.is_some() {
+            let negative = (0..count).map(|_| self.number(-16, 16)).collect();
+            let slopes = Arithmetic::Float(FloatSlopes { negative, finish: self.finish_of() });
+            return self.layer("prelu", Op::PRelu { input, slopes }, &shape, self.dtype());
+        }
         let negative_multiplier = (0..count).map(|_| self.random.range(-30000, 30000) as i32).collect();
         let slopes = Slopes { positive, negative_multiplier, negative_shift: vec![16; count] };
         let op = Op::PRelu { input, slopes: Arithmetic::Fixed(slopes) };
@@ -248,24 +297,29 @@ impl Net {
             mask
         });
         let (lo, hi) = self.dtype().range();
-        let op = Op::Softmax {
-            input,
-            exponentials: Arithmetic::Fixed(Exponentials {
-                coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,
-                multiplier: 32640,
-                shift: 7,
-                zero_point: lo as i32,
-                lo: lo as i32,
-                hi: hi as i32,
-            }),
-            mask,
+        let fixed = Exponentials {
+            coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,
+            multiplier: 32640,
+            shift: 7,
+            zero_point: lo as i32,
+            lo: lo as i32,
+            hi: hi as i32,
         };
+        let exponentials =
+            if self.float.is_some() { Arithmetic::Float(self.finish_of()) } else { Arithmetic::Fixed(fixed) };
+        let op = Op::Softmax { input, exponentials, mask };
         self.layer("softmax", op, &shape, self.dtype())
     }
 
     pub fn layer_norm(&mut self, input: TensorId, center: bool) -> TensorId {
         let shape = self.shape(input);
         let n = *shape.last().unwrap();
+        if self.float.is_some() {
+            let gamma = self.constant(&[n], DType::F32, -100, 100);
+            let beta = self.constant(&[n], DType::F32, -100, 100);
+            let norm = Arithmetic::Float(FloatNorm { epsilon: Real::new(0.0625), finish: self.finish_of() });
+            return self.layer("layer_norm", Op::LayerNorm { input, gamma, beta, center, norm }, &shape, self.dtype());
+        }
         let gamma = self.constant(&[n], self.dtype(), -100, 100);
         let beta = self.constant(&[n], DType::I64, -3000, 3000);
         let requant = self.requant(n, self.dtype(), 20);
@@ -280,7 +334,13 @@ impl Net {
         let shape: Vec<usize> = (0..x.len())
             .filter_map(|i| if axes.contains(&(i as u32)) { keep.then_some(1) } else { Some(x[i]) })
             .collect();
-        let requant = Arithmetic::Fixed(self.requant(1, self.dtype(), 20));
+        let requant = if self.float.is_some() {
+            let passes = matches!(kind, ReduceKind::Max | ReduceKind::Min);
+            let finish = if passes { Finish::default() } else { self.finish_of() };
+            Arithmetic::Float(FloatReduction { divisor: Real::new(3.0), finish })
+        } else {
+            Arithmetic::Fixed(self.requant(1, self.dtype(), 20))
+        };
         let op = Op::Reduce { input, kind, axes: axes.to_vec(), requant };
         if matches!(kind, ReduceKind::Max | ReduceKind::Min) {
             self.same("reduce", op, &shape, input)
@@ -306,6 +366,7 @@ impl Net {
     pub fn concat(&mut self, inputs: &[TensorId], axis: usize, rescaled: usize) -> TensorId {
         let mut shape = self.shape(inputs[0]);
         shape[axis] = inputs.iter().map(|&t| self.shape(t)[axis]).sum();
+        let rescaled = if self.float.is_some() { usize::MAX } else { rescaled };
         let requants = (0..inputs.len()).map(|i| (i == rescaled).then(|| self.requant(1, self.dtype(), 14))).collect();
         let op = Op::Concat { inputs: inputs.to_vec(), axis: axis as u32, requants };
         self.layer("concat", op, &shape, self.dtype())
@@ -314,6 +375,12 @@ impl Net {
     pub fn pad(&mut self, input: TensorId, before: &[u32], after: &[u32], mode: PadMode) -> TensorId {
         let x = self.shape(input);
         let shape: Vec<usize> = (0..x.len()).map(|i| x[i] + (before[i] + after[i]) as usize).collect();
+        let mode = match mode {
+            PadMode::Constant(code) if self.dtype_of(input).is_float() => {
+                PadMode::Value(Real::new(f64::from(code) / 3.0))
+            }
+            mode => mode,
+        };
         let op = Op::Pad { input, before: before.to_vec(), after: after.to_vec(), mode };
         self.same("pad", op, &shape, input)
     }
@@ -409,8 +476,12 @@ impl Net {
         let (dtype, quant) = (self.dtype_of(like), self.builder.peek(like).unwrap().quant.clone());
         let mut tensor = Tensor { quant, ..self.tensor(&name, shape, dtype) };
         let bytes = (0..tensor.elements()).flat_map(|_| {
-            let code = self.random.range(-100, 100).to_le_bytes();
-            code.into_iter().take(dtype.bytes())
+            let code = self.random.range(-100, 100);
+            if dtype.is_float() {
+                float_bytes(dtype, code as f32 / 64.0)
+            } else {
+                code.to_le_bytes()[..dtype.bytes()].to_vec()
+            }
         });
         tensor.constant = Some(bytes.collect::<Vec<u8>>().into());
         self.builder.constant(tensor).unwrap()
@@ -424,6 +495,36 @@ impl Net {
         self.same("choose", Op::Select { condition, a, b }, &shape, a)
     }
 
+    /// A condition by a comparison of codes.
+    pub fn compare(&mut self, kind: BinaryKind, a: TensorId, b: TensorId) -> TensorId {
+        let shape = tpuflow_ir::shape::broadcast(&self.shape(a), &self.shape(b)).unwrap();
+        let requant = Requant { multiplier: vec![1], shift: vec![0], zero_point: 0, lo: 0, hi: 1 };
+        let op = Op::Binary { kind, a, b, ka: 1, kb: 1, requant: Arithmetic::Fixed(requant) };
+        self.layer("compare", op, &shape, DType::I8)
+    }
+
+    /// Codes of a float tensor.
+    pub fn quantize(&mut self, input: TensorId, dtype: DType) -> TensorId {
+        let shape = self.shape(input);
+        let (lo, hi) = dtype.range();
+        let op = Op::Quantize { input, scale: Real::new(0.0625), zero_point: 3, lo: lo as i32, hi: hi as i32 };
+        self.layer("quantize", op, &shape, dtype)
+    }
+
+    /// Floats of an integer tensor.
+    pub fn dequantize(&mut self, input: TensorId, dtype: DType) -> TensorId {
+        let shape = self.shape(input);
+        let op = Op::Dequantize { input, scale: Real::new(0.0625), finish: self.finish_of() };
+        self.layer("dequantize", op, &shape, dtype)
+    }
+
+    /// A choice by a computed condition.
+    pub fn choose_by(&mut self, condition: TensorId, a: TensorId, b: TensorId) -> TensorId {
+        let both = tpuflow_ir::shape::broadcast(&self.shape(a), &self.shape(b)).unwrap();
+        let shape = tpuflow_ir::shape::broadcast(&both, &self.shape(condition)).unwrap();
+        self.same("choose", Op::Select { condition, a, b }, &shape, a)
+    }
+
     pub fn rearrange(&mut self, input: TensorId, op: Op, shape: &[usize]) -> TensorId {
         self.same("rearrange", op, shape, input)
     }
@@ -433,6 +534,22 @@ impl Net {
             self.builder.output(output);
         }
         self.builder.finish().unwrap()
+    }
+}
+
+/// Bytes of a number that every float type holds.
+pub fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
+    let bits = value.to_bits();
+    match dtype {
+        DType::F32 => bits.to_le_bytes().to_vec(),
+        DType::BF16 => ((bits >> 16) as u16).to_le_bytes().to_vec(),
+        _ => {
+            let sign = (bits >> 16) as u16 & 0x8000;
+            let exponent = (bits >> 23 & 0xFF) as i32 - 127 + 15;
+            let fraction = (bits >> 13) as u16 & 0x3FF;
+            let magnitude = if exponent > 0 { (exponent as u16) << 10 | fraction } else { 0 };
+            (sign | magnitude).to_le_bytes().to_vec()
+        }
     }
 }
 

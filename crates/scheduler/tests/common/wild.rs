@@ -8,8 +8,19 @@ use super::{Net, window};
 
 /// A random network of `length` layers whose tensors hold at most `most` elements.
 pub fn wild(seed: u64, length: usize, most: usize) -> Graph {
+    of_type(seed, length, most, None)
+}
+
+/// The same on floats.
+pub fn wild_floats(seed: u64, length: usize, most: usize) -> Graph {
+    let dtype = [DType::F16, DType::BF16, DType::F32][seed as usize % 3];
+    of_type(seed, length, most, Some(dtype))
+}
+
+fn of_type(seed: u64, length: usize, most: usize, float: Option<DType>) -> Graph {
     let mut net = Net::new(seed);
     net.wide = net.random.chance(30);
+    net.float = float;
     let mut open = Vec::new();
     for _ in 0..1 + net.random.below(2) {
         let shape = any_shape(&mut net, most);
@@ -167,6 +178,21 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
             let y = net.reduce(x, ReduceKind::Sum, &axes, true);
             net.binary(BinaryKind::Mul, x, y)
         }
+        13 if net.float.is_some() && net.random.chance(60) => {
+            // Codes and conditions on the way.
+            if net.random.chance(50) {
+                let to = [DType::I8, DType::I16, DType::I32][net.random.below(3)];
+                let codes = net.quantize(x, to);
+                net.dequantize(codes, dtype)
+            } else {
+                let kinds = [BinaryKind::Less, BinaryKind::LessOrEqual, BinaryKind::Equal, BinaryKind::NotEqual];
+                let shape = narrow(net, &s);
+                let other = net.constant_like(x, &shape);
+                let kind = kinds[net.random.below(4)];
+                let condition = net.binary(kind, x, other);
+                net.choose_by(condition, x, other)
+            }
+        }
         13 => match net.random.below(3) {
             0 => net.unary(x),
             1 => net.rescale(x),
@@ -296,6 +322,6 @@ pub fn lone_pixel(channels: usize, out: usize) -> Graph {
 impl Net {
     /// Element type of activations.
     pub fn activation(&self) -> DType {
-        if self.wide { DType::I16 } else { DType::I8 }
+        self.float.unwrap_or(if self.wide { DType::I16 } else { DType::I8 })
     }
 }

@@ -5,7 +5,7 @@ use tpuflow_ir::{DType, Machine, Requant, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
-use super::tensor::{Code, encode};
+use super::tensor::{Code, Load, encode};
 use super::{Fault, Memories, is_plain};
 use crate::hazard::Rule;
 use crate::run::ArrayModel;
@@ -102,6 +102,9 @@ impl Memories {
         array: ArrayModel,
         machine: &Machine,
     ) -> Result<u64, Fault> {
+        if let Some(output) = &d.float {
+            return self.float_matrix(m, d, output, array, machine).map(|()| 0);
+        }
         let narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
         match (narrow, m.output.dtype) {
             (true, DType::I8) => self.product::<i8, i8>(m, d, array, machine),
@@ -120,7 +123,8 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
-        let rows = self.taps::<X>(m, d, &channels)?;
+        let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
+        let rows = self.taps::<X>(m, d, &channels, zero)?;
         let (tile, epilogue) = self.tile(m, d)?;
         let columns = m.columns as usize;
         let mut results = vec![Y::default(); m.pixels as usize * columns];
@@ -178,19 +182,19 @@ impl Memories {
         }
     }
 
-    /// Row vectors `[pixels, taps, channels]`; taps outside the image hold the zero point.
-    fn taps<X: Code>(
+    /// Row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`.
+    pub(super) fn taps<X: Load>(
         &self,
         m: &Matrix,
         d: &MatrixDescriptor,
         channels: &std::ops::Range<u32>,
+        zero: X,
     ) -> Result<Vec<X>, Fault> {
         let (input, window) = (&m.input, &d.window);
         let size = input.dtype.bytes();
         let (offset, length) = (u64::from(channels.start) * size as u64, channels.len() * size);
         let taps = (window.kernel[0] * window.kernel[1]) as usize;
         let mut rows = Vec::with_capacity(m.pixels as usize * taps * channels.len());
-        let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
         for pixel in m.first_pixel..m.first_pixel + m.pixels {
             if is_plain(window) {
                 let at = input.pixel_address(pixel / input.width, pixel % input.width, self.word);

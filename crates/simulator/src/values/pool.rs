@@ -9,15 +9,15 @@ use tpuflow_kernels::linear::Epilogue;
 use tpuflow_kernels::pool::{self, Average};
 
 use super::matrix::accumulator_range;
-use super::tensor::{Code, encode};
+use super::tensor::{Code, Load, encode};
 use super::{Fault, Memories};
 use crate::hazard::Rule;
 
 /// Output rows of one image with the input lines they need: an image of its own, whose padding is what remains of the
 /// original's.
-struct Slab<X> {
-    geometry: Geometry,
-    lines: Vec<X>,
+pub(super) struct Slab<X> {
+    pub(super) geometry: Geometry,
+    pub(super) lines: Vec<X>,
     /// First input line.
     top: i64,
 }
@@ -34,6 +34,9 @@ struct Depthwise {
 impl Memories {
     /// Executes the instruction; returns the number of accumulators that overflowed.
     pub(super) fn pool(&mut self, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+        if p.input.dtype.is_float() {
+            return self.float_pool(p, d).map(|()| 0);
+        }
         match (p.input.dtype, p.output.dtype) {
             (DType::I8, DType::I8) => self.pooled::<i8, i8>(p, d),
             (DType::I8, _) => self.pooled::<i8, i16>(p, d),
@@ -66,11 +69,9 @@ impl Memories {
                 PoolKind::Average { input_zero, count_include_pad, beyond, divisors, codes } => {
                     let divisors: Vec<Divisor> =
                         divisors.iter().map(|&(area, multiplier, shift)| Divisor { area, multiplier, shift }).collect();
-                    let end = i64::from(p.input.height) + i64::from(d.window.pads[2]) - i64::from(beyond[0]);
-                    let shown = slab.geometry.input[1] as i64 + i64::from(slab.geometry.window.pads[2]) + slab.top;
                     let average = Average {
                         count_include_pad: *count_include_pad,
-                        beyond: [(shown - end).max(0) as u32, beyond[1]],
+                        beyond: slab.beyond(p, &d.window, *beyond),
                         divisors: &divisors,
                         input_zero_point: *input_zero,
                         zero_point: codes.zero_point,
@@ -83,6 +84,7 @@ impl Memories {
                     }
                     pool::average_pool(&slab.geometry, &average, &slab.lines, &mut results);
                 }
+                PoolKind::FloatAverage { .. } | PoolKind::FloatDepthwise { .. } => {}
                 PoolKind::Depthwise { .. } => {
                     if let Some(depthwise) = &depthwise {
                         overflows += depthwise.run(&slab, &mut results);
@@ -100,7 +102,14 @@ impl Memories {
     }
 
     /// Input lines of output rows `first .. first + count` of an image.
-    fn slab<X: Code>(&self, p: &Pool, window: &Window, image: u32, first: u32, count: u32) -> Result<Slab<X>, Fault> {
+    pub(super) fn slab<X: Load>(
+        &self,
+        p: &Pool,
+        window: &Window,
+        image: u32,
+        first: u32,
+        count: u32,
+    ) -> Result<Slab<X>, Fault> {
         let height = i64::from(p.input.height);
         let start = i64::from(first) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
         let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]) + 1;
@@ -131,7 +140,7 @@ impl Memories {
         let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
         let mut weights = Vec::with_capacity(taps * channels);
         let bytes = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
-        i16::append(weight_dtype, bytes, &mut weights);
+        <i16 as Load>::append(weight_dtype, bytes, &mut weights);
         let wide = timing::wide(p.input.dtype, weight_dtype);
         let entry = ChannelParameters::bytes(wide);
         let parameters: Vec<ChannelParameters> = self
@@ -152,6 +161,15 @@ impl Memories {
         };
         let bias = parameters.iter().map(|p| p.bias).collect();
         Ok(Depthwise { weights, bias, zeros, epilogue: Epilogue::new(requant, table), wide })
+    }
+}
+
+impl<X> Slab<X> {
+    /// The cells that never count, as the slab sees them.
+    pub(super) fn beyond(&self, p: &Pool, window: &Window, beyond: [u32; 2]) -> [u32; 2] {
+        let end = i64::from(p.input.height) + i64::from(window.pads[2]) - i64::from(beyond[0]);
+        let shown = self.geometry.input[1] as i64 + i64::from(self.geometry.window.pads[2]) + self.top;
+        [(shown - end).max(0) as u32, beyond[1]]
     }
 }
 

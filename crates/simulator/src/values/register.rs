@@ -6,7 +6,7 @@ use tpuflow_ir::{DType, Machine, Space, timing};
 use super::Fault;
 use super::matrix::{Tile, accumulator_range};
 use super::tensor::Code;
-use crate::array::{self, ArraySpec, Dataflow, Extent, Integer, Precision};
+use crate::array::{self, ArraySpec, Dataflow, Extent, Float, Integer, Precision};
 use crate::hazard::Rule;
 
 /// Accumulators `[pixels, columns]` with their bias, and how many of them overflowed (they are clamped).
@@ -80,4 +80,58 @@ pub(super) fn sums<X: Code>(
         })
         .collect();
     Ok((kept, overflows))
+}
+
+/// Sums `[pixels, columns]` of floats, in the order of the array's rows and blocks.
+///
+/// `weights`: `[k, columns]`; `rows`: `[pixels, taps, channels]` of the operand.
+///
+/// # Errors
+/// When the array refuses a tile or takes other than the law's cycles.
+pub(super) fn float_sums(
+    m: &Matrix,
+    d: &MatrixDescriptor,
+    weights: &[f32],
+    rows: &[f32],
+    channels: &std::ops::Range<u32>,
+    machine: &Machine,
+) -> Result<Vec<f32>, Fault> {
+    let precision = match d.weight_dtype {
+        DType::F16 => Float::F16,
+        DType::BF16 => Float::Bf16,
+        _ => Float::F32,
+    };
+    let (height, width) = (machine.array.rows as usize, machine.array.columns as usize);
+    let spec = ArraySpec { rows: height, columns: width, dataflow: Dataflow::DoubleBuffered };
+    let (pixels, columns) = (m.pixels as usize, m.columns as usize);
+    let row_length = (d.window.kernel[0] * d.window.kernel[1]) as usize * channels.len();
+    let blocks = timing::blocks(d, &m.input, m.first_column, m.columns, machine);
+    let lanes: Vec<(Vec<f32>, Vec<f32>)> = blocks
+        .iter()
+        .map(|block| {
+            let mut own_weights = vec![0.0; height * width];
+            let mut activations = vec![0.0; pixels * height];
+            for lane in 0..(block.taps * block.channels) as usize {
+                let tap = block.first_tap as usize + lane / block.channels as usize;
+                let channel = block.first_channel as usize + lane % block.channels as usize;
+                let own = tap * channels.len() + channel - channels.start as usize;
+                for (pixel, row) in rows.chunks_exact(row_length).enumerate() {
+                    activations[pixel * height + lane] = row[own];
+                }
+                let k = tap * d.group_in as usize + channel % d.group_in as usize;
+                own_weights[lane * width..][..columns].copy_from_slice(&weights[k * columns..][..columns]);
+            }
+            (own_weights, activations)
+        })
+        .collect();
+    let tiles: Vec<array::Tile<'_, f32>> =
+        lanes.iter().enumerate().map(|(n, (weights, rows))| array::Tile { weights, rows, accumulate: n > 0 }).collect();
+    let broken = |what: String| ((Space::Cache, m.weights.address), Rule::Shape(format!("in the array: {what}")));
+    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| broken(e.to_string()))?;
+    let law = array::closed::cycles(&spec, precision.passes(), tiles.iter().map(|_| Extent { m: pixels, k: height }));
+    if outcome.cycles != law {
+        return Err(broken(format!("{} cycles, the law says {law}", outcome.cycles)));
+    }
+    let sums = outcome.outputs.iter().flat_map(|block| block.chunks_exact(width));
+    Ok(sums.flat_map(|row| row[..columns].iter().copied()).collect())
 }

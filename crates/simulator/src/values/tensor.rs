@@ -1,27 +1,66 @@
 //! Rows of views as dense codes, and back.
 
 use tpuflow_ir::{DType, Space, View};
+use tpuflow_kernels::float::{BF16, F16, Float as _};
 
 use super::{Fault, Memories};
 use crate::hazard::Rule;
 
-/// A type codes are computed in: the element type itself, or int16 for either.
-pub(super) trait Code: tpuflow_kernels::Element {
-    /// Appends the codes stored in `bytes` as `dtype`.
-    fn append(dtype: DType, bytes: &[u8], codes: &mut Vec<Self>);
+/// A type elements are computed in: codes their own or int16 for either, floats in float32, anything by its bits.
+pub(super) trait Load: Copy + Default {
+    /// Appends the elements stored in `bytes` as `dtype`.
+    fn append(dtype: DType, bytes: &[u8], elements: &mut Vec<Self>);
 }
 
-impl Code for i8 {
+/// A type codes are computed in.
+pub(super) trait Code: Load + tpuflow_kernels::Element {}
+
+impl Code for i8 {}
+impl Code for i16 {}
+
+impl Load for i8 {
     fn append(_: DType, bytes: &[u8], codes: &mut Vec<Self>) {
         codes.extend(bytes.iter().map(|b| b.cast_signed()));
     }
 }
 
-impl Code for i16 {
+impl Load for i16 {
     fn append(dtype: DType, bytes: &[u8], codes: &mut Vec<Self>) {
         match dtype {
             DType::I8 => codes.extend(bytes.iter().map(|b| Self::from(b.cast_signed()))),
             _ => codes.extend(bytes.as_chunks().0.iter().map(|b| Self::from_le_bytes(*b))),
+        }
+    }
+}
+
+impl Load for i32 {
+    fn append(dtype: DType, bytes: &[u8], codes: &mut Vec<Self>) {
+        match dtype {
+            DType::I8 => codes.extend(bytes.iter().map(|b| Self::from(b.cast_signed()))),
+            DType::I16 => codes.extend(bytes.as_chunks().0.iter().map(|b| Self::from(i16::from_le_bytes(*b)))),
+            _ => codes.extend(bytes.as_chunks().0.iter().map(|b| Self::from_le_bytes(*b))),
+        }
+    }
+}
+
+/// Bits.
+impl Load for u32 {
+    fn append(dtype: DType, bytes: &[u8], elements: &mut Vec<Self>) {
+        match dtype.bytes() {
+            1 => elements.extend(bytes.iter().map(|&b| Self::from(b))),
+            2 => elements.extend(bytes.as_chunks().0.iter().map(|b| Self::from(u16::from_le_bytes(*b)))),
+            _ => elements.extend(bytes.as_chunks().0.iter().map(|b| Self::from_le_bytes(*b))),
+        }
+    }
+}
+
+impl Load for f32 {
+    fn append(dtype: DType, bytes: &[u8], elements: &mut Vec<Self>) {
+        let halves = || bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b));
+        match dtype {
+            DType::F16 => elements.extend(halves().map(|bits| F16(bits).widen())),
+            DType::BF16 => elements.extend(halves().map(|bits| BF16(bits).widen())),
+            _ => elements.extend(bytes.as_chunks().0.iter().map(|b| Self::from_le_bytes(*b))),
         }
     }
 }
@@ -53,7 +92,7 @@ impl Memories {
     }
 
     /// Appends the pixels of a row, `[width, channels]`.
-    pub(super) fn row<X: Code>(&self, view: &View, row: u32, codes: &mut Vec<X>) -> Result<(), Fault> {
+    pub(super) fn row<X: Load>(&self, view: &View, row: u32, codes: &mut Vec<X>) -> Result<(), Fault> {
         Self::held(view, row)?;
         let (start, payload) = (view.pixel_address(row, 0, self.word), view.payload());
         if payload == view.pixel_bytes as usize {
@@ -69,7 +108,7 @@ impl Memories {
     }
 
     /// The pixels of the operand that row `row` of the result takes, repeated to its width and channels.
-    pub(super) fn broadcast<X: Code>(&self, view: &View, result: &View, row: u32) -> Result<Vec<X>, Fault> {
+    pub(super) fn broadcast<X: Load>(&self, view: &View, result: &View, row: u32) -> Result<Vec<X>, Fault> {
         let mut own = Vec::with_capacity(result.width as usize * result.channels as usize);
         self.row(view, broadcast_row(view, result, row), &mut own)?;
         if view.channels < result.channels {
@@ -108,7 +147,7 @@ impl Memories {
     }
 
     /// The whole of a view, dense.
-    pub(super) fn whole<X: Code>(&self, view: &View) -> Result<Vec<X>, Fault> {
+    pub(super) fn whole<X: Load>(&self, view: &View) -> Result<Vec<X>, Fault> {
         let mut codes = Vec::with_capacity(view.rows as usize * view.width as usize * view.channels as usize);
         for row in 0..view.rows {
             self.row(view, row, &mut codes)?;
@@ -117,7 +156,7 @@ impl Memories {
     }
 
     /// Appends `length` bytes at a pixel of the cache, as codes.
-    pub(super) fn codes<X: Code>(
+    pub(super) fn codes<X: Load>(
         &self,
         dtype: DType,
         address: u64,

@@ -1,6 +1,6 @@
 //! Values of the elementwise unit.
 
-use tpuflow_ir::isa::{NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::isa::{FloatFunction, NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::op::LinearTap;
 use tpuflow_ir::{DType, Requant, Space};
 use tpuflow_kernels::elementwise::{self, Binary, PRelu};
@@ -31,9 +31,10 @@ fn requant(scaling: &Scaling) -> Requant {
 /// What does not.
 pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
     let operands = match op {
-        VectorOp::Fill { .. } => 0..=0,
-        VectorOp::Softmax { .. } => 1..=2,
-        VectorOp::Binary { .. } => 2..=2,
+        VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0..=0,
+        VectorOp::Softmax { .. } | VectorOp::Float { function: FloatFunction::Softmax, .. } => 1..=2,
+        _ if op.reduces() => 1..=2,
+        VectorOp::Binary { .. } | VectorOp::Float { function: FloatFunction::Binary(_), .. } => 2..=2,
         VectorOp::Select => 3..=3,
         _ => 1..=1,
     };
@@ -53,6 +54,7 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
             && fits(images(i), images(&v.output))
     });
     let computes = v.inputs.iter().all(|i| codes(i.dtype));
+    let floats = v.inputs.first().is_some_and(|i| i.dtype.is_float());
     match op {
         VectorOp::Move { dims, input_strides, output_strides, rescale, .. } => {
             let even = !dims.is_empty() && dims.len() == input_strides.len() && dims.len() == output_strides.len();
@@ -70,13 +72,20 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
             require(u64::from(v.first_row) + u64::from(v.rows) <= loops, "gathers beyond its loops")
         }
         VectorOp::Fill { .. } => Ok(()),
-        VectorOp::Reduce { shape, axes, .. } => {
+        VectorOp::Reduce { kind, shape, axes, partial, .. }
+        | VectorOp::Float { function: FloatFunction::Reduce { kind, shape, axes, partial, .. }, .. } => {
             let count: u64 = shape.iter().map(|&n| u64::from(n)).product();
             let kept: u64 =
                 (0u32..).zip(shape).filter(|(i, _)| !axes.contains(i)).map(|(_, &n)| u64::from(n)).product();
             let elements = |v: &tpuflow_ir::View| u64::from(v.rows) * u64::from(v.width) * u64::from(v.channels);
             let fits = elements(&v.inputs[0]) == count && elements(&v.output) == kept;
-            require(fits && computes && codes(v.output.dtype), "reduces to another number of elements")
+            let real = matches!(op, VectorOp::Float { .. });
+            let kinded = |dtype: DType| if real { dtype.is_float() } else { dtype.is_code() };
+            let running = VectorOp::running(*kind, v.inputs[0].dtype);
+            let given = v.inputs.get(1).is_none_or(|r| r.dtype == running && elements(r) == kept && r.rows == 1);
+            let left = if *partial { v.output.dtype == running && v.output.rows == 1 } else { kinded(v.output.dtype) };
+            let types = kinded(v.inputs[0].dtype) && given && left;
+            require(fits && types, "reduces to another number of elements")
         }
         VectorOp::ArgMax { .. } => {
             let i = &v.inputs[0];
@@ -84,7 +93,7 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
                 |view: &tpuflow_ir::View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
             let per_pixel = u64::from(i.rows) * u64::from(i.width) == pixels(&v.output);
             let rows = i.rows == v.output.rows;
-            require(per_pixel && rows && computes, "has other than one result per pixel")?;
+            require(per_pixel && rows && (computes || floats), "has other than one result per pixel")?;
             require(v.output.dtype == DType::I32, "gives indices that are not int32")
         }
         VectorOp::ResizeLinear { rows, columns } => {
@@ -93,11 +102,31 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
             let within = |taps: &[LinearTap], n: u32| taps.iter().all(|t| t.first < n && t.second < n);
             let images = i.rows / i.height == v.output.rows / v.output.height && i.channels == v.output.channels;
             let fits = taps && within(rows, i.height) && within(columns, i.width) && images;
-            require(fits && computes && i.dtype == v.output.dtype, "resizes to another size than its taps")
+            require(fits && (computes || floats) && i.dtype == v.output.dtype, "resizes to another size than its taps")
         }
         VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } => {
             let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
             require(whole && broadcasts && computes && codes(v.output.dtype), "has operands that do not fit")
+        }
+        VectorOp::Select => {
+            let same = v.inputs[1..].iter().all(|i| i.dtype == v.output.dtype);
+            require(broadcasts && codes(v.inputs[0].dtype) && same, "chooses between elements of other types")
+        }
+        VectorOp::Float { function, .. } => {
+            let whole = v.inputs.first().is_none_or(|i| i.channels == v.output.channels && i.width == v.output.width);
+            let whole = whole || !matches!(function, FloatFunction::Softmax | FloatFunction::LayerNorm { .. });
+            let operands = match function {
+                FloatFunction::Dequantize { .. } => !floats && v.inputs[0].dtype != DType::I64,
+                FloatFunction::Softmax => floats && v.inputs[1..].iter().all(|mask| mask.dtype == DType::I8),
+                _ => v.inputs.iter().all(|i| i.dtype.is_float()),
+            };
+            let compares = matches!(function, FloatFunction::Binary(kind) if kind.compares());
+            let result = if compares { v.output.dtype == DType::I8 } else { v.output.dtype.is_float() };
+            require(whole && broadcasts && operands && result, "has operands that do not fit")
+        }
+        VectorOp::Quantize { .. } => {
+            let result = !v.output.dtype.is_float() && v.output.dtype != DType::I64;
+            require(broadcasts && floats && result, "quantises elements of the wrong types")
         }
         _ => require(broadcasts && computes && codes(v.output.dtype), "has operands that do not broadcast"),
     }
@@ -111,14 +140,30 @@ impl Memories {
     /// Executes the instruction.
     pub(super) fn vector(&mut self, v: &Vector, op: &VectorOp) -> Result<(), Fault> {
         match op {
+            VectorOp::Float { function, output } => self.float_vector(v, function, output),
+            VectorOp::Quantize { .. } => self.among_floats(v, op),
+            VectorOp::ArgMax { .. } | VectorOp::ResizeLinear { .. } if v.inputs[0].dtype.is_float() => {
+                self.among_floats(v, op)
+            }
+            VectorOp::Select => self.select(v),
             VectorOp::Move { .. } => self.shift(v, op),
             VectorOp::Gather { extent, inner, indices, .. } => self.pick(v, *extent, *inner, indices),
-            VectorOp::Reduce { kind, shape, axes, input_zero, scaling } => {
+            VectorOp::Reduce { kind, shape, axes, input_zero, scaling, partial } => {
                 let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
                 let x = self.whole::<i16>(&v.inputs[0])?;
                 let reduction = Reduction::new(&shape, axes);
-                let mut y = vec![0i16; v.output.rows as usize * v.output.width as usize * v.output.channels as usize];
-                reduce::reduce(&reduction, *kind, *input_zero, &requant(scaling), &x, &mut y);
+                let mut results = vec![0; v.output.width as usize * (v.output.rows * v.output.channels) as usize];
+                if let Some(earlier) = v.inputs.get(1) {
+                    results = self.running(earlier)?;
+                }
+                reduce::run(&reduction, *kind, *input_zero, &x, &mut results, v.inputs.len() > 1);
+                if *partial {
+                    let size = v.output.dtype.bytes();
+                    let bytes: Vec<u8> = results.iter().flat_map(|r| r.to_le_bytes().into_iter().take(size)).collect();
+                    return self.store_row(&v.output, 0, &bytes);
+                }
+                let requant = requant(scaling);
+                let y: Vec<i16> = results.into_iter().map(|result| reduce::finish(*kind, &requant, result)).collect();
                 let mut bytes = Vec::new();
                 let row = v.output.width as usize * v.output.channels as usize;
                 for (row, codes) in (0..).zip(y.chunks_exact(row)) {
@@ -129,6 +174,15 @@ impl Memories {
             }
             _ => self.row_wise(v, op),
         }
+    }
+
+    /// Running results of a reduction: codes, or 64-bit sums.
+    fn running(&self, view: &tpuflow_ir::View) -> Result<Vec<i64>, Fault> {
+        if view.dtype != DType::I64 {
+            return Ok(self.whole::<i16>(view)?.into_iter().map(i64::from).collect());
+        }
+        let bytes = self.read(view.space, view.pixel_address(0, 0, self.word), view.payload())?;
+        Ok(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect())
     }
 
     /// Operators that take the same row of operands and result.
@@ -261,17 +315,15 @@ impl Memories {
                     }
                 })
             }
-            VectorOp::Select => Box::new(|x, y| {
-                for (i, y) in y.iter_mut().enumerate() {
-                    *y = if x[0][i] != 0 { x[1][i] } else { x[2][i] };
-                }
-            }),
-            VectorOp::Reduce { .. }
+            VectorOp::Select
+            | VectorOp::Reduce { .. }
             | VectorOp::ArgMax { .. }
             | VectorOp::Move { .. }
             | VectorOp::Gather { .. }
             | VectorOp::Fill { .. }
-            | VectorOp::ResizeLinear { .. } => Box::new(|_, _| {}),
+            | VectorOp::ResizeLinear { .. }
+            | VectorOp::Float { .. }
+            | VectorOp::Quantize { .. } => Box::new(|_, _| {}),
         })
     }
 
@@ -350,7 +402,7 @@ impl Memories {
         let found = self.read(input.space, from, count as usize * input.dtype.bytes())?;
         if let Some((zero, scaling)) = rescale {
             let mut codes: Vec<i16> = Vec::with_capacity(count as usize);
-            super::tensor::Code::append(input.dtype, found, &mut codes);
+            super::tensor::Load::append(input.dtype, found, &mut codes);
             let requant = requant(scaling);
             for code in &mut codes {
                 *code = requantize(i64::from(*code) - i64::from(*zero), &requant, 0) as i16;

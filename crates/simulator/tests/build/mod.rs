@@ -123,6 +123,7 @@ pub fn product(program: &mut Program, pixels: usize, k: usize, columns: usize, a
         weight_dtype: DType::I8,
         codes: CODES,
         table: None,
+        float: None,
     };
     let id = descriptor(program, Descriptor::Matrix(d));
     let row = View::whole(&[1, columns], DType::I8, machine.word(), Space::Cache, 0).row_bytes(machine.word());

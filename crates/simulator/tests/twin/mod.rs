@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use tpuflow_ir::access::accesses;
-use tpuflow_ir::isa::{Direction, Matrix, MatrixDescriptor, Transfer, VectorOp};
+use tpuflow_ir::isa::{Direction, Matrix, MatrixDescriptor, Transfer};
 use tpuflow_ir::timing;
-use tpuflow_ir::{Descriptor, Machine, Program, Space, Unit, View, Work};
+use tpuflow_ir::{DType, Descriptor, Machine, Program, Space, Unit, View, Work};
 
 /// Shared state of a cycle.
 struct Shared<'p> {
@@ -216,10 +216,22 @@ struct Stream {
     free: u64,
 }
 
+/// Words of rows; of pixels of several words those that hold the view's channels.
 fn row_words(view: &View, first: u32, count: u32, word: usize) -> Vec<u64> {
     let per_row = view.row_bytes(word) / word as u64;
+    let pixel = u64::from(view.pixel_bytes);
+    let own = u64::from(view.channel_offset)..u64::from(view.channel_offset) + view.payload() as u64;
+    let holds = |w: u64| {
+        let at = w * word as u64 % pixel;
+        pixel <= word as u64 || (at < own.end && own.start < at + word as u64)
+    };
     (first..first + count)
-        .flat_map(|r| (0..per_row).map(move |w| view.row_address(r, word) / word as u64 + w))
+        .flat_map(|r| {
+            (0..per_row)
+                .filter(|w| holds(*w))
+                .map(move |w| view.row_address(r, word) / word as u64 + w)
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -249,7 +261,7 @@ impl Stream {
             }
             Work::Vector(v) => {
                 let Descriptor::Vector(op) = program.descriptor(v.descriptor) else { unreachable!("a vector") };
-                let whole = matches!(op, VectorOp::Reduce { .. });
+                let whole = op.reduces();
                 let inputs =
                     v.inputs.iter().zip(&touched.reads).map(|(view, read)| {
                         if whole { stretch(read) } else { row_words(view, v.first_row, v.rows, word) }
@@ -334,7 +346,8 @@ fn matrix_job(m: &Matrix, d: &MatrixDescriptor, machine: &Machine, instruction: 
     let begins: Vec<bool> = (0..m.pixels).map(|p| (m.first_pixel + p).is_multiple_of(m.output.width)).collect();
     let mut tiles = Vec::new();
     for block in timing::blocks(d, &m.input, m.first_column, m.columns, machine) {
-        for _ in 0..size * weight_size {
+        let passes = if m.input.dtype.is_float() { 1 } else { size * weight_size };
+        for _ in 0..passes {
             let lanes: Vec<(u32, u32)> = (block.first_tap..block.first_tap + block.taps)
                 .flat_map(|tap| (0..block.channels).map(move |c| (tap, block.first_channel + c)))
                 .collect();
@@ -392,6 +405,9 @@ struct Feed {
     next: usize,
     missing: Option<BTreeSet<u64>>,
     age: u64,
+    /// Cycles a pixel stays, and how many are left of the last one's.
+    phases: u64,
+    left: u64,
 }
 
 struct MatrixEngine {
@@ -413,7 +429,11 @@ impl MatrixEngine {
             *set_up = true;
             *left = if self.jobs.is_empty() { s.machine.array.setup } else { 0 };
         }
-        if self.feed.as_ref().is_some_and(|feed| feed.next == feed.pixels.len() && feed.age >= rows) {
+        if self
+            .feed
+            .as_ref()
+            .is_some_and(|feed| feed.next == feed.pixels.len() && feed.age >= rows * feed.phases && feed.left == 0)
+        {
             self.feed = None;
         }
         let (number, tile) = self.tile;
@@ -421,7 +441,13 @@ impl MatrixEngine {
             let job = self.jobs.iter().find(|job| job.number == number).unwrap();
             let is_last = tile + 1 == job.tiles.len();
             let pixels = job.tiles[tile].1.clone();
-            self.feed = Some(Feed { job: number, pixels, is_last, next: 0, missing: None, age: 0 });
+            let Work::Matrix(m) = &s.program.instructions[job.instruction].work else { unreachable!("a product") };
+            let phases = match m.input.dtype {
+                DType::F16 | DType::BF16 => 4,
+                DType::F32 => 16,
+                _ => 1,
+            };
+            self.feed = Some(Feed { job: number, pixels, is_last, next: 0, missing: None, age: 0, phases, left: 0 });
             self.register = Register::Free;
             self.tile = if is_last { (number + 1, 0) } else { (number, tile + 1) };
         }
@@ -462,6 +488,7 @@ impl MatrixEngine {
         }
         if let Some(feed) = &mut self.feed {
             feed.age += 1;
+            feed.left = feed.left.saturating_sub(1);
         }
     }
 
@@ -471,14 +498,15 @@ impl MatrixEngine {
         for job in self.jobs.iter().filter(|job| job.number <= number) {
             let Work::Matrix(m) = &s.program.instructions[job.instruction].work else { unreachable!("a product") };
             let Descriptor::Matrix(d) = s.program.descriptor(m.descriptor) else { unreachable!("a product") };
-            entries += m.pixels * if m.input.dtype.bytes() * d.weight_dtype.bytes() > 1 { 2 } else { 1 };
+            let wide = !m.input.dtype.is_float() && m.input.dtype.bytes() * d.weight_dtype.bytes() > 1;
+            entries += m.pixels * if wide { 2 } else { 1 };
         }
         entries <= s.machine.array.accumulators
     }
 
     fn fetch(&mut self, s: &mut Shared<'_>) {
         let Some(feed) = &mut self.feed else { return };
-        if feed.next == feed.pixels.len() {
+        if feed.next == feed.pixels.len() || feed.left > 0 {
             return;
         }
         let job = self.jobs.iter_mut().find(|job| job.number == feed.job).unwrap();
@@ -493,8 +521,9 @@ impl MatrixEngine {
         });
         if missing.is_empty() {
             if feed.is_last {
-                job.entries.push(s.cycle);
+                job.entries.push(s.cycle + feed.phases - 1);
             }
+            feed.left = feed.phases;
             feed.missing = None;
             feed.next += 1;
         }

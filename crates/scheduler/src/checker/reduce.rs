@@ -1,0 +1,191 @@
+//! Reductions, whole or stretch by stretch: which elements an instruction takes, how far the sums it goes on with have come,
+//! and what it leaves.
+
+use tpuflow_ir::isa::{FloatFunction, Scaling, Vector, VectorOp};
+use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
+
+use super::contents::Value;
+use super::matrix::finishes;
+use super::vector::scales;
+use super::walk::{Fault, Walk, defined};
+
+/// What an instruction says of its stretch.
+struct Claim<'p> {
+    kind: ReduceKind,
+    shape: &'p [u32],
+    axes: &'p [u32],
+    partial: bool,
+}
+
+impl<'p> Claim<'p> {
+    fn of(op: &'p VectorOp) -> Option<Self> {
+        match op {
+            VectorOp::Reduce { kind, shape, axes, partial, .. }
+            | VectorOp::Float { function: FloatFunction::Reduce { kind, shape, axes, partial, .. }, .. } => {
+                Some(Self { kind: *kind, shape, axes, partial: *partial })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where a stretch lies among kept and reduced indices, all row-major.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// First kept element, and how many.
+    kept: u64,
+    count: u64,
+    /// Terms of each before it, and of its own.
+    before: u64,
+    terms: u64,
+}
+
+impl Walk<'_> {
+    pub(super) fn reduction(&mut self, op: &VectorOp, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
+        let Some(claim) = Claim::of(op) else { return Err(("descriptor", "not a reduction".to_owned())) };
+        let (Some(operand), true) = (v.inputs.first(), v.inputs.len() <= 2) else {
+            return Err(("descriptor", "a reduction has one operand and running results".to_owned()));
+        };
+        let sizes = |view: &View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
+        let all: u64 = claim.shape.iter().map(|&n| u64::from(n)).product();
+        if sizes(operand) != all || claim.axes.iter().any(|&axis| axis as usize >= claim.shape.len()) {
+            return Err(("descriptor", "a stretch of another size than its operand".to_owned()));
+        }
+        let output_type = running(claim.kind, operand.dtype);
+        let typed = !claim.partial || v.output.dtype == output_type;
+        if !typed || v.inputs.get(1).is_some_and(|sums| sums.dtype != output_type) {
+            return Err(("descriptor", "running results of another type".to_owned()));
+        }
+        let Some(layer) = layer else {
+            for view in &v.inputs {
+                self.consume(view, None, 0..view.rows, 0..view.width, 0..view.channels)?;
+            }
+            return self.produce(&v.output, None, 0..v.output.rows, 0..v.output.width, 0..v.output.channels);
+        };
+        let input = self.reduces(op, layer)?;
+        let place = self.place_of(operand, &claim, input, layer)?;
+        self.consume(operand, Some(input), 0..operand.rows, 0..operand.width, 0..operand.channels)?;
+        let wanted = u64::from(place.before > 0);
+        if v.inputs.len() as u64 != 1 + wanted {
+            return Err(("value", format!("{} terms are missing", place.before)));
+        }
+        if let Some(sums) = v.inputs.get(1) {
+            let (start, end) = self.running_bytes(sums, &place)?;
+            let pieces = self.load(sums.space, start, end)?;
+            defined(&pieces, sums.space, start, end)?;
+            let expected = self.running_value(layer, &place, place.before, sums.dtype);
+            let agrees = pieces.iter().all(|piece| piece.value == expected.advance(piece.start - start));
+            if !agrees {
+                return Err(("value", "running results of other elements, or of other stretches".to_owned()));
+            }
+        }
+        if claim.partial {
+            let (start, end) = self.running_bytes(&v.output, &place)?;
+            let value = self.running_value(layer, &place, place.before + place.terms, v.output.dtype);
+            return self.store(v.output.space, start, end, value);
+        }
+        if place.before + place.terms != self.terms(layer, input) {
+            return Err(("value", "a result without all of its terms".to_owned()));
+        }
+        let channels = self.whole_channels(&v.output, Some(layer.output))?;
+        let first = u64::from(v.output.origin[0]) * channels + u64::from(v.output.origin[1]);
+        let contiguous = channels == u64::from(v.output.channels) || v.output.rows * v.output.width == 1;
+        if (first, sizes(&v.output)) != (place.kept, place.count) || !contiguous {
+            return Err(("value", "the result is that of other elements".to_owned()));
+        }
+        let (rows, columns) = (0..v.output.rows, 0..v.output.width);
+        self.produce(&v.output, Some(layer.output), rows, columns, 0..v.output.channels)
+    }
+
+    /// The layer's operand, after comparing what the instruction repeats of it.
+    fn reduces(&self, op: &VectorOp, layer: &Layer) -> Result<TensorId, Fault> {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Err(("descriptor", String::new())) };
+        let Op::Reduce { input, kind, requant, .. } = &layer.op else {
+            return Err(("descriptor", format!("a reduction for {}", layer.op.name())));
+        };
+        let agrees = match (op, requant) {
+            (VectorOp::Reduce { kind: k, input_zero, scaling, .. }, Arithmetic::Fixed(requant)) => {
+                let scaling: &Scaling = scaling;
+                k == kind && *input_zero == graph.tensor(*input).zero_point() && scales(scaling, requant)
+            }
+            (
+                VectorOp::Float { function: FloatFunction::Reduce { kind: k, divisor, .. }, output },
+                Arithmetic::Float(reduction),
+            ) => k == kind && *divisor == reduction.divisor && finishes(output, &reduction.finish),
+            _ => false,
+        };
+        if agrees { Ok(*input) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+    }
+
+    fn terms(&self, layer: &Layer, input: TensorId) -> u64 {
+        let (Some(e), Op::Reduce { axes, .. }) = (&self.expectation, &layer.op) else { return 0 };
+        let shape = &e.graph.tensor(input).shape;
+        axes.iter().map(|&axis| shape[axis as usize] as u64).product()
+    }
+
+    /// Finds the stretch in the layer's operand: single indices, then a range, then everything.
+    fn place_of(&self, view: &View, claim: &Claim<'_>, input: TensorId, layer: &Layer) -> Result<Place, Fault> {
+        let wrong = |what: &str| ("value", format!("a stretch that {what}"));
+        let (Some(e), Op::Reduce { axes, .. }) = (&self.expectation, &layer.op) else { return Err(wrong("is none")) };
+        let shape: Vec<u64> = e.graph.tensor(input).shape.iter().map(|&n| n as u64).collect();
+        let channels = self.whole_channels(view, Some(input))?;
+        if channels != u64::from(view.channels) && view.rows * view.width != 1 {
+            return Err(wrong("leaves channels out"));
+        }
+        let start = u64::from(view.origin[0]) * channels + u64::from(view.origin[1]);
+        let cut = shape.len().checked_sub(claim.shape.len()).ok_or_else(|| wrong("has more axes than its operand"))?;
+        let Some((&extent, tail)) = claim.shape.split_first() else { return Err(wrong("has no axes")) };
+        let inner: u64 = shape[cut + 1..].iter().product();
+        let same_tail = tail.iter().map(|&n| u64::from(n)).eq(shape[cut + 1..].iter().copied());
+        let same_axes = axes.iter().filter_map(|axis| axis.checked_sub(cut as u32)).eq(claim.axes.iter().copied());
+        if !same_tail || !same_axes || !start.is_multiple_of(inner) {
+            return Err(wrong("is no box of its operand"));
+        }
+        if start / inner % shape[cut] + u64::from(extent) > shape[cut] {
+            return Err(wrong("leaves its axis"));
+        }
+        let mut place = Place { kept: 0, count: 1, before: 0, terms: 1 };
+        let mut rest = start;
+        let mut index = vec![0; shape.len()];
+        for axis in (0..shape.len()).rev() {
+            index[axis] = rest % shape[axis];
+            rest /= shape[axis];
+        }
+        for (axis, &own) in shape.iter().enumerate() {
+            let taken = match axis.cmp(&cut) {
+                std::cmp::Ordering::Less => 1,
+                std::cmp::Ordering::Equal => u64::from(extent),
+                std::cmp::Ordering::Greater => own,
+            };
+            let (at, size) = if axes.contains(&(axis as u32)) {
+                (&mut place.before, &mut place.terms)
+            } else {
+                (&mut place.kept, &mut place.count)
+            };
+            (*at, *size) = (*at * own + index[axis], *size * taken);
+        }
+        Ok(place)
+    }
+
+    /// Running results lie as one pixel.
+    fn running_bytes(&self, view: &View, place: &Place) -> Result<(u64, u64), Fault> {
+        if view.rows * view.width != 1 || u64::from(view.channels) != place.count {
+            return Err(("descriptor", "running results of another number".to_owned()));
+        }
+        self.holds(view, 0)?;
+        let start = view.pixel_address(0, 0, self.machine().word());
+        Ok((start, start + view.payload() as u64))
+    }
+
+    fn running_value(&self, layer: &Layer, place: &Place, terms: u64, dtype: DType) -> Value {
+        Value::Running { tensor: layer.output.0, terms, byte: place.kept * dtype.bytes() as u64 }
+    }
+}
+
+fn running(kind: ReduceKind, operand: DType) -> DType {
+    match (kind, operand) {
+        (ReduceKind::Max | ReduceKind::Min, same) => same,
+        (_, DType::F16 | DType::BF16 | DType::F32) => DType::F32,
+        _ => DType::I64,
+    }
+}

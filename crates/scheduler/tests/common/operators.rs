@@ -1,0 +1,121 @@
+//! Every operator alone, on activations of any type.
+
+use tpuflow_ir::op::PadMode;
+use tpuflow_ir::{BinaryKind, DType, Graph, ReduceKind, TensorId, Window};
+
+use super::{Net, window};
+
+type Make = fn(&mut Net, TensorId) -> TensorId;
+
+/// Operators of all types: name and what it adds to an input `[2, 5, 6, 10]`.
+pub const OPERATORS: &[(&str, Make)] = &[
+    ("conv", |net, x| net.conv(x, 12, window(3, 1, 1), 1)),
+    ("conv strided", |net, x| net.conv(x, 7, window(3, 2, 1), 1)),
+    ("conv dilated", |net, x| {
+        let window = Window { kernel: [2, 3], stride: [1, 1], dilation: [2, 2], pads: [0, 2, 1, 0] };
+        net.conv(x, 17, window, 1)
+    }),
+    ("conv grouped", |net, x| net.conv(x, 6, window(3, 1, 1), 2)),
+    ("conv pointwise", |net, x| net.conv(x, 40, window(1, 1, 0), 1)),
+    ("depthwise", |net, x| net.conv(x, 10, window(3, 1, 1), 10)),
+    ("transposed conv", |net, x| {
+        let y = net.insert_zeros(x, [2, 2]);
+        net.conv(y, 4, window(3, 1, 2), 1)
+    }),
+    ("matmul", |net, x| net.matmul(x, 9)),
+    ("product", |net, x| {
+        let y = net.transpose(x, &[0, 1, 3, 2]);
+        net.product(x, y)
+    }),
+    ("attention", |net, x| {
+        let y = net.transpose(x, &[0, 1, 3, 2]);
+        let scores = net.product(x, y);
+        let weights = net.softmax(scores, true);
+        net.product(weights, x)
+    }),
+    ("max_pool", |net, x| net.max_pool(x, window(3, 2, 1))),
+    ("average_pool", |net, x| net.average_pool(x, window(3, 2, 1), false)),
+    ("average_pool with padding", |net, x| net.average_pool(x, window(2, 1, 1), true)),
+    ("add", |net, x| binary(net, x, BinaryKind::Add)),
+    ("sub", |net, x| binary(net, x, BinaryKind::Sub)),
+    ("mul", |net, x| binary(net, x, BinaryKind::Mul)),
+    ("div", |net, x| binary(net, x, BinaryKind::Div)),
+    ("max", |net, x| binary(net, x, BinaryKind::Max)),
+    ("min", |net, x| binary(net, x, BinaryKind::Min)),
+    ("broadcast", |net, x| {
+        let y = net.reduce(x, ReduceKind::Sum, &[1, 3], true);
+        net.binary(BinaryKind::Add, x, y)
+    }),
+    ("less", |net, x| chosen(net, x, BinaryKind::Less)),
+    ("less_or_equal", |net, x| chosen(net, x, BinaryKind::LessOrEqual)),
+    ("equal", |net, x| chosen(net, x, BinaryKind::Equal)),
+    ("not_equal", |net, x| chosen(net, x, BinaryKind::NotEqual)),
+    ("unary", |net, x| net.unary(x)),
+    ("rescale", |net, x| net.rescale(x)),
+    ("p_relu", |net, x| net.prelu(x)),
+    ("softmax", |net, x| net.softmax(x, false)),
+    ("masked softmax", |net, x| net.softmax(x, true)),
+    ("layer_norm", |net, x| net.layer_norm(x, true)),
+    ("rms_norm", |net, x| net.layer_norm(x, false)),
+    ("sum", |net, x| net.reduce(x, ReduceKind::Sum, &[1, 2], true)),
+    ("largest", |net, x| net.reduce(x, ReduceKind::Max, &[3], false)),
+    ("smallest", |net, x| net.reduce(x, ReduceKind::Min, &[0, 2], false)),
+    ("sum_abs", |net, x| net.reduce(x, ReduceKind::SumAbs, &[2, 3], true)),
+    ("sum_square", |net, x| net.reduce(x, ReduceKind::SumSquare, &[1], true)),
+    ("norm", |net, x| net.reduce(x, ReduceKind::Norm, &[0, 1, 2, 3], false)),
+    ("arg_max", |net, x| net.arg_max(x, true)),
+    ("concat", |net, x| {
+        let y = net.slice(x, 3, 2, 3);
+        let z = net.rescale(x);
+        net.concat(&[x, y, z], 3, 1)
+    }),
+    ("concat of rows", |net, x| net.concat(&[x, x], 1, 0)),
+    ("pad", |net, x| net.pad(x, &[0, 1, 2, 0], &[0, 0, 1, 3], PadMode::Constant(5))),
+    ("reflect", |net, x| net.pad(x, &[0, 2, 1, 0], &[1, 0, 3, 0], PadMode::Reflect)),
+    ("edge", |net, x| net.pad(x, &[1, 0, 2, 0], &[0, 3, 0, 1], PadMode::Edge)),
+    ("transpose", |net, x| net.transpose(x, &[3, 1, 0, 2])),
+    ("reshape", |net, x| net.reshape(x, &[6, 100])),
+    ("slice", |net, x| net.slice(x, 2, 1, 4)),
+    ("gather", |net, x| net.gather(x, 1, &[4, 0, 0, 3])),
+    ("embedding", |net, _| net.embedding(11, 13, &[2, 3])),
+    ("resize", |net, x| net.resize(x, 9, 11)),
+    ("insert_zeros", |net, x| net.insert_zeros(x, [3, 2])),
+    ("select", |net, x| {
+        let y = net.constant_like(x, &[5, 1, 10]);
+        net.choose(&[6, 10], x, y)
+    }),
+];
+
+fn binary(net: &mut Net, x: TensorId, kind: BinaryKind) -> TensorId {
+    let y = net.constant_like(x, &[6, 10]);
+    net.binary(kind, x, y)
+}
+
+fn chosen(net: &mut Net, x: TensorId, kind: BinaryKind) -> TensorId {
+    let y = net.constant_like(x, &[5, 1, 10]);
+    let condition = if net.float.is_some() { net.binary(kind, x, y) } else { net.compare(kind, x, y) };
+    net.choose_by(condition, x, y)
+}
+
+/// Element types of activations.
+pub const TYPES: [DType; 5] = [DType::I8, DType::I16, DType::F16, DType::BF16, DType::F32];
+
+/// The operator alone between an input and an output.
+pub fn alone(make: Make, dtype: DType, seed: u64) -> Graph {
+    let mut net = Net::new(seed);
+    net.wide = dtype == DType::I16;
+    net.float = dtype.is_float().then_some(dtype);
+    let x = net.input(&[2, 5, 6, 10]);
+    let y = make(&mut net, x);
+    net.finish(&[y])
+}
+
+/// From any type to any other and back.
+pub fn cast(from: DType, to: DType) -> Graph {
+    let mut net = Net::new(7);
+    net.float = Some(from);
+    let x = net.input(&[3, 4, 5]);
+    let codes = net.quantize(x, to);
+    let y = net.dequantize(codes, DType::F32);
+    net.finish(&[codes, y])
+}

@@ -1,0 +1,77 @@
+//! A graph on a machine: built, proven, simulated in every way, compared with the interpreter.
+#![allow(dead_code, clippy::unwrap_used, reason = "shared by several test files, each of which uses a part")]
+
+use std::sync::Arc;
+
+use tpuflow_ir::{DType, Graph, Machine};
+use tpuflow_kernels::Values;
+use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
+use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, simulate};
+
+use crate::common::{Random, float_bytes};
+
+fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
+    let mut random = Random(seed);
+    let codes = |id: &tpuflow_ir::TensorId| {
+        let tensor = graph.tensor(*id);
+        let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
+        let bytes: Vec<u8> = (0..tensor.elements())
+            .flat_map(|_| {
+                if tensor.dtype.is_float() {
+                    return any_float(tensor.dtype, &mut random);
+                }
+                random.range(lo, hi).to_le_bytes().into_iter().take(tensor.dtype.bytes()).collect::<Vec<_>>()
+            })
+            .collect();
+        Values::from_le_bytes(tensor.dtype, &bytes)
+    };
+    graph.inputs.iter().map(codes).collect()
+}
+
+/// Mostly small numbers; now and then any bits at all, infinities and NaN included.
+fn any_float(dtype: DType, random: &mut Random) -> Vec<u8> {
+    if random.chance(1) {
+        return random.next().to_le_bytes()[..dtype.bytes()].to_vec();
+    }
+    float_bytes(dtype, random.range(-255, 255) as f32 / 64.0)
+}
+
+/// Words of 8 bytes, `banks` x 64 words of cache.
+pub fn tiny(banks: u32) -> Machine {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.name = format!("tiny{banks}");
+    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
+    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
+    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
+    machine.ewp_cache.words = 512;
+    machine
+}
+
+/// What goes wrong with a graph on a machine, if anything.
+pub fn trial(graph: &Graph, machine: &Machine, level: u8, seed: u64, options: &Options) -> Result<(), String> {
+    let program = schedule(graph, machine, &ScheduleOptions { level, ..ScheduleOptions::default() });
+    let program = program.map_err(|e| format!("schedule: {e}"))?;
+    if let Some(reason) = &program.fallback {
+        return Err(format!("fallback: {reason}"));
+    }
+    let given = inputs(graph, seed);
+    let bytes: Vec<Vec<u8>> = given.iter().map(Values::to_le_bytes).collect();
+    let run = simulate(&program, &bytes, options).map_err(|e| format!("simulate: {e}"))?;
+    if options.array == ArrayModel::Closed {
+        let stepped = simulate(&program, &[], &Options { values: false, stepped: true, ..*options });
+        let stepped = stepped.map_err(|e| format!("stepped: {e}"))?;
+        if (stepped.cycles, &stepped.counters) != (run.cycles, &run.counters) {
+            return Err(format!("{} cycles, {} step by step", run.cycles, stepped.cycles));
+        }
+    }
+    if run.cycles < program.bounds.binding().1 {
+        return Err(format!("bounds: {} cycles, bound {:?}", run.cycles, program.bounds.binding()));
+    }
+    let expected = Interpreter::new(Arc::new(graph.clone())).unwrap().run(given, Keep::Outputs).unwrap();
+    for (n, id) in graph.outputs.iter().enumerate() {
+        if expected.get(*id).unwrap().to_le_bytes() != run.outputs[n] {
+            return Err(format!("output {n} \"{}\" differs", graph.tensor(*id).name));
+        }
+    }
+    Ok(())
+}
