@@ -34,7 +34,7 @@ from tpuflow.frontend import load
 from tpuflow.quantize import quantize
 from tpuflow.simulate import simulate
 
-DTYPES: tuple[DType, ...] = ("int8", "int16")
+DTYPES: tuple[DType, ...] = ("int8", "int16", "float16", "bfloat16", "float32")
 DATA = ("lenet5_mnist", "kws_dscnn", "vit_mnist", "resnet8_cifar10")
 
 
@@ -46,7 +46,8 @@ def named(name: str, dtype: DType) -> Network:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 def test_small_networks(name: str, dtype: DType) -> None:
-    check(named(name, dtype))
+    # Three rows of float32 under a window are more than the small machine's whole cache.
+    check(named(name, dtype), MACHINES[:2] if dtype == "float32" else MACHINES)
 
 
 # A seed has no smaller seed that resembles it: nothing to shrink.

@@ -2,7 +2,7 @@
 
     reference (NumPy)  =  interpreter (`Graph.run`)  =  program of level 1  =  program of level 5
 
-Every comparison is of stored integers, with `==`.
+Every comparison is of stored integers, with `==`, or of the bits of floats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tpuflow.simulate import program_ports
 
 Array = NDArray[Any]
 Codes = dict[str, Array]
-DType = Literal["int8", "int16"]
+DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
 
 SMALL = Path(__file__).parent / "small.toml"
 """A machine on which little fits: layers are cut into pieces and tensors spill."""
@@ -106,8 +106,11 @@ class Network:
 
 
 def assert_same(found: Array, wanted: Array, what: str) -> None:
-    """Equal in type, shape and every integer; else the first difference is named."""
+    """Equal in type, shape and every bit; else the first difference is named."""
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), what
+    if found.dtype.kind not in "iu":
+        bits = np.dtype(f"uint{8 * found.dtype.itemsize}")
+        found, wanted = found.view(bits), wanted.view(bits)
     if not np.array_equal(found, wanted):
         differ = np.argwhere(found != wanted)
         at = tuple(int(index) for index in differ[0])
