@@ -99,6 +99,7 @@ class Request:
         seed: Seed of generated samples and searches.
         host: Let the host compute what the machine cannot; else that is an error.
         verify: Compare original and normalised model on a sample.
+        excepts: Outputs that may differ there.
         stages: Folder for what lies between the stages.
     """
 
@@ -117,6 +118,7 @@ class Request:
     seed: int = 0
     host: bool = True
     verify: bool = True
+    excepts: Sequence[str] = ()
     stages: Path | None = None
 
 
@@ -273,7 +275,8 @@ def _imported(request: Request, listener: Listener) -> FloatModel:
         host=request.host,
     )
     if request.verify:
-        worst = min((found.cosine for _, found in verify_import(model, remark=listener.remark)), default=1.0)
+        found = verify_import(model, remark=listener.remark, excepts=request.excepts)
+        worst = min((result.cosine for _, result in found), default=1.0)
         listener.remark(f"import verified on a sample: least cosine of an output {worst:.3f}")
     return model
 

@@ -93,11 +93,12 @@ class Comparison:
         seen = [tensor.equal for tensor in self.tensors if tensor.equal is not None]
         return all(seen) if seen else None
 
-    def failures(self, least: tuple[float, float] | None) -> str:
+    def failures(self, least: tuple[float, float] | None, excepts: Collection[str] = ()) -> str:
         """What is not as it must be, as one sentence; empty if all is well.
 
         Args:
             least: Cosine and Euclidean similarity every float-integer and float-float pair must reach.
+            excepts: Tensors that need not.
         """
         for tensor in self.tensors:
             if tensor.equal is False:
@@ -109,7 +110,7 @@ class Comparison:
             (tensor.name, pair)
             for tensor in self.tensors
             for pair in (tensor.normalized, tensor.quantized)
-            if pair is not None and not pair.reaches(least)
+            if tensor.name not in excepts and pair is not None and not pair.reaches(least)
         ]
         if not low:
             return ""

@@ -27,7 +27,7 @@ def test_padding_is_explicit(auto_pad: str, stride: int) -> None:
     ]
     model = normalised(graph(nodes, IMAGE, ["a", "b", "c"], {"w": array(6, 4, 3, 2)}, opset=19))
     for node in model.model.graph:
-        assert set(node.attributes) >= STATED
+        assert set(node.attributes) >= STATED - ({"dilations"} if node.op_type == "AveragePool" else set())
         assert "auto_pad" not in node.attributes
 
 

@@ -61,6 +61,7 @@ def build(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
     ] = True,
+    excepts: options.Excepts = None,
 ) -> None:
     """Import, calibrate, quantise and schedule a network; write its program.
 
@@ -88,6 +89,7 @@ def build(
         seed=seed,
         host=host,
         verify=verify,
+        excepts=options.names(excepts),
         stages=save_stages,
     )
     with _Announcer() as announcer:

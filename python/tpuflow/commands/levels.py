@@ -60,6 +60,7 @@ def compare(
             metavar="COS,EUCLID", help="Least similarity of float and integer tensors, such as 0.8,0.5."
         ),
     ] = None,
+    excepts: options.Excepts = None,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
     cut_inputs: options.CutInputs = None,
@@ -94,7 +95,7 @@ def compare(
     if json is not None:
         write_json(json, found.to_json())
     _show_comparison(found)
-    failures = found.failures(least)
+    failures = found.failures(least, options.names(excepts))
     if failures:
         raise ComparisonError(failures)
 

@@ -22,6 +22,7 @@ __all__ = [
     "CutPreset",
     "DType",
     "DTypeOption",
+    "Excepts",
     "Host",
     "InputShapes",
     "JsonFile",
@@ -82,6 +83,9 @@ Host = Annotated[
     typer.Option(
         "--host/--no-host", help="Let the host compute what the machine cannot; else that is an error."
     ),
+]
+Excepts = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Tensors that may be less alike than the tolerance.")
 ]
 InputShapes = Annotated[
     list[str] | None,

@@ -25,6 +25,7 @@ from tpuflow.frontend.rewrites import (
     affine,
     arithmetic,
     codes,
+    contributed,
     einsum,
     indexing,
     integers,
@@ -65,6 +66,7 @@ def _merged(*rules: Rules) -> Rules:
 
 
 ONE_FORM = _merged(
+    contributed.RULES,
     stated.RULES,
     linear.RULES,
     einsum.RULES,

@@ -189,7 +189,9 @@ def apply_once(model: ir.Model, rules: Rules, *, within_bodies: bool = False) ->
 
 
 def apply_rules(model: ir.Model, rules: Rules) -> bool:
-    """Applies `rules` (by operator type, of ONNX's domain and ours) until none applies; True if any did.
+    """Applies `rules` (by operator type, with its domain unless that is ONNX's or ours) until none applies.
+
+    True if any did.
 
     Raises:
         RuntimeError: If the rules never settle: two of them undo each other.
@@ -204,9 +206,8 @@ def apply_rules(model: ir.Model, rules: Rules) -> bool:
 def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _Names) -> bool:
     changed = False
     for node in graph:
-        if node.domain not in {"", DOMAIN}:
-            continue
-        for rewrite in rules.get(node.op_type, ()):
+        known = node.domain in {"", DOMAIN}
+        for rewrite in rules.get(node.op_type if known else f"{node.domain}.{node.op_type}", ()):
             emit = Emitter(node, names, versions)
             result = rewrite(node, emit)
             if result is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize.settings import Settings
 
 __all__ = [
+    "CODES",
     "CODES_PASS",
     "TRUTH",
     "Grids",
@@ -34,6 +35,7 @@ __all__ = [
     "code_grid",
     "float_clamp",
     "stated_grid",
+    "stated_input",
 ]
 
 FIXED_RANGES: dict[str, tuple[float, float]] = {
@@ -209,6 +211,17 @@ def code_grid(value: ir.Value) -> Quant | None:
         moves = node.op_type in VIEWS or node.op_type in CODES_PASS or node.op_type in SHARED_QUANT
         if moves and use.idx == 0 and (found := code_grid(node.outputs[0])) is not None:
             return found
+    return None
+
+
+def stated_input(value: ir.Value) -> Quant | None:
+    """The grid the model itself quantises an input on, before it does anything but move it."""
+    while (user := sole_user(value)) is not None and user.inputs[0] is value:
+        if user.op_type == "QuantizeLinear":
+            return stated_grid(user)
+        if user.op_type not in VIEWS:
+            return None
+        value = user.outputs[0]
     return None
 
 

@@ -30,7 +30,16 @@ from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.fixed_point import FactorError, Requant
 from tpuflow.quantize.functions import FUNCTIONS
-from tpuflow.quantize.grids import CODES_PASS, TRUTH, Grids, clamp, code_grid, float_clamp, stated_grid
+from tpuflow.quantize.grids import (
+    CODES_PASS,
+    TRUTH,
+    Grids,
+    clamp,
+    code_grid,
+    float_clamp,
+    stated_grid,
+    stated_input,
+)
 from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
 from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
@@ -402,9 +411,19 @@ class Lowering:
             "name": origin.name,
             "shape": list(shape_of(origin)),
             "permutation": list(permutation),
-            "dtype": "float32" if origin.dtype is None else str(origin.dtype.numpy()),
+            "dtype": self._shown_type(origin, quant),
         }
         return tensor | {"source_json": json.dumps(source)}, origin.name
+
+    def _shown_type(self, value: ir.Value, quant: Quant | None) -> str:
+        """The element type users meet a value in: the model's, or that of its codes where asked for."""
+        config = self.settings.defaults
+        raw = (value.is_graph_input() and config.quant_input) or (
+            value.is_graph_output() and config.quant_output
+        )
+        if raw and quant is not None and not quant.is_float:
+            return quant.dtype
+        return "float32" if value.dtype is None else str(value.dtype.numpy())
 
     def _source(
         self, value: ir.Value, view: View, elements: int, quant: Quant | None
@@ -439,7 +458,8 @@ class Lowering:
         view = View.dense(shape, order)
         stored_shape = tuple(shape[axis] for axis in order)
         if value.dtype is not None and value.dtype.is_floating_point():
-            quant: Quant | None = self.grids.quant_of(value, self.settings.of((value.name or "",)))
+            quant: Quant | None = stated_input(value)
+            quant = quant or self.grids.quant_of(value, self.settings.of((value.name or "",)))
         else:
             quant = TRUTH if value.dtype == BOOL else code_grid(value)
         name = value.name or "input"

@@ -76,6 +76,9 @@ def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
         stated["ceil_mode"] = 0 if exact else 1
         if node.op_type == "AveragePool":
             stated["count_include_pad"] = node.attributes.get_int("count_include_pad", 0) if any(pads) else 0
+            # onnxruntime carries the attribute over to its operator on codes, which does not know it.
+            if all(dilation == 1 for dilation in dilations):
+                del stated["dilations"]
     else:
         stated["group"] = node.attributes.get_int("group", 1)
     if attributes_of(node) == stated:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.quantize.grids import integer_grid, is_number
+from tpuflow.quantize.grids import CODES, integer_grid, is_number
 from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers, views
@@ -127,10 +128,11 @@ def cast(context: Lowering, step: Step) -> None:
         op = {"op": "dequantize", "input": source.tensor, "scale": 1.0, "finish": {}}
         context.emit(step, op, source.shape, source.view, target)
         return
-    if is_number(step.output) and context.grids.target(step).is_float:
-        context.stored[step.output] = context.requantised(value, context.grids.target(step))
-        return
+    if stored.quant is not None and value.dtype in CODES and is_number(step.output):
+        stored = replace(stored, quant=integer_grid(value))  # codes, read as the integers they are
     context.stored[step.output] = stored
+    if is_number(step.output) and context.grids.target(step).is_float:
+        context.stored[step.output] = context.requantised(step.output, context.grids.target(step))
 
 
 def _truncated(context: Lowering, step: Step, source: Stored, target: Quant) -> None:
