@@ -290,3 +290,24 @@ def test_a_setting_for_a_node_of_the_host_is_refused() -> None:
         tpuflow.quantize(parts, ranges, config)
     config = Config.model_validate({"layers": [{"match": "/relu*", "dtype": "int16"}]})
     assert tpuflow.quantize(parts, ranges, config).device
+
+
+def test_a_setting_about_weights_needs_weights_in_one_segment() -> None:
+    parts = divided(NETWORKS["between"]())
+    ranges = tpuflow.calibrate(parts, feeds_of(parts.model))
+    config = Config.model_validate({"layers": [{"match": "*", "weight_mode": "symmetric_full"}]})
+    assert tpuflow.quantize(parts, ranges, config).device
+    config = Config.model_validate({"layers": [{"match": "/reducemean*", "weight_bits": 4}]})
+    with pytest.raises(tpuflow.TpuflowError, match="has weights"):
+        tpuflow.quantize(parts, ranges, config)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_segments_compute_in_floats(dtype: str) -> None:
+    parts = divided(NETWORKS["between"]())
+    config = Config.model_validate({"quantize": {"dtype": dtype}})
+    samples = feeds_of(parts.model)
+    graph = tpuflow.quantize(parts, tpuflow.calibrate(parts, samples, config), config)
+    ours, theirs = run_samples(graph_level(graph), samples), run_samples(FloatLevel(parts.model), samples)
+    bound = 1e-2 if dtype == "float16" else 1e-5
+    assert all(np.abs(ours[name] - theirs[name]).max() < bound for name in theirs)

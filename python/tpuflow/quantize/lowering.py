@@ -80,8 +80,8 @@ class Lowering:
 
     # The walk.
 
-    def run(self) -> Graph:
-        """Lowers the whole model.
+    def run(self, *, whole: bool = True) -> Graph:
+        """Lowers the model; not `whole` if it is a part, in which entries may lack what they are for.
 
         Raises:
             UnsupportedModelError: Listing every node that cannot be lowered.
@@ -104,7 +104,8 @@ class Lowering:
             self._output(value, findings)
         if findings:
             raise UnsupportedModelError(self.graph.name or "model", findings)
-        self.settings.check_effects()
+        if whole:
+            self.settings.check_effects()
         return self.builder.finish()
 
     def _lower(self, step: Step, findings: list[Finding]) -> None:

@@ -15,6 +15,7 @@ from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import Partitioned, PartitionedModel, partition
 from tpuflow.quantize.lowering import Graph, Lowering
+from tpuflow.quantize.settings import without_effect
 
 __all__ = ["quantize_segments"]
 
@@ -33,17 +34,32 @@ def quantize_segments(
     while True:
         refused: list[Finding] = []
         graphs: list[Graph] = []
+        lowerings: list[Lowering] = []
         _check_entries(parts, config)
         for segment in parts.device:
             own = _own_entries(segment.network, config)
+            lowerings.append(Lowering(segment.network.model, ranges, own))
             try:
-                graphs.append(Lowering(segment.network.model, ranges, own).run())
+                graphs.append(lowerings[-1].run(whole=False))
             except UnsupportedModelError as error:
-                refused += _nodes(segment.network, error.findings)
+                moved = list(_nodes(segment.network, error.findings))
+                if not moved:  # none of what is wrong is a node's, so there is nothing to move
+                    raise
+                refused += moved
         if not refused:
+            _check_effects(config, lowerings)
             return parts.with_networks(graphs)
         known += refused
         parts = partition(parts.model, known, parts.bound)
+
+
+def _check_effects(config: Config, lowerings: list[Lowering]) -> None:
+    """An entry about weights must have met weights in one of the segments."""
+    for entry in config.layers:
+        if any(entry in lowering.settings.idle() for lowering in lowerings) and not any(
+            lowering.settings.honours(entry) for lowering in lowerings
+        ):
+            raise without_effect(entry)
 
 
 def _nodes(model: FloatModel, findings: tuple[Finding, ...]) -> Iterator[Finding]:

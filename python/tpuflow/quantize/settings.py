@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tpuflow.config import Config, ConfigError, QuantizeConfig
+from tpuflow.config import Config, ConfigError, LayerConfig, QuantizeConfig
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "without_effect"]
 
 WEIGHT_KEYS = frozenset({"weight_bits", "weight_mode", "per_channel"})
 """Keys that only a layer with weights can honour."""
@@ -57,15 +57,29 @@ class Settings:
             quoted = ", ".join(f'"{match}"' for match in idle)
             raise ConfigError(f"layers: {quoted} matches no node and no tensor of the model")
 
+    def idle(self) -> list[LayerConfig]:
+        """Entries about weights that have met no layer with weights."""
+        return [
+            entry
+            for index, entry in enumerate(self._entries)
+            if WEIGHT_KEYS & entry.overrides().keys() and index not in self._weighted
+        ]
+
+    def honours(self, entry: LayerConfig) -> bool:
+        """Whether an entry has met a layer with weights."""
+        return entry in self._entries and self._entries.index(entry) in self._weighted
+
     def check_effects(self) -> None:
         """Entries about weights must have met a layer with weights.
 
         Raises:
             ConfigError: Naming the entry and the key.
         """
-        for index, entry in enumerate(self._entries):
-            idle = sorted(WEIGHT_KEYS & entry.overrides().keys())
-            if idle and index not in self._weighted:
-                raise ConfigError(
-                    f'layers: "{entry.match}" sets {idle[0]}, but no layer it matches has weights'
-                )
+        for entry in self.idle():
+            raise without_effect(entry)
+
+
+def without_effect(entry: LayerConfig) -> ConfigError:
+    """The error about an entry that is idle."""
+    key = min(WEIGHT_KEYS & entry.overrides().keys())
+    return ConfigError(f'layers: "{entry.match}" sets {key}, but no layer it matches has weights')
