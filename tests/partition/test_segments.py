@@ -297,7 +297,7 @@ def test_a_setting_about_weights_needs_weights_in_one_segment() -> None:
     ranges = tpuflow.calibrate(parts, feeds_of(parts.model))
     config = Config.model_validate({"layers": [{"match": "*", "weight_mode": "symmetric_full"}]})
     assert tpuflow.quantize(parts, ranges, config).device
-    config = Config.model_validate({"layers": [{"match": "/reducemean*", "weight_bits": 4}]})
+    config = Config.model_validate({"layers": [{"match": "/reducemean*", "weight_bits": 16}]})
     with pytest.raises(tpuflow.TpuflowError, match="has weights"):
         tpuflow.quantize(parts, ranges, config)
 
