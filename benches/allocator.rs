@@ -1,9 +1,10 @@
-//! Static memory allocation on instances of known optimum: rectangles cut into 100, 1000 and 4000 pieces.
+//! Static memory allocation on instances of known optimum: rectangles cut into pieces, greedy and exact.
 
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use tpuflow_benches::instances::cut_rectangle;
+use tpuflow_scheduler::alloc::ladder::{Effort, climb};
 use tpuflow_scheduler::alloc::solve;
 
 fn rectangles(criterion: &mut Criterion) {
@@ -20,5 +21,21 @@ fn rectangles(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, rectangles);
+/// Rectangles on the whole ladder: what no greedy order puts together again is searched for.
+fn search(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate/exact");
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(2));
+    for pieces in [100, 200, 400] {
+        let problem = cut_rectangle(1, 1024, 1 << 20, pieces);
+        let effort = Effort { enough: problem.capacity, steps: 1_000_000, seed: 0 };
+        let outcome = climb(&problem, &[], &effort, &mut |_| true);
+        group.throughput(Throughput::Elements(outcome.steps.max(1)));
+        group.bench_function(BenchmarkId::from_parameter(pieces), |bench| {
+            bench.iter(|| climb(&problem, &[], &effort, &mut |_| true));
+        });
+    }
+}
+
+criterion_group!(benches, rectangles, search);
 criterion_main!(benches);

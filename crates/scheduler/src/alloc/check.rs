@@ -19,6 +19,9 @@ pub enum Fault {
     /// An item lies above the capacity.
     #[error("item {0} exceeds the capacity")]
     Beyond(usize),
+    /// An address is no multiple of what it must be.
+    #[error("item {0} is not aligned")]
+    Misaligned(usize),
 }
 
 /// Checks every pair of items and every end against the capacity.
@@ -43,4 +46,18 @@ pub fn validate(problem: &Problem, solution: &Solution) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Checks every address against the alignment of its item.
+///
+/// # Errors
+/// The first fault found.
+pub fn aligned(alignments: &[u64], solution: &Solution) -> Result<(), Fault> {
+    if alignments.len() != solution.offsets.len() {
+        return Err(Fault::Count { offsets: solution.offsets.len(), items: alignments.len() });
+    }
+    match alignments.iter().zip(&solution.offsets).position(|(&alignment, &offset)| offset % alignment.max(1) != 0) {
+        Some(item) => Err(Fault::Misaligned(item)),
+        None => Ok(()),
+    }
 }

@@ -26,22 +26,79 @@ pub enum Fit {
     Tightest,
 }
 
+/// The portfolio in the order tried.
+pub const PORTFOLIO: [(Order, Fit); 10] = [
+    (Order::Size, Fit::Lowest),
+    (Order::Start, Fit::Lowest),
+    (Order::Size, Fit::Tightest),
+    (Order::Start, Fit::Tightest),
+    (Order::Conflicts, Fit::Lowest),
+    (Order::Duration, Fit::Lowest),
+    (Order::Area, Fit::Lowest),
+    (Order::Conflicts, Fit::Tightest),
+    (Order::Duration, Fit::Tightest),
+    (Order::Area, Fit::Tightest),
+];
+
+/// The best of the portfolio; stops early at the lower bound, or with `enough` at the first that fits the capacity.
+///
+/// The height may exceed the capacity when nothing fits.
+#[must_use]
+pub fn solve(problem: &Problem, enough: bool) -> Solution {
+    let bound = problem.lower_bound();
+    portfolio(problem, &[], if enough { problem.capacity.max(bound) } else { bound }, &mut || true)
+}
+
+/// The best of the portfolio, or the first no higher than `enough`; the first of all if `go_on` says no.
+pub(super) fn portfolio(
+    problem: &Problem,
+    alignments: &[u64],
+    enough: u64,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Solution {
+    let mut best: Option<Solution> = None;
+    for (order, fit) in PORTFOLIO {
+        let found = place_aligned(problem, alignments, order, fit);
+        if best.as_ref().is_none_or(|b| found.height < b.height) {
+            best = Some(found);
+        }
+        if best.as_ref().is_some_and(|b| b.height <= enough) || !go_on() {
+            break;
+        }
+    }
+    best.unwrap_or(Solution { offsets: Vec::new(), height: 0 })
+}
+
 /// Places all items; never fails, as the address space is taken to be unbounded. `O(n^2)`.
 #[must_use]
 pub fn place(problem: &Problem, order: Order, fit: Fit) -> Solution {
+    place_aligned(problem, &[], order, fit)
+}
+
+/// A buffer with an address.
+#[derive(Clone, Copy)]
+struct Placed {
+    offset: u64,
+    item: Item,
+}
+
+/// As [`place`], each item at a multiple of its alignment; where there is none, at any address.
+fn place_aligned(problem: &Problem, alignments: &[u64], order: Order, fit: Fit) -> Solution {
     let items = &problem.items;
     let mut offsets = vec![0; items.len()];
-    // Sorted by offset, so that gaps are found in one sweep.
-    let mut placed: Vec<(u64, usize)> = Vec::with_capacity(items.len());
+    // Sorted by offset, so that gaps are found in one sweep; items lie in it, so that the sweep runs through memory.
+    let mut placed: Vec<Placed> = Vec::with_capacity(items.len());
     let mut height = 0;
     for index in sequence(items, order) {
         let item = items[index];
-        let meeting = placed.iter().filter(|&&(_, other)| items[other].meets(&item));
-        let offset = gap(item.size, meeting.map(|&(offset, other)| (offset, offset + items[other].size)), fit);
+        let meeting = placed.iter().filter(|other| other.item.meets(&item));
+        let alignment = alignments.get(index).copied().unwrap_or(1).max(1);
+        let taken = meeting.map(|other| (other.offset, other.offset + other.item.size));
+        let offset = gap(item.size, alignment, taken, fit);
         offsets[index] = offset;
         height = height.max(offset + item.size);
-        let at = placed.partition_point(|&(other, _)| other <= offset);
-        placed.insert(at, (offset, index));
+        let at = placed.partition_point(|other| other.offset <= offset);
+        placed.insert(at, Placed { offset, item });
     }
     Solution { offsets, height }
 }
@@ -88,20 +145,20 @@ pub fn place_apart(problem: &Problem, apart: &[Vec<usize>], bank: u64) -> Soluti
 }
 
 /// Where `size` units go among stretches sorted by their starts; the open end is the last resort.
-fn gap(size: u64, taken: impl Iterator<Item = (u64, u64)>, fit: Fit) -> u64 {
-    let (mut end, mut best) = (0, None::<(u64, u64)>);
+fn gap(size: u64, alignment: u64, taken: impl Iterator<Item = (u64, u64)>, fit: Fit) -> u64 {
+    let (mut start, mut best) = (0u64, None::<(u64, u64)>);
     for (from, to) in taken {
-        if from >= end + size {
-            let room = from - end;
+        if from >= start + size {
+            let room = from - start;
             match fit {
-                Fit::Lowest => return end,
-                Fit::Tightest if best.is_none_or(|(least, _)| room < least) => best = Some((room, end)),
+                Fit::Lowest => return start,
+                Fit::Tightest if best.is_none_or(|(least, _)| room < least) => best = Some((room, start)),
                 Fit::Tightest => {}
             }
         }
-        end = end.max(to);
+        start = start.max(to.next_multiple_of(alignment));
     }
-    best.map_or(end, |(_, offset)| offset)
+    best.map_or(start, |(_, offset)| offset)
 }
 
 fn sequence(items: &[Item], order: Order) -> Vec<usize> {

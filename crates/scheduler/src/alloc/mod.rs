@@ -9,14 +9,17 @@
 //!    +--+----+-----+----+--+----+--> time
 //! ```
 //!
-//! [`solve`] tries a portfolio of greedy orders and fits, the cheapest first, and stops at the first result that reaches the
-//! lower bound or, if that is all one needs, fits the capacity. [`check::validate`] re-derives soundness the slow way.
+//! There are two problems. In a linear space every address is as good as another: [`ladder::climb`] goes from a portfolio of
+//! greedy orders ([`solve`] is that portfolio alone) to exact search, and says how far from the lower bound it stopped. In a
+//! space of banks, buffers that are used at the same time should not share a bank: [`place_apart`].
+//! [`check::validate`] re-derives soundness the slow way.
 
 pub mod check;
+mod exact;
 mod greedy;
+pub mod ladder;
 
-pub use greedy::{Fit, Order, place, place_apart};
-
+pub use greedy::{Fit, Order, PORTFOLIO, place, place_apart, solve};
 /// A buffer: alive from `first` to `last`, both inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -76,39 +79,4 @@ impl Problem {
         }
         most
     }
-}
-
-/// The portfolio in the order tried.
-pub const PORTFOLIO: [(Order, Fit); 10] = [
-    (Order::Size, Fit::Lowest),
-    (Order::Start, Fit::Lowest),
-    (Order::Size, Fit::Tightest),
-    (Order::Start, Fit::Tightest),
-    (Order::Conflicts, Fit::Lowest),
-    (Order::Duration, Fit::Lowest),
-    (Order::Area, Fit::Lowest),
-    (Order::Conflicts, Fit::Tightest),
-    (Order::Duration, Fit::Tightest),
-    (Order::Area, Fit::Tightest),
-];
-
-/// The best of the portfolio; stops early at the lower bound, or with `enough` at the first that fits the capacity.
-///
-/// The height may exceed the capacity when nothing fits.
-#[must_use]
-pub fn solve(problem: &Problem, enough: bool) -> Solution {
-    let bound = problem.lower_bound();
-    let mut best: Option<Solution> = None;
-    for (order, fit) in PORTFOLIO {
-        let found = place(problem, order, fit);
-        if best.as_ref().is_none_or(|b| found.height < b.height) {
-            best = Some(found);
-        }
-        if let Some(b) = &best
-            && (b.height == bound || (enough && b.height <= problem.capacity))
-        {
-            break;
-        }
-    }
-    best.unwrap_or(Solution { offsets: Vec::new(), height: 0 })
 }
