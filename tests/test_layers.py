@@ -45,6 +45,7 @@ ROOMS = {
     "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
     "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
     "compile": VOCABULARY | {"config", "_core", "partition", "quantize"},
+    "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "simulate"},
     "store": {"errors", "_core", "partition"},

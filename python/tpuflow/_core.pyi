@@ -1,6 +1,6 @@
 """Types of the extension module; stubtest compares this file with what the build offers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self, final
 
@@ -118,6 +118,21 @@ def schedule(
     origin: str = "machine",
 ) -> Program: ...
 def check(graph: Graph | None, program: Program) -> list[str]: ...
+def allocate(
+    items: Sequence[tuple[int, int, int]],
+    alignments: Sequence[int],
+    *,
+    enough: int,
+    steps: int,
+    seed: int,
+    go_on: Callable[[int], bool],
+) -> tuple[list[int], int, int]: ...
+def check_allocation(
+    items: Sequence[tuple[int, int, int]],
+    alignments: Sequence[int],
+    offsets: Sequence[int],
+    capacity: int,
+) -> str | None: ...
 def machine_text(name: str) -> str: ...
 def machine_presets() -> list[str]: ...
 

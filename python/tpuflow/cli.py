@@ -14,6 +14,7 @@ import sys
 
 import typer
 
+from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops
@@ -48,6 +49,7 @@ for command in (
     disasm,
     asm,
     zoo,
+    alloc,
 ):
     app.command()(command)
 app.command()(ops)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "AllocationError",
     "FileError",
     "Finding",
     "GraphError",
@@ -46,6 +47,10 @@ class RangesError(TpuflowError):
 
 class VerificationError(TpuflowError):
     """Two forms of a model that must compute the same do not."""
+
+
+class AllocationError(TpuflowError):
+    """Buffers to be placed make no sense, or no place for all of them was found."""
 
 
 class FileError(TpuflowError):

@@ -2,6 +2,9 @@
 
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
+use tpuflow_scheduler::alloc::check::{aligned, validate};
+use tpuflow_scheduler::alloc::ladder::{Effort, climb};
+use tpuflow_scheduler::alloc::{Item, Problem, Solution};
 use tpuflow_scheduler::{Options, checker};
 
 use crate::error::Failure;
@@ -12,6 +15,8 @@ use crate::simulator::Program;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(check, module)?)?;
+    module.add_function(wrap_pyfunction!(allocate, module)?)?;
+    module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
     module.add_function(wrap_pyfunction!(machine_presets, module)?)
 }
@@ -55,4 +60,48 @@ fn machine_text(name: &str) -> PyResult<&'static str> {
 #[pyfunction]
 fn machine_presets() -> Vec<String> {
     Machine::presets()
+}
+
+/// Addresses for buffers `(first, last, size)`, alive at both ends: offsets, lower bound of the height, steps searched.
+#[pyfunction]
+#[pyo3(signature = (items, alignments, *, enough, steps, seed, go_on))]
+fn allocate(
+    py: Python<'_>,
+    items: Vec<(u32, u32, u64)>,
+    alignments: Vec<u64>,
+    enough: u64,
+    steps: u64,
+    seed: u64,
+    go_on: Py<PyAny>,
+) -> PyResult<(Vec<u64>, u64, u64)> {
+    let problem = Problem { items: items.into_iter().map(item).collect(), capacity: enough };
+    let mut raised = None;
+    let mut watch = |steps: u64| {
+        let answer = Python::attach(|py| go_on.call1(py, (steps,))?.extract::<bool>(py));
+        answer.unwrap_or_else(|error| {
+            raised = Some(error);
+            false
+        })
+    };
+    let found = py.detach(|| climb(&problem, &alignments, &Effort { enough, steps, seed }, &mut watch));
+    raised.map_or(Ok((found.solution.offsets, found.bound, found.steps)), Err)
+}
+
+/// What is wrong with the addresses of buffers, if anything.
+#[pyfunction]
+fn check_allocation(
+    py: Python<'_>,
+    items: Vec<(u32, u32, u64)>,
+    alignments: Vec<u64>,
+    offsets: Vec<u64>,
+    capacity: u64,
+) -> Option<String> {
+    let problem = Problem { items: items.into_iter().map(item).collect(), capacity };
+    let solution = Solution { offsets, height: capacity };
+    let checked = py.detach(|| validate(&problem, &solution).and_then(|()| aligned(&alignments, &solution)));
+    checked.err().map(|fault| fault.to_string())
+}
+
+fn item((first, last, size): (u32, u32, u64)) -> Item {
+    Item { first, last, size }
 }

@@ -7,6 +7,7 @@
     programs.py   inspect, check, disasm, asm
     zoo.py        zoo
     listings.py   ops, machine, fields
+    alloc.py      alloc
     options.py    options several commands share
     console.py    lines, tables, progress
 
