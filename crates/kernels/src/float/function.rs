@@ -70,7 +70,7 @@ fn evaluate(step: &Step, values: &[[f64; BLOCK]], out: &mut [f64; BLOCK]) {
         Step::Sin(a) => map(out, get(a), primitive::sin),
         Step::Cos(a) => map(out, get(a), primitive::cos),
         Step::Atan(a) => map(out, get(a), primitive::atan),
-        Step::Erf(a) => map(out, get(a), primitive::erf),
+        Step::Erf(a) => primitive::erf_block(get(a), out),
         Step::Add(a, b) => zip(out, get(a), get(b), |a, b| a + b),
         Step::Sub(a, b) => zip(out, get(a), get(b), |a, b| a - b),
         Step::Mul(a, b) => zip(out, get(a), get(b), |a, b| a * b),

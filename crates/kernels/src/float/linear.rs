@@ -85,11 +85,18 @@ impl Linear {
 pub fn multiply<Y: Float>(linear: &Linear, a: &[f32], y: &mut [Y]) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
-    let block = block_rows(k * size_of::<f32>(), n, y.len() / n);
+    let block = block(k, n, y.len() / n);
     y.par_chunks_mut(block * n).enumerate().for_each_init(Vec::new, |sums, (index, y)| {
         let rows = y.len() / n;
         linear.rows(&a[index * block * k..][..rows * k], y, n, sums);
     });
+}
+
+/// Rows a thread takes at a time: what its cache holds, but enough that a wide right operand is not read for each of them.
+fn block(k: usize, n: usize, rows: usize) -> usize {
+    const ENOUGH: usize = 32;
+    let shared = rows.div_ceil(rayon::current_num_threads());
+    block_rows(k * size_of::<f32>(), n, rows).max(shared.min(ENOUGH))
 }
 
 /// Convolution of the whole batch. `groups`: one prepared operand `[kh * kw * c / groups, o / groups]` per group.
@@ -103,7 +110,7 @@ pub fn conv<Y: Float>(geometry: &Geometry, x: &[f32], groups: &[Linear], y: &mut
     let columns = groups[0].n();
     let o = columns * groups.len();
     assert_eq!(y.len(), geometry.pixels() * o, "y holds every output");
-    let block = block_rows(k * size_of::<f32>(), columns, geometry.pixels());
+    let block = block(k, columns, geometry.pixels());
     y.par_chunks_mut((block * o).max(1)).enumerate().for_each_init(
         || (Vec::new(), Vec::new()),
         |(rows, sums), (index, y)| {

@@ -225,19 +225,31 @@ pub fn atan(x: f64) -> f64 {
 }
 
 /// Error function.
-#[inline(always)]
 #[must_use]
 pub fn erf(x: f64) -> f64 {
-    let a = x.abs();
-    let a = if a > 6.0 { 6.0 } else { a };
-    let twice = 2.0 * (a * a);
-    let mut sum = 1.0;
+    let mut value = [0.0];
+    erf_block(&[x], &mut value);
+    value[0]
+}
+
+/// Error function of a block: the series runs over all of them term by term, so that vectors lie across arguments.
+#[inline(always)]
+pub fn erf_block<const N: usize>(x: &[f64; N], out: &mut [f64; N]) {
+    let held = |x: f64| if x.abs() > 6.0 { 6.0 } else { x.abs() };
+    let twice = x.map(|x| 2.0 * (held(x) * held(x)));
+    let mut sums = [1.0; N];
     for n in (1..=ERF_TERMS).rev() {
-        sum = sum * (twice * (1.0 / f64::from(2 * n + 1))) + 1.0;
+        let factor = 1.0 / f64::from(2 * n + 1);
+        for (sum, twice) in sums.iter_mut().zip(&twice) {
+            *sum = *sum * (twice * factor) + 1.0;
+        }
     }
-    let value = std::f64::consts::FRAC_2_SQRT_PI * a * exp(-(a * a)) * sum;
-    let value = if value > 1.0 || a >= 6.0 { 1.0 } else { value };
-    value.copysign(x)
+    for ((out, &x), sum) in out.iter_mut().zip(x).zip(sums) {
+        let a = held(x);
+        let value = std::f64::consts::FRAC_2_SQRT_PI * a * exp(-(a * a)) * sum;
+        let value = if value > 1.0 || a >= 6.0 { 1.0 } else { value };
+        *out = value.copysign(x);
+    }
 }
 
 /// The larger; NaN if either is, -0 below +0.
