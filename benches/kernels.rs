@@ -1,13 +1,16 @@
-//! Products, requantisation and depthwise convolution: every variant this processor offers beside the scalar reference.
+//! Products, requantisation, depthwise convolution and functions of floats: every variant this processor offers beside the scalar reference.
 //!
 //! Sizes are those of ResNet-50's fourth stage (3x3 of 256 channels at 14x14) and of its second stage's outputs.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tpuflow_ir::{Requant, Window};
+use tpuflow_ir::function::Step;
+use tpuflow_ir::{Function, Requant, Window};
 use tpuflow_kernels::Isa;
 use tpuflow_kernels::conv::Geometry;
 use tpuflow_kernels::depthwise::Depthwise;
 use tpuflow_kernels::epilogue::{Epilogue, Offsets};
+use tpuflow_kernels::float::function::Evaluator;
+use tpuflow_kernels::float::gemm::Packed;
 use tpuflow_kernels::gemm::{PackedI8, PackedI16, Rows};
 
 const M: usize = 196;
@@ -43,6 +46,36 @@ fn products(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
             bench.iter(|| packed.multiply(&a, &mut c, &mut rows));
         });
+    }
+}
+
+fn float_products(criterion: &mut Criterion) {
+    let floats = |codes: Vec<i8>| codes.into_iter().map(f32::from).collect::<Vec<_>>();
+    let (a, b) = (floats(codes(M * K)), floats(codes(K * N)));
+    let mut group = criterion.benchmark_group("gemm_f32f32f32/resnet50_conv4");
+    group.throughput(Throughput::Elements((M * K * N) as u64)).sample_size(10);
+    for isa in Isa::variants() {
+        let packed = Packed::new(isa, &b, [K, N], [N, 1]);
+        let mut c = vec![0.0; M * N];
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| packed.multiply(&a, &mut c));
+        });
+    }
+}
+
+fn functions(criterion: &mut Criterion) {
+    const COUNT: usize = 1 << 16;
+    let x: Vec<f64> = codes(COUNT).iter().map(|&c| f64::from(c) / 16.0).collect();
+    for (name, step) in [("exp", Step::Exp(0)), ("erf", Step::Erf(0)), ("log", Step::Log(0))] {
+        let function = Function { steps: vec![step] };
+        let mut group = criterion.benchmark_group(format!("function_f64/{name}"));
+        group.throughput(Throughput::Elements(COUNT as u64)).sample_size(10);
+        for isa in Isa::variants() {
+            let mut evaluator = Evaluator::new(isa, &function);
+            group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+                bench.iter(|| evaluator.apply(&mut x.clone()));
+            });
+        }
     }
 }
 
@@ -86,5 +119,5 @@ fn depthwise(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, requantise, depthwise);
+criterion_group!(benches, products, float_products, functions, requantise, depthwise);
 criterion_main!(benches);

@@ -118,6 +118,22 @@ def test_indices_become_numbers(dtype: str) -> None:
     assert one(make, dtype).operators[-1] == "dequantize"
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_stated_quantisation_is_followed(kind: type[np.integer[Any]]) -> None:
+    """Floats are rounded to the grid the model states, and no further."""
+    b = Builder("stated")
+    scale, zero = b.constant(np.array(0.05, np.float32)), b.constant(np.array(3, kind))
+    stored = b.node("QuantizeLinear", b.conv(b.input("x", [1, 2, 6, 6]), 3), scale, zero)
+    b.output(b.node("Relu", b.node("DequantizeLinear", stored, scale, zero)))
+    proto = b.model()
+    made = lowered(proto, "float32")
+    assert made.operators == ["conv", "quantize", "dequantize", "rescale"]
+    (feed,) = normal(proto, 1)
+    (found,) = made.compare(feed).values()
+    assert found.sqnr > 100.0
+    made.equals_reference(feed)
+
+
 def test_codes_need_ranges() -> None:
     with pytest.raises(QuantizeError, match="has no range"):
         quantize(load(MODELS["plain"]()).model)
