@@ -49,6 +49,7 @@ ROOMS = {
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "simulate"},
     "store": {"errors", "_core", "partition"},
+    "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "build": VOCABULARY
     | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},

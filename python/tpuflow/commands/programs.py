@@ -217,6 +217,10 @@ def check(
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
     config: options.ConfigFile = None,
+    machine: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Of a model: its machine.")] = (
+        "128x128_asic"
+    ),
+    ranges: options.RangesFile = None,
     host: Annotated[
         bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
     ] = False,
@@ -228,7 +232,7 @@ def check(
     """
     from tpuflow.frontend import is_model_file
 
-    if is_model_file(file):
+    if is_model_file(file) and host:
         from tpuflow.frontend import load
         from tpuflow.partition import partition
 
@@ -240,11 +244,29 @@ def check(
             cut_outputs=options.names(cut_outputs),
             cut_preset=cut_preset,
             preprocess=options.configuration(config, None).preprocess,
-            host=host,
+            host=True,
         )
-        if host:
-            _show_segments(partition(model))
+        _show_segments(partition(model))
         say(f"{file}: every node can be compiled{', or run on the host' if model.findings else ''}")
+    elif is_model_file(file):
+        from tpuflow.audit import audit
+        from tpuflow.calibrate import Ranges
+        from tpuflow.errors import UnsupportedModelError
+
+        found = audit(
+            file,
+            machine=machine,
+            config=options.configuration(config, None),
+            ranges=None if ranges is None else Ranges.load(ranges),
+            input_shapes=options.shapes(input_shape),
+            batch=batch,
+            cut_inputs=options.names(cut_inputs),
+            cut_outputs=options.names(cut_outputs),
+            cut_preset=cut_preset,
+        )
+        if found.findings:
+            raise UnsupportedModelError(str(file), found.findings, found.cut_points)
+        say(f"{file}: every node can be compiled")
     else:
         _check_program(file, graph)
 
