@@ -53,6 +53,8 @@ TABLE = ROOT / "docs" / "onnx-operators.md"
 
 RUN_TIME, INTEGERS, WEIGHTS = "run time", "integers constant", "all but the first constant"
 FORMS = (RUN_TIME, INTEGERS, WEIGHTS)
+RANDOM = ("test_bernoulli", "test_training_dropout")
+"""Tests of random results, of which only shape and type are compared."""
 FOLDERS = ("simple", "pytorch-operator", "pytorch-converted")
 
 
@@ -185,7 +187,12 @@ def _compared(case: Case, loaded: FloatModel, model: onnx.ModelProto, feeds: dic
             return f"{value.name} has type {result.dtype}, not {expected.dtype}"
         if expected.dtype.kind not in "biufcV":
             return "" if np.array_equal(result, expected) else f"{value.name} differs"
+        if case.name.startswith(RANDOM):
+            continue
         a, b = result.astype(np.float64), expected.astype(np.float64)
+        if expected.dtype == np.float64:  # doubles are computed in float32, where the largest are infinite
+            with np.errstate(over="ignore"):
+                a, b = a.astype(np.float32), b.astype(np.float32)
         rtol, atol = case.tolerance
         if expected.dtype.itemsize == 2:
             rtol = max(rtol, 2e-2 if expected.dtype.kind == "V" else 2e-3)

@@ -46,11 +46,11 @@ SIDES = {
     "detector": "device host",
     "positions": "device host",
     "loop": "device host",
-    "branch": "device host device",
+    "branch": "device",
     "counted": "host device",
     "vendor": "device host device",
     "sequence": "host device host",
-    "half": "device host device",
+    "half": "device",
     "labelled": "host device",
 }
 ALL = {**NETWORKS, "labelled": labelled}

@@ -66,6 +66,8 @@ def expand_functions(model: ir.Model) -> bool:
 
 def _body(node: ir.Node, version: int) -> onnx.FunctionProto | None:
     """What defines `node`, with its attributes' defaults stated at the node; None without a definition."""
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+        return None  # a body cannot be handed on to the body of a function
     inputs = [value for value in node.inputs if value is not None]
     if any(shape_of(value) is None or value.type is None for value in inputs):
         return None

@@ -18,7 +18,7 @@ from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 
 from tpuflow.frontend.functions import expand_functions
-from tpuflow.frontend.precision import to_float32
+from tpuflow.frontend.precision import to_float32, weights_to_float32
 from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
 from tpuflow.frontend.rewrites import (
     activations,
@@ -26,6 +26,7 @@ from tpuflow.frontend.rewrites import (
     arithmetic,
     codes,
     contributed,
+    control,
     einsum,
     indexing,
     integers,
@@ -83,6 +84,7 @@ ONE_FORM = _merged(
     indexing.RULES,
     sums.RULES,
     recurrent.RULES,
+    control.RULES,
 )
 """Leaves one way to write each thing."""
 
@@ -95,14 +97,22 @@ RECOGNISED = _merged(activations.RULES, normalisation.RULES)
 
 def fold_constants(model: ir.Model) -> bool:
     """Evaluates what depends on constants and static shapes only, and infers shapes on the way."""
+    try:
+        changed = _folded(model)
+    except RuntimeError:  # a node whose evaluation fails, which the listing of unsupported nodes says better
+        changed = False
+    _lift_constants(model)
+    return changed
+
+
+def _folded(model: ir.Model) -> bool:
     result = fold_constants_ir(
         model,
         onnx_shape_inference=True,
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
-        should_fold=lambda node: not stated.keeps_integers(node),
+        should_fold=lambda node: not (stated.keeps_integers(node) or "Sequence" in node.op_type),
     )
-    _lift_constants(model)
     return bool(result.modified)
 
 
@@ -114,7 +124,9 @@ def remove_dead_code(model: ir.Model) -> bool:
     """Removes nodes and initialisers without a use, and those that repeat another."""
     changed = common.RemoveUnusedNodesPass()(model).modified
     changed = common.DeduplicateInitializersPass(size_limit=SMALL)(model).modified or changed
-    changed = common.CommonSubexpressionEliminationPass()(model).modified or changed
+    kinds = {attribute.type for node in model.graph for attribute in node.attributes.values()}
+    if ir.AttributeType.TYPE_PROTO not in kinds:  # which the pass cannot compare
+        changed = common.CommonSubexpressionEliminationPass()(model).modified or changed
     return common.RemoveUnusedNodesPass()(model).modified or changed
 
 
@@ -124,6 +136,7 @@ def _rules(rules: Rules) -> Callable[[ir.Model], bool]:
 
 STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "current opset": _rules(opset.RULES),
+    "32-bit floats": weights_to_float32,
     "fold constants": fold_constants,
     "one form": _rules(ONE_FORM),
     "remove dead code": remove_dead_code,
@@ -138,7 +151,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 """In order; repeated as a whole until nothing changes."""
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
-    _rules(_merged(indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
+    _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )
 """Tried in order once the stages change nothing more; the stages then run again."""

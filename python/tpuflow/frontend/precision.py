@@ -40,7 +40,7 @@ def weights_to_float32(model: ir.Model) -> bool:
     graph = model.graph
     changed = False
     for value in graph.initializers.values():
-        if value.dtype in OTHERS and value.const_value is not None:
+        if value.dtype in OTHERS and value.const_value is not None and not _returned(value):
             array = value.const_value.numpy().astype(np.float32)
             value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
             changed = True
@@ -53,6 +53,14 @@ def weights_to_float32(model: ir.Model) -> bool:
             if output.dtype in OTHERS and not output.is_graph_output():
                 output.type = None
     return changed
+
+
+def _returned(value: ir.Value) -> bool:
+    """Whether a constant is what the model returns."""
+    if value.is_graph_output():
+        return True
+    passing = [use.node for use in value.uses() if use.node.op_type in {"Identity", "Reshape"}]
+    return any(output.is_graph_output() for node in passing for output in node.outputs)
 
 
 def _convert_body(body: ir.Graph) -> bool:

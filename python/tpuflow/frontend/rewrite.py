@@ -166,6 +166,36 @@ class Emitter:
         self.constants.append(value)
         return value
 
+    def inline(self, graph: ir.Graph, arguments: Sequence[ir.Value | None], label: str) -> list[ir.Value]:
+        """Adds a copy of the nodes of a subgraph, with `arguments` for its inputs; returns its outputs."""
+        copy = graph.clone(allow_outer_scope_values=True)
+        outputs = list(copy.outputs)
+        copy.outputs.clear()
+        for formal, actual in zip(copy.inputs, arguments, strict=True):
+            if actual is None:
+                raise ValueError("an argument is missing")
+            formal.replace_all_uses_with(actual)
+            outputs = [actual if output is formal else output for output in outputs]
+        for value in list(copy.initializers.values()):
+            tensor = value.const_value
+            if tensor is not None:
+                made = self.initialiser(tensor.numpy(), f"{self._node.name}/{label}/{value.name}")
+                value.replace_all_uses_with(made)
+                outputs = [made if output is value else output for output in outputs]
+        nodes = list(copy)
+        copy.remove(nodes)
+        for node in nodes:
+            node.name = f"{self._node.name}/{label}/{node.name or node.op_type.lower()}"
+            for output in node.outputs:
+                output.name = self._names.value(f"{self._node.name}/{label}/{output.name}")
+                output.shape = None
+            self.nodes.append(node)
+            if node.op_type == "Constant" and not node.domain:
+                _state_constant(node)
+            else:
+                infer_output(node, self._versions)
+        return outputs
+
     def reshape(self, x: ir.Value, shape: Sequence[int], label: str = "reshape") -> ir.Value:
         """Adds a Reshape to a known shape."""
         return self("Reshape", x, self.integers(shape, f"{label}_shape"), label=label)
@@ -271,6 +301,14 @@ def _attribute(name: str, value: Attribute) -> ir.Attr:
 def may_become_output(value: ir.Value) -> bool:
     """Whether a graph output may be this value, under the output's name."""
     return not (value.is_graph_input() or value.is_graph_output() or value.is_initializer())
+
+
+def _state_constant(node: ir.Node) -> None:
+    """Lets the output of a Constant be known as one, as an initialiser is."""
+    tensor = ir.convenience.get_const_tensor(node.outputs[0])
+    if tensor is not None:
+        node.outputs[0].const_value = tensor
+        node.outputs[0].shape, node.outputs[0].dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
 
 
 def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:

@@ -20,7 +20,15 @@ __all__ = ["FloatSession", "run_float"]
 WRONG_OPTIMISERS = ["Pad_Fusion"]
 """Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
 
-NO_ARRAYS = ("tensor(bfloat16)", "tensor(float8", "tensor(float4", "tensor(int4", "tensor(uint4")
+NO_ARRAYS = (
+    "tensor(bfloat16)",
+    "tensor(float8",
+    "tensor(float4",
+    "tensor(int4",
+    "tensor(uint4",
+    "tensor(int2",
+    "tensor(uint2",
+)
 """Types NumPy lacks, and which onnxruntime therefore neither takes nor gives."""
 
 Array = npt.NDArray[Any]
@@ -124,7 +132,10 @@ class FloatSession:
                 raise SampleError(f'no array for input "{name}"')
         if into is not None and all(kind is not None and kind.kind != "O" for kind in self._types.values()):
             return self._run_into(arrays, dict(into))
-        results = self._session.run(list(self.outputs), arrays)
+        try:
+            results = self._session.run(list(self.outputs), arrays)
+        except Exception as error:
+            raise ModelError(f"onnxruntime fails at the model: {_first_line(error)}") from error
         return dict(zip(self.outputs, results, strict=True))
 
     def _run_into(self, arrays: Mapping[str, Array], into: dict[str, Array]) -> dict[str, Array]:

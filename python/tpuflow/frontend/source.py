@@ -184,6 +184,8 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     for output in graph.output:
+        if output.type.WhichOneof("value") not in {None, "tensor_type"}:
+            continue
         if not output.type.tensor_type.HasField("shape"):
             output.type.tensor_type.shape.SetInParent()
     listed = {value.name for value in graph.input}

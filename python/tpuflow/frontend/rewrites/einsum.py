@@ -1,15 +1,20 @@
-"""Writes Einsum of one or two operands as Transpose, Reshape, MatMul and ReduceSum.
+"""Writes Einsum of any number of operands as Transpose, Reshape, MatMul and ReduceSum.
 
-For two operands every index is of one of four kinds: *batch* (in both operands and the result), *sum* (in
-both, not in the result), *left* and *right* (in one operand and the result). An index in one operand only
-and not in the result is summed beforehand. Then
+Every operand is first brought to a plain term: an ellipsis becomes letters, an index it has twice is a
+diagonal, an axis of size 1 that others broadcast is dropped, and an index no one else has is summed. Two
+operands are then multiplied at a time. Of their indices each is of one of four kinds: *batch* (in both, and
+needed later), *sum* (in both, and not needed), *left* and *right* (in one only):
 
     a  ->  [batch, left, sum]      b  ->  [batch, sum, right]      a @ b  ->  [batch, left, right]
+
+Source: Einsum of https://onnx.ai/onnx/operators/.
 """
 
 from __future__ import annotations
 
 import math
+import string
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tpuflow.frontend.values import shape_of
@@ -21,52 +26,124 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES"]
 
+Term = tuple["ir.Value", str]
+"""A tensor and the letters of its axes."""
+
 
 def einsum(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Rewrites an equation without ellipsis and without repeated indices within an operand."""
-    equation = node.attributes.get_string("equation", "").replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    operands = terms.split(",")
-    shapes = [shape_of(value) for value in node.inputs]
-    if "." in equation or any(shape is None for shape in shapes) or len(operands) not in {1, 2}:
+    """Rewrites any equation over tensors of numbers."""
+    equation = _parsed(node)
+    y = shape_of(node.outputs[0])
+    if equation is None or any(value is None or value.dtype is None for value in node.inputs):
         return None
-    if any(len(set(term)) != len(term) for term in [*operands, result]) or len(operands) != len(shapes):
+    if not all(value.dtype.is_floating_point() for value in node.inputs if value is not None and value.dtype):
         return None
-    if not arrow:
-        result = "".join(sorted(c for c in set("".join(operands)) if "".join(operands).count(c) == 1))
+    terms, result = equation
     sizes: dict[str, int] = {}
-    for term, shape in zip(operands, shapes, strict=True):
-        for c, d in zip(term, shape or (), strict=True):
-            if sizes.setdefault(c, d) != d:  # an axis of size 1 broadcast against another
-                return None
-    values: list[ir.Value] = []
-    for index, (term, value) in enumerate(zip(operands, node.inputs, strict=True)):
-        others = set(result).union(*(operands[:index] + operands[index + 1 :]))
-        alone = [k for k, c in enumerate(term) if c not in others]
-        operands[index] = "".join(c for c in term if c in others)
+    for term, value in zip(terms, node.inputs, strict=True):
+        for letter, size in zip(term, shape_of(value) or (), strict=True):
+            if sizes.setdefault(letter, size) != size:
+                if 1 not in {size, sizes[letter]}:
+                    return None
+                sizes[letter] = max(size, sizes[letter])
+    if any(letter not in sizes for letter in result) or len(set(result)) != len(result):
+        return None
+    work: list[Term] = []
+    for index, (term, value) in enumerate(zip(terms, node.inputs, strict=True)):
         if value is None:
             return None
-        values.append(
-            emit("ReduceSum", value, emit.integers(alone, f"axes{index}"), attributes={"keepdims": 0})
-            if alone
-            else value
-        )
-    if len(values) == 1:
-        return _ordered(values[0], operands[0], result, emit)
-    a, b = operands
-    batch = [c for c in result if c in a and c in b]
-    left = [c for c in result if c in a and c not in b]
-    right = [c for c in result if c in b and c not in a]
-    summed = [c for c in a if c in b and c not in result]
-    x = _block(values[0], a, batch, left, summed, sizes, emit)
-    y = _block(values[1], b, batch, summed, right, sizes, emit)
-    product = emit("MatMul", x, y)
+        others = set(result).union(*(terms[:index] + terms[index + 1 :]))
+        work.append(_plain(value, term, sizes, others, emit))
+    while len(work) > 1:
+        later = set(result).union(*(term for _, term in work[2:]))
+        work[:2] = [_product(work[0], work[1], later, sizes, emit)]
+    value, term = work[0]
+    shape = tuple(sizes[letter] for letter in term)
+    if shape_of(value) != shape:
+        value = emit.reshape(value, shape, "whole")
+    if any(letter not in term for letter in result):
+        return None
+    ordered = _ordered(value, term, result, emit)
+    return ordered if y is None or shape_of(ordered) == y else emit.reshape(ordered, y, "shape")
+
+
+def _parsed(node: ir.Node) -> tuple[list[str], str] | None:
+    """One string of letters per operand, and that of the result."""
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(node.inputs):
+        return None
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    widest = 0
+    for index, (term, value) in enumerate(zip(terms, node.inputs, strict=True)):
+        shape = shape_of(value)
+        if shape is None:
+            return None
+        hidden = len(shape) - len(term.replace("...", ""))
+        if ("..." not in term and hidden) or not 0 <= hidden <= len(free):
+            return None
+        widest = max(widest, hidden)
+        terms[index] = term.replace("...", "".join(free[:hidden][::-1]))
+    everything = "".join(terms)
+    spread = "".join(free[:widest][::-1])
+    if arrow:
+        return terms, result.replace("...", spread)
+    counts = Counter(everything)
+    return terms, spread + "".join(sorted(c for c in counts if counts[c] == 1 and c not in spread))
+
+
+def _plain(value: ir.Value, term: str, sizes: dict[str, int], others: set[str], emit: Emitter) -> Term:
+    """Takes diagonals, drops axes that others broadcast, sums what only this operand has."""
+    while len(set(term)) < len(term):
+        letter = next(c for c in term if term.count(c) > 1)
+        value, term = _diagonal(value, term, letter, emit)
+    shape = shape_of(value) or ()
+    kept = [k for k, c in enumerate(term) if shape[k] == sizes[c] or c not in others]
+    if len(kept) < len(term):
+        value = emit.reshape(value, [shape[k] for k in kept], "narrow")
+        term = "".join(term[k] for k in kept)
+    alone = [k for k, c in enumerate(term) if c not in others]
+    if alone:
+        value = emit("ReduceSum", value, emit.integers(alone, "alone"), attributes={"keepdims": 0})
+    return value, "".join(c for c in term if c in others)
+
+
+def _diagonal(value: ir.Value, term: str, letter: str, emit: Emitter) -> Term:
+    """The elements whose two indices called `letter` are equal, that axis last."""
+    first, second = (k for k, c in enumerate(term) if c == letter and term[:k].count(letter) < 2)
+    rest = [k for k in range(len(term)) if k not in {first, second}]
+    shape = shape_of(value) or ()
+    last = emit("Transpose", value, attributes={"perm": [*rest, first, second]}, label="square")
+    size = shape[first]
+    outer = [shape[k] for k in rest]
+    flat = emit.reshape(last, (*outer, size * size), "flat")
+    numbers = (("start", 0), ("end", size * size), ("axis", len(rest)), ("step", size + 1))
+    line = emit(
+        "Slice", flat, *(emit.integers([number], label) for label, number in numbers), label="diagonal"
+    )
+    return line, "".join(term[k] for k in rest) + letter
+
+
+def _product(a: Term, b: Term, later: set[str], sizes: dict[str, int], emit: Emitter) -> Term:
+    (left_value, left_term), (right_value, right_term) = a, b
+    shared = [c for c in left_term if c in right_term]
+    batch = [c for c in shared if c in later]
+    summed = [c for c in shared if c not in later]
+    left = [c for c in left_term if c not in right_term]
+    right = [c for c in right_term if c not in left_term]
+    x = _block(left_value, left_term, batch, left, summed, sizes, emit)
+    y = _block(right_value, right_term, batch, summed, right, sizes, emit)
     order = "".join([*batch, *left, *right])
-    return _ordered(emit.reshape(product, [sizes[c] for c in order], "product"), order, result, emit)
+    product = emit("MatMul", x, y)
+    return emit.reshape(product, [sizes[c] for c in order], "product"), order
 
 
 def _ordered(value: ir.Value, term: str, result: str, emit: Emitter) -> ir.Value:
-    return emit("Transpose", value, attributes={"perm": [term.index(c) for c in result]}, label="order")
+    perm = [term.index(c) for c in result]
+    return (
+        value if perm == sorted(perm) else emit("Transpose", value, attributes={"perm": perm}, label="order")
+    )
 
 
 def _block(
