@@ -88,6 +88,20 @@ impl Float for F16 {
         Self(rounded(value, 5, 10) as u16)
     }
 
+    /// Without branches, so that it vectorises: normal numbers are rounded on their bits (a carry moves into the exponent),
+    /// subnormal ones by adding the number whose last bit is their unit.
+    #[inline(always)]
+    fn nearest_single(value: f32) -> Self {
+        const UNIT: u32 = 0x3F00_0000;
+        let (bits, magnitude) = (value.to_bits(), value.to_bits() & 0x7FFF_FFFF);
+        let normal = magnitude.wrapping_add(0xC800_0FFF + (magnitude >> 13 & 1)) >> 13;
+        let subnormal = (f32::from_bits(magnitude) + f32::from_bits(UNIT)).to_bits().wrapping_sub(UNIT);
+        let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
+        let rounded = if magnitude >= 0x4780_0000 { 0x7C00 } else { finite };
+        let signed = rounded | bits >> 16 & 0x8000;
+        Self(if magnitude > 0x7F80_0000 { 0x7E00 } else { signed } as u16)
+    }
+
     fn of(values: &Values) -> Option<&[Self]> {
         if let Values::F16(elements) = values { Some(elements) } else { None }
     }
@@ -109,6 +123,14 @@ impl Float for BF16 {
     #[inline(always)]
     fn nearest(value: f64) -> Self {
         Self(rounded(value, 8, 7) as u16)
+    }
+
+    /// On the bits: a carry moves into the exponent, and out of the largest number into infinity.
+    #[inline(always)]
+    fn nearest_single(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+        Self(if value.is_nan() { 0x7FC0 } else { rounded } as u16)
     }
 
     fn of(values: &Values) -> Option<&[Self]> {
@@ -207,6 +229,18 @@ mod tests {
     #[test]
     fn every_brain_float_and_every_border_between_two() {
         check::<BF16>(|x| x.0, BF16, 8, 7);
+    }
+
+    /// Every pattern of the upper bits with what decides about them: the middle, either side of it, and the ends.
+    #[test]
+    fn the_short_ways_from_single_are_the_general_one() {
+        for upper in 0..=0xFFFF_FFFFu32 >> 12 {
+            for lower in [0, 1, 0x7FF, 0x800, 0x801, 0xFFF] {
+                let value = f32::from_bits(upper << 12 | lower);
+                assert_eq!(F16::nearest_single(value), F16::nearest(value.into()), "{value:e}");
+                assert_eq!(BF16::nearest_single(value), BF16::nearest(value.into()), "{value:e}");
+            }
+        }
     }
 
     proptest! {
