@@ -92,6 +92,8 @@ class QuantizeConfig(_Section):
     """A function of a 16-bit operand is sampled at `2^table_bits + 1` points."""
     headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
     """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit."""
+    target: str = "any"
+    """What the layers may be: the name of a built-in target, or a TOML or JSON file."""
     quant_input: bool = False
     """Inputs are taken as the codes they are stored in, without a cast from floats."""
     quant_output: bool = False

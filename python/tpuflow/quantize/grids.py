@@ -121,11 +121,26 @@ class Grids:
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
-        return self.quant_of(step.output, self._settings.of(step.names).model_copy(update={"dtype": dtype}))
+        return self.quant_of(
+            step.output,
+            self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
+        )
 
     def dtype_of(self, step: Step) -> scheme.DType:
-        """The element type of a step's output, unless it only passes codes on."""
+        """The element type of a step's output, unless it only passes codes on.
+
+        Raises:
+            ConfigError: If the target does not allow what the configuration asks for.
+        """
         dtype: scheme.DType = self._settings.of(step.names).dtype
+        wanted = self._wanted(step, dtype)
+        found: scheme.DType = self._settings.target.element_type(
+            step.node.op_type, step.names[0] if step.names else "", wanted, dtype
+        )
+        return found
+
+    def _wanted(self, step: Step, dtype: scheme.DType) -> scheme.DType:
+        """The element type that suits a step whose configuration says `dtype`."""
         if self._settings.explicit(step.names, "dtype") or scheme.is_float(dtype):
             return dtype
         if self._feeds_softmax(step):

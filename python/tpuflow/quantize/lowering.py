@@ -192,7 +192,7 @@ class Lowering:
 
     def config(self, step: Step) -> QuantizeConfig:
         """The configuration that holds for a step."""
-        return self.settings.of(step.names)
+        return self.settings.allowed(step.names, step.node.op_type)
 
     # Operands in the order an operator needs.
 

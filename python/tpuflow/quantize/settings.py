@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tpuflow.config import Config, ConfigError, LayerConfig, QuantizeConfig
+from tpuflow.quantize.target import load_target
 
 __all__ = ["Settings", "without_effect"]
 
@@ -18,6 +19,7 @@ class Settings:
 
     def __init__(self, config: Config) -> None:
         self.defaults = config.quantize
+        self.target = load_target(config.quantize.target)
         self._entries = config.layers
         self._weighted: set[int] = set()
         self._resolved: dict[tuple[str, ...], QuantizeConfig] = {}
@@ -32,6 +34,14 @@ class Settings:
                     changes |= entry.overrides()
             self._resolved[key] = self.defaults.model_copy(update=changes)
         return self._resolved[key]
+
+    def allowed(self, names: Sequence[str], operator: str) -> QuantizeConfig:
+        """The configuration of a layer within what the target allows.
+
+        Raises:
+            ConfigError: If it asks for more.
+        """
+        return self.target.adapted(operator, names[0] if names else "", self.of(names))
 
     def explicit(self, names: Sequence[str], key: str) -> Any:
         """What an entry says about `key` for a layer, None where none does."""
