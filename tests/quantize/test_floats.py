@@ -14,11 +14,12 @@ from models.make_models import MODELS, random_model
 from quantize import test_operators as operators
 from quantize.quantized import Quantized, extrema, normal
 from tpuflow.config import Config
-from tpuflow.frontend import load
+from tpuflow.frontend import FloatSession, load
 from tpuflow.quantize import QuantizeError, quantize
 from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.functions import FUNCTIONS
 from tpuflow.reference.functions import evaluate
+from tpuflow.run import GraphLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +117,22 @@ def test_indices_become_numbers(dtype: str) -> None:
         return b.node("Cast", b.node("ArgMax", b.node("Tanh", x), axis=1), to=TensorProto.FLOAT)
 
     assert one(make, dtype).operators[-1] == "dequantize"
+
+
+@pytest.mark.parametrize(
+    "kind", [TensorProto.INT32, TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16]
+)
+def test_numbers_become_integers(kind: int) -> None:
+    b = Builder("whole")
+    x = b.node("Mul", b.node("Abs", b.input("x", [1, 2, 6, 6])), b.constant(np.array(9.0, np.float32)))
+    b.output(b.node("Cast", x, to=kind))
+    proto = b.model()
+    made = lowered(proto, "float32")
+    (feed,) = normal(proto, 1)
+    graph = GraphLevel(made.graph).run(feed)
+    (found,), (expected,) = graph.values(), FloatSession(made.model.model).run(feed).values()
+    np.testing.assert_array_equal(found, expected, strict=True)
+    made.equals_reference(feed)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])

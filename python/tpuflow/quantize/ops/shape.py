@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
-    from tpuflow.quantize.scheme import Quant
 
 
 def _integers(value: ir.Value | None) -> list[int] | None:
@@ -112,10 +111,11 @@ def cast(context: Lowering, step: Step) -> None:
     value = context.operand(step.node, 0)
     stored = context.stored[value]
     if is_number(value) and not is_number(step.output):
-        source, target = context.whole(value), integer_grid(step.output)
+        source = context.whole(value)
         if source.grid.is_float:
-            _truncated(context, step, source, target)
+            _truncated(context, step, source)
             return
+        target = integer_grid(step.output)
         table = context.table(step, np.trunc, source.grid, target)
         op = {"op": "unary", "input": source.tensor, "function": table}
         context.emit(step, op, source.shape, source.view, target)
@@ -135,15 +135,23 @@ def cast(context: Lowering, step: Step) -> None:
         context.stored[step.output] = context.requantised(step.output, context.grids.target(step))
 
 
-def _truncated(context: Lowering, step: Step, source: Stored, target: Quant) -> None:
-    """Floats become integers: the part before the point, saturated."""
+def _truncated(context: Lowering, step: Step, source: Stored) -> None:
+    """Floats become integers: the part before the point, saturated to the stored type.
+
+    Integers of 32 and 64 bits, which are indices, are stored in 32.
+    """
+    indices = step.output.dtype is not None and step.output.dtype.name in {"INT32", "INT64"}
+    target = None if indices else integer_grid(step.output)
+    limits = np.iinfo(np.int32)
     toward_zero: list[dict[str, Any]] = [
         {"floor": 0}, {"ceil": 0}, {"choose": [0, 2, 1]},
     ]  # fmt: skip
     op = {"op": "unary", "input": source.tensor, "function": {"float": {"function": toward_zero}}}
     whole = context.hidden_layer(f"{step.output.name}/whole", op, source.shape, source.grid)
-    op = {"op": "quantize", "input": whole, "scale": target.scale, "zero_point": target.zero_point}
-    op |= {"lo": target.lo, "hi": target.hi}
+    op = {"op": "quantize", "input": whole, "scale": 1.0, "zero_point": 0}
+    op |= {"lo": int(limits.min), "hi": int(limits.max)}
+    if target is not None:
+        op |= {"zero_point": target.zero_point, "lo": target.lo, "hi": target.hi}
     context.emit(step, op, source.shape, source.view, target)
 
 
