@@ -19,6 +19,7 @@ A wrong result anywhere is a failure, and so is anything but a clean refusal.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections import Counter
@@ -32,7 +33,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case import node as backend
 
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError
 from tpuflow.frontend import FloatSession, load
@@ -40,10 +41,12 @@ from tpuflow.frontend import FloatSession, load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from onnx.backend.test.case.test_case import TestCase
+
     from tpuflow.errors import Finding
     from tpuflow.frontend import FloatModel
 
-__all__ = ["FORMS", "LIST", "Case", "cases", "outcome"]
+__all__ = ["FORMS", "LIST", "Case", "cases", "cases_of", "outcome"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,15 +105,27 @@ class Case:
         return model, {name: array for name, array in named.items() if name not in frozen}
 
 
-@cache
-def cases() -> dict[str, Case]:
-    """Every test by name."""
+def cases_of(operator: str) -> dict[str, Case]:
+    """The node tests of one file of the onnx package, by name, without running all others."""
+    seen = len(backend._NodeTestCases)  # where each file adds its tests, once
+    importlib.import_module(f"{backend.__name__}.{operator}")
+    return _plain_cases(backend._NodeTestCases[seen:])
+
+
+def _plain_cases(tests: Sequence[TestCase]) -> dict[str, Case]:
     found = {}
-    for test in collect_testcases(None):
+    for test in tests:
         if not test.data_sets or test.model is None:
             continue
         inputs, outputs = ([_plain(value) for value in values] for values in test.data_sets[0])
         found[test.name] = Case(test.name, test.model, inputs, outputs, (test.rtol, test.atol))
+    return found
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """Every test by name."""
+    found = _plain_cases(backend.collect_testcases(None))
     data = Path(onnx.__file__).parent / "backend" / "test" / "data"
     for folder in FOLDERS:
         for path in sorted((data / folder).glob("test_*/model.onnx")):
@@ -150,7 +165,9 @@ def outcome(case: Case) -> str:
             refusal = refusal_of("unsupported", error.findings[0])
             continue
         except (ModelError, SampleError) as error:
-            refusal = f"unsupported: {str(error).removeprefix('model: ')}"
+            # What onnxruntime says differs from version to version.
+            reason = str(error).removeprefix("model: ").partition(": [ONNXRuntimeError]")[0]
+            refusal = f"unsupported: {reason}"
             continue
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure of this test
             return f"wrong: {form}: {type(error).__name__}: {_line(error)}"
@@ -234,6 +251,63 @@ def _all(pattern: str, jobs: int) -> Iterator[tuple[str, str]]:
         yield from pool.map(_outcome, names, chunksize=16)
 
 
+PAGE = """# ONNX operators
+
+What becomes of the node tests of the onnx package, and of the small models beside them, in the importer.
+Written by `python tests/frontend/onnx_backend.py --write`, with the list by test beside that file.
+
+Of {tests} tests the machine's operators compute {machine}, machine and host together {host}; {other} give
+what onnxruntime gives where that is not what the test expects; {refused} are refused with a reason, {wrong}
+are wrong. Of those the machine's operators compute, {run_time} run as they are, {integers} with their integer
+inputs (shapes, axes, indices) made constants, {weights} with all inputs but the first made constants.
+
+Results are those of the normalised float model in onnxruntime, compared with the expected ones within the
+tolerance of each test. A test counts as the host's where at least one node is left to it.
+
+| operator | tests | machine | host | refused | why, for most of those left |
+|---|---|---|---|---|---|"""
+
+
+def table(found: dict[str, str]) -> str:
+    """The page about all operators."""
+    rows: dict[str, list[str]] = {}
+    for name, result in found.items():
+        case = cases()[name]
+        if "/" not in name and not name.endswith("_expanded") and len(case.model.graph.node) == 1:
+            node = case.model.graph.node[0]
+            rows.setdefault(f"{node.domain}.{node.op_type}".lstrip("."), []).append(result)
+    counts = Counter(_kind(result) for result in found.values())
+    forms = Counter(found.values())
+    lines = [
+        PAGE.format(
+            tests=len(found),
+            machine=counts["machine"],
+            host=counts["host"],
+            other=counts["as onnxruntime"],
+            refused=counts["unsupported"],
+            wrong=counts["wrong"],
+            run_time=forms[RUN_TIME],
+            integers=forms[INTEGERS],
+            weights=forms[WEIGHTS],
+        )
+    ]
+    for operator, results in sorted(rows.items()):
+        kinds = Counter(_kind(result) for result in results)
+        reasons = Counter(
+            result.partition(": ")[2] for result in results if _kind(result) in {"host", "unsupported"}
+        )
+        reason = reasons.most_common(1)[0][0].removeprefix(f"{operator}: ") if reasons else ""
+        reason = reason.partition(": [")[0].replace("|", "\\|")[:110]
+        machine = kinds["machine"] + kinds["as onnxruntime"]
+        cells = (operator, len(results), machine, kinds["host"], kinds["unsupported"], reason)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kind(result: str) -> str:
+    return "machine" if result in FORMS else result.partition(":")[0]
+
+
 def write(*lines: str) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
@@ -254,7 +328,22 @@ def main() -> int:
     write(*wrong)
     if options.write:
         LIST.write_text(json.dumps(found, indent=1) + "\n")
-    return bool(wrong)
+        TABLE.write_text(table(found))
+        return bool(wrong)
+    listed = json.loads(LIST.read_text())
+    changed = [
+        f"{name}: {result}, listed as {listed.get(name)}"
+        for name, result in found.items()
+        if listed.get(name) != result
+    ]
+    write(*changed)
+    return bool(changed)
+
+
+def regressed(result: str, listed: str) -> bool:
+    """Whether a test does worse than the list says."""
+    ranks = {"machine": 3, "as onnxruntime": 2, "host": 1, "unsupported": 0, "wrong": -1}
+    return ranks[_kind(result)] < ranks[_kind(listed)]
 
 
 if __name__ == "__main__":
