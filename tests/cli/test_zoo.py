@@ -112,7 +112,7 @@ def test_imp_32_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     text = (work / "page.md").read_text(encoding="utf-8")
     cycles = records["fire"]["int8"]["stages"]["simulate O5"]["cycles"]
     assert f"{cycles:,}" in text
-    assert text.count("| attention |") == 4  # sizes, similarity, cycles, costs
+    assert text.count("| attention |") == 6  # sizes, similarity, cycles, costs of import and of two types
     assert "| broken | float | import | refused: " in text
     listed = page(records, Settings(), published(), "made here")
     rows = [

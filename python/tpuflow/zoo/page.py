@@ -100,8 +100,10 @@ def page(
     parts += [
         "## Seconds and memory\n",
         COSTS,
-        _table(*_costs(records, settings)),
+        _table(*_front_costs(records)),
     ]
+    for dtype in settings.dtypes:
+        parts += [f"### {dtype}\n", _table(*_costs(records, dtype, settings.levels))]
     return "\n".join(parts)
 
 
@@ -286,38 +288,32 @@ def _cycles(records: Records, settings: Settings) -> Table:
     return ("network", *titles), rows
 
 
-def _costs(records: Records, settings: Settings) -> Table:
+def _front_costs(records: Records) -> Table:
     rows = []
     for name, parts in records.items():
-        first = _stage(parts, FLOAT, "import")
-        cells = [
-            _mib(first.get("file_bytes")),
-            _seconds(first),
-            _mib(first.get("peak_bytes")),
-            _seconds(_stage(parts, FLOAT, "calibrate")),
-            _mib(_stage(parts, FLOAT, "calibrate").get("peak_bytes")),
-        ]
-        for dtype in settings.dtypes:
-            front = _stage(parts, dtype, "quantize")
-            built = [_stage(parts, dtype, f"O{level}") for level in settings.levels]
-            simulated = [_stage(parts, dtype, f"simulate O{level}") for level in settings.levels]
-            peaks = [figures.get("peak_bytes") for figures in (*built, *simulated)]
-            peak = max((value for value in peaks if value is not None), default=None)
-            times = [figures.get("seconds") for figures in simulated]
-            total = sum(value for value in times if value is not None) if any(times) else None
-            cells += [
-                _seconds(front),
-                _mib(front.get("peak_bytes")),
-                *map(_seconds, built),
-                NONE if total is None else f"{total:.1f}",
-                _mib(peak),
-            ]
+        first, calibration = _stage(parts, FLOAT, "import"), _stage(parts, FLOAT, "calibrate")
+        costs = [cell(stage) for stage in (first, calibration) for cell in (_seconds, _peak)]
+        rows.append((name, _mib(first.get("file_bytes")), *costs))
+    return ("network", "file MiB", "import s", "MiB", "calibrate s", "MiB"), rows
+
+
+def _costs(records: Records, dtype: str, levels: Sequence[int]) -> Table:
+    rows = []
+    for name, parts in records.items():
+        front = _stage(parts, dtype, "quantize")
+        built = [_stage(parts, dtype, f"O{level}") for level in levels]
+        simulated = [_stage(parts, dtype, f"simulate O{level}") for level in levels]
+        peaks = (figures.get("peak_bytes") for figures in (*built, *simulated))
+        peak = max((value for value in peaks if value is not None), default=None)
+        cells = (
+            _seconds(front),
+            _mib(front.get("peak_bytes")),
+            *map(_seconds, (*built, *simulated)),
+            _mib(peak),
+        )
         rows.append((name, *cells))
-    titles = ["file MiB", "import s", "MiB", "calibrate s", "MiB"]
-    for dtype in settings.dtypes:
-        builds = (f"O{level} s" for level in settings.levels)
-        titles += [f"{dtype}: import, quantise s", "MiB", *builds, "simulate s", "MiB"]
-    return ("network", *titles), rows
+    builds, runs = ([f"{what} O{level} s" for level in levels] for what in ("build", "simulate"))
+    return ("network", "import, quantise s", "MiB", *builds, *runs, "MiB"), rows
 
 
 def _blamed(records: Records) -> Iterator[tuple[str, ...]]:
@@ -396,6 +392,10 @@ def _number(value: int | None) -> str:
 
 def _mib(value: int | None) -> str:
     return NONE if value is None else f"{value / 2**20:,.1f}"
+
+
+def _peak(figures: Mapping[str, Any]) -> str:
+    return _mib(figures.get("peak_bytes"))
 
 
 def _seconds(figures: Mapping[str, Any]) -> str:

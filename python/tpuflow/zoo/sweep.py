@@ -33,6 +33,9 @@ __all__ = ["DTYPES", "Record", "Settings", "sweep"]
 DTYPES: tuple[str, ...] = get_args(QuantizeConfig.model_fields["dtype"].annotation)
 """Element types of a whole network, as far as the package has them."""
 
+FORMAT = 1
+"""Form of a record; to be raised with every change of what a stage notes."""
+
 Record = dict[str, Any]
 
 
@@ -145,6 +148,7 @@ def sweep(
         digest = network.digest()
         for part in parts:
             head = {
+                "format": FORMAT,
                 "network": network.name,
                 "part": part,
                 "digest": digest,
