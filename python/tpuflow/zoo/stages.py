@@ -154,7 +154,7 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         model = made["model"]
         samples = Samples.of_feeds(made["feeds"], model.inputs)
         statistics = collect(partition(model), samples, Config().calibrate)
-        for dtype in settings["dtypes"]:
+        for dtype in settings["dtypes"]:  # floats need no ranges, but take them
             fit(statistics, config_of(dtype).calibration()).save(_ranges(work, network, dtype))
         found["samples"] = statistics.samples
 
