@@ -174,7 +174,18 @@ def test_imp_11_batch_normalisation_is_folded(operator: str, group: int, *, bias
 def test_imp_11_batch_normalisation_of_a_result_used_twice() -> None:
     constants = {"w": array(6, 4, 1, 1), **{n: np.abs(array(6, seed=k)) for k, n in enumerate("sbmv")}}
     nodes = [("Conv", "x w", "a"), ("BatchNormalization", "a s b m v", "n"), ("Add", "a n", "z")]
-    assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 1, "Mul": 1, "Add": 2}
+    assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 2, "Add": 1}
+
+
+def test_batch_normalisation_alone_is_a_depthwise_convolution() -> None:
+    constants = {n: np.abs(array(4, seed=k)) for k, n in enumerate("sbmv")}
+    nodes = [("BatchNormalization", "x s b m v", "n"), ("Relu", "n", "z")]
+    model = normalised(graph(nodes, IMAGE, ["z"], constants))
+    assert [node.op_type for node in model.model.graph] == ["Conv", "Relu"]
+    assert model.model.graph[0].attributes["group"].as_int() == 4
+    shared = {"c": array(4, 1, 1), "t": array(1), **constants}
+    nodes = [("Mul", "x t", "a"), ("Add", "a c", "z")]
+    assert operators(normalised(graph(nodes, IMAGE, ["z"], shared))) == {"Mul": 1, "Add": 1}
 
 
 def test_weights_shared_by_two_convolutions_are_folded_apart() -> None:

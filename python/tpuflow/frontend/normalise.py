@@ -144,6 +144,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "recognise functions": _rules(RECOGNISED),
     "one normalised axis": _rules(normalisation.ONE_AXIS),
     "fold scales and shifts": _rules(affine.FOLDING),
+    "scales and shifts alone": _rules(affine.LEFT_OVER),
     "two spatial axes": _rules(_merged(windows.ONE_AXIS, volumes.RULES)),
     "activations next to their operators": _rules(movement.SINKING),
     "sweep up": remove_dead_code,

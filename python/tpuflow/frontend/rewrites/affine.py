@@ -2,7 +2,9 @@
 
 Batch normalisation is y = s x + t with s = gamma / sqrt(var + eps) and t = beta - s mean. It becomes a Mul
 and an Add by per-channel constants; those, like any others, then disappear into a Conv, ConvTranspose or
-MatMul whose only user they are. All products are taken in float64 and rounded once.
+MatMul whose only user they are. All products are taken in float64 and rounded once. A scale and a shift with
+no such operator before them are a depthwise convolution over one pixel: one pass of the pooling unit in place
+of two of the elementwise unit.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["FOLDING", "RULES"]
+__all__ = ["FOLDING", "LEFT_OVER", "RULES"]
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
@@ -149,6 +151,25 @@ def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", scaled, emit.folded(bias, both))
 
 
+def depthwise(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes Add(Mul(x, s), t) by constants per channel of images as a 1x1 depthwise convolution."""
+    scaled, shape = node.inputs[0], shape_of(node.inputs[0])
+    product = produced_by(scaled, "Mul")
+    if product is None or scaled is None or not sole_user(scaled) or shape is None or len(shape) != 4:
+        return None
+    x, first, second = product.inputs[0], array_of(product.inputs[1]), array_of(node.inputs[1])
+    if x is None or shape_of(x) != shape or first is None or second is None or shape[1] < 2:
+        return None
+    if produced_by(x, *CONVOLUTIONS) is not None and sole_user(x):
+        return None  # it will disappear in there
+    scale, shift = _per_channel(first, 4, 1, shape[1]), _per_channel(second, 4, 1, shape[1])
+    if scale is None or shift is None or not np.ptp(scale):
+        return None
+    weight = emit.constant(scale.reshape(-1, 1, 1, 1), "scale", like=product.inputs[1])
+    bias = emit.constant(shift, "shift", like=node.inputs[1])
+    return emit("Conv", x, weight, bias, attributes={"group": shape[1], "kernel_shape": [1, 1]})
+
+
 RULES: Rules = {"BatchNormalization": [batch_normalisation]}
 
 FOLDING: Rules = {
@@ -156,3 +177,6 @@ FOLDING: Rules = {
     "Add": [shifted_convolution],
 }
 """To be applied once decomposed activations are recognised, whose constants this would absorb."""
+
+LEFT_OVER: Rules = {"Add": [depthwise]}
+"""To be applied to what folding leaves."""
