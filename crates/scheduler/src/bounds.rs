@@ -150,7 +150,10 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
             let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
             let words = out.row_bytes(machine.word()) * u64::from(out.rows) / word;
-            work.pdp = words * taps * network.tensor(*input).dtype.bytes() as u64;
+            // An image that never fits may be averaged elsewhere, as a sum by stretches.
+            let fits = payload(network, *input) <= machine.cache_bytes();
+            let counts = fits || !matches!(op, Op::AveragePool { .. });
+            work.pdp = if counts { words * taps * network.tensor(*input).dtype.bytes() as u64 } else { 0 };
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
             let from = natural(network, *input, machine.word());

@@ -194,7 +194,9 @@ impl Sketch {
             ddr_strides: [0, 0],
             local_strides: [0, 0],
         };
-        if !(same && alone) {
+        // A stretch of pixels that begins inside a word must not bring the rest of its last one.
+        let aligned = transfer.ddr_address.is_multiple_of(word as u64);
+        if !(same && alone && aligned) {
             transfer.ddr_address += u64::from(ddr.channel_offset);
             transfer.local_address += u64::from(local.channel_offset);
             transfer.bytes = ddr.payload() as u32;

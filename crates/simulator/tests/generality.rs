@@ -9,8 +9,8 @@ mod trial;
 
 use std::sync::Arc;
 
-use common::wild::{lone_pixel, wild, wild_floats};
-use tpuflow_ir::{Graph, Machine};
+use common::wild::{lone_pixel, long_lines, wild, wild_floats};
+use tpuflow_ir::{DType, Graph, Machine};
 use tpuflow_simulator::{Interpreter, Options};
 use trial::{tiny, trial};
 
@@ -56,6 +56,18 @@ fn wild_networks_everywhere() {
 fn wild_networks_of_floats() {
     let faults = faults(range(0, 48), wild_floats);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn lines_longer_than_the_cache() {
+    for seed in 0..4 {
+        let float = (seed % 2 == 1).then_some(DType::F16);
+        let graph = long_lines(seed, float);
+        for (machine, level) in [(tiny(8), 1), (tiny(8), 5), (tiny(16), 5), (tiny(64), 1)] {
+            trial(&graph, &machine, level, seed, &Options::default())
+                .unwrap_or_else(|e| panic!("seed {seed} on {} O{level}: {e}", machine.name));
+        }
+    }
 }
 
 #[test]

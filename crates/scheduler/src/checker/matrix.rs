@@ -14,6 +14,7 @@ struct Linear<'g> {
     bias: Option<TensorId>,
     epilogue: &'g Arithmetic<Epilogue>,
     output: TensorId,
+    window: Window,
     convolution: bool,
 }
 
@@ -39,7 +40,7 @@ impl Walk<'_> {
         let linear = layer.map(|l| self.linear(l, d)).transpose()?;
         self.all_channels(&m.input, linear.as_ref().map(|l| l.input))?;
         self.true_pixels(&m.output, linear.as_ref().map(|l| l.output))?;
-        self.operand_window(m, d, linear.as_ref().map(|l| (l.input, l.output)))?;
+        self.operand_window(m, d, linear.as_ref())?;
         self.weights(m, d, linear.as_ref(), id)?;
         let bytes = self.parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize)?;
         if let Some(linear) = &linear {
@@ -68,6 +69,7 @@ impl Walk<'_> {
                     bias: Some(*bias),
                     epilogue,
                     output: layer.output,
+                    window: *window,
                     convolution: true,
                 };
                 (linear, *window, c, o / groups)
@@ -76,8 +78,15 @@ impl Walk<'_> {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
                     return Err(("descriptor", "a right operand of rank below 2".to_owned()));
                 };
-                let linear =
-                    Linear { input: *a, weights: *b, bias: *bias, epilogue, output: layer.output, convolution: false };
+                let linear = Linear {
+                    input: *a,
+                    weights: *b,
+                    bias: *bias,
+                    epilogue,
+                    output: layer.output,
+                    window: PLAIN,
+                    convolution: false,
+                };
                 (linear, PLAIN, k as u32, n as u32)
             }
             other => return Err(("descriptor", format!("a matrix instruction for {}", other.name()))),
@@ -93,7 +102,10 @@ impl Walk<'_> {
             }
         };
         let weights = e.graph.tensor(linear.weights);
-        let agrees = d.window == window
+        // How a stretch of a line is padded is for its pixels to show.
+        let same_window =
+            d.window == window || (is_line(&window) && is_line(&d.window) && unpadded(&d.window) == unpadded(&window));
+        let agrees = same_window
             && (d.group_in, d.group_out) == (group_in, group_out)
             && d.input_zero == e.graph.tensor(linear.input).zero_point()
             && d.weight_zero == weights.zero_point()
@@ -103,13 +115,8 @@ impl Walk<'_> {
     }
 
     /// Every input pixel under the windows of the tile's output pixels.
-    fn operand_window(
-        &mut self,
-        m: &Matrix,
-        d: &MatrixDescriptor,
-        tensors: Option<(TensorId, TensorId)>,
-    ) -> Result<(), Fault> {
-        let (input, output) = tensors.unzip();
+    fn operand_window(&mut self, m: &Matrix, d: &MatrixDescriptor, linear: Option<&Linear<'_>>) -> Result<(), Fault> {
+        let (input, output) = linear.map(|l| (l.input, l.output)).unzip();
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
         if channels.end > m.input.channels {
@@ -117,7 +124,9 @@ impl Walk<'_> {
         }
         let width = m.output.width;
         let rows = m.first_pixel / width..(m.first_pixel + m.pixels - 1) / width + 1;
-        if is_plain(&d.window) {
+        if let Some(linear) = linear.filter(|l| l.window != d.window || self.in_part(m, l)) {
+            self.is_stretch(m, d, linear)?;
+        } else if is_plain(&d.window) {
             if (m.input.width, m.input.rows, m.input.height) != (width, m.output.rows, m.output.height)
                 || m.input.origin[0] != m.output.origin[0]
             {
@@ -137,6 +146,44 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the result is part of a line under a window that is not plain.
+    fn in_part(&self, m: &Matrix, linear: &Linear<'_>) -> bool {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return false };
+        let whole = graph.tensor(linear.output).shape.iter().rev().nth(1).copied().unwrap_or(1);
+        !is_plain(&linear.window) && is_line(&linear.window) && m.output.width as usize != whole
+    }
+
+    /// Operand and result must be stretches of single lines, the window's left edge where the layer's is, and every tap that
+    /// falls outside the operand one that falls outside the image.
+    fn is_stretch(&self, m: &Matrix, d: &MatrixDescriptor, linear: &Linear<'_>) -> Result<(), Fault> {
+        let broken = |what: &str| Err(("descriptor", format!("a stretch of a line {what}")));
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
+        let window = &linear.window;
+        let (from, to) = (&graph.tensor(linear.input).shape, &graph.tensor(linear.output).shape);
+        let (&[_, 1, width, _], &[_, 1, columns, _]) = (&from[..], &to[..]) else { return broken("of no line") };
+        if (m.input.rows, m.output.rows) != (1, 1) {
+            return broken("of several rows");
+        }
+        self.true_pixels(&m.input, Some(linear.input))?;
+        let (at, result) = (m.input.origin[0] as usize, m.output.origin[0] as usize);
+        let (x, y) = (at % width, result % columns);
+        if at / width != result / columns || x + m.input.width as usize > width || y + m.output.width as usize > columns
+        {
+            return broken("that leaves its line");
+        }
+        let edge = |position: usize, left: u32| {
+            (position as u64 * u64::from(window.stride[1])).cast_signed() - i64::from(left)
+        };
+        if edge(y, window.pads[1]) != x as i64 + edge(0, d.window.pads[1]) {
+            return broken("under another window");
+        }
+        let reach = i64::from((window.kernel[1] - 1) * window.dilation[1]);
+        let (first, last) = (edge(0, d.window.pads[1]), edge(m.output.width as usize - 1, d.window.pads[1]) + reach);
+        let short_left = first < 0 && x > 0;
+        let short_right = last >= i64::from(m.input.width) && x + (m.input.width as usize) < width;
+        if short_left || short_right { broken("without its neighbours") } else { Ok(()) }
     }
 
     fn weights(
@@ -318,6 +365,15 @@ pub(super) fn wide(input: DType, weights: DType) -> bool {
 /// Whether a float result ends as the layer says.
 pub(super) fn finishes(output: &FloatOutput, finish: &Finish) -> bool {
     (&output.function, output.lo, output.hi) == (&finish.function, finish.lo, finish.hi)
+}
+
+/// A window of a single line without vertical padding.
+fn is_line(window: &Window) -> bool {
+    window.kernel[0] == 1 && window.pads[0] == 0 && window.pads[2] == 0
+}
+
+fn unpadded(window: &Window) -> Window {
+    Window { pads: [0; 4], ..*window }
 }
 
 /// Every output pixel sees the one input pixel of its number; with a single tap, dilation means nothing.

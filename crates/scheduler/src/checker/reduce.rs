@@ -1,7 +1,7 @@
 //! Reductions, whole or stretch by stretch: which elements an instruction takes, how far the sums it goes on with have come,
 //! and what it leaves.
 
-use tpuflow_ir::isa::{FloatFunction, Scaling, Vector, VectorOp};
+use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
 use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
 
 use super::contents::Value;
@@ -62,8 +62,8 @@ impl Walk<'_> {
             }
             return self.produce(&v.output, None, 0..v.output.rows, 0..v.output.width, 0..v.output.channels);
         };
-        let input = self.reduces(op, layer)?;
-        let place = self.place_of(operand, &claim, input, layer)?;
+        let (input, axes) = self.reduces(op, layer)?;
+        let place = self.place_of(operand, &claim, input, &axes)?;
         self.consume(operand, Some(input), 0..operand.rows, 0..operand.width, 0..operand.channels)?;
         let wanted = u64::from(place.before > 0);
         if v.inputs.len() as u64 != 1 + wanted {
@@ -84,7 +84,7 @@ impl Walk<'_> {
             let value = self.running_value(layer, &place, place.before + place.terms, v.output.dtype);
             return self.store(v.output.space, start, end, value);
         }
-        if place.before + place.terms != self.terms(layer, input) {
+        if place.before + place.terms != self.terms(&axes, input) {
             return Err(("value", "a result without all of its terms".to_owned()));
         }
         let channels = self.whole_channels(&v.output, Some(layer.output))?;
@@ -97,36 +97,63 @@ impl Walk<'_> {
         self.produce(&v.output, Some(layer.output), rows, columns, 0..v.output.channels)
     }
 
-    /// The layer's operand, after comparing what the instruction repeats of it.
-    fn reduces(&self, op: &VectorOp, layer: &Layer) -> Result<TensorId, Fault> {
+    /// The layer's operand and reduced axes, after comparing what the instruction repeats of it.
+    fn reduces(&self, op: &VectorOp, layer: &Layer) -> Result<(TensorId, Vec<u32>), Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Err(("descriptor", String::new())) };
-        let Op::Reduce { input, kind, requant, .. } = &layer.op else {
-            return Err(("descriptor", format!("a reduction for {}", layer.op.name())));
-        };
-        let agrees = match (op, requant) {
-            (VectorOp::Reduce { kind: k, input_zero, scaling, .. }, Arithmetic::Fixed(requant)) => {
-                let scaling: &Scaling = scaling;
-                k == kind && *input_zero == graph.tensor(*input).zero_point() && scales(scaling, requant)
+        let zero = |id: TensorId| graph.tensor(id).zero_point();
+        let (agrees, input, axes) = match &layer.op {
+            Op::Reduce { input, kind, requant, axes } => {
+                let agrees = match (op, requant) {
+                    (VectorOp::Reduce { kind: k, input_zero, scaling, .. }, Arithmetic::Fixed(requant)) => {
+                        k == kind && *input_zero == zero(*input) && scales(scaling, requant)
+                    }
+                    (
+                        VectorOp::Float { function: FloatFunction::Reduce { kind: k, divisor, .. }, output },
+                        Arithmetic::Float(reduction),
+                    ) => k == kind && *divisor == reduction.divisor && finishes(output, &reduction.finish),
+                    _ => false,
+                };
+                (agrees, *input, axes.clone())
             }
-            (
-                VectorOp::Float { function: FloatFunction::Reduce { kind: k, divisor, .. }, output },
-                Arithmetic::Float(reduction),
-            ) => k == kind && *divisor == reduction.divisor && finishes(output, &reduction.finish),
-            _ => false,
+            // The average of a whole image is a sum with a divisor.
+            Op::AveragePool { input, window, average, .. } => {
+                let shape = &graph.tensor(*input).shape;
+                let area = shape[1] * shape[2];
+                let whole = window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [shape[1], shape[2]];
+                let agrees = match (op, average) {
+                    (VectorOp::Reduce { kind, input_zero, scaling, .. }, Arithmetic::Fixed(average)) => {
+                        let codes = scaling.codes;
+                        let divisor = average.divisors.iter().find(|d| d.area as usize == area);
+                        *kind == ReduceKind::Sum
+                            && *input_zero == zero(*input)
+                            && divisor.is_some_and(|d| (d.multiplier, d.shift) == (scaling.multiplier, scaling.shift))
+                            && (codes.zero_point, codes.lo, codes.hi) == (average.zero_point, average.lo, average.hi)
+                    }
+                    (
+                        VectorOp::Float { function: FloatFunction::Reduce { kind, divisor, .. }, output },
+                        Arithmetic::Float(finish),
+                    ) => {
+                        *kind == ReduceKind::Sum && divisor.get() == f64::from(area as f32) && finishes(output, finish)
+                    }
+                    _ => false,
+                };
+                (agrees && whole, *input, vec![1, 2])
+            }
+            other => return Err(("descriptor", format!("a reduction for {}", other.name()))),
         };
-        if agrees { Ok(*input) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+        if agrees { Ok((input, axes)) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
     }
 
-    fn terms(&self, layer: &Layer, input: TensorId) -> u64 {
-        let (Some(e), Op::Reduce { axes, .. }) = (&self.expectation, &layer.op) else { return 0 };
+    fn terms(&self, axes: &[u32], input: TensorId) -> u64 {
+        let Some(e) = &self.expectation else { return 0 };
         let shape = &e.graph.tensor(input).shape;
         axes.iter().map(|&axis| shape[axis as usize] as u64).product()
     }
 
     /// Finds the stretch in the layer's operand: single indices, then a range, then everything.
-    fn place_of(&self, view: &View, claim: &Claim<'_>, input: TensorId, layer: &Layer) -> Result<Place, Fault> {
+    fn place_of(&self, view: &View, claim: &Claim<'_>, input: TensorId, axes: &[u32]) -> Result<Place, Fault> {
         let wrong = |what: &str| ("value", format!("a stretch that {what}"));
-        let (Some(e), Op::Reduce { axes, .. }) = (&self.expectation, &layer.op) else { return Err(wrong("is none")) };
+        let Some(e) = &self.expectation else { return Err(wrong("is none")) };
         let shape: Vec<u64> = e.graph.tensor(input).shape.iter().map(|&n| n as u64).collect();
         let channels = self.whole_channels(view, Some(input))?;
         if channels != u64::from(view.channels) && view.rows * view.width != 1 {

@@ -11,12 +11,14 @@ use tpuflow_ir::isa::{ChannelParameters, Codes, Direction, FloatOutput, Matrix, 
 use tpuflow_ir::layout::pixel_bytes;
 use tpuflow_ir::{DType, Descriptor, Machine, Op, Space, Table, TensorId, View, Window, Work, timing};
 
+use super::reduce::cut_out;
 use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
 use crate::placement::natural;
 use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Tile};
 
 /// A linear operator in the array's terms.
+#[derive(Clone)]
 pub(crate) struct Linear {
     /// Left operand.
     pub input: TensorId,
@@ -151,6 +153,7 @@ struct Cut {
 }
 
 /// Views and sizes of a step.
+#[derive(Clone)]
 struct Shape {
     linear: Linear,
     input: View,
@@ -222,20 +225,76 @@ impl Lowering<'_> {
             linear,
         };
         let fused = fixed.and_then(|e| e.table.as_ref());
-        let cut = self.cut(&shape, fused)?;
+        let pieces = match self.cut(&shape, fused) {
+            Ok(cut) => vec![(shape, cut)],
+            Err(shortage) => self.along_the_line(&shape, fused).ok_or(shortage)?,
+        };
         let table = fused.map(|t| self.table(t));
-        let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
-            input_zero,
-            weight_zero,
-            codes: fixed.map_or(Codes { zero_point: 0, lo: 0, hi: 0 }, |e| codes(&e.requant)),
-            table: table.map(|t| t.0),
-            float: epilogue.float().map(FloatOutput::from),
-            ..shape.linear.descriptor(weight_dtype)
-        }));
-        let alone = self.alone(output);
-        let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), alone };
-        self.nest(&mut state);
+        for (shape, cut) in pieces {
+            let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
+                input_zero,
+                weight_zero,
+                codes: fixed.map_or(Codes { zero_point: 0, lo: 0, hi: 0 }, |e| codes(&e.requant)),
+                table: table.map(|t| t.0),
+                float: epilogue.float().map(FloatOutput::from),
+                ..shape.linear.descriptor(weight_dtype)
+            }));
+            let row = shape.output.width as usize * shape.output.pixel_bytes as usize;
+            let alone = self.alone(output)
+                && (shape.output.width == views[1].width || row.is_multiple_of(self.setting.machine.word()));
+            let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), alone };
+            self.nest(&mut state);
+        }
         Ok(())
+    }
+
+    /// A convolution along one axis whose lines are too long: stretches of each line, as convolutions of their own with what
+    /// is left of the padding.
+    fn along_the_line(&self, shape: &Shape, table: Option<&Table>) -> Option<Vec<(Shape, Cut)>> {
+        let (window, word) = (shape.linear.window, self.setting.machine.word());
+        let (from, to) = (&shape.input, &shape.output);
+        let is_line = window.kernel[0] == 1 && from.height == 1 && to.height == 1;
+        let apart = [from, to].iter().all(|view| view.space != Space::Cache);
+        if !is_line || window.pads[0] + window.pads[2] != 0 || !apart || shape.right.is_some() || shape.linear.leads > 1
+        {
+            return None;
+        }
+        let piece = |image: u32, columns: Range<u32>| -> Option<Shape> {
+            let (stride, left) = (i64::from(window.stride[1]), i64::from(window.pads[1]));
+            let reach = i64::from((window.kernel[1] - 1) * window.dilation[1]) + 1;
+            let start = i64::from(columns.start) * stride - left;
+            let end = i64::from(columns.end - 1) * stride - left + reach;
+            let width = i64::from(from.width);
+            let (first, last) = (start.clamp(0, width - 1), end.clamp(1, width));
+            let pads = [0, (first - start) as u32, 0, (end - last) as u32];
+            let at = |view: &View, column: u32, count: u32| {
+                let channels = view.channels as usize;
+                let start = (image as usize * view.width as usize + column as usize) * channels;
+                cut_out(view, start, count as usize * channels, word)
+            };
+            let mut piece = shape.clone();
+            piece.linear.window.pads = pads;
+            piece.input = at(from, first as u32, (last - first) as u32)?;
+            piece.output = at(to, columns.start, columns.end - columns.start)?;
+            piece.rows = 1;
+            Some(piece)
+        };
+        let mut step = to.width.div_ceil(2);
+        while step > 0 {
+            let pieces: Option<Vec<(Shape, Cut)>> = (0..to.rows)
+                .flat_map(|image| slices(0..to.width, step).map(move |columns| (image, columns)))
+                .map(|(image, columns)| {
+                    let shape = piece(image, columns)?;
+                    let cut = self.cut(&shape, table).ok()?;
+                    Some((shape, cut))
+                })
+                .collect();
+            if pieces.is_some() {
+                return pieces;
+            }
+            step /= 2;
+        }
+        None
     }
 
     /// Chooses tiles, groups and slices that fit, moving the fewest bytes.

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
-use tpuflow_ir::op::Average;
-use tpuflow_ir::{Arithmetic, Descriptor, Op, TensorId, View, Window, Work, timing};
+use tpuflow_ir::op::{Average, FloatReduction};
+use tpuflow_ir::{Arithmetic, Descriptor, Op, Real, ReduceKind, Requant, Space, TensorId, View, Window, Work, timing};
 
 use super::{Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
@@ -17,6 +17,30 @@ pub(crate) fn is_depthwise(network: &Network, op: &Op) -> bool {
     let Op::Conv { input, weights, groups, .. } = op else { return false };
     let channels = network.tensor(*input).shape[3];
     *groups as usize == channels && network.tensor(*weights).shape[0] == channels && channels > 1
+}
+
+/// The average over a whole image as what a sum over its pixels ends in.
+fn whole_average(op: &Op, shape: &[usize]) -> Option<Arithmetic<Requant, FloatReduction>> {
+    let Op::AveragePool { window, average, .. } = op else { return None };
+    let &[_, h, w, _] = shape else { return None };
+    if window.pads != [0; 4] || window.kernel.map(|k| k as usize) != [h, w] {
+        return None;
+    }
+    Some(match average {
+        Arithmetic::Fixed(Average { divisors, zero_point, lo, hi }) => {
+            let divisor = divisors.iter().find(|d| d.area as usize == h * w)?;
+            Arithmetic::Fixed(Requant {
+                multiplier: vec![divisor.multiplier],
+                shift: vec![divisor.shift],
+                zero_point: *zero_point,
+                lo: *lo,
+                hi: *hi,
+            })
+        }
+        Arithmetic::Float(finish) => {
+            Arithmetic::Float(FloatReduction { divisor: Real::from((h * w) as f32), finish: finish.clone() })
+        }
+    })
 }
 
 /// What a pooling instruction carries beside its views.
@@ -50,7 +74,14 @@ impl Lowering<'_> {
         let (from, to) = (self.operand(input), self.operand(output));
         let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window }));
         let operation = Operation { descriptor, window, parameters: [None; 3] };
-        self.pool_rows(&operation, &from, &to, self.alone(output))
+        let outcome = self.pool_rows(&operation, &from, &to, self.alone(output));
+        match whole_average(op, &self.setting.network.tensor(input).shape) {
+            // Too large to be under one window at a time: a sum by stretches.
+            Some(mean) if outcome.is_err() && from.space != Space::Cache => {
+                self.reduction(input, ReduceKind::Sum, &[1, 2], &mean, output)
+            }
+            _ => outcome,
+        }
     }
 
     pub(super) fn depthwise(

@@ -85,7 +85,7 @@ fn stretches(shape: &[usize], axes: &[u32], most: usize) -> Option<Vec<Stretch>>
 
 /// Elements `start .. start + count` of a tensor as a tensor of their own: whole rows, pixels of a row, or channels of a
 /// pixel.
-fn cut_out(view: &View, start: usize, count: usize, word: usize) -> Option<View> {
+pub(super) fn cut_out(view: &View, start: usize, count: usize, word: usize) -> Option<View> {
     let (channels, width) = (view.channels as usize, view.width as usize);
     let (pixel, channel) = (start / channels, start % channels);
     let (row, column) = ((pixel / width) as u32, (pixel % width) as u32);

@@ -12,7 +12,8 @@ mod faults;
 mod listing;
 mod numbers;
 
-use common::{Net, Random, random, residual, window};
+use common::wild::{long_lines, wild_floats};
+use common::{Net, Random, float_bytes, random, residual, window};
 use faults::FAULTS;
 use tpuflow_ir::op::PadMode;
 use tpuflow_ir::{DType, Graph, Machine, Program};
@@ -40,7 +41,13 @@ fn subject(what: &str, graph: &Graph, machine: &Machine, level: u8) -> Option<Su
     let port = |id: &tpuflow_ir::TensorId| {
         let tensor = graph.tensor(*id);
         let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
-        let code = |_| random.range(lo, hi).to_le_bytes()[..tensor.dtype.bytes()].to_vec();
+        let code = |_| {
+            let value = random.range(lo - 100 * i64::from(tensor.dtype.is_float()), hi);
+            if tensor.dtype.is_float() {
+                return float_bytes(tensor.dtype, value as f32 / 32.0);
+            }
+            value.to_le_bytes()[..tensor.dtype.bytes()].to_vec()
+        };
         (0..tensor.elements()).flat_map(code).collect()
     };
     let inputs: Vec<Vec<u8>> = graph.inputs.iter().map(port).collect();
@@ -76,6 +83,8 @@ fn subjects(seeds: impl IntoIterator<Item = u64>) -> Vec<Subject> {
     let machines = [Machine::preset("32x32_fpga").unwrap(), tiny()];
     let graphs = seeds.into_iter().map(|seed| (format!("random {seed}"), random(seed, 9)));
     let graphs = graphs.chain([("residual".to_owned(), residual(7)), ("joined".to_owned(), joined())]);
+    let more = [("floats", wild_floats(5, 7, 1500)), ("lines", long_lines(1, None))];
+    let graphs = graphs.chain(more.map(|(name, graph)| (name.to_owned(), graph)));
     let combined = graphs.flat_map(|(name, graph)| {
         let on = |machine: &Machine| [1, 5].map(|level| subject(&name, &graph, machine, level));
         machines.iter().flat_map(on).flatten().collect::<Vec<_>>()

@@ -308,6 +308,27 @@ fn windows(net: &mut Net, x: TensorId) -> Option<TensorId> {
     Some(net.rearrange(x, Op::Rearrange { input: x, dims, strides, offset: 0 }, &shape))
 }
 
+/// Convolutions along lines longer than the caches they are tried on, and the average of an image as large.
+pub fn long_lines(seed: u64, float: Option<DType>) -> Graph {
+    let mut net = Net::new(seed);
+    net.float = float;
+    let channels = [1, 3, 8, 16][seed as usize % 4];
+    let x = net.input(&[2, 1, 260, channels]);
+    let along = |size: u32, stride: u32, dilation: u32, pads: [u32; 2]| Window {
+        kernel: [1, size],
+        stride: [1, stride],
+        dilation: [1, dilation],
+        pads: [0, pads[0], 0, pads[1]],
+    };
+    let a = net.conv(x, 24, along(5, 1, 1, [2, 2]), 1);
+    let b = net.conv(a, 17, along(3, 2, 2, [3, 1]), 1);
+    let c = net.conv(b, 24, along(2, 1, 1, [0, 0]), 1);
+    let [_, h, w, _] = net.shape(a)[..] else { unreachable!("an image") };
+    let whole = Window { kernel: [h as u32, w as u32], stride: [1, 1], dilation: [1, 1], pads: [0; 4] };
+    let d = net.average_pool(a, whole, false);
+    net.finish(&[c, d])
+}
+
 /// One pixel through every unit.
 pub fn lone_pixel(channels: usize, out: usize) -> Graph {
     let mut net = Net::new(channels as u64);

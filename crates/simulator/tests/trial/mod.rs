@@ -58,7 +58,7 @@ pub fn trial(graph: &Graph, machine: &Machine, level: u8, seed: u64, options: &O
     let bytes: Vec<Vec<u8>> = given.iter().map(Values::to_le_bytes).collect();
     let run = simulate(&program, &bytes, options).map_err(|e| format!("simulate: {e}"))?;
     if options.array == ArrayModel::Closed {
-        let stepped = simulate(&program, &[], &Options { values: false, stepped: true, ..*options });
+        let stepped = simulate(&program, &bytes, &Options { stepped: true, ..*options });
         let stepped = stepped.map_err(|e| format!("stepped: {e}"))?;
         if (stepped.cycles, &stepped.counters) != (run.cycles, &run.counters) {
             return Err(format!("{} cycles, {} step by step", run.cycles, stepped.cycles));
