@@ -144,8 +144,8 @@ def _instance(source: str, lines: Reader) -> Instance:
         rows.append((lower, upper, size, alignment))
     if not rows:
         raise AllocationError(f"{source}: no buffers")
-    lower, upper, sizes, alignments = zip(*rows, strict=True)
-    return Instance(source, tuple(ids), lower, upper, sizes, alignments)
+    lowers, uppers, sizes, alignments = zip(*rows, strict=True)
+    return Instance(source, tuple(ids), lowers, uppers, sizes, alignments)
 
 
 def _number(where: str, row: dict[str, str], name: str) -> int:
@@ -232,4 +232,4 @@ def write_allocation(path: str | PathLike[str], instance: Instance, found: Alloc
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-    write_text(path, text.getvalue())
+    write_text(Path(path), text.getvalue())

@@ -17,7 +17,7 @@ from cli.conftest import Built, Command
 IMAGE = np.zeros((2, 3, 9, 7), np.float32)
 
 
-def refused(command: Command, folder: Path, *words: str | Path) -> str:
+def refused(command: Command, folder: Path, *words: object) -> str:
     """The one line a wrong request gets; no file may appear in `folder`."""
     before = sorted(folder.iterdir())
     result = command(*words)
