@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend import FloatModel
 
-__all__ = ["Network", "Published", "networks", "published"]
+__all__ = ["MODELS", "Network", "Published", "networks", "published"]
 
 HOOK = "materialize.py"
 MANIFEST = "zoo.json"
+MODELS = "models"
+"""Where in a work folder completed models lie."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from tpuflow.similarity import Similarity, similarity
 from tpuflow.simulate import simulate
 from tpuflow.zoo.culprits import culprits
 from tpuflow.zoo.memory import Peak
+from tpuflow.zoo.networks import MODELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,11 +119,11 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
     made: dict[str, Any] = {}
     if network.hook is not None:
         with recorder.stage("materialise"):
-            network.complete(work / "models")
+            network.complete(work / MODELS)
         if not recorder.passed("materialise"):
             return
     with recorder.stage("import") as found:
-        path = network.complete(work / "models")
+        path = network.complete(work / MODELS)
         made["model"] = model = load(path, cut_preset=network.preset, host=True)
         operators = sorted({node.op_type for node in model.model.graph})
         found |= {
@@ -138,7 +139,7 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         return
     with recorder.stage("normalised") as found:
         model = made["model"]
-        feeds = network.feeds(model, work / "models", settings["samples"], settings["held_out"])
+        feeds = network.feeds(model, work / MODELS, settings["samples"], settings["held_out"])
         made["feeds"], held_out = feeds[: settings["samples"]], feeds[settings["samples"] :]
         original = FloatSession(model.original)
         results = [original.run(feed) for feed in held_out]
@@ -164,7 +165,7 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
     with recorder.stage("quantize") as found:
         ranges = Ranges.load(_ranges(work, network, dtype))
         start = time.perf_counter()
-        made["model"] = model = load(network.complete(work / "models"), cut_preset=network.preset, host=True)
+        made["model"] = model = load(network.complete(work / MODELS), cut_preset=network.preset, host=True)
         found["import_seconds"] = time.perf_counter() - start
         made["graph"] = graph = quantized(partition(model), ranges, config_of(dtype))
         found |= {"graph_bytes": graph_bytes(graph), "host_operators": _host_operators(model, graph)}

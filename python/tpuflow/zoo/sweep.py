@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tpuflow.config import QuantizeConfig
 from tpuflow.files import write_json
+from tpuflow.zoo.networks import MODELS
 from tpuflow.zoo.stages import FLOAT
 
 if TYPE_CHECKING:
@@ -169,11 +170,17 @@ def sweep(
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            list(pool.map(run, wanted))
+            list(pool.map(run, sorted(wanted, key=lambda network: _bytes(network, work))))
         except BaseException:
             running.stop()
             raise
     return records
+
+
+def _bytes(network: Network, work: Path) -> int:
+    """Size of the model, as far as it is known: small networks come first, so that much is known early."""
+    made = work / MODELS / network.file.name
+    return (made if made.is_file() else network.file).stat().st_size
 
 
 def _complete(record: Record | None) -> bool:
