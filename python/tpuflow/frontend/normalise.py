@@ -41,6 +41,7 @@ from tpuflow.frontend.rewrites import (
     reduction,
     resize,
     sampling,
+    spelt_out,
     stated,
     sums,
     volumes,
@@ -91,7 +92,7 @@ ONE_FORM = _merged(
 LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 """Brings transposes together and cancels them."""
 
-RECOGNISED = _merged(activations.RULES, normalisation.RULES)
+RECOGNISED = _merged(activations.RULES, spelt_out.RULES, normalisation.RULES)
 """Finds functions spelt out in elementary operators."""
 
 
@@ -261,15 +262,47 @@ def _finish(model: ir.Model) -> None:
 
 def _define_functions(model: ir.Model) -> None:
     """Adds the definition of each function of ours that the model calls."""
-    if not any(node.domain == DOMAIN for node in model.graph):
-        return
-    model.graph.opset_imports[DOMAIN] = 1
+    called = {node.op_type for node in model.graph if node.domain == DOMAIN}
+    if called:
+        model.graph.opset_imports[DOMAIN] = 1
+    for name in sorted(called):
+        function = FUNCTIONS[name]()
+        model.functions[function.identifier()] = function
+
+
+def _silu() -> ir.Function:
+    """X sigmoid(x)."""
     x = ir.Value(name="x")
     gate = ir.Node("", "Sigmoid", [x], outputs=[ir.Value(name="gate")])
     product = ir.Node("", "Mul", [x, gate.outputs[0]], outputs=[ir.Value(name="y")])
     body = ir.Graph([x], product.outputs, nodes=[gate, product], opset_imports={"": opset.TARGET})
-    function = ir.Function(DOMAIN, "Silu", graph=body, attributes=[])
-    model.functions[function.identifier()] = function
+    return ir.Function(DOMAIN, "Silu", graph=body, attributes=[])
+
+
+def _rms_normalisation() -> ir.Function:
+    """X / sqrt(mean(x^2) + epsilon) * scale over the last axis, which is what `axis` says."""
+    x, scale = ir.Value(name="x"), ir.Value(name="scale")
+    nodes: list[ir.Node] = []
+
+    def add(operator: str, name: str, *inputs: ir.Value, attributes: Sequence[ir.Attr] = ()) -> ir.Value:
+        nodes.append(ir.Node("", operator, inputs, attributes, outputs=[ir.Value(name=name)]))
+        return nodes[-1].outputs[0]
+
+    axes = add("Constant", "axes", attributes=[ir.AttrInt64s("value_ints", [-1])])
+    floats = ir.AttributeType.FLOAT
+    epsilon = add("Constant", "epsilon", attributes=[ir.RefAttr("value_float", "epsilon", floats)])
+    mean = add("ReduceMean", "mean", add("Mul", "square", x, x), axes)
+    root = add("Sqrt", "root", add("Add", "sum", mean, epsilon))
+    y = add("Mul", "y", add("Div", "normal", x, root), scale)
+    body = ir.Graph([x, scale], [y], nodes=nodes, opset_imports={"": opset.TARGET})
+    attributes = [ir.Attr("epsilon", floats, None), ir.Attr("axis", ir.AttributeType.INT, None)]
+    return ir.Function(DOMAIN, "RMSNormalization", graph=body, attributes=attributes)
+
+
+FUNCTIONS: Mapping[str, Callable[[], ir.Function]] = {
+    "Silu": _silu,
+    "RMSNormalization": _rms_normalisation,
+}
 
 
 @contextlib.contextmanager

@@ -1,14 +1,15 @@
-"""Normalisation over axes: LayerNormalization recognised when spelt out, the others written with it.
+"""Normalisation over axes: all kinds of it written with LayerNormalization and RMSNormalization.
 
-    d = x - mean(x);  d / sqrt(mean(d^2) + eps)     ->  LayerNormalization(x, ones)
     LayerNormalization(x, ones) * scale + bias      ->  LayerNormalization(x, scale, bias)
+    RMSNormalization                                ->  our function of the same name over the last axes, Mul
     InstanceNormalization, GroupNormalization       ->  Reshape, LayerNormalization, Reshape, Mul, Add
     MeanVarianceNormalization over axes without the first  ->  LayerNormalization
     LayerNormalization over several axes            ->  Reshape, LayerNormalization, Reshape
     LpNormalization                                 ->  x / ReduceL1(x) or x / ReduceL2(x)
     exp(x - max(x)) / sum(exp(x - max(x)))          ->  Softmax(x)
 
-Axes that are not the last ones are brought there and back by transposes.
+Axes that are not the last ones are brought there and back by transposes. RMSNormalization is a function of
+our domain, since the opset normalised models are written in does not have it yet.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.frontend.rewrite import DOMAIN
 from tpuflow.frontend.values import (
     array_of,
     attributes_of,
@@ -25,7 +27,6 @@ from tpuflow.frontend.values import (
     input_at,
     integers_of,
     produced_by,
-    scalar_of,
     shape_of,
     sole_user,
 )
@@ -37,11 +38,16 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["ONE_AXIS", "RULES"]
+__all__ = ["ONE_AXIS", "RULES", "normalised"]
 
 
-def _normalised(x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter) -> ir.Value | None:
-    """X with mean 0 and variance 1 over `axes`."""
+KINDS = {("", "LayerNormalization"), (DOMAIN, "RMSNormalization")}
+
+
+def normalised(
+    x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter, *, center: bool = True
+) -> ir.Value | None:
+    """X divided by its root mean square over `axes`, from which with `center` the mean is taken first."""
     shape = shape_of(x)
     if shape is None or x.dtype is None:
         return None
@@ -52,59 +58,12 @@ def _normalised(x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter)
     if moved:
         x = emit("Transpose", x, attributes={"perm": perm}, label="last")
     ones = emit.constant(np.ones([shape[axis] for axis in axes]), "ones", like=x)
-    y = emit("LayerNormalization", x, ones, attributes={"axis": len(rest), "epsilon": epsilon})
+    attributes = {"axis": len(rest), "epsilon": epsilon}
+    if center:
+        y = emit("LayerNormalization", x, ones, attributes=attributes)
+    else:
+        y = emit("RMSNormalization", x, ones, attributes=attributes, domain=DOMAIN)
     return emit("Transpose", y, attributes={"perm": np.argsort(perm).tolist()}) if moved else y
-
-
-def _mean(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
-    """(x, axes) of a mean that keeps its axes."""
-    node = produced_by(value, "ReduceMean")
-    shape = None if node is None else shape_of(node.inputs[0])
-    axes = None if node is None else integers_of(input_at(node, 1))
-    if (
-        node is None
-        or node.inputs[0] is None
-        or shape is None
-        or not axes
-        or not node.attributes.get_int("keepdims", 1)
-    ):
-        return None
-    return node.inputs[0], axes_of(axes, len(shape))
-
-
-def _variance(value: ir.Value | None, deviation: ir.Value, axes: tuple[int, ...]) -> float | None:
-    """eps, if `value` is mean(deviation^2) + eps over `axes`."""
-    add = produced_by(value, "Add")
-    epsilon = None if add is None else scalar_of(add.inputs[1])
-    mean = None if add is None else _mean(add.inputs[0])
-    if epsilon is None or mean is None or mean[1] != axes:
-        return None
-    square = produced_by(mean[0], "Mul", "Pow")
-    if square is None or square.inputs[0] is not deviation:
-        return None
-    twice = scalar_of(square.inputs[1]) == 2.0 if square.op_type == "Pow" else square.inputs[1] is deviation
-    return epsilon if twice else None
-
-
-def layer_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Recognises d / sqrt(mean(d^2) + eps), and d * reciprocal(sqrt(...)), for d = x - mean(x)."""
-    pairs = [(node.inputs[0], node.inputs[1])]
-    if node.op_type == "Mul":
-        pairs.append((node.inputs[1], node.inputs[0]))
-    for deviation, spread in pairs:
-        subtraction = produced_by(deviation, "Sub")
-        mean = None if subtraction is None else _mean(subtraction.inputs[1])
-        if subtraction is None or deviation is None or mean is None or subtraction.inputs[0] is not mean[0]:
-            continue
-        root = spread
-        if node.op_type == "Mul":
-            inverse = produced_by(spread, "Reciprocal")
-            root = None if inverse is None else inverse.inputs[0]
-        sqrt = produced_by(root, "Sqrt")
-        epsilon = None if sqrt is None else _variance(sqrt.inputs[0], deviation, mean[1])
-        if epsilon is not None:
-            return _normalised(mean[0], mean[1], epsilon, emit)
-    return None
 
 
 def softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -131,9 +90,13 @@ def softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def layer_scale(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Takes a Mul or Add of a constant behind LayerNormalization into its scale or bias."""
-    layer, constant = produced_by(node.inputs[0], "LayerNormalization"), array_of(node.inputs[1])
-    if layer is None or constant is None or node.inputs[0] is None or not sole_user(node.inputs[0]):
+    """Takes a Mul or Add of a constant behind a normalisation into its scale or bias."""
+    layer, constant = None if node.inputs[0] is None else node.inputs[0].producer(), array_of(node.inputs[1])
+    if layer is None or (layer.domain, layer.op_type) not in KINDS:
+        return None
+    if node.op_type == "Add" and layer.op_type == "RMSNormalization":
+        return None
+    if constant is None or node.inputs[0] is None or not sole_user(node.inputs[0]):
         return None
     scale, bias = array_of(input_at(layer, 1)), array_of(input_at(layer, 2))
     shape = shape_of(layer.inputs[0])
@@ -159,7 +122,7 @@ def layer_scale(node: ir.Node, emit: Emitter) -> ir.Value | None:
     wide = np.broadcast_to(constant.astype(np.float64), inner)
     if node.op_type == "Mul":
         factor = emit.constant(wide * np.broadcast_to(scale, inner), "scale", like=layer.inputs[1])
-        return emit("LayerNormalization", layer.inputs[0], factor, attributes=attributes)
+        return emit(layer.op_type, layer.inputs[0], factor, attributes=attributes, domain=layer.domain)
     shift = emit.constant(wide if bias is None else wide + bias, "bias", like=layer.inputs[1])
     return emit("LayerNormalization", layer.inputs[0], layer.inputs[1], shift, attributes=attributes)
 
@@ -179,7 +142,7 @@ def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def one_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Flattens the axes a LayerNormalization runs over, with its scale and bias."""
+    """Flattens the axes a normalisation runs over, with its scale and bias."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     axis = node.attributes.get_int("axis", -1)
     if x is None or shape is None or len(node.outputs) > 1 or axis % len(shape) == len(shape) - 1:
@@ -193,7 +156,8 @@ def one_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
         constants.append(emit.constant(np.broadcast_to(array, inner).ravel(), label))
     rows = emit.reshape(x, (*shape[:axis], math.prod(inner)), "rows")
     attributes = attributes_of(node) | {"axis": len(shape) - len(inner)}
-    return emit.reshape(emit("LayerNormalization", rows, *constants, attributes=attributes), shape, "shape")
+    normal = emit(node.op_type, rows, *constants, attributes=attributes, domain=node.domain)
+    return emit.reshape(normal, shape, "shape")
 
 
 def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -206,7 +170,7 @@ def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     groups = node.attributes.get_int("num_groups", 1) if node.op_type == "GroupNormalization" else shape[1]
     rows = emit.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups), "rows")
-    normal = _normalised(rows, [2], node.attributes.get_float("epsilon", 1e-5), emit)
+    normal = normalised(rows, [2], node.attributes.get_float("epsilon", 1e-5), emit)
     if normal is None:
         return None
     y = emit.reshape(normal, shape, "channels")
@@ -215,10 +179,20 @@ def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", scaled, emit.constant(bias.reshape(broadcast), "bias"))
 
 
+def root_mean_square(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Writes ONNX's RMSNormalization with our function, its scale a Mul."""
+    x, shape, scale = node.inputs[0], shape_of(node.inputs[0]), input_at(node, 1)
+    if node.domain == DOMAIN or x is None or shape is None or x.dtype is None:
+        return None
+    axis, epsilon = node.attributes.get_int("axis", -1), node.attributes.get_float("epsilon", 1e-5)
+    normal = normalised(x, range(axis % len(shape), len(shape)), epsilon, emit, center=False)
+    return normal if normal is None or scale is None else emit("Mul", normal, scale, label="scaled")
+
+
 def mean_variance(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes MeanVarianceNormalization as LayerNormalization."""
     x = node.inputs[0]
-    return None if x is None else _normalised(x, node.attributes.get_ints("axes", [0, 2, 3]), 1e-9, emit)
+    return None if x is None else normalised(x, node.attributes.get_ints("axes", [0, 2, 3]), 1e-9, emit)
 
 
 def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -234,15 +208,16 @@ def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "Div": [layer_normalisation, softmax],
-    "Mul": [layer_normalisation, layer_scale],
+    "Div": [softmax],
+    "Mul": [layer_scale],
     "Add": [layer_scale],
     "LayerNormalization": [counted_axis],
     "InstanceNormalization": [grouped_normalisation],
     "GroupNormalization": [grouped_normalisation],
+    "RMSNormalization": [root_mean_square],
     "MeanVarianceNormalization": [mean_variance],
     "LpNormalization": [unit_length],
 }
 
-ONE_AXIS: Rules = {"LayerNormalization": [one_axis]}
+ONE_AXIS: Rules = {"LayerNormalization": [one_axis], "RMSNormalization": [one_axis]}
 """To be applied once scales and shifts behind a normalisation are found, which the reshape would hide."""
