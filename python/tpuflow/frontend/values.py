@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 __all__ = [
+    "MASKED",
     "Attribute",
     "all_bodies",
     "array_of",
@@ -20,6 +22,7 @@ __all__ = [
     "constant_and_other",
     "input_at",
     "integers_of",
+    "is_mask",
     "produced_by",
     "reads",
     "scalar_of",
@@ -30,6 +33,16 @@ __all__ = [
     "stated_shape",
     "steps_of",
 ]
+
+
+MASKED = -1e4
+"""A constant at or below this in front of a softmax leaves an element out."""
+
+
+def is_mask(array: npt.NDArray[Any]) -> bool:
+    """Whether numbers added in front of a softmax do nothing but leave elements out, at least one."""
+    out = array <= MASKED
+    return bool(np.any(out) and np.all(out | (array == 0)))
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:

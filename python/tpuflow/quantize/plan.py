@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.frontend.values import MASKED
 from tpuflow.quantize.functions import FUNCTIONS
 from tpuflow.quantize.nodes import constant, float_constant, given, is_constant, shape_of, sole_user
 
@@ -35,9 +36,6 @@ CLAMPING = frozenset(
     }
 )  # fmt: skip
 """Operators that end in a requantisation of their own, besides the linear ones."""
-
-MASKED = -1e4
-"""A constant at or below this in front of a softmax leaves an element out."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tpuflow.frontend.values import (
     array_of,
     constant_and_other,
     input_at,
+    is_mask,
     produced_by,
     scalar_of,
     shape_of,
@@ -95,6 +96,9 @@ def chained_constants(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     c, d = array_of(input_at(inner, 1)), array_of(input_at(node, 1))
     if c is None or d is None or not np.issubdtype(c.dtype, np.floating) or d.dtype != c.dtype:
+        return None
+    # What masks a softmax stays apart, so that its numbers count for no range.
+    if node.op_type == "Add" and is_mask(c) != is_mask(d):
         return None
     operation = np.add if node.op_type == "Add" else np.multiply
     with np.errstate(over="ignore"):
