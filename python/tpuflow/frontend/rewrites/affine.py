@@ -1,10 +1,16 @@
-"""Folds per-channel scales and shifts into the weights and bias of the linear operator before them.
+"""Folds per-channel scales and shifts into the weights and bias of the linear operator next to them.
 
 Batch normalisation is y = s x + t with s = gamma / sqrt(var + eps) and t = beta - s mean. It becomes a Mul
 and an Add by per-channel constants; those, like any others, then disappear into a Conv, ConvTranspose or
 MatMul whose only user they are. All products are taken in float64 and rounded once. A scale and a shift with
-no such operator before them are a depthwise convolution over one pixel: one pass of the pooling unit in place
-of two of the elementwise unit.
+no such operator before them go into the one behind them, if that is their only user:
+
+    Conv(s x; w)       ->  Conv(x; w s)              s along the input channels; zeros of a padding stay zeros
+    Conv(x + t; w, b)  ->  Conv(x; w, b + w t)       without padding only: what is padded has no t
+    MatMul(s x, w)     ->  MatMul(x, s w)            MatMul(x + t, w)  ->  MatMul(x, w) + t w
+
+What is left then is a depthwise convolution over one pixel: one pass of the pooling unit in place of two of
+the elementwise unit.
 """
 
 from __future__ import annotations
@@ -151,6 +157,70 @@ def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", scaled, emit.folded(bias, both))
 
 
+def _vector_before(value: ir.Value | None, operator: str, axis: int) -> tuple[ir.Value, np.ndarray] | None:
+    """(x, c) of x * c or x + c by a constant per index of `axis`, which nothing else reads."""
+    node, shape = produced_by(value, operator), shape_of(value)
+    if node is None or value is None or shape is None or not sole_user(value):
+        return None
+    x, constant = node.inputs[0], array_of(node.inputs[1])
+    if x is None or constant is None or shape_of(x) != shape:
+        return None
+    vector = _per_channel(constant, len(shape), axis % len(shape), shape[axis])
+    return None if vector is None else (x, vector)
+
+
+def _padded(node: ir.Node) -> bool:
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    return automatic not in {"NOTSET", "VALID"} or any(node.attributes.get_ints("pads", []))
+
+
+def convolution_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Folds a Mul or Add in front of a convolution into it."""
+    weight, weights, bias = node.inputs[1], array_of(node.inputs[1]), input_at(node, 2)
+    biases, group = array_of(bias), node.attributes.get_int("group", 1)
+    if weight is None or weights is None or (bias is not None and biases is None):
+        return None
+    wide = weights.astype(np.float64)
+    by_group = wide.reshape(group, wide.shape[0] // group, *wide.shape[1:])
+    broadcast = (group, 1, wide.shape[1], *(1,) * (wide.ndim - 2))
+    scaled = _vector_before(node.inputs[0], "Mul", 1)
+    if scaled is not None:
+        x, scale = scaled
+        folded = (by_group * scale.reshape(broadcast)).reshape(wide.shape).astype(weights.dtype)
+        rest = [] if bias is None else [bias]
+        return emit("Conv", x, emit.folded(weight, folded), *rest, attributes=attributes_of(node))
+    shifted = None if _padded(node) else _vector_before(node.inputs[0], "Add", 1)
+    if shifted is None:
+        return None
+    x, shift = shifted
+    total = (by_group * shift.reshape(broadcast)).reshape(wide.shape).sum(axis=tuple(range(1, wide.ndim)))
+    if bias is not None and biases is not None:
+        bias = emit.folded(bias, (biases.astype(np.float64) + total).astype(biases.dtype))
+    else:
+        bias = emit.constant(total, "bias", like=weight)
+    return emit("Conv", x, weight, bias, attributes=attributes_of(node))
+
+
+def product_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Folds a Mul or Add in front of a product with a constant matrix into that."""
+    weight, weights = node.inputs[1], array_of(node.inputs[1])
+    if weight is None or weights is None or weights.ndim != 2:
+        return None
+    scaled = _vector_before(node.inputs[0], "Mul", -1)
+    if scaled is not None:
+        x, scale = scaled
+        folded = (weights.astype(np.float64) * scale[:, None]).astype(weights.dtype)
+        return emit("MatMul", x, emit.folded(weight, folded))
+    shifted = _vector_before(node.inputs[0], "Add", -1)
+    if shifted is None:
+        return None
+    x, shift = shifted
+    if produced_by(x, "MatMul") is not None:
+        return None  # it is the bias of that product already
+    product = emit("MatMul", x, weight)
+    return emit("Add", product, emit.constant(shift @ weights.astype(np.float64), "bias", like=weight))
+
+
 def depthwise(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes Add(Mul(x, s), t) by constants per channel of images as a 1x1 depthwise convolution."""
     scaled, shape = node.inputs[0], shape_of(node.inputs[0])
@@ -175,6 +245,8 @@ RULES: Rules = {"BatchNormalization": [batch_normalisation]}
 FOLDING: Rules = {
     "Mul": [scaled_convolution, scaled_product],
     "Add": [shifted_convolution],
+    "Conv": [convolution_of_scaled],
+    "MatMul": [product_of_scaled],
 }
 """To be applied once decomposed activations are recognised, whose constants this would absorb."""
 
