@@ -233,6 +233,19 @@ def test_imp_01_a_model_in_any_form_gives_the_same(tmp_path: Path) -> None:
     assert texts[1:] == texts[:-1]
 
 
+def test_values_forget_the_branches_not_taken() -> None:
+    def branch(operator: str) -> onnx.GraphProto:
+        node = helper.make_node(operator, ["x"], ["of " + operator])
+        return helper.make_graph(
+            [node], operator, [], [helper.make_tensor_value_info("of " + operator, TensorProto.FLOAT, None)]
+        )
+
+    nodes: list[Node] = [("If", "c", "y", {"then_branch": branch("Relu"), "else_branch": branch("Abs")})]
+    model = load(graph([*nodes, ("Neg", "y", "z")], {"x": [2, 4]}, ["z"], {"c": np.array(True)}))
+    (x,) = model.model.graph.inputs
+    assert [use.node.op_type for use in x.uses()] == ["Relu"]
+
+
 def test_values_of_weights_survive() -> None:
     model = load(graph([("MatMul", "x w", "z")], {"x": [2, 4]}, ["z"], {"w": array(4, 3)}))
     weight = model.model.graph.initializers["w"].const_value

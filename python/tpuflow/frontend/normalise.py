@@ -124,12 +124,24 @@ def _lift_constants(model: ir.Model) -> None:
 
 def remove_dead_code(model: ir.Model) -> bool:
     """Removes nodes and initialisers without a use, and those that repeat another."""
+    _forget_removed_users(model)
     changed = common.RemoveUnusedNodesPass()(model).modified
     changed = common.DeduplicateInitializersPass(size_limit=SMALL)(model).modified or changed
     kinds = {attribute.type for node in model.graph for attribute in node.attributes.values()}
     if ir.AttributeType.TYPE_PROTO not in kinds:  # which the pass cannot compare
         changed = common.CommonSubexpressionEliminationPass()(model).modified or changed
     return common.RemoveUnusedNodesPass()(model).modified or changed
+
+
+def _forget_removed_users(model: ir.Model) -> None:
+    """Lets values go that nodes of branches not taken read, which folding leaves connected to them."""
+    present = set(model.graph.all_nodes())
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values += [value for node in present for value in node.outputs]
+    for value in values:
+        for use in list(value.uses()):
+            if use.node not in present:
+                use.node.replace_input_with(use.idx, None)
 
 
 def _rules(rules: Rules) -> Callable[[ir.Model], bool]:
