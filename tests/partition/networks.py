@@ -47,6 +47,16 @@ def between() -> onnx.ModelProto:
     return b.model()
 
 
+def gated() -> onnx.ModelProto:
+    """What exceeds its mean passes; where that is, the host lists."""
+    b = Builder("gated")
+    x = b.conv(b.input("image", [1, 3, 8, 8]), 6, pads=(1, 1, 1, 1))
+    above = b.node("Greater", x, b.node("GlobalAveragePool", x))
+    quarter = b.node("Mul", x, b.constant(np.array(0.25, np.float32)))
+    b.output(b.conv(b.node("Where", above, x, quarter), 5), b.node("NonZero", above))
+    return b.model()
+
+
 def detector() -> onnx.ModelProto:
     """Boxes and scores, suppressed and gathered: as many as there are."""
     return written(
@@ -251,7 +261,19 @@ def half() -> onnx.ModelProto:
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     make.__name__: make
-    for make in (top_scores, between, detector, positions, loop, branch, counted, vendor, sequence, half)
+    for make in (
+        top_scores,
+        between,
+        gated,
+        detector,
+        positions,
+        loop,
+        branch,
+        counted,
+        vendor,
+        sequence,
+        half,
+    )
 }
 
 

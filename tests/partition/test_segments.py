@@ -43,6 +43,7 @@ def divided(model: onnx.ModelProto) -> PartitionedModel:
 SIDES = {
     "top_scores": "device host",
     "between": "device host device",
+    "gated": "device host",
     "detector": "device host",
     "positions": "device host",
     "loop": "device host",

@@ -2,9 +2,9 @@
 
 The device gets what the closed set supports, the host the rest, in as few turns as can be (`turns`). Two
 things beyond `tpuflow.frontend.supported` keep a node from the device: a shape known only at run time, and
-a number other than float32, but for integers that pick rows, are codes, or are only moved. A part of the
-device's that is worth less than a thousandth of the network's multiply-accumulates does not pay for two
-crossings: its nodes may go either way.
+a number other than float32, but for integers that pick rows, are codes, or are only moved. Truth values are
+computed on either side and may cross. A part of the device's that is worth less than a thousandth of the
+network's multiply-accumulates does not pay for two crossings: its nodes may go either way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from tpuflow.errors import Finding, ModelError
 from tpuflow.frontend import FloatModel, Port
+from tpuflow.frontend.rewrites.logic import COMPARISONS, CONNECTIVES
 from tpuflow.frontend.supported import MOVING, operator_name
 from tpuflow.frontend.values import array_of, reads, shape_of
 from tpuflow.partition.network import DeviceSegment, HostSegment, PartitionedModel
@@ -32,6 +33,8 @@ INTEGERS = {
     ir.DataType.INT64,
 }  # fmt: skip
 TAKES_INTEGERS = {*MOVING, "Gather", "Cast", "DequantizeLinear"}
+KNOWS_TRUTHS = {*MOVING, *COMPARISONS, *CONNECTIVES, "Not", "Where", "Cast"}
+"""Operators that take or give truth values."""
 
 
 def partition(
@@ -114,7 +117,8 @@ def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> tuple[str | None,
         integers = value.dtype in INTEGERS and (value in outputs or node.op_type in TAKES_INTEGERS)
         port = node.op_type == "Cast" and (value.is_graph_input() or value.is_graph_output())
         other_float = port and value.dtype is not None and value.dtype.is_floating_point()
-        if value.dtype != ir.DataType.FLOAT and not integers and not other_float:
+        truths = value.dtype == ir.DataType.BOOL and node.op_type in KNOWS_TRUTHS
+        if value.dtype != ir.DataType.FLOAT and not (integers or other_float or truths):
             kind = "unknown type" if value.dtype is None else f"type {value.dtype.name.lower()}"
             return _tensor(value), f"{kind} is not supported"
     for value in computed:
