@@ -81,7 +81,11 @@ class ProgramPort:
         Raises:
             SampleError: An index does not fit the stored type.
         """
-        ordered = array.transpose(self.permutation).reshape(self.stored)
+        stored = self._codes_of(array.transpose(self.permutation).reshape(self.stored))
+        return stored.reshape(self.stored)  # which contiguous arrays of no axes are not
+
+    def _codes_of(self, ordered: Array) -> Array:
+        """The same of an array in the order it is stored, contiguous."""
         if self.code in FLOATS:
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(ordered.astype(np.float32).astype(self.code))
