@@ -1,7 +1,8 @@
 """One form for operators that work along axes: axes stated and counted from the front.
 
-    ReduceLogSum, ReduceLogSumExp             ->  [Exp] ReduceSum Log
-    LogSoftmax                                ->  Softmax Log
+    ReduceLogSum                              ->  ReduceSum Log
+    ReduceLogSumExp                           ->  of x less its maximum: Exp ReduceSum Log, plus the maximum
+    LogSoftmax                                ->  x less its maximum, less ReduceLogSum of Exp of that
     mean or maximum over both spatial axes    ->  GlobalAveragePool, GlobalMaxPool
     ReduceProd of up to 64 elements           ->  Slice and Mul, half by half
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tpuflow.frontend.values import attributes_of, axes_of, input_at, integers_of, shape_of
 
@@ -88,20 +91,34 @@ def _part(x: ir.Value, axis: int, start: int, end: int, emit: Emitter) -> ir.Val
     return emit("Slice", x, *bounds, emit.integers([axis], "axis"), emit.integers([1], "step"))
 
 
-def logarithmic(node: ir.Node, emit: Emitter) -> ir.Value:
-    """Writes the reductions that end in a logarithm with ReduceSum."""
-    x = node.inputs[0]
-    if node.op_type == "ReduceLogSumExp":
-        x = emit("Exp", x)
-    attributes = attributes_of(node)
-    return emit("Log", emit("ReduceSum", x, *node.inputs[1:], attributes=attributes))
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def log_sum(node: ir.Node, emit: Emitter) -> ir.Value:
+    """Writes ReduceLogSum with ReduceSum."""
+    return emit("Log", emit("ReduceSum", *node.inputs, attributes=attributes_of(node)))
+
+
+def log_sum_exp(node: ir.Node, emit: Emitter) -> ir.Value:
+    """Takes exponentials of what is at most 0: they neither overflow nor leave their sum without bits.
+
+    Infinities are no maxima to subtract; the largest finite numbers do as well.
+    """
+    x, axes, attributes = node.inputs[0], node.inputs[1:], attributes_of(node)
+    largest = emit("ReduceMax", x, *axes, attributes=attributes | {"keepdims": 1})
+    limits = [emit.constant(np.float32(limit), name) for limit, name in ((-LARGEST, "min"), (LARGEST, "max"))]
+    largest = emit("Clip", largest, *limits)
+    total = emit("ReduceSum", emit("Exp", emit("Sub", x, largest)), *axes, attributes=attributes)
+    if not node.attributes.get_int("keepdims", 1):
+        largest = emit("ReduceMax", largest, *axes, attributes=attributes)
+    return emit("Add", emit("Log", total), largest)
 
 
 def log_softmax(node: ir.Node, emit: Emitter) -> ir.Value:
-    """Writes LogSoftmax as the logarithm of Softmax."""
-    return emit(
-        "Log", emit("Softmax", node.inputs[0], attributes={"axis": node.attributes.get_int("axis", -1)})
-    )
+    """Writes LogSoftmax without Softmax, whose small results have no bits to take logarithms of."""
+    x, axis = node.inputs[0], emit.constant(np.array([node.attributes.get_int("axis", -1)]), "axis")
+    below = emit("Sub", x, emit("ReduceMax", x, axis))
+    return emit("Sub", below, emit("Log", emit("ReduceSum", emit("Exp", below), axis)))
 
 
 def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -120,8 +137,8 @@ RULES: Rules = {
     "ReduceMean": [stated_axes, global_pool],
     "ReduceMax": [stated_axes, global_pool],
     "ReduceProd": [stated_axes, product],
-    "ReduceLogSum": [logarithmic],
-    "ReduceLogSumExp": [logarithmic],
+    "ReduceLogSum": [log_sum],
+    "ReduceLogSumExp": [log_sum_exp],
     "LogSoftmax": [log_softmax],
     "Softmax": [counted_axis],
     "ArgMax": [counted_axis],

@@ -56,6 +56,10 @@ def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
             s * (size - 1) + e + extent - out
             for s, size, e, extent, out in zip(strides, x[2:], extra, extents, y[2:], strict=True)
         ]
+        if "output_shape" in node.attributes:  # more than the windows reach is padding of the output
+            longer = [e - min(0, total) for e, total in zip(extra, totals, strict=True)]
+            if all(e < max(s, d) for e, s, d in zip(longer, strides, dilations, strict=True)):
+                extra, totals = longer, [max(0, total) for total in totals]
         stated["output_padding"] = extra
     else:
         totals = [
