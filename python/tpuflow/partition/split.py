@@ -3,8 +3,9 @@
 The device gets what the closed set supports, the host the rest, in as few turns as can be (`turns`). Two
 things beyond `tpuflow.frontend.supported` keep a node from the device: a shape known only at run time, and
 a number other than float32, but for integers that pick rows, are codes, or are only moved. Truth values are
-computed on either side and may cross. A part of the device's that is worth less than a thousandth of the
-network's multiply-accumulates does not pay for two crossings: its nodes may go either way.
+computed on either side and may cross, but the host compares integers, which on the device may fall on one
+code. A part of the device's that is worth less than a thousandth of the network's multiply-accumulates does
+not pay for two crossings: its nodes may go either way.
 """
 
 from __future__ import annotations
@@ -122,9 +123,17 @@ def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> tuple[str | None,
             kind = "unknown type" if value.dtype is None else f"type {value.dtype.name.lower()}"
             return _tensor(value), f"{kind} is not supported"
     for value in computed:
+        if node.op_type in COMPARISONS and _was_integer(value):
+            return _tensor(value), "integers are compared"
         if node.op_type in MOVING and value.dtype in INTEGERS and value.producer() in on_host:
             return _tensor(value), "integers the host computes"
     return None
+
+
+def _was_integer(value: ir.Value) -> bool:
+    maker = value.producer()
+    source = maker.inputs[0] if maker is not None and maker.op_type == "Cast" else None
+    return source is not None and source.dtype in INTEGERS
 
 
 def _tensor(value: ir.Value) -> str:
