@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+    from tpuflow.quantize.scheme import Quant
 
 __all__ = ["alignment", "laid_out", "placed_operands"]
 
@@ -118,8 +119,14 @@ def _scaled(context: Lowering, step: Step) -> bool:
     return True
 
 
-def placed_operands(context: Lowering, step: Step) -> tuple[Stored, Stored, tuple[int, ...], View]:
-    """Both operands as tensors that broadcast, and how the result lies in its own tensor."""
+def placed_operands(
+    context: Lowering, step: Step, *, one_grid: bool = False
+) -> tuple[Stored, Stored, tuple[int, ...], View]:
+    """Both operands as tensors that broadcast, and how the result lies in its own tensor.
+
+    With `one_grid` a constant lies on the grid of the other operand, if that reaches so far: what is equal
+    then has equal codes.
+    """
     values = [step.node.inputs[0], step.node.inputs[1]]
     out = shape_of(step.node.outputs[0])
     computed = [value for value in values if value is not None and not is_constant(value)]
@@ -145,7 +152,8 @@ def placed_operands(context: Lowering, step: Step) -> tuple[Stored, Stored, tupl
         elif value is not None and not is_constant(value):
             placed.append(context.stored[value])
         else:
-            placed.append(_constant(context, step, value, anchor.shape, view))
+            grid = anchor.quant if one_grid else None
+            placed.append(_constant(context, step, value, anchor.shape, view, grid))
     return placed[0], placed[1], anchor.shape, view
 
 
@@ -198,9 +206,14 @@ def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
 
 
 def _constant(
-    context: Lowering, step: Step, value: ir.Value | None, shape: tuple[int, ...], view: View
+    context: Lowering,
+    step: Step,
+    value: ir.Value | None,
+    shape: tuple[int, ...],
+    view: View,
+    grid: Quant | None = None,
 ) -> Stored:
-    """A constant operand: one number exactly in 8 bits, several in 16."""
+    """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if that reaches so far."""
     array = float_constant(value)
     if array is None or value is None:
         raise UnsupportedNodeError("an operand is left out")
@@ -213,6 +226,9 @@ def _constant(
         index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
         return Stored(index, placed.shape, View.dense(placed.shape), single)
     quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
+    if grid is not None and not grid.is_float:
+        steps = placed / grid.scale + grid.zero_point
+        quant = grid if steps.min() > grid.lo - 0.5 and steps.max() < grid.hi + 0.5 else quant
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
     return Stored(index, placed.shape, View.dense(placed.shape), quant)
 

@@ -293,6 +293,8 @@ def _constant_right(context: Lowering, step: Step) -> None:
         return
     if weights.ndim == 2:
         stored = context.rows(value, len(shape_of(value)) - 1)
+        if len(stored.shape) < 2:  # a row that is stored without its other axes
+            stored = context.arranged(value)
         shape = (*stored.shape[:-1], columns)
         view = _with_last(stored, columns)
     else:

@@ -138,9 +138,10 @@ def cast(context: Lowering, step: Step) -> None:
 def _truncated(context: Lowering, step: Step, source: Stored) -> None:
     """Floats become integers: the part before the point, saturated to the stored type.
 
-    Integers of 32 and 64 bits, which are indices, are stored in 32.
+    Integers of 32 and 64 bits, which are indices, are stored in 32 with a sign.
     """
-    indices = step.output.dtype is not None and step.output.dtype.name in {"INT32", "INT64"}
+    kind = "" if step.output.dtype is None else step.output.dtype.name
+    indices = kind in {"INT32", "INT64", "UINT32", "UINT64"}
     target = None if indices else integer_grid(step.output)
     limits = np.iinfo(np.int32)
     toward_zero: list[dict[str, Any]] = [
@@ -149,7 +150,7 @@ def _truncated(context: Lowering, step: Step, source: Stored) -> None:
     op = {"op": "unary", "input": source.tensor, "function": {"float": {"function": toward_zero}}}
     whole = context.hidden_layer(f"{step.output.name}/whole", op, source.shape, source.grid)
     op = {"op": "quantize", "input": whole, "scale": 1.0, "zero_point": 0}
-    op |= {"lo": int(limits.min), "hi": int(limits.max)}
+    op |= {"lo": 0 if kind.startswith("U") else int(limits.min), "hi": int(limits.max)}
     if target is not None:
         op |= {"zero_point": target.zero_point, "lo": target.lo, "hi": target.hi}
     context.emit(step, op, source.shape, source.view, target)
