@@ -1,4 +1,4 @@
-"""The node tests of the onnx package through import and normalisation, with a list of what becomes of each.
+"""The node tests of the onnx package through import, graph and machine, with a list of what becomes of each.
 
     python tests/frontend/onnx_backend.py            runs all and compares with the list
     python tests/frontend/onnx_backend.py --write    runs all and writes the list and its table in docs/
@@ -14,6 +14,8 @@ more and more of its inputs made constants:
 The first form that is not refused counts. Each form that is not refused must give the expected outputs,
 within the tolerance of the test; where onnxruntime itself gives others, those of onnxruntime, which is said.
 A wrong result anywhere is a failure, and so is anything but a clean refusal.
+
+What passes is then lowered to float32 and to integers, see `onnx_lowered`.
 """
 
 from __future__ import annotations
@@ -22,9 +24,8 @@ import argparse
 import importlib
 import json
 import sys
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,15 +39,30 @@ from onnx.backend.test.case import node as backend
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError
 from tpuflow.frontend import FloatSession, load
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where pytest finds modules of tests
+
+from frontend.onnx_lowered import TOLERANCE, in_floats, in_integers, on_the_machine, reason_of
+from frontend.onnx_outcomes import (
+    FORMS,
+    INTEGER_TYPES,
+    INTEGERS,
+    RANKS,
+    RUN_TIME,
+    Outcome,
+    counts_of,
+    is_wrong,
+    kind_of,
+    table,
+)  # fmt: skip
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from onnx.backend.test.case.test_case import TestCase
 
-    from tpuflow.errors import Finding
     from tpuflow.frontend import FloatModel
 
-__all__ = ["FORMS", "LIST", "Case", "cases", "cases_of", "outcome"]
+__all__ = ["LIST", "Case", "cases", "cases_of", "outcome"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -54,8 +70,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LIST = Path(__file__).with_suffix(".json")
 TABLE = ROOT / "docs" / "onnx-operators.md"
 
-RUN_TIME, INTEGERS, WEIGHTS = "run time", "integers constant", "all but the first constant"
-FORMS = (RUN_TIME, INTEGERS, WEIGHTS)
 RANDOM = ("test_bernoulli", "test_training_dropout")
 """Tests of random results, of which only shape and type are compared."""
 FOLDERS = ("simple", "pytorch-operator", "pytorch-converted")
@@ -151,18 +165,38 @@ def _array(path: Path) -> Any:
         return None
 
 
-def outcome(case: Case) -> str:
-    """The first of `FORMS` that passes, else "host: ...", "unsupported: ..." or "wrong: ..."."""
-    passed, hosted, refusal = "", "", ""
+def outcome(case: Case) -> Outcome:
+    """What becomes of a test in import and normalisation, and, where it is taken, beyond.
+
+    Returns:
+        By key:
+
+        - `import`: the first of `FORMS` that passes, else "as onnxruntime: ...", "host: ...",
+          "unsupported: ..." or "wrong: ...".
+        - `float32`: "whole", "host: ...", "unsupported: ..." or "wrong: ..."
+        - `program`: "equal", "unsupported: ..." or "wrong: ..."; absent where the graph is large.
+        - `int16`, `int8`: cosine similarity, or why there is none.
+    """
+    taken: list[Taken] = []
+    found: Outcome = {"import": _imported(case, taken)}
+    if taken:
+        found |= _beyond(taken)
+    return found
+
+
+def _imported(case: Case, taken: list[Taken]) -> str:
+    """The fate of import; forms that pass are added to `taken`."""
+    passed, hosted, refusal, other = "", "", "", ""
     for form in FORMS:
         prepared = case.with_constants(form)
         if prepared is None:
             continue
+        expected: Sequence[Any] = case.outputs
         try:
             loaded = load(prepared[0], host=True)
             found = _compared(case, loaded, *prepared)
         except UnsupportedModelError as error:
-            refusal = refusal_of("unsupported", error.findings[0])
+            refusal = f"unsupported: {reason_of(error.findings[0])}"
             continue
         except (ModelError, SampleError) as error:
             # What onnxruntime says differs from version to version.
@@ -171,20 +205,58 @@ def outcome(case: Case) -> str:
             continue
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure of this test
             return f"wrong: {form}: {type(error).__name__}: {_line(error)}"
-        if found and _as_onnxruntime(*prepared):
-            return f"as onnxruntime: {form}: {found}"
         if found:
-            return f"wrong: {form}: {found}"
+            results = _of_onnxruntime(*prepared)
+            if results is None:
+                return f"wrong: {form}: {found}"
+            expected = results
+            other = other or f"as onnxruntime: {form}: {found}"
+        taken.append(Taken(case, form, loaded, prepared[0], prepared[1], expected))
         if loaded.findings:
-            hosted = refusal_of("host", loaded.findings[0])
+            hosted = f"host: {reason_of(loaded.findings[0])}"
         else:
             passed = passed or form
-    return passed or hosted or refusal
+    return other or passed or hosted or refusal
 
 
-def refusal_of(kind: str, finding: Finding) -> str:
-    place = f"{finding.attribute}: " if finding.attribute else ""
-    return f"{kind}: {finding.operator}: {place}{finding.reason}"
+@dataclass(frozen=True)
+class Taken:
+    """A form of a test that the importer takes, and what it must give."""
+
+    case: Case
+    form: str
+    loaded: FloatModel
+    model: onnx.ModelProto
+    feeds: dict[str, Array]
+    expected: Sequence[Any]
+
+    def compare(self, results: Mapping[str, Array]) -> str:
+        case = self.case
+        rtol, atol = (max(pair) for pair in zip(case.tolerance, TOLERANCE, strict=True))
+        return _differences(replace(case, outputs=self.expected, tolerance=(rtol, atol)), self.model, results)
+
+
+def _beyond(taken: Sequence[Taken]) -> Outcome:
+    """The fate of a test in the graph and on the machine: that of the first form that can be lowered best."""
+    taken = sorted(taken, key=lambda form: bool(form.loaded.findings))
+    if taken[0].case.name.startswith(RANDOM):
+        return {}
+    best = taken[0]
+    found, graph = "", None
+    for form in taken:
+        result, made = in_floats(form.loaded, form.feeds, form.compare)
+        if result.startswith("wrong"):
+            return {"float32": result.replace("wrong: ", f"wrong: {form.form}: ", 1)}
+        if not found or RANKS[kind_of(result)] > RANKS[kind_of(found)]:
+            best, found, graph = form, result, made
+    outcome: Outcome = {"float32": found}
+    if graph is not None and (program := on_the_machine(graph, best.feeds)):
+        outcome["program"] = program
+    names = [value.name for value in best.model.graph.output]
+    expected = dict(zip(names, best.expected, strict=False))
+    for dtype in INTEGER_TYPES:
+        outcome[dtype] = in_integers(best.loaded, dtype, best.feeds, expected)
+    return outcome
 
 
 def _line(error: BaseException) -> str:
@@ -194,6 +266,10 @@ def _line(error: BaseException) -> str:
 def _compared(case: Case, loaded: FloatModel, model: onnx.ModelProto, feeds: dict[str, Array]) -> str:
     """What is wrong with the outputs of the normalised model; nothing where they are right."""
     results = FloatSession(loaded.model).run({port.name: feeds[port.name] for port in loaded.inputs})
+    return _differences(case, model, results)
+
+
+def _differences(case: Case, model: onnx.ModelProto, results: Mapping[str, Array]) -> str:
     for value, expected in zip(model.graph.output, case.outputs, strict=False):
         result = results[value.name]
         if not isinstance(expected, np.ndarray):
@@ -218,17 +294,18 @@ def _compared(case: Case, loaded: FloatModel, model: onnx.ModelProto, feeds: dic
     return ""
 
 
-def _as_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> bool:
-    """Whether original and normalised model do the same in onnxruntime."""
+def _of_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array] | None:
+    """What the original gives in onnxruntime, if the normalised model gives the same."""
     try:
         original = FloatSession(model).run(feeds)
     except ModelError:
-        return False
+        return None
     normalised = FloatSession(load(model, host=True).model).run(feeds)
-    return all(
+    same = all(
         normalised[name].shape == array.shape and np.allclose(normalised[name], array, 1e-4, 1e-6)
         for name, array in original.items()
     )
+    return [original[value.name] for value in model.graph.output] if same else None
 
 
 def _plain(value: Any) -> Any:
@@ -238,11 +315,11 @@ def _plain(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def _outcome(name: str) -> tuple[str, str]:
+def _outcome(name: str) -> tuple[str, Outcome]:
     return name, outcome(cases()[name])
 
 
-def _all(pattern: str, jobs: int) -> Iterator[tuple[str, str]]:
+def _all(pattern: str, jobs: int) -> Iterator[tuple[str, Outcome]]:
     names = [name for name in cases() if pattern in name]
     if jobs == 1:
         yield from map(_outcome, names)
@@ -251,61 +328,14 @@ def _all(pattern: str, jobs: int) -> Iterator[tuple[str, str]]:
         yield from pool.map(_outcome, names, chunksize=16)
 
 
-PAGE = """# ONNX operators
-
-What becomes of the node tests of the onnx package, and of the small models beside them, in the importer.
-Written by `python tests/frontend/onnx_backend.py --write`, with the list by test beside that file.
-
-Of {tests} tests the machine's operators compute {machine}, machine and host together {host}; {other} give
-what onnxruntime gives where that is not what the test expects; {refused} are refused with a reason, {wrong}
-are wrong. Of those the machine's operators compute, {run_time} run as they are, {integers} with their integer
-inputs (shapes, axes, indices) made constants, {weights} with all inputs but the first made constants.
-
-Results are those of the normalised float model in onnxruntime, compared with the expected ones within the
-tolerance of each test. A test counts as the host's where at least one node is left to it.
-
-| operator | tests | machine | host | refused | why, for most of those left |
-|---|---|---|---|---|---|"""
-
-
-def table(found: dict[str, str]) -> str:
-    """The page about all operators."""
-    rows: dict[str, list[str]] = {}
-    for name, result in found.items():
-        case = cases()[name]
-        if "/" not in name and not name.endswith("_expanded") and len(case.model.graph.node) == 1:
-            node = case.model.graph.node[0]
-            rows.setdefault(f"{node.domain}.{node.op_type}".lstrip("."), []).append(result)
-    counts = Counter(_kind(result) for result in found.values())
-    forms = Counter(found.values())
-    lines = [
-        PAGE.format(
-            tests=len(found),
-            machine=counts["machine"],
-            host=counts["host"],
-            other=counts["as onnxruntime"],
-            refused=counts["unsupported"],
-            wrong=counts["wrong"],
-            run_time=forms[RUN_TIME],
-            integers=forms[INTEGERS],
-            weights=forms[WEIGHTS],
-        )
-    ]
-    for operator, results in sorted(rows.items()):
-        kinds = Counter(_kind(result) for result in results)
-        reasons = Counter(
-            result.partition(": ")[2] for result in results if _kind(result) in {"host", "unsupported"}
-        )
-        reason = reasons.most_common(1)[0][0].removeprefix(f"{operator}: ") if reasons else ""
-        reason = reason.partition(": [")[0].replace("|", "\\|")[:110]
-        machine = kinds["machine"] + kinds["as onnxruntime"]
-        cells = (operator, len(results), machine, kinds["host"], kinds["unsupported"], reason)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _kind(result: str) -> str:
-    return "machine" if result in FORMS else result.partition(":")[0]
+def operators_of(names: Iterable[str]) -> dict[str, str]:
+    """Operators by test, of those that are about a single node."""
+    found = {}
+    for name in names:
+        nodes = cases()[name].model.graph.node
+        if "/" not in name and not name.endswith("_expanded") and len(nodes) == 1:
+            found[name] = f"{nodes[0].domain}.{nodes[0].op_type}".lstrip(".")
+    return found
 
 
 def write(*lines: str) -> None:
@@ -320,32 +350,26 @@ def main() -> int:
     options = parser.parse_args()
     found = dict(sorted(_all(options.only, options.jobs)))
     if options.only:
-        for name, result in found.items():
-            write(f"{name}: {result}")
-    counts = Counter(result if result in FORMS else result.partition(":")[0] for result in found.values())
-    write(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
-    wrong = [f"{name}: {result}" for name, result in found.items() if result.startswith("wrong")]
-    write(*wrong)
+        for name, outcome in found.items():
+            write(f"{name}: {json.dumps(outcome)}")
+    for key in ("import", "float32", "program"):
+        kinds = counts_of(found, key).most_common()
+        write(f"{key}: {', '.join(f'{count} {kind}' for kind, count in kinds)}")
+    failed = [f"{name}: {outcome}" for name, outcome in found.items() if is_wrong(outcome)]
+    write(*failed)
     if options.write:
         LIST.write_text(json.dumps(found, indent=1) + "\n")
-        TABLE.write_text(table(found))
-        return bool(wrong)
+        TABLE.write_text(table(found, operators_of(found)))
+        return bool(failed)
     listed = json.loads(LIST.read_text())
     changed = [
-        f"{name}: {result}, listed as {listed.get(name)}"
-        for name, result in found.items()
-        if listed.get(name) != result
+        f"{name}: {outcome}, listed as {listed.get(name)}"
+        for name, outcome in found.items()
+        if listed.get(name) != outcome
     ]
     write(*changed)
     return bool(changed)
 
 
-def regressed(result: str, listed: str) -> bool:
-    """Whether a test does worse than the list says."""
-    ranks = {"machine": 3, "as onnxruntime": 2, "host": 1, "unsupported": 0, "wrong": -1}
-    return ranks[_kind(result)] < ranks[_kind(listed)]
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "tests"))
     sys.exit(main())
