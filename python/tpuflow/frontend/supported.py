@@ -2,7 +2,9 @@
 
 This table is the contract between the frontend and everything behind it. All shapes are static, all
 constants are initialisers, float tensors are float32. Integers occur as indices of an embedding, as the
-result of ArgMax or QuantizeLinear, and at graph inputs and outputs that are cast.
+result of ArgMax or QuantizeLinear, and at graph inputs and outputs that are cast. What ONNX of the target
+opset has no operator for (Silu, RMSNormalization) stands as a function of the domain "tpuflow", whose
+definition the model carries.
 """
 
 from __future__ import annotations
