@@ -359,15 +359,18 @@ class _Names:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._used: set[str | None] = set()
+        # Thousands of nodes may read one constant and name theirs after it: counting goes on where it was.
+        self._last: dict[str, int] = {}
         for each in (graph, *all_bodies(graph)):
             self._used.update(value.name for value in each.inputs)
             self._used.update(each.initializers)
             self._used.update(output.name for node in each for output in node.outputs)
 
     def value(self, wish: str) -> str:
-        name, count = wish, 1
+        name, count = wish, self._last.get(wish, 1)
         while name in self._used:
             count += 1
             name = f"{wish}_{count}"
+        self._last[wish] = count
         self._used.add(name)
         return name
