@@ -145,8 +145,12 @@ def test_imp_14_masks(mask: str, additions: int, scale: str) -> None:
     masking = _before(model, "Softmax")
     assert masking == (["Where"] if mask in {"filled", "kept"} else ["Add"])
     (softmax,) = (node for node in model.model.graph if node.op_type == "Softmax")
-    producer = softmax.inputs[0].producer()
-    assert producer.inputs[0 if masking == ["Where"] else 1].const_value is not None or mask == "computed"
+    scores = softmax.inputs[0]
+    producer = None if scores is None else scores.producer()
+    assert producer is not None
+    added = producer.inputs[0 if masking == ["Where"] else 1]
+    assert added is not None
+    assert added.const_value is not None or mask == "computed"
 
 
 @pytest.mark.parametrize("mask", ["none", "added"])

@@ -8,11 +8,11 @@ use crate::{DType, Finish, Function, Real, Window};
 /// What all instructions of a layer have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Descriptor {
-    /// For [`Work::Matrix`].
+    /// For [`crate::Work::Matrix`].
     Matrix(MatrixDescriptor),
-    /// For [`Work::Pool`].
+    /// For [`crate::Work::Pool`].
     Pool(PoolDescriptor),
-    /// For [`Work::Vector`].
+    /// For [`crate::Work::Vector`].
     Vector(VectorOp),
 }
 
@@ -185,7 +185,7 @@ pub enum VectorOp {
         /// To the result.
         scaling: Scaling,
     },
-    /// Piecewise linear, row-wise. Parameters: [`Slope`] of every channel, or one.
+    /// Piecewise linear, row-wise. Parameters: [`crate::isa::Slope`] of every channel, or one.
     PRelu {
         /// Zero point of the operand.
         input_zero: i32,
@@ -201,7 +201,7 @@ pub enum VectorOp {
         /// To the result.
         scaling: Scaling,
     },
-    /// Normalisation over channels, row-wise. Parameters: [`NormParameters`] of every channel.
+    /// Normalisation over channels, row-wise. Parameters: [`crate::isa::NormParameters`] of every channel.
     LayerNorm {
         /// Subtract the mean.
         center: bool,
