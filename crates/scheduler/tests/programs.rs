@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{random, residual};
+use common::{random, residual, tiny};
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::{Graph, Machine, Program, Space};
 use tpuflow_scheduler::{Options, ScheduleError, schedule};
@@ -50,21 +50,6 @@ fn check(program: &Program) {
 
 fn options(level: u8) -> Options {
     Options { level, ..Options::default() }
-}
-
-/// A machine with words of 8 bytes and `banks` x 64 words of cache.
-fn tiny(banks: u32) -> Machine {
-    let mut machine = Machine::preset("32x32_fpga").unwrap();
-    machine.name = format!("tiny{banks}");
-    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
-    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
-    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
-    machine.ewp_cache.words = 512;
-    Machine::parse("tiny", &toml_text(&machine)).unwrap()
-}
-
-fn toml_text(machine: &Machine) -> String {
-    toml::to_string(machine).unwrap()
 }
 
 fn compiles(graph: &Graph, machine: &Machine, level: u8) -> Program {

@@ -9,10 +9,11 @@ mod trial;
 
 use std::sync::Arc;
 
+use common::tiny;
 use common::wild::{lone_pixel, long_lines, wild, wild_floats};
 use tpuflow_ir::{DType, Graph, Machine};
 use tpuflow_simulator::{Interpreter, Options};
-use trial::{tiny, trial};
+use trial::trial;
 
 /// What goes wrong with wild networks; `too large` is no fault where next to nothing fits.
 fn faults(seeds: std::ops::Range<u64>, network: fn(u64, usize, usize) -> Graph) -> Vec<String> {

@@ -6,28 +6,16 @@
 // The scheduler's tests and these draw from the same networks.
 #[path = "../../scheduler/tests/common/mod.rs"]
 mod common;
+mod trial;
 
 use std::sync::Arc;
 
-use common::{Random, random, residual};
-use tpuflow_ir::{DType, Graph, Machine, Program};
+use common::{random, residual, tiny};
+use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, SimError, simulate};
-
-/// Random codes for every input; indices are small enough for every table.
-fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
-    let mut random = Random(seed);
-    let codes = |id: &tpuflow_ir::TensorId| {
-        let tensor = graph.tensor(*id);
-        let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
-        let bytes: Vec<u8> = (0..tensor.elements())
-            .flat_map(|_| random.range(lo, hi).to_le_bytes().into_iter().take(tensor.dtype.bytes()).collect::<Vec<_>>())
-            .collect();
-        Values::from_le_bytes(tensor.dtype, &bytes)
-    };
-    graph.inputs.iter().map(codes).collect()
-}
+use trial::inputs;
 
 fn balanced(run: &Run) {
     for unit in run.counters.units {
@@ -49,16 +37,6 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
         assert!(same, "output {n} \"{}\" differs", port.name);
     }
     run
-}
-
-fn tiny(banks: u32) -> Machine {
-    let mut machine = Machine::preset("32x32_fpga").unwrap();
-    machine.name = format!("tiny{banks}");
-    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
-    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
-    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
-    machine.ewp_cache.words = 512;
-    machine
 }
 
 #[test]

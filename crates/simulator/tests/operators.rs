@@ -7,9 +7,10 @@ mod common;
 mod trial;
 
 use common::operators::{OPERATORS, TYPES, alone, cast};
+use common::tiny;
 use tpuflow_ir::{DType, Machine};
 use tpuflow_simulator::{ArrayModel, Options};
-use trial::{tiny, trial};
+use trial::trial;
 
 fn machines() -> [Machine; 3] {
     [tiny(64), Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_asic").unwrap()]

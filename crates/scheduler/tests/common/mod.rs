@@ -9,8 +9,8 @@ use tpuflow_ir::function::Step;
 use tpuflow_ir::graph::GraphBuilder;
 use tpuflow_ir::op::{Average, Divisor, Exponentials, FloatNorm, FloatReduction, FloatSlopes, Norm, PadMode, Slopes};
 use tpuflow_ir::{
-    Arithmetic, BinaryKind, DType, Epilogue, Finish, Function, Graph, LinearTap, Op, Quant, Real, ReduceKind, Requant,
-    Table, Tensor, TensorId, Window,
+    Arithmetic, BinaryKind, DType, Epilogue, Finish, Function, Graph, LinearTap, Machine, Op, Quant, Real, ReduceKind,
+    Requant, Table, Tensor, TensorId, Window,
 };
 
 #[allow(unused_imports, reason = "not every test file draws whole networks")]
@@ -539,6 +539,17 @@ impl Net {
         }
         self.builder.finish().unwrap()
     }
+}
+
+/// A machine with words of 8 bytes and `banks` x 64 words of cache.
+pub fn tiny(banks: u32) -> Machine {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.name = format!("tiny{banks}");
+    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
+    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
+    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
+    machine.ewp_cache.words = 512;
+    machine
 }
 
 /// Bytes of a number that every float type holds.

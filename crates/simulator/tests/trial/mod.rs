@@ -10,7 +10,8 @@ use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, simulate};
 
 use crate::common::{Random, float_bytes};
 
-fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
+/// Random values for every input; indices are small enough for every table.
+pub fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
     let mut random = Random(seed);
     let codes = |id: &tpuflow_ir::TensorId| {
         let tensor = graph.tensor(*id);
@@ -34,17 +35,6 @@ fn any_float(dtype: DType, random: &mut Random) -> Vec<u8> {
         return random.next().to_le_bytes()[..dtype.bytes()].to_vec();
     }
     float_bytes(dtype, random.range(-255, 255) as f32 / 64.0)
-}
-
-/// Words of 8 bytes, `banks` x 64 words of cache.
-pub fn tiny(banks: u32) -> Machine {
-    let mut machine = Machine::preset("32x32_fpga").unwrap();
-    machine.name = format!("tiny{banks}");
-    (machine.array.rows, machine.array.columns, machine.array.accumulators) = (8, 8, 32);
-    (machine.cache.word_bytes, machine.cache.banks, machine.cache.words) = (8, banks, 64);
-    (machine.pdp.lanes, machine.ewp.lanes) = (8, 4);
-    machine.ewp_cache.words = 512;
-    machine
 }
 
 /// What goes wrong with a graph on a machine, if anything.

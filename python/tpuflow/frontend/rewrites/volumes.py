@@ -72,15 +72,21 @@ def _as_volume(images: ir.Value, n: int, emit: Emitter) -> ir.Value:
     return emit("Transpose", emit.reshape(images, (n, nd // n, c, h, w), "volume"), attributes=SWAP)
 
 
+def _volume(node: ir.Node) -> tuple[ir.Value, tuple[int, ...], tuple[int, ...], Sequence[int]] | None:
+    """Input, its shape, the output's and the pads of a window over three axes whose geometry is known."""
+    x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if x is None or shape is None or y is None or len(shape) != 5 or "pads" not in node.attributes:
+        return None
+    return x, shape, y, node.attributes.get_ints("pads", [])
+
+
 def convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Conv over depth, height and width."""
-    x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    weights = array_of(input_at(node, 1))
-    if x is None or shape is None or y is None or len(shape) != 5 or weights is None:
+    volume, weights = _volume(node), array_of(input_at(node, 1))
+    if volume is None or weights is None:
         return None
-    if "pads" not in node.attributes:
-        return None
-    pads, group = node.attributes.get_ints("pads", []), node.attributes.get_int("group", 1)
+    x, shape, y, pads = volume
+    group = node.attributes.get_int("group", 1)
     stride, step = node.attributes.get_ints("strides", [])[0], node.attributes.get_ints("dilations", [])[0]
     deep = _padded(x, pads[0], pads[3], emit)
     taps = [_tap(deep, k * step, y[2], stride, emit) for k in range(weights.shape[2])]
@@ -94,13 +100,11 @@ def convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def transposed_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """ConvTranspose over depth, height and width."""
-    x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    weights = array_of(input_at(node, 1))
-    if x is None or shape is None or y is None or len(shape) != 5 or weights is None:
+    volume, weights = _volume(node), array_of(input_at(node, 1))
+    if volume is None or weights is None:
         return None
-    if "pads" not in node.attributes:
-        return None
-    pads, group = node.attributes.get_ints("pads", []), node.attributes.get_int("group", 1)
+    x, shape, y, pads = volume
+    group = node.attributes.get_int("group", 1)
     stride, step = node.attributes.get_ints("strides", [])[0], node.attributes.get_ints("dilations", [])[0]
     n, c, d, h, w = shape
     if stride > 1:
@@ -122,12 +126,10 @@ def transposed_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """MaxPool and AveragePool over depth, height and width."""
-    x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    if x is None or shape is None or y is None or len(shape) != 5 or len(node.outputs) > 1:
+    volume = _volume(node)
+    if volume is None or len(node.outputs) > 1:
         return None
-    if "pads" not in node.attributes:
-        return None
-    n, c, d, h, w = shape
+    x, (n, c, d, h, w), y, pads = volume
     images = emit.reshape(x, (n, c * d, h, w), "images")
     flat = emit(node.op_type, images, attributes=_flat_window(node), label="flat")
     lines = emit.reshape(flat, (n, c, d, math.prod(y[3:])), "lines")
@@ -135,7 +137,6 @@ def pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
     for name in NO_DEPTH:
         if name in attributes:
             attributes[name] = [node.attributes.get_ints(name, [])[0], 1]
-    pads = node.attributes.get_ints("pads", [])
     attributes["pads"] = [pads[0], 0, pads[3], 0]
     return emit.reshape(emit(node.op_type, lines, attributes=attributes, label="deep"), y, "shape")
 
