@@ -258,6 +258,28 @@ CONVOLUTIONS = {
     ),
 }
 
+DEEP = (1, 4, 5, 6, 7)
+VOLUMES = {
+    "conv in volumes": one(
+        "Conv",
+        DEEP,
+        weights(5, 4, 3, 3, 2, fan_in=72),
+        weights(5, fan_in=9),
+        strides=[2, 1, 2],
+        pads=[1, 0, 1, 0, 1, 0],
+    ),
+    "conv in volumes, dilated, groups": one(
+        "Conv", DEEP, weights(6, 2, 2, 3, 3, fan_in=36), group=2, dilations=[3, 2, 1], pads=[1, 2, 0, 0, 1, 1]
+    ),
+    "transposed in volumes": one(
+        "ConvTranspose", DEEP, weights(4, 3, 3, 2, 3, fan_in=24), strides=[2, 2, 1], pads=[1, 0, 1, 0, 1, 0]
+    ),
+    "maximum in volumes": one(
+        "MaxPool", DEEP, kernel_shape=[2, 3, 2], strides=[1, 2, 2], pads=[0, 1, 1, 1, 0, 0]
+    ),
+    "average in volumes": one("AveragePool", DEEP, kernel_shape=[2, 3, 2], strides=[1, 2, 2]),
+}
+
 POOLS = {
     f"average ceil {ceil} padding counts {count}": one(
         "AveragePool",
@@ -359,6 +381,17 @@ MOVES = {
     "split unevenly": Case([("Split", "x", "y0,y1,y2", {"axis": -1, "num_outputs": 3})], {"x": IMAGE}),
     "split rows": Case([("Split", "x,s", "y0,y1", {"axis": 2})], {"x": IMAGE}, {"s": ints(7, 2)}),
     "concat": Case([("Concat", "a,b", "y", {"axis": -2})], {"a": IMAGE, "b": (1, 6, 4, 10)}),
+    **{
+        f"concat of channels at odd offsets, {sizes}": Case(
+            [("Concat", "a,b,c", "t", {"axis": 1}), ("Conv", "t,w", "y", {})],
+            {name: (1, size, 7, 5) for name, size in zip("abc", sizes, strict=True)},
+            {"w": weights(6, sum(sizes), 1, 1, fan_in=sum(sizes))},
+        )
+        for sizes in ((3, 1, 5), (33, 7, 30), (31, 34, 1))
+    },
+    "concat of rows at odd offsets": Case(
+        [("Concat", "a,b", "t", {"axis": 3}), ("Relu", "t", "y", {})], {"a": (1, 5, 3, 3), "b": (1, 5, 3, 8)}
+    ),
     "squeeze": Case(
         [("Squeeze", "x,a", "t", {}), ("Relu", "t", "y", {})], {"x": (1, 6, 1, 10)}, {"a": ints(2)}
     ),
@@ -398,6 +431,7 @@ CASES: dict[str, Case] = {
     **PADS,
     **RESIZES,
     **CONVOLUTIONS,
+    **VOLUMES,
     **POOLS,
     **MATRICES,
     **ELEMENTWISE,
