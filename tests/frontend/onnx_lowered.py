@@ -134,6 +134,8 @@ def in_integers(
         return f"unsupported: {_line(error)}"
     except Exception as error:  # noqa: BLE001 - as above
         return f"wrong: {type(error).__name__}: {_line(error)}"
+    if any(expected[name].shape != found[name].shape for name in names):
+        return "wrong: another shape"
     least = min(similarity(_real(expected[name]), _real(found[name])).cosine for name in names)
     return math.floor(least * 1000 + 1e-6) / 1000 if math.isfinite(least) else "not finite"
 

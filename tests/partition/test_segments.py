@@ -197,6 +197,22 @@ def test_a_network_without_products_keeps_its_device_part() -> None:
     assert [part.name for part in divided(written(text)).segments] == ["device1", "host1"]
 
 
+def test_sizes_are_computed_where_nothing_rounds_them() -> None:
+    text = """
+    steps (float[1,3,4,4] x, int32 count) => (float[1,3,4,4] y, float[N] t)
+    <float zero = {0}, float one = {1}, float less = {0.3}> {
+      y = Sigmoid (x)  f = Cast <to = 1> (count)  last = Sub (f, less)  t = Range (zero, last, one)
+    }
+    """
+    model = written(text)
+    feeds = {"x": np.zeros((1, 3, 4, 4), np.float32), "count": np.array([10], np.int32)}
+    parts = tpuflow.partition(tpuflow.load(model, host=True))
+    on_host = {name for part in parts.host for name in part.nodes}
+    assert {"/last"} <= on_host and "/y" not in on_host
+    graph = tpuflow.quantize(parts, tpuflow.calibrate(parts, feeds))
+    assert graph_level(graph).run({**feeds, "count": feeds["count"][0]})["t"].shape == (10,)
+
+
 def test_slices_for_the_host_are_cut_there() -> None:
     classes = range(4)
     slices = "\n".join(

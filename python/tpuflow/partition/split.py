@@ -4,8 +4,9 @@ The device gets what the closed set supports, the host the rest, in as few turns
 things beyond `tpuflow.frontend.supported` keep a node from the device: a shape known only at run time, and
 a number other than float32, but for integers that pick rows, are codes, or are only moved. Truth values are
 computed on either side and may cross, but the host compares integers, which on the device may fall on one
-code. A part of the device's that is worth less than a thousandth of the network's multiply-accumulates does
-not pay for two crossings: its nodes may go either way.
+code; and it computes the sizes of what it makes, which no grid may round. A part of the device's that is
+worth less than a thousandth of the network's multiply-accumulates does not pay for two crossings: its nodes
+may go either way.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ INTEGERS = {
 TAKES_INTEGERS = {*MOVING, "Gather", "Cast", "DequantizeLinear"}
 KNOWS_TRUTHS = {*MOVING, *COMPARISONS, *CONNECTIVES, "Not", "Where", "Cast"}
 """Operators that take or give truth values."""
+SIZES = {
+    "ConstantOfShape": (0,), "Expand": (1,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2),
+    "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,), "Tile": (1,), "TopK": (1,),
+}  # fmt: skip
+"""Positions of the inputs on which the shape of an operator's result depends."""
+FEW = 64
+"""A value of more elements is no list of sizes."""
 
 
 def partition(
@@ -67,6 +75,12 @@ def partition(
             name = node.name or ""
             reasons.setdefault(name, []).append(Finding(name, operator_name(node), *problem))
             unsupported.add(node)
+    for node in _computing_sizes(nodes, unsupported):
+        name = node.name or ""
+        reasons.setdefault(name, []).append(
+            Finding(name, operator_name(node), None, "a size is computed from it")
+        )
+        unsupported.add(node)
     assert reasons.keys() <= known, f"findings name nodes the model does not have: {reasons.keys() - known}"
     predecessors = _predecessors(nodes)
     found = turns(predecessors, _sides(nodes, predecessors, unsupported))
@@ -128,6 +142,25 @@ def _objection(node: ir.Node, on_host: Collection[ir.Node]) -> tuple[str | None,
         if node.op_type in MOVING and value.dtype in INTEGERS and value.producer() in on_host:
             return _tensor(value), "integers the host computes"
     return None
+
+
+def _computing_sizes(nodes: Sequence[ir.Node], on_host: Collection[ir.Node]) -> list[ir.Node]:
+    """Nodes of the device that compute sizes of what the host makes, out of other sizes."""
+    sizes: set[ir.Value] = set()
+    found = []
+    for node in reversed(nodes):
+        if node in on_host:
+            positions = SIZES.get(node.op_type, ())
+            sizes.update(
+                value for i in positions if i < len(node.inputs) and (value := node.inputs[i]) is not None
+            )
+        if any(value in sizes and _size(value) <= FEW for value in node.outputs) and not multiplications(
+            node
+        ):
+            sizes.update(value for value in node.inputs if value is not None)
+            if node not in on_host:
+                found.append(node)
+    return found
 
 
 def _was_integer(value: ir.Value) -> bool:
