@@ -62,7 +62,10 @@ def test_a_complete_file(tmp_path: Path) -> None:
         ),
         ({"quantize": {"weight_bits": 5}}, "quantize.weight_bits: input should be 8 or 16"),
         ({"calibrate": {"strategy": "best"}}, 'calibrate.strategy: "best" is not a calibration strategy'),
-        ({"layers": [{"dtype": "int8"}]}, "layers[0].match: field required"),
+        (
+            {"layers": [{"dtype": "int8"}]},
+            "layers[0]: one of match, names, operators, ids, regex says which layers",
+        ),
         ({"layers": [{"match": "a"}]}, 'layers entry "a" sets nothing'),
         ({"quantize": {"dtype": "f4"}, "x": 1}, "; "),
     ],

@@ -12,7 +12,7 @@ from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.calibrate.ranges import Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
-from tpuflow.config import CalibrationConfig, Config
+from tpuflow.config import CalibrationConfig, Config, scoped
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import PartitionedModel, device_values, partition
 from tpuflow.samples import Samples
@@ -59,11 +59,20 @@ def calibrate(
     if not isinstance(samples, Samples):
         samples = Samples.of(samples, float_model.inputs)
     if isinstance(config, Config):
-        statistics = collect(float_model, samples, config.calibrate, progress)
         whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
-        return fit(statistics, config.calibration(), _exceptions(whole.model, config))
+        config = scoped(config, whole.model)
+        exceptions = _exceptions(whole.model, config)
+        statistics = collect(
+            float_model, samples, config.calibrate, progress, _histograms(config, exceptions)
+        )
+        return fit(statistics, config.calibration(), exceptions)
     config = config or CalibrationConfig()
     return fit(collect(float_model, samples, config, progress), config)
+
+
+def _histograms(config: Config, exceptions: Mapping[str, CalibrationConfig]) -> bool:
+    """Whether any tensor is calibrated by what reads histograms."""
+    return any(STRATEGIES[each.strategy].histogram for each in (config.calibrate, *exceptions.values()))
 
 
 def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]:
@@ -83,6 +92,7 @@ def collect(
     samples: Samples,
     config: CalibrationConfig,
     progress: Progress | None = None,
+    histogram: bool | None = None,  # noqa: FBT001 - a fact about the data, not a switch
 ) -> Statistics:
     """Runs the model over the samples once and keeps what the strategy needs.
 
@@ -92,7 +102,7 @@ def collect(
     Raises:
         SampleError: A value becomes NaN or infinite for a sample.
     """
-    histogram = STRATEGIES[config.strategy].histogram
+    histogram = STRATEGIES[config.strategy].histogram if histogram is None else histogram
     statistics = Statistics(config.bins if histogram else None)
     if isinstance(float_model, FloatModel) and float_model.findings:
         float_model = partition(float_model)
@@ -132,15 +142,15 @@ def fit(
     Args:
         statistics: What was collected, with histograms if the strategy reads them.
         config: Strategy and settings.
-        exceptions: Settings of single tensors by name; the strategy is the same for all.
+        exceptions: Settings of single tensors by name.
     """
-    strategy = STRATEGIES[config.strategy]
 
     def fitted(named: tuple[str, TensorStatistics]) -> tuple[str, Range]:
         name, tensor = named
         if not tensor.batches:
             return name, Range(0.0, 0.0)  # nothing but masks
-        low, high = strategy.fit(tensor, (exceptions or {}).get(name, config))
+        settings = (exceptions or {}).get(name, config)
+        low, high = STRATEGIES[settings.strategy].fit(tensor, settings)
         return name, Range(min(low, 0.0), max(high, 0.0))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated
 
 import typer
 
 from tpuflow.commands.console import heading, say, table
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 __all__ = ["cuts", "fields", "machine", "ops"]
 
@@ -82,54 +78,41 @@ def show_machine(
     say(machine_text(name).rstrip("\n"))
 
 
-def fields() -> None:
+def fields(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
+    ] = False,
+) -> None:
     """List every configuration key with its default, type, range and meaning."""
-    from tpuflow.config import SECTIONS, Config
+    from tpuflow.config import SECTIONS
+    from tpuflow.config.registry import page, registry
 
-    for name, section in Config.model_fields.items():
-        model = SECTIONS[name]
-        heading(f"[{name}]" if name != "layers" else "[[layers]]")
-        say(section.description or "")
+    if markdown:
+        typer.echo(page(), nl=False)
+        return
+    for section, model in SECTIONS.items():
+        heading(f"[{section}]" if section != "layers" else "[[layers]]")
+        say(" ".join((model.__doc__ or "").split()))
         rows = [
-            (key, _type_text(field.annotation), _range_text(field), _default_text(field), field.description)
-            for key, field in model.model_fields.items()
+            (
+                "\n".join((entry.name, *entry.also)),
+                entry.type,
+                entry.limits,
+                entry.default,
+                "yes" if entry.per_layer else "",
+                entry.meaning,
+            )
+            for entry in registry()
+            if entry.section == section
         ]
         table(
-            [("key", "left"), ("type", "left"), ("range", "left"), ("default", "left"), ("meaning", "left")],
+            [
+                ("key", "left"),
+                ("type", "left"),
+                ("range", "left"),
+                ("default", "left"),
+                ("by layer", "left"),
+                ("meaning", "left"),
+            ],
             rows,
         )
-
-
-def _type_text(annotation: object) -> str:
-    """A field's type as users think of it: `int8 or int16`, `number`, `text`."""
-    if get_origin(annotation) is Literal:
-        return " or ".join(str(choice) for choice in get_args(annotation))
-    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
-        parts = [part for part in get_args(annotation) if part is not NoneType]
-        return " or ".join(_type_text(part) for part in parts)
-    if get_origin(annotation) is tuple:
-        return f"list of {_type_text(get_args(annotation)[0])}s"
-    known: dict[object, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
-    return known.get(annotation, str(annotation))
-
-
-def _range_text(field: FieldInfo) -> str:
-    """The limits of a number."""
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    limits = [
-        f"{sign} {getattr(limit, key):g}"
-        for limit in field.metadata
-        for key, sign in signs.items()
-        if getattr(limit, key, None) is not None
-    ]
-    return ", ".join(limits)
-
-
-def _default_text(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    if isinstance(field.default, bool):
-        return str(field.default).lower()
-    if isinstance(field.default, tuple):
-        return ", ".join(f"{value:g}" for value in field.default)
-    return "unset" if field.default is None else str(field.default)

@@ -66,8 +66,12 @@ Calib = Annotated[
     typer.Option(metavar="FILE.npz|DIR", help="Calibration samples, one array per input by its name."),
 ]
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE.toml", help="Configuration; `tpuflow fields` lists every key."),
+    list[Path] | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml|.cfg|.json",
+        help="Configuration; `tpuflow fields` lists every key. Repeatable: later files win.",
+    ),
 ]
 CutInputs = Annotated[str | None, typer.Option(metavar="A,B", help="Tensors that become the inputs.")]
 CutPreset = Annotated[
@@ -123,8 +127,8 @@ def shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def configuration(file: Path | None, dtype: DType | None) -> Config:
-    """The configuration of a file, or the default one, with the element type asked for.
+def configuration(files: list[Path] | None, dtype: DType | None) -> Config:
+    """The configuration of files, or the default one, with the element type asked for.
 
     Raises:
         OptionError: The element type is not available.
@@ -132,7 +136,9 @@ def configuration(file: Path | None, dtype: DType | None) -> Config:
     """
     from tpuflow.config import Config, load_config
 
-    config = Config() if file is None else load_config(file)
+    config = load_config(*files) if files else Config()
     if dtype is None:
         return config
-    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"dtype": NAMES[dtype]})})
+    # Not only one field: the width of a grid in a file is not that of another type.
+    changes = {"dtype": NAMES[dtype], "activation_bits": None}
+    return config.model_copy(update={"quantize": config.quantize.model_copy(update=changes)})

@@ -1,25 +1,44 @@
 """Configuration: what can be chosen, and the forms in which it is written.
 
-`models` holds every field as frozen pydantic models with default, limits and meaning.
+    [quantize]                      # defaults for the whole network
+    dtype = "int8"
+    activation_mode = "asymmetric"
+
+    [calibrate]
+    strategy = "mse"
+
+    [preprocess]                    # the program takes raw images
+    mean = [123.675, 116.28, 103.53]
+    std = [58.395, 57.12, 57.375]
+
+    [[layers]]                      # later entries win over earlier ones
+    match = "*/attn/*"              # shell pattern on the names of nodes and tensors
+    dtype = "int16"
+
+`models` and `preprocess` declare every field once, on what `section` knows of fields; all else follows from
+there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all forms, `registry` lists
+and explains the fields, `scope` looks up which layers an entry is for.
 """
 
+from tpuflow.config.files import SHOWN, load_config
 from tpuflow.config.models import (
     FLOATS,
     SECTIONS,
     STRATEGIES,
     CalibrationConfig,
     Config,
-    ConfigError,
     DType,
     LayerConfig,
-    PreprocessConfig,
     QuantizeConfig,
-    load_config,
 )
+from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.scope import layer_names, scoped
+from tpuflow.config.section import ConfigError
 
 __all__ = [
     "FLOATS",
     "SECTIONS",
+    "SHOWN",
     "STRATEGIES",
     "CalibrationConfig",
     "Config",
@@ -28,5 +47,7 @@ __all__ = [
     "LayerConfig",
     "PreprocessConfig",
     "QuantizeConfig",
+    "layer_names",
     "load_config",
+    "scoped",
 ]

@@ -1,60 +1,37 @@
-"""The configuration file: what to quantise how, as frozen models read from TOML.
+"""Every field of a configuration, with default, limits and meaning, as frozen models.
 
-    [quantize]                      # defaults for the whole network
-    dtype = "int8"
-    activation_mode = "asymmetric"
-
-    [calibrate]
-    strategy = "mse"
-
-    [preprocess]                    # the program takes raw images
-    mean = [123.675, 116.28, 103.53]
-    std = [58.395, 57.12, 57.375]
-
-    [[layers]]                      # later entries win over earlier ones
-    match = "*/attn/*"              # shell pattern on the names of nodes and tensors
-    dtype = "int16"
-
-An unknown key is an error that suggests the nearest known one; an entry of `layers` that matches nothing,
-or asks for what a layer cannot do, is an error where the network is quantised.
+An unknown key is an error that suggests the nearest known one, and so are fields that contradict each other.
+An entry of `layers` that matches nothing, or asks for what a layer cannot do, is an error where the network
+is quantised, since only there it is known.
 """
 
 from __future__ import annotations
 
 import difflib
-import tomllib
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
-from tpuflow.errors import TpuflowError
+from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
+from tpuflow.config.spellings import COMPOUNDS, PRESETS
 
 __all__ = [
+    "FLOATS",
     "SECTIONS",
     "STRATEGIES",
     "CalibrationConfig",
     "Config",
-    "ConfigError",
+    "DType",
     "LayerConfig",
-    "PreprocessConfig",
     "QuantizeConfig",
-    "load_config",
 ]
 
 STRATEGIES = ("extrema", "mean", "percentile", "mse", "kld")
 """Names of calibration strategies; `tpuflow.calibrate.STRATEGIES` holds what they do."""
-
-
-class ConfigError(TpuflowError):
-    """A configuration file or value is wrong; the text names the key."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
 
 DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
 """Element types of activations: integer codes on a grid, or floats, which need none."""
@@ -62,36 +39,71 @@ DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
 FLOATS = frozenset({"float16", "bfloat16", "float32"})
 """Types whose tensors need no ranges."""
 
+ActivationMode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
+WeightMode = Literal["symmetric_restricted", "symmetric_full"]
 
-class QuantizeConfig(_Section):
+
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
+    """A width of activations says which type holds them."""
+    bits = content.get("activation_bits")
+    if isinstance(bits, int) and content.get("dtype") is None:
+        content["dtype"] = "int8" if bits <= 8 else "int16"
+    return content
+
+
+class QuantizeConfig(Section):
     """How tensors are stored, for the whole network."""
 
-    dtype: DType = "int8"
+    dtype: Annotated[DType, PerLayer()] = "int8"
     """Element type of activations, and of weights unless `weight_bits` says otherwise. Of floating types only
     `fuse_tables` has an effect."""
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
-    activation_mode: Literal["asymmetric", "symmetric_full", "symmetric_restricted"] = "asymmetric"
+    activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None
+    """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
+    else int16. Unset: all of the type."""
+    activation_mode: Annotated[ActivationMode, PerLayer()] = "asymmetric"
     """Grid of activations; 16-bit activations are symmetric in any case."""
-    unsigned: bool = False
+    unsigned: Annotated[bool, PerLayer()] = False
     """Symmetric grids of tensors that are never negative spend all codes on positive numbers."""
-    weight_bits: Literal[8, 16] | None = None
+    force_dtype_int: Annotated[bool, PerLayer()] = False
+    """Symmetric grids have negative codes even where nothing is negative, whatever `unsigned` says."""
+    power_of_two: Annotated[bool, PerLayer()] = False
+    """Scales of activations and weights are powers of two, so that rescaling is a shift alone."""
+    weight_bits: Annotated[Literal[8, 16] | None, PerLayer(), Also("q_bits_weight")] = None
     """Width of weights; unset: that of the layer's `dtype`."""
-    weight_mode: Literal["symmetric_restricted", "symmetric_full"] = "symmetric_restricted"
+    weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
     """Grid of weights."""
-    per_channel: bool = True
+    per_channel: Annotated[bool, PerLayer()] = True
     """One weight scale per output channel; otherwise one per tensor."""
-    bias_bits: int = Field(default=32, ge=16, le=32)
-    """Significant bits of the biases of 8-bit layers."""
-    bias_bits_16: int = Field(default=48, ge=16, le=48)
-    """Significant bits of the biases of layers with a 16-bit operand."""
-    multiplier_bits: int = Field(default=15, ge=2, le=15)
+    bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
+    """Width of biases. Layers of 8-bit operands hold at most 32 bits. Unset: 32, or 48 where an operand has
+    16 bits."""
+    bias_effective_bits: Annotated[int | None, PerLayer(), Field(ge=16, le=48)] = None
+    """Of a layer's biases only so many high bits are kept, the lower ones are 0. Unset: all."""
+    multiplier_bits: Annotated[int, PerLayer(), Field(ge=2, le=15)] = 15
     """Width of the multiplier of a requantisation."""
-    table_bits: int = Field(default=10, ge=8, le=16)
+    unify_shifts: Annotated[bool, PerLayer(), Also("unify_shifts_for_aiff")] = False
+    """All channels of a requantisation share one shift, at the price of bits of small multipliers."""
+    force_shift_positive: Annotated[bool, PerLayer()] = False
+    """Requantisations never shift to the left: factors too large for that saturate."""
+    table_bits: Annotated[int, PerLayer(), Also("lut_items_in_bits"), Field(ge=8, le=16)] = 10
     """A function of a 16-bit operand is sampled at `2^table_bits + 1` points."""
     headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
     """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit."""
+    resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False
+    """Bilinear and cubic resizing takes the nearest cell instead."""
+    with_winograd: Annotated[bool, PerLayer()] = False
+    """Winograd convolutions, which the machine does not have: only false."""
+    unify_scales_for_concat: bool = False
+    """Operands of a concatenation that others read too get one scale, where theirs are close."""
+    unify_scales_for_concat_threshold: float = Field(default=1.05, ge=1.0)
+    """Scales are close where the largest is at most so many times the smallest."""
+    unify_scales_for_concat_max_depth: int = Field(default=20, ge=1)
+    """How many operators that only pass codes on may stand between an operand and what makes its codes."""
+    qinvariant: Annotated[tuple[int | str, ...], Also("set_qinvariant_for_start_nodes")] = ()
+    """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
     target: str = "any"
     """What the layers may be: the name of a built-in target, or a TOML or JSON file."""
     quant_input: bool = False
@@ -100,45 +112,61 @@ class QuantizeConfig(_Section):
     """Outputs are given as the codes they are stored in, without a cast to floats."""
     fuse_tables: bool = True
     """Functions behind a linear operator read its 16-bit intermediate; otherwise the stored tensor."""
+    lenient: bool = False
+    """Entries of `layers` without effect are warned about; otherwise they are errors."""
+
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """See `Section.completed`."""
+        return _typed(content)
+
+    @field_validator("with_winograd")
+    @classmethod
+    def _no_winograd(cls, wanted: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
+        return _without_winograd(wanted=wanted)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> QuantizeConfig:
+        _check_widths(self.dtype, self.activation_bits)
+        for key in ("unify_scales_for_concat_threshold", "unify_scales_for_concat_max_depth"):
+            if key in self.model_fields_set and not self.unify_scales_for_concat:
+                raise ValueError(f"{key} has no effect without unify_scales_for_concat = true")
+        return self
+
+    @property
+    def grid_bits(self) -> int:
+        """Width of the grid of activations that are codes."""
+        whole = 8 if self.dtype == "int8" else 16
+        return whole if self.activation_bits is None else min(whole, self.activation_bits)
 
 
-class LayerConfig(_Section):
-    """What differs for the layers and tensors whose name fits a pattern; unset fields stay as they are."""
-
-    match: str = Field(min_length=1)
-    """Shell pattern (`*`, `?`, `[...]`) on names of nodes and tensors."""
-    dtype: DType | None = None
-    """Element type of the output and the weights."""
-    activation_mode: Literal["asymmetric", "symmetric_full", "symmetric_restricted"] | None = None
-    """Grid of the output."""
-    unsigned: bool | None = None
-    """As for the whole network."""
-    weight_bits: Literal[8, 16] | None = None
-    """Width of weights."""
-    weight_mode: Literal["symmetric_restricted", "symmetric_full"] | None = None
-    """Grid of weights."""
-    per_channel: bool | None = None
-    """One weight scale per output channel."""
-
-    def overrides(self) -> dict[str, Any]:
-        """The fields that are set, without the pattern."""
-        return self.model_dump(exclude={"match"}, exclude_none=True)
-
-    def fits(self, name: str) -> bool:
-        """Whether the pattern fits a name; case counts."""
-        return fnmatchcase(name, self.match)
+def _without_winograd(*, wanted: bool) -> bool:
+    if wanted:
+        raise ValueError("the machine has no Winograd convolution: leave it out")
+    return wanted
 
 
-class CalibrationConfig(_Section):
+def _check_widths(dtype: str | None, bits: int | None) -> None:
+    if bits is None or dtype is None:
+        return
+    if dtype in FLOATS:
+        raise ValueError(f"activation_bits = {bits} has no meaning for {dtype}")
+    if (bits > 8) != (dtype == "int16"):
+        raise ValueError(f"activation_bits = {bits} contradicts dtype = {dtype}")
+
+
+class CalibrationConfig(Section):
     """How ranges of activations are found."""
 
-    strategy: str = "mse"
-    """Name of an entry of `STRATEGIES`."""
-    percentile: float = Field(default=99.99, gt=0, le=100)
+    strategy: Annotated[
+        str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
+    ] = "mse"
+    """Name of a calibration strategy."""
+    percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
     """Share of a tensor's values, in percent of all, that stay unclipped (`percentile`)."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
     """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
-    bins: int = Field(default=2048, ge=2, le=65536)
+    bins: Annotated[int, Also("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     bits: int = Field(default=8, ge=2, le=16)
     """Width of the codes the range is meant for (`mse`, `kld`); unset in a whole configuration: that of the
@@ -149,7 +177,7 @@ class CalibrationConfig(_Section):
     unsigned: bool = False
     """Whether symmetric grids of tensors that are never negative have positive codes only (`mse`); unset in a
     whole configuration: as for the tensor's grid."""
-    clip_weight: float = Field(default=8, ge=1, allow_inf_nan=False)
+    clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 8
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
@@ -157,9 +185,7 @@ class CalibrationConfig(_Section):
     @field_validator("strategy")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in STRATEGIES:
-            raise ValueError(f'"{name}" is not a calibration strategy, choose one of {", ".join(STRATEGIES)}')
-        return name
+        return _known_strategy(name)
 
     @field_validator("bins")
     @classmethod
@@ -174,82 +200,131 @@ class CalibrationConfig(_Section):
         return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
 
 
-Pixels = Literal["rgb", "bgr", "gray", "rgba", "bgra"]
+def _known_strategy(name: str) -> str:
+    if name not in STRATEGIES:
+        raise ValueError(f'"{name}" is not a calibration strategy, choose one of {", ".join(STRATEGIES)}')
+    return name
 
 
-class PreprocessConfig(_Section):
-    """What is done to an image before the network, inside the program: its input is the raw image, bytes.
+if TYPE_CHECKING:
 
-    In this order: centre crop, resize, pad, centre crop to the network's size, channels, (x - mean) * scale.
+    class _Overrides(Section):
+        pass
+
+else:
+    # The fields in which layers may differ, unset: there is no second list of them.
+    _Overrides = create_model(
+        "_Overrides",
+        __base__=Section,
+        **{
+            name: (
+                Annotated[(field.annotation | None, *field.metadata)],
+                Field(default=None, description=field.description),
+            )
+            for section in (QuantizeConfig, CalibrationConfig)
+            for name, field in section.model_fields.items()
+            if is_per_layer(field)
+        },
+    )
+
+SELECTORS = ("match", "names", "operators", "ids", "regex")
+
+
+class LayerConfig(_Overrides):
+    """What differs for some layers and tensors; unset fields stay as they are.
+
+    One of the first five fields says which layers.
     """
 
-    input: str = ""
-    """Input of the network that takes the image; unset: its only image."""
-    image_size: tuple[int, int] | None = None
-    """Height and width of the raw image; unset: what needs no resizing."""
-    image_format: Pixels = "rgb"
-    """Channels of the raw image."""
-    channel_format: Literal["nhwc", "nchw"] = "nhwc"
-    """Layout of the raw image."""
-    pixel_format: Pixels | None = None
-    """Channels the network takes; unset: those of the raw image."""
-    mean: tuple[float, ...] = (0.0,)
-    """Subtracted from the pixels: one number, or one per channel the network takes."""
-    scale: tuple[float, ...] = (1.0,)
-    """What the rest is multiplied with: one number, or one per channel."""
-    std: tuple[float, ...] | None = None
-    """Its inverse, instead of `scale`."""
-    crop_ratio: float = Field(default=1.0, gt=0, le=1)
-    """Only the square in the middle of the raw image, of this share of its shorter side; 1: all of it."""
-    resize_dims: tuple[int, int] | None = None
-    """Height and width the image is resized to, cropped to the network's if larger; unset: the network's."""
-    keep_aspect_ratio: bool = False
-    """Resize both sides by the same factor and pad the rest."""
-    pad_value: float = Field(default=0.0, ge=0, le=255)
-    """Pixel the rest is filled with, before mean and scale."""
-    pad_type: Literal["normal", "center"] = "normal"
-    """Where the rest lies: below and to the right, or on all sides."""
+    match: str | None = Field(default=None, min_length=1)
+    """Shell pattern (`*`, `?`, `[...]`) on names of nodes and tensors."""
+    names: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Names of nodes and tensors, letter by letter."""
+    operators: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Operator types of the normalised model, such as Conv."""
+    ids: tuple[tuple[int, int], ...] | None = Field(default=None, min_length=1)
+    """Ranges of layers by number, first and last: inputs first, then the nodes of the normalised model."""
+    regex: str | None = Field(default=None, min_length=1)
+    """Regular expression that fits whole names of nodes or tensors."""
+
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """See `Section.completed`."""
+        return _typed(content)
+
+    @field_validator("strategy", "with_winograd", check_fields=False)
+    @classmethod
+    def _as_everywhere(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return _known_strategy(value)
+        return value if value is None else _without_winograd(wanted=value)
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> PreprocessConfig:
-        if self.std is not None and "scale" in self.model_fields_set:
-            raise ValueError("scale and std are given: give one of them")
-        if self.std is not None and not all(self.std):
-            raise ValueError("std holds 0, by which nothing can be divided")
-        for name, sizes in (("image_size", self.image_size), ("resize_dims", self.resize_dims)):
-            if sizes is not None and min(sizes) < 1:
-                raise ValueError(f"{name} {list(sizes)} holds a size below 1")
+    def _makes_sense(self) -> LayerConfig:
+        given = [name for name in SELECTORS if getattr(self, name) is not None]
+        if len(given) != 1:
+            told = " and ".join(given) or "none"
+            raise ValueError(
+                f"one of {', '.join(SELECTORS)} says which layers an entry is for, there is {told}"
+            )
+        if not self.overrides():
+            raise ValueError(f'layers entry "{self.where}" sets nothing')
+        for low, high in self.ids or ():
+            if not 0 <= low <= high:
+                raise ValueError(f"ids {low} to {high} are no range of layers")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as error:
+                raise ValueError(f'"{self.regex}" is no regular expression: {error}') from None
+        values = self.overrides()
+        _check_widths(values.get("dtype"), values.get("activation_bits"))
         return self
 
     @property
-    def factors(self) -> tuple[float, ...]:
-        """What centred pixels are multiplied with."""
-        return self.scale if self.std is None else tuple(1 / value for value in self.std)
+    def where(self) -> str:
+        """Which layers the entry is for, as text."""
+        if self.ids is not None:
+            return ", ".join(f"({low},{high})" for low, high in self.ids)
+        listed = self.names or self.operators
+        return ", ".join(listed) if listed else self.match or self.regex or ""
+
+    def overrides(self, section: type[Section] | None = None) -> dict[str, Any]:
+        """The fields that are set, of all sections or of one, without what says which layers."""
+        found = self.model_dump(exclude=set(SELECTORS), exclude_none=True)
+        if section is None:
+            return found
+        own = section.model_fields
+        return {key: value for key, value in found.items() if key in own and is_per_layer(own[key])}
+
+    def fits(self, name: str) -> bool:
+        """Whether the entry is for a node or tensor of that name; case counts.
+
+        Entries by operator and number fit names once `scoped` has looked them up.
+        """
+        if self.names is not None:
+            return name in self.names
+        if self.regex is not None:
+            return re.fullmatch(self.regex, name) is not None
+        return self.match is not None and fnmatchcase(name, self.match)
 
 
-class Config(_Section):
-    """A whole configuration file."""
+class Config(Section):
+    """A whole configuration."""
 
     quantize: QuantizeConfig = QuantizeConfig()
     """Defaults of every layer."""
     calibrate: CalibrationConfig = CalibrationConfig()
     """Calibration."""
     layers: tuple[LayerConfig, ...] = ()
-    """Exceptions by name, in order; later entries win."""
+    """Exceptions by layer, in order; later entries win."""
     preprocess: PreprocessConfig | None = None
     """Preparation of images inside the program; without this section there is none."""
-
-    @model_validator(mode="after")
-    def _entries_say_something(self) -> Config:
-        for entry in self.layers:
-            if not entry.overrides():
-                raise ValueError(f'layers entry "{entry.match}" sets nothing')
-        return self
 
     @property
     def needs_ranges(self) -> bool:
         """Whether any layer may have codes."""
-        dtypes = [self.quantize.dtype, *(entry.dtype for entry in self.layers if entry.dtype is not None)]
+        dtypes = [self.quantize.dtype, *(entry.overrides().get("dtype", "float32") for entry in self.layers)]
         return not FLOATS.issuperset(dtypes)
 
     def calibration(self, *names: str) -> CalibrationConfig:
@@ -261,20 +336,20 @@ class Config(_Section):
         Args:
             names: Of the tensor and the nodes it comes from; without any, the defaults of the network.
         """
-        grid: dict[str, Any] = self.quantize.model_dump()
-        for entry in self.layers:
-            if any(map(entry.fits, names)):
-                grid |= entry.overrides()
-        wide = grid["dtype"] == "int16"
+        fitting = [entry for entry in self.layers if any(map(entry.fits, names))]
+        grid = self.quantize.model_copy(
+            update={key: value for entry in fitting for key, value in entry.overrides(QuantizeConfig).items()}
+        )
         follows = {
-            "bits": 16 if wide else 8,
-            "symmetric": wide or grid["activation_mode"] != "asymmetric",
-            "unsigned": grid["unsigned"],
+            "bits": grid.grid_bits,
+            "symmetric": grid.dtype == "int16" or grid.activation_mode != "asymmetric",
+            "unsigned": grid.unsigned and not grid.force_dtype_int,
         }
         stated = self.calibrate.model_fields_set
-        return self.calibrate.model_copy(
-            update={key: value for key, value in follows.items() if key not in stated}
-        )
+        changes = {key: value for key, value in follows.items() if key not in stated}
+        for entry in fitting:
+            changes |= entry.overrides(CalibrationConfig)
+        return self.calibrate.model_copy(update=changes)
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], source: str = "configuration") -> Config:
@@ -298,25 +373,13 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
 """What stands in which section of a file."""
 
 
-def load_config(path: Path | str) -> Config:
-    """Reads a TOML file.
-
-    Raises:
-        ConfigError: If it cannot be read, is not TOML, or holds unknown keys or impossible values.
-    """
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from None
-    return Config.parse(content, str(path))
-
-
-def _section(location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model that holds the key at `location`."""
-    return SECTIONS.get(str(location[0]), Config) if len(location) > 1 else Config
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that may stand where `location` does, by all their names."""
+    model = SECTIONS.get(str(location[0]), Config) if len(location) > 1 else Config
+    fields = model.model_fields
+    others = [name for field in fields.values() for name in also(field)]
+    foreign = [*COMPOUNDS, *PRESETS] if "dtype" in fields else []
+    return [*fields, *others, *foreign]
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
@@ -324,7 +387,7 @@ def _problems(error: ValidationError) -> Iterator[str]:
         location = problem["loc"]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
         if problem["type"] == "extra_forbidden":
-            known = _section(location).model_fields
+            known = _known_keys(location)
             near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
             hint = f'did you mean "{near[0]}"?' if near else f"known keys: {', '.join(known)}"
             yield f'unknown key "{path}", {hint}'

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
-from tpuflow.config import Config
+from tpuflow.config import Config, scoped
 from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import Partitioned, PartitionedModel
@@ -66,12 +66,14 @@ def quantize(
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
     bounds = {} if ranges is None else {name: _whole(found) for name, found in ranges.tensors.items()}
+    whole = model.model if isinstance(model, PartitionedModel | FloatModel) else model
+    config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
     if isinstance(model, PartitionedModel):
-        return quantize_segments(model, bounds, config or Config())
+        return quantize_segments(model, bounds, config)
     if isinstance(model, FloatModel) and model.findings:
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
-    return Lowering(graph, bounds, config or Config()).run()
+    return Lowering(graph, bounds, config).run()
 
 
 def _whole(found: Range) -> tuple[float, float]:

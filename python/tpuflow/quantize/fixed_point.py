@@ -10,7 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MULTIPLIER_BITS", "SHIFT_MAX", "SHIFT_MIN", "FactorError", "Requant", "approximate"]
+__all__ = [
+    "MULTIPLIER_BITS",
+    "SHIFT_MAX",
+    "SHIFT_MIN",
+    "FactorError",
+    "Requant",
+    "approximate",
+    "without_left_shift",
+]
 
 MULTIPLIER_BITS = 15
 """Width of M by default, and the widest the machine holds."""
@@ -50,6 +58,30 @@ def approximate(factor: float, bits: int = MULTIPLIER_BITS, max_shift: int = SHI
     return multiplier, shift
 
 
+def without_left_shift(factor: float, bits: int, max_shift: int) -> tuple[int, int]:
+    """As `approximate`, but a factor that needs a left shift becomes the largest multiplier, unshifted.
+
+    Raises:
+        FactorError: If `factor` is not positive and finite.
+    """
+    top = (1 << min(bits, MULTIPLIER_BITS)) - 1
+    if math.isfinite(factor) and factor > top:
+        return top, 0
+    return approximate(factor, bits, max_shift)
+
+
+def _with_one_shift(factors: Sequence[float], bits: int, max_shift: int) -> list[tuple[int, int]]:
+    """Multipliers of a common shift, the largest that all of them fit their width with."""
+    top = (1 << min(bits, MULTIPLIER_BITS)) - 1
+    largest, shift = max(factors), min(max_shift, SHIFT_MAX)
+    while shift > SHIFT_MIN and math.floor(math.ldexp(largest, shift) + 0.5) > top:
+        shift -= 1
+    multipliers = [math.floor(min(math.ldexp(factor, shift), top) + 0.5) for factor in factors]
+    if 0 in multipliers:
+        raise FactorError("channels differ by too much for one shift, leave out unify_shifts")
+    return [(multiplier, shift) for multiplier in multipliers]
+
+
 @dataclass(frozen=True)
 class Requant:
     """`y = clamp(RNE(x * M * 2^-N) + zero_point, lo, hi)`, one (M, N) or one per output channel."""
@@ -69,13 +101,24 @@ class Requant:
         hi: int,
         bits: int = MULTIPLIER_BITS,
         max_shift: int = SHIFT_MAX,
+        *,
+        one_shift: bool = False,
+        positive: bool = False,
     ) -> Requant:
         """The requantisation by the real `factors`.
+
+        With `one_shift` all share a shift, that of the largest; with `positive` there are no shifts to the
+        left, see `without_left_shift`.
 
         Raises:
             FactorError: If one of them cannot be represented.
         """
-        pairs = [approximate(factor, bits, max_shift) for factor in factors]
+        if positive:
+            pairs = [without_left_shift(factor, bits, max_shift) for factor in factors]
+        else:
+            pairs = [approximate(factor, bits, max_shift) for factor in factors]
+        if one_shift and len({shift for _, shift in pairs}) > 1:
+            pairs = _with_one_shift(factors, bits, max_shift)
         return cls(tuple(m for m, _ in pairs), tuple(n for _, n in pairs), zero_point, lo, hi)
 
     def fields(self) -> dict[str, object]:

@@ -34,6 +34,8 @@ __all__ = [
     "clamp",
     "code_grid",
     "float_clamp",
+    "grid_of",
+    "qinvariant",
     "stated_grid",
     "stated_input",
 ]
@@ -75,6 +77,8 @@ class Grids:
         self._ranges = ranges
         self._settings = settings
         self._steps = steps
+        self.unified: Mapping[ir.Value, tuple[float, float]] = {}
+        """Ranges of values that share a scale with others, instead of their own."""
 
     def has_fixed_range(self, value: ir.Value) -> bool:
         """Whether the operator that makes a value bounds it."""
@@ -169,15 +173,35 @@ class Grids:
         """The quantisation that follows from a value's own range."""
         if scheme.is_float(config.dtype):
             return scheme.floating(config.dtype)
-        low, high = self.range_of(value)
+        low, high = self.unified.get(value) or self.range_of(value)
         if config.dtype == "int16" and not self.has_fixed_range(value):
             low, high = low * config.headroom_16, high * config.headroom_16
-        return scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
+        return grid_of(low, high, config)
 
     def intermediate(self, value: ir.Value) -> Quant:
         """The symmetric 16-bit quantisation of what a fused function reads."""
         low, high = self.range_of(value)
-        return scheme.symmetric(max(-low, high) * self._settings.defaults.headroom_16, "int16")
+        magnitude = max(-low, high) * self._settings.defaults.headroom_16
+        return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)
+
+
+def grid_of(low: float, high: float, config: QuantizeConfig) -> Quant:
+    """The grid a configuration asks for, of numbers observed in `[low, high]`."""
+    return scheme.activation(
+        low,
+        high,
+        config.dtype,
+        config.activation_mode,
+        unsigned=config.unsigned and not config.force_dtype_int,
+        width=config.grid_bits,
+        power_of_two=config.power_of_two,
+    )
+
+
+def qinvariant(config: QuantizeConfig) -> Quant:
+    """The grid on which numbers are their own codes."""
+    half = 1 << (config.grid_bits - 1)
+    return Quant(config.dtype, 1.0, 0, -half, half - 1)
 
 
 def stated_grid(node: ir.Node) -> Quant:

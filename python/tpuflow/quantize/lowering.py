@@ -37,6 +37,7 @@ from tpuflow.quantize.grids import (
     clamp,
     code_grid,
     float_clamp,
+    qinvariant,
     stated_grid,
     stated_input,
 )
@@ -47,6 +48,7 @@ from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import Settings
 from tpuflow.quantize.tables import sample
+from tpuflow.quantize.unify import unified
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
@@ -72,10 +74,12 @@ class Lowering:
         self.settings = Settings(config)
         self.steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
+        self.grids.unified = unified(self.steps, self.grids, self.settings)
         self.stored: dict[ir.Value, Stored] = {}
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
         self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
         self._sources: dict[int, str] = {}
+        self._lowering: Step | None = None
         self._names: set[str] = set()
 
     # The walk.
@@ -100,6 +104,7 @@ class Lowering:
             self._lower(step, findings)
         if findings:
             raise UnsupportedModelError(self.graph.name or "model", findings)
+        self._lowering = None
         for value in self.graph.outputs:
             self._output(value, findings)
         if findings:
@@ -117,6 +122,7 @@ class Lowering:
         ]
         if any(value not in self.stored for value in outside):
             return  # An earlier node could not be lowered and is already listed.
+        self._lowering = step
         try:
             if node.op_type in VIEWS and not (node.op_type in LOWERINGS and len(outside) > 1):
                 self._view(step)
@@ -306,8 +312,26 @@ class Lowering:
     ) -> Requant:
         """Requantisation to `quant`, clamped as the activation says; `wide` where an operand has 16 bits."""
         lo, hi = clamp(activation, quant)
-        bits = self.settings.defaults.multiplier_bits
-        return Requant.of(factors, quant.zero_point, lo, hi, bits, 47 if wide else 31)
+        rules = self.rules
+        return Requant.of(
+            factors,
+            quant.zero_point,
+            lo,
+            hi,
+            rules.multiplier_bits,
+            47 if wide else 31,
+            one_shift=rules.unify_shifts,
+            positive=rules.force_shift_positive,
+        )
+
+    @property
+    def rules(self) -> QuantizeConfig:
+        """The configuration of the step being lowered, for what all kinds of layers have in common."""
+        if self._lowering is None:
+            return self.settings.defaults
+        names = self._lowering.names
+        self.settings.honours(names, "a requantisation")
+        return self.settings.of(names)
 
     def constant(self, name: str, array: npt.NDArray[Any], quant: Quant | None = None) -> int:
         """Adds elements as a constant tensor and returns its number."""
@@ -334,7 +358,9 @@ class Lowering:
 
     def table(self, step: Step, function: Function, source: Quant, target: Quant) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
-        entries = sample(function, source, target, self.settings.defaults.table_bits)
+        if source.dtype == "int16":
+            self.settings.honours(step.names, "a table of a 16-bit operand")
+        entries = sample(function, source, target, self.settings.of(step.names).table_bits)
         index = self.constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}
 
@@ -460,7 +486,10 @@ class Lowering:
         stored_shape = tuple(shape[axis] for axis in order)
         if value.dtype is not None and value.dtype.is_floating_point():
             quant: Quant | None = stated_input(value)
-            quant = quant or self.grids.quant_of(value, self.settings.of((value.name or "",)))
+            config = self.settings.of((value.name or "",))
+            if value.name in config.qinvariant and not scheme.is_float(config.dtype):
+                quant = qinvariant(config)
+            quant = quant or self.grids.quant_of(value, config)
         else:
             quant = TRUTH if value.dtype == BOOL else code_grid(value)
         name = value.name or "input"

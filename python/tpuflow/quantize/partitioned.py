@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tpuflow.config import Config, ConfigError, LayerConfig
+from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import Partitioned, PartitionedModel, partition
 from tpuflow.quantize.lowering import Graph, Lowering
-from tpuflow.quantize.settings import without_effect
+from tpuflow.quantize.settings import Settings, without_effect
 
 __all__ = ["quantize_segments"]
 
@@ -47,19 +47,20 @@ def quantize_segments(
                     raise
                 refused += moved
         if not refused:
-            _check_effects(config, lowerings)
+            _check_effects(lowerings)
             return parts.with_networks(graphs)
         known += refused
         parts = partition(parts.model, known, parts.bound)
 
 
-def _check_effects(config: Config, lowerings: list[Lowering]) -> None:
-    """An entry about weights must have met weights in one of the segments."""
-    for entry in config.layers:
-        if any(entry in lowering.settings.idle() for lowering in lowerings) and not any(
-            lowering.settings.honours(entry) for lowering in lowerings
-        ):
-            raise without_effect(entry)
+def _check_effects(lowerings: list[Lowering]) -> None:
+    """Every key of an entry must have met, in one of the segments, a layer that can honour it."""
+    all_settings = [lowering.settings for lowering in lowerings]
+    for settings in all_settings:
+        for entry, key in settings.idle():
+            own = [each for each in all_settings if entry in each.entries]
+            if all((entry, key) in each.idle() for each in own):
+                settings.refuse(without_effect(entry, key))
 
 
 def _nodes(model: FloatModel, findings: tuple[Finding, ...]) -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def _check_entries(parts: PartitionedModel, config: Config) -> None:
     def idle(entry: LayerConfig) -> bool:
         return not any(map(entry.fits, names))
 
-    wrong = [entry.match for entry in config.layers if idle(entry)]
+    wrong = [entry.where for entry in config.layers if idle(entry)]
     if wrong:
-        quoted = ", ".join(f'"{match}"' for match in wrong)
-        raise ConfigError(f"layers: {quoted} matches no node and no tensor the device computes")
+        quoted = ", ".join(f'"{where}"' for where in wrong)
+        Settings(config).refuse(f"layers: {quoted} matches no node and no tensor the device computes")

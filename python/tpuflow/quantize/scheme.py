@@ -135,36 +135,61 @@ def codes(
     return stored
 
 
-def _step(span: float, steps: float) -> float:
+def _step(span: float, steps: float, *, power_of_two: bool = False) -> float:
     usable = math.isfinite(span) and span >= SMALLEST_SPAN
-    return float(np.float32(span) / np.float32(steps)) if usable else 1.0
+    scale = float(np.float32(span) / np.float32(steps)) if usable else 1.0
+    return _power_above(scale) if power_of_two else scale
 
 
-def symmetric(magnitude: float, dtype: DType, mode: Mode = "symmetric_restricted") -> Quant:
-    """A grid around zero that reaches +-`magnitude`."""
-    half = 1 << (bits(dtype) - 1)
+def _power_above(scale: float) -> float:
+    """The least power of two that is not below a positive number."""
+    fraction, exponent = math.frexp(scale)
+    return math.ldexp(1.0, exponent - 1 if fraction == 0.5 else exponent)
+
+
+def symmetric(
+    magnitude: float,
+    dtype: DType,
+    mode: Mode = "symmetric_restricted",
+    *,
+    width: int | None = None,
+    power_of_two: bool = False,
+) -> Quant:
+    """A grid around zero that reaches +-`magnitude`, of `width` bits or all of the type."""
+    half = 1 << ((width or bits(dtype)) - 1)
     if mode == "symmetric_full":
-        return Quant(dtype, _step(2 * magnitude, 2 * half - 1), 0, -half, half - 1)
-    return Quant(dtype, _step(magnitude, half - 1), 0, 1 - half, half - 1)
+        step = _step(2 * magnitude, 2 * half - 1, power_of_two=power_of_two)
+        return Quant(dtype, step, 0, -half, half - 1)
+    return Quant(dtype, _step(magnitude, half - 1, power_of_two=power_of_two), 0, 1 - half, half - 1)
 
 
-def activation(low: float, high: float, dtype: DType, mode: Mode, *, unsigned: bool = False) -> Quant:
+def activation(
+    low: float,
+    high: float,
+    dtype: DType,
+    mode: Mode,
+    *,
+    unsigned: bool = False,
+    width: int | None = None,
+    power_of_two: bool = False,
+) -> Quant:
     """The grid of an activation observed in `[low, high]`, which is widened to hold 0.
 
     An asymmetric mode applies to 8 bits only: 16-bit activations are symmetric (restricted). With
     `unsigned`, a symmetric grid of numbers that are never negative spends all codes on them (stored with
-    zero point `-2^(b-1)`).
+    zero point `-2^(b-1)`). The grid has `width` bits, all of the type by default; with `power_of_two` its
+    scale is the next power of two.
     """
     low, high = min(low, 0.0), max(high, 0.0)
-    half = 1 << (bits(dtype) - 1)
+    half = 1 << ((width or bits(dtype)) - 1)
     if mode == "asymmetric" and dtype == "int8":
-        scale = _step(high - low, 2 * half - 1)
+        scale = _step(high - low, 2 * half - 1, power_of_two=power_of_two)
         zero_point = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
         return Quant(dtype, scale, zero_point, -half, half - 1)
     if unsigned and low == 0.0:
-        return Quant(dtype, _step(high, 2 * half - 1), -half, -half, half - 1)
+        return Quant(dtype, _step(high, 2 * half - 1, power_of_two=power_of_two), -half, -half, half - 1)
     grid: Mode = "symmetric_restricted" if mode == "asymmetric" else mode
-    return symmetric(max(-low, high), dtype, grid)
+    return symmetric(max(-low, high), dtype, grid, width=width, power_of_two=power_of_two)
 
 
 def weights(
@@ -174,6 +199,8 @@ def weights(
     mode: Mode,
     floor: Array | None = None,
     stated: Array | None = None,
+    *,
+    power_of_two: bool = False,
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
     """Codes of a weight array and its scales, symmetric.
 
@@ -184,6 +211,7 @@ def weights(
         mode: One of the symmetric modes.
         floor: Smallest scale allowed, per channel (or one).
         stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for.
+        power_of_two: Scales are the next powers of two; not with `stated` ones.
 
     Returns:
         Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
@@ -199,6 +227,8 @@ def weights(
         # A channel without weights has no scale of its own; any will do that the bias can be written in.
         scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
         scale = scale.astype(np.float32).astype(np.float64)
+    if power_of_two and stated is None:
+        scale = np.array([_power_above(float(each)) for each in scale])
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tpuflow.config import Config, ConfigError, LayerConfig, QuantizeConfig
 from tpuflow.quantize.target import load_target
 
-__all__ = ["Settings", "without_effect"]
+__all__ = ["NEEDS", "Settings", "without_effect"]
 
-WEIGHT_KEYS = frozenset({"weight_bits", "weight_mode", "per_channel"})
-"""Keys that only a layer with weights can honour."""
+logger = logging.getLogger(__name__)
+
+NEEDS: Mapping[str, str] = {
+    "weight_bits": "weights",
+    "weight_mode": "weights",
+    "per_channel": "weights",
+    "bias_bits": "biases",
+    "bias_effective_bits": "biases",
+    "multiplier_bits": "a requantisation",
+    "unify_shifts": "a requantisation",
+    "force_shift_positive": "a requantisation",
+    "table_bits": "a table of a 16-bit operand",
+    "resize_degrade_to_nearest": "to resize",
+}
+"""Keys that only some layers can honour, and what those have."""
 
 
 class Settings:
@@ -20,8 +34,8 @@ class Settings:
     def __init__(self, config: Config) -> None:
         self.defaults = config.quantize
         self.target = load_target(config.quantize.target)
-        self._entries = config.layers
-        self._weighted: set[int] = set()
+        self.entries = config.layers
+        self._honoured: dict[int, set[str]] = {}
         self._resolved: dict[tuple[str, ...], QuantizeConfig] = {}
 
     def of(self, names: Sequence[str]) -> QuantizeConfig:
@@ -29,9 +43,9 @@ class Settings:
         key = tuple(names)
         if key not in self._resolved:
             changes: dict[str, Any] = {}
-            for entry in self._entries:
+            for entry in self.entries:
                 if any(entry.fits(name) for name in names):
-                    changes |= entry.overrides()
+                    changes |= entry.overrides(QuantizeConfig)
             self._resolved[key] = self.defaults.model_copy(update=changes)
         return self._resolved[key]
 
@@ -46,14 +60,16 @@ class Settings:
     def explicit(self, names: Sequence[str], key: str) -> Any:
         """What an entry says about `key` for a layer, None where none does."""
         found = None
-        for entry in self._entries:
+        for entry in self.entries:
             if any(entry.fits(name) for name in names):
                 found = entry.overrides().get(key, found)
         return found
 
-    def has_weights(self, names: Sequence[str]) -> None:
-        """Notes that entries about weights are honoured by this layer."""
-        self._weighted.update(i for i, entry in enumerate(self._entries) if any(map(entry.fits, names)))
+    def honours(self, names: Sequence[str], *needs: str) -> None:
+        """Notes that a layer has what some keys are about, such as weights."""
+        for index, entry in enumerate(self.entries):
+            if any(map(entry.fits, names)):
+                self._honoured.setdefault(index, set()).update(needs)
 
     def check_matches(self, names: Iterable[str]) -> None:
         """Every entry must fit a name.
@@ -62,34 +78,40 @@ class Settings:
             ConfigError: Naming the entries that fit none.
         """
         known = list(names)
-        idle = [entry.match for entry in self._entries if not any(map(entry.fits, known))]
+        idle = [entry.where for entry in self.entries if not any(map(entry.fits, known))]
         if idle:
-            quoted = ", ".join(f'"{match}"' for match in idle)
-            raise ConfigError(f"layers: {quoted} matches no node and no tensor of the model")
+            quoted = ", ".join(f'"{where}"' for where in idle)
+            self.refuse(f"layers: {quoted} matches no node and no tensor of the model")
 
-    def idle(self) -> list[LayerConfig]:
-        """Entries about weights that have met no layer with weights."""
+    def idle(self) -> list[tuple[LayerConfig, str]]:
+        """Entries and their keys that no layer they fit could honour."""
         return [
-            entry
-            for index, entry in enumerate(self._entries)
-            if WEIGHT_KEYS & entry.overrides().keys() and index not in self._weighted
+            (entry, key)
+            for index, entry in enumerate(self.entries)
+            for key in entry.overrides()
+            if key in NEEDS and NEEDS[key] not in self._honoured.get(index, ())
         ]
 
-    def honours(self, entry: LayerConfig) -> bool:
-        """Whether an entry has met a layer with weights."""
-        return entry in self._entries and self._entries.index(entry) in self._weighted
-
     def check_effects(self) -> None:
-        """Entries about weights must have met a layer with weights.
+        """Every key of every entry must have met a layer that has what it is about.
 
         Raises:
             ConfigError: Naming the entry and the key.
         """
-        for entry in self.idle():
-            raise without_effect(entry)
+        for entry, key in self.idle():
+            self.refuse(without_effect(entry, key))
+
+    def refuse(self, message: str) -> None:
+        """Says that an entry has no effect: an error, or a warning where the configuration is lenient.
+
+        Raises:
+            ConfigError: Unless it is.
+        """
+        if not self.defaults.lenient:
+            raise ConfigError(message)
+        logger.warning("%s", message)
 
 
-def without_effect(entry: LayerConfig) -> ConfigError:
-    """The error about an entry that is idle."""
-    key = min(WEIGHT_KEYS & entry.overrides().keys())
-    return ConfigError(f'layers: "{entry.match}" sets {key}, but no layer it matches has weights')
+def without_effect(entry: LayerConfig, key: str) -> str:
+    """What there is to say about an entry whose key is idle."""
+    return f'layers: "{entry.where}" sets {key}, but no layer it matches has {NEEDS[key]}'

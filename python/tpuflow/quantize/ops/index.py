@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuflow.quantize import scheme
+from tpuflow.quantize.grids import grid_of
 from tpuflow.quantize.layout import natural_order
 from tpuflow.quantize.nodes import attribute, constant, float_constant, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
@@ -58,7 +59,7 @@ def _embedding(context: Lowering, step: Step) -> None:
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
     quant = scheme.floating(config.dtype)
     if not quant.is_float:
-        quant = scheme.activation(low, high, config.dtype, config.activation_mode, unsigned=config.unsigned)
+        quant = grid_of(low, high, config)
     value = context.operand(node, 1)
     stored = context.arranged(value)
     if stored.quant is not None:

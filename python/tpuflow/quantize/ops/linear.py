@@ -78,7 +78,7 @@ def linear(
     model states the weights as integers, `stated` holds their scales, one per channel, and they are kept.
     """
     config = context.config(step)
-    context.settings.has_weights(step.names)
+    context.settings.honours(step.names, "weights", "biases")
     target = context.grids.target(step)
     if target.is_float:
         return Linear(
@@ -94,7 +94,7 @@ def linear(
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
     end = context.grids.intermediate(step.before_activation) if fused else target
 
-    bias_bits = config.bias_bits_16 if wide else config.bias_bits
+    bias_bits = _bias_bits(context, step, wide=wide)
     largest = float(1 << (bias_bits - 1)) - 1.0
     fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
@@ -106,15 +106,43 @@ def linear(
         config.weight_mode,
         floor if per_channel else floor.max(),
         stated,
+        power_of_two=config.power_of_two,
     )
     sums = stored.grid.scale * scales
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
+    if config.bias_effective_bits is not None:
+        biases = high_bits(biases, config.bias_effective_bits)
     return Linear(
         context.weights(name, arrange(codes), list(scales)),
         context.constant(f"{step.output.name}/bias", biases),
         epilogue(context, step, sums, target, wide=wide),
         target,
     )
+
+
+def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
+    """Width of a layer's biases.
+
+    Raises:
+        ConfigError: An entry for this layer asks for more than 8-bit operands allow, unless it is lenient.
+    """
+    wanted = context.config(step).bias_bits
+    if wide:
+        return wanted or 48
+    if (context.settings.explicit(step.names, "bias_bits") or 0) > 32:
+        context.settings.refuse(
+            f'layers: "{step.names[0]}" has 8-bit operands: its bias holds at most 32 bits, not {wanted}'
+        )
+    return min(wanted or 32, 32)
+
+
+def high_bits(biases: Codes, bits: int) -> Codes:
+    """Biases without the low bits by which the widest of them exceeds `bits` bits, cut towards -inf."""
+    low, high = min(-1, int(biases.min(initial=0))), max(1, int(biases.max(initial=0)))
+    cut = 0
+    while low < -1 << (bits - 1 + cut) or high > ((1 << (bits - 1)) - 1) << cut:
+        cut += 1
+    return (biases >> cut) << cut
 
 
 def _weights(value: ir.Value | None) -> Weights | None:

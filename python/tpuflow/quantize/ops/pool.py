@@ -101,7 +101,7 @@ def average(
         context.emit(step, op, shape, view, target)
         return
     wide = stored.grid.dtype == "int16"
-    bits = context.settings.defaults.multiplier_bits
+    bits = context.rules.multiplier_bits
     counts = [
         _cells(stored.shape[1 + axis], shape[1 + axis], axis, window, beyond[axis], include=count_include_pad)
         for axis in (0, 1)

@@ -57,7 +57,7 @@ def sloped(context: Lowering, step: Step) -> None:
         return
     wide = stored.grid.dtype == "int16"
     factor = stored.grid.scale / target.scale
-    bits = context.settings.defaults.multiplier_bits
+    bits = context.rules.multiplier_bits
     pairs = [approximate(abs(float(s)) * factor, bits, 47 if wide else 31) if s else (0, 0) for s in slopes]
     op = {
         "op": "p_relu",

@@ -1,0 +1,77 @@
+"""Configurations in files: TOML, the text form (`cfg`), and settings by layer as JSON.
+
+Later files, and what they name as `opt_config`, win over earlier ones; their entries of `layers` come after.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpuflow.config.cfg import parse_cfg
+from tpuflow.config.models import Config
+from tpuflow.config.section import ConfigError
+
+__all__ = ["SHOWN", "load_config"]
+
+SHOWN = "just_for_display"
+"""What a file of settings by layer holds for readers: it is not read back."""
+
+
+def load_config(*paths: Path | str) -> Config:
+    """Reads files by their suffixes: `.json` by layer, `.cfg` as text, others as TOML.
+
+    Raises:
+        ConfigError: If one cannot be read, is not of its kind, or holds unknown keys or impossible values.
+    """
+    content: dict[str, Any] = {}
+    for path in map(Path, paths):
+        _add(content, path)
+    return Config.parse(content, ", ".join(map(str, paths)))
+
+
+def _add(content: dict[str, Any], path: Path) -> None:
+    """Lays the content of a file over what is there."""
+    found = _read(path)
+    by_layer = found.pop("opt_config", None)
+    for key, value in found.items():
+        if key == "layers" and isinstance(value, list):
+            content[key] = [*content.get(key, []), *value]
+        elif isinstance(value, Mapping) and isinstance(content.get(key), Mapping):
+            content[key] = {**content[key], **value}
+        else:
+            content[key] = value
+    if by_layer is not None:
+        _add(content, path.parent / str(by_layer))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file: {error}") from None
+    if path.suffix == ".cfg":
+        return parse_cfg(text, str(path))
+    try:
+        return _by_layer(json.loads(text), path) if path.suffix == ".json" else tomllib.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: not a JSON file: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+
+
+def _by_layer(found: Any, path: Path) -> dict[str, Any]:
+    """Settings by layer name as entries of `layers`; a layer that sets nothing has none."""
+    if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
+        raise ConfigError(f"{path}: write one object of settings per layer name")
+    entries = []
+    for name, settings in found.items():
+        own = {key: value for key, value in settings.items() if key != SHOWN and value is not None}
+        if own:
+            entries.append({"names": [name], **own})
+    return {"layers": entries}

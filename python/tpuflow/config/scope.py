@@ -1,0 +1,81 @@
+"""Which nodes entries by operator type and by number are for: looked up once, in the whole model.
+
+Layers are numbered as the normalised model has them: its inputs first, then its nodes in order.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from typing import TYPE_CHECKING
+
+from tpuflow.config.section import ConfigError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.config.models import Config, LayerConfig
+
+__all__ = ["layer_names", "scoped"]
+
+logger = logging.getLogger(__name__)
+
+
+def layer_names(model: ir.Model) -> list[str]:
+    """The name of every layer by its number."""
+    inputs = [value.name or "" for value in model.graph.inputs]
+    return [*inputs, *(node.name or "" for node in model.graph)]
+
+
+def scoped(config: Config, model: ir.Model) -> Config:
+    """The configuration with entries by operator and number turned into entries by name; inputs likewise.
+
+    Raises:
+        ConfigError: An entry fits nothing, unless the configuration is lenient: then it is left out.
+    """
+    config = _inputs_by_name(config, model)
+    if all(entry.operators is None and entry.ids is None for entry in config.layers):
+        return config
+    entries = []
+    for entry in config.layers:
+        try:
+            entries.append(_named(entry, model))
+        except ConfigError as error:
+            if not config.quantize.lenient:
+                raise
+            logger.warning("%s", error)
+    return config.model_copy(update={"layers": tuple(entries)})
+
+
+def _inputs_by_name(config: Config, model: ir.Model) -> Config:
+    wanted = config.quantize.qinvariant
+    if not wanted:
+        return config
+    names = [value.name or "" for value in model.graph.inputs]
+    unknown = [each for each in wanted if each not in names and each not in range(len(names))]
+    if unknown:
+        listed = ", ".join(f'{number} "{name}"' for number, name in enumerate(names))
+        raise ConfigError(f"qinvariant: there is no input {unknown[0]}, the model has {listed}")
+    found = tuple(names[each] if isinstance(each, int) else each for each in wanted)
+    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"qinvariant": found})})
+
+
+def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig:
+    names: list[str] = []
+    if entry.operators is not None:
+        there = {node.op_type for node in model.graph}
+        for operator in entry.operators:
+            if operator not in there:
+                near = difflib.get_close_matches(operator, there, n=1, cutoff=0.5)
+                hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(sorted(there))}"
+                raise ConfigError(f'layers: the model has no operator "{operator}", {hint}')
+        names = [node.name or "" for node in model.graph if node.op_type in entry.operators]
+    elif entry.ids is not None:
+        known = layer_names(model)
+        last = max(high for _, high in entry.ids)
+        if last >= len(known):
+            raise ConfigError(f"layers: there is no layer {last}, the model's are 0 to {len(known) - 1}")
+        names = [name for low, high in entry.ids for name in known[low : high + 1]]
+    else:
+        return entry
+    return entry.model_copy(update={"operators": None, "ids": None, "names": tuple(filter(None, names))})

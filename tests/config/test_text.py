@@ -1,0 +1,186 @@
+"""The text form: its grammar, what wins over what, and what mistakes are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from frontend.graphs import array, graph
+from tpuflow.config import Config, ConfigError, load_config, scoped
+from tpuflow.config.cfg import parse_cfg
+from tpuflow.config.registry import registry
+from tpuflow.frontend import FloatModel, load
+
+
+def read(text: str) -> dict[str, Any]:
+    return parse_cfg("[Common]\n" + text, "x.cfg")
+
+
+def test_cfg_01_keys_comments_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.cfg"
+    path.write_text(
+        "# made by hand\n\n[Common]\n; another remark\nweight_bits = 16  # wide\n"
+        "calibration_strategy_for_activation=kld\nquantize.unsigned = TRUE\nmean = 1.5, 2.5\n"
+        "quantize_method_for_weight = per_tensor_symmetric_full_range\n"
+    )
+    config = load_config(path)
+    found = config.quantize
+    assert (found.weight_bits, found.unsigned, found.per_channel, found.weight_mode) == (
+        16,
+        True,
+        False,
+        "symmetric_full",
+    )
+    assert config.calibrate.strategy == "kld"
+    assert config.preprocess is not None and config.preprocess.mean == (1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[Common]\ncalibration_strategy_for_activaton = mean",
+            'x.cfg:2: unknown key "calibration_strategy_for_activaton", did you mean "calibration_',
+        ),
+        ("[Common]\nqqqqqq = 1", 'x.cfg:2: unknown key "qqqqqq", tpuflow fields lists all keys'),
+        ("weight_bits = 8", "x.cfg:1: weight_bits stands before [Common]"),
+        ("[Common]\n[Other]", "x.cfg:2: [Other] is no section"),
+        ("[Common]\nweight_bits", "x.cfg:2: write KEY = VALUE"),
+        ("[Common]\nweight_bits =", "x.cfg:2: weight_bits has no value"),
+        ("[Common]\nweight_bits = 8\n\nweight_bits = 16", "x.cfg:4: weight_bits is given in line 2 already"),
+        ("[Common]\nunsigned = true", "write quantize.unsigned or calibrate.unsigned"),
+        ("[Common]\nweight_bits = 8 & <[(0,3):16>", "write <[(0,3)]:value>"),
+        ("[Common]\nweight_bits = 8 & <[Conv]:>", "[Conv] has no value"),
+        ("[Common]\nweight_bits = 8 & <[(0,3) x]:8>", "is no list of ranges"),
+        ("[Common]\nweight_bits = 8 & <[Conv-1]:8>", "is no list of operator types"),
+        ("[Common]\ntarget = any & <[Conv]:int8>", "target holds for the whole network"),
+    ],
+)
+def test_cfg_01_cfg_04_mistakes_name_the_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_cfg(text, "x.cfg")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_cfg_04_exceptions_of_every_kind() -> None:
+    found = read("weight_bits = 8 & <[(0, 3), (7,7)]:16> <[Conv,MatMul]:8> < {blocks\\.[0-9]{1,2}/.*} : 16 >")
+    assert found == {
+        "quantize": {"weight_bits": 8},
+        "layers": [
+            {"regex": "blocks\\.[0-9]{1,2}/.*", "weight_bits": 16},
+            {"operators": ["Conv", "MatMul"], "weight_bits": 8},
+            {"ids": [(0, 3), (7, 7)], "weight_bits": 16},
+        ],
+    }
+
+
+def network() -> FloatModel:
+    return load(
+        graph(
+            [("Conv", "x w", "a"), ("Relu", "a", "b"), ("Conv", "b w", "c"), ("Sigmoid", "c", "y")],
+            {"x": [1, 3, 6, 6]},
+            ["y"],
+            {"w": array(3, 3, 1, 1)},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("8", [8, 8]),
+        ("8 & <{conv0}:10>", [10, 8]),
+        ("8 & <[Conv]:12> <{conv0}:10>", [12, 12]),
+        ("8 & <[(1,1)]:14> <[Conv]:12> <{conv.*}:10>", [14, 12]),
+        ("8 & <[(1,1)]:14> <[(0,3)]:15>", [15, 15]),
+        ("8 & <[(3,3)]:14>", [8, 14]),
+    ],
+)
+def test_cfg_04_a_range_wins_over_a_type_over_a_name_over_the_network(text: str, bits: list[int]) -> None:
+    model = network().model
+    config = scoped(Config.parse(read(f"multiplier_bits = {text}")), model)
+    names = [node.name or "" for node in model.graph if node.op_type == "Conv"]
+    found = []
+    for name in names:
+        value = config.quantize.multiplier_bits
+        for entry in config.layers:
+            if entry.fits(name):
+                value = entry.overrides()["multiplier_bits"]
+        found.append(value)
+    assert found == bits
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("8 & <[Covn]:16>", 'the model has no operator "Covn", did you mean "Conv"?'),
+        ("8 & <[(2,99)]:16>", "there is no layer 99, the model's are 0 to 4"),
+    ],
+)
+def test_cfg_17_what_the_model_lacks_is_an_error_or_a_warning(
+    text: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = network().model
+    with pytest.raises(ConfigError) as caught:
+        scoped(Config.parse(read(f"weight_bits = {text}")), model)
+    assert message in str(caught.value)
+    kept = scoped(Config.parse(read(f"weight_bits = {text}\nlenient = true")), model)
+    assert kept.layers == ()
+    assert message in caplog.text
+
+
+SAMPLES: dict[str, Any] = {
+    "true or false": True,
+    "whole number": 12,
+    "number": 1.5,
+    "asymmetric": "asymmetric",
+}
+
+
+def other_value(name: str, kind: str) -> Any:
+    """A value of a field that is not its default, and valid."""
+    if name == "with_winograd":
+        return False
+    if name == "strategy":
+        return "kld"
+    if name == "momentum":
+        return 0.5
+    if name.startswith("bias"):
+        return 20
+    if kind in SAMPLES:
+        return SAMPLES[kind]
+    last = kind.rsplit(" or ", maxsplit=1)[-1]
+    return int(last) if last.isdecimal() else last
+
+
+PER_LAYER = [entry for entry in registry() if entry.per_layer]
+
+
+@pytest.mark.parametrize("entry", PER_LAYER, ids=lambda entry: entry.name)
+def test_layers_may_differ_in_every_field_marked_so(entry: Any) -> None:
+    value = other_value(entry.name, entry.type)
+    for spelt in (f"{entry.section}.{entry.name}", *entry.also):
+        found = Config.parse(read(f"{spelt} = {value} & <[Conv]:{value}>"))
+        assert found.layers[0].overrides()[entry.name] == value
+        assert getattr(getattr(found, entry.section), entry.name) == value
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for entry in registry() if not entry.per_layer and entry.section != "layers"],
+    ids=lambda entry: entry.name,
+)
+def test_layers_cannot_differ_in_any_other_field(entry: Any) -> None:
+    with pytest.raises(ConfigError, match="holds for the whole network"):
+        read(f"{entry.section}.{entry.name} = 1 & <[Conv]:1>")
+
+
+def test_a_list_of_one_number_is_a_list() -> None:
+    assert read("std = 2")["preprocess"] == {"std": [2]}
+    assert read("set_qinvariant_for_start_nodes = 0,2")["quantize"] == {"qinvariant": (0, 2)}
+    assert read("qinvariant = a")["quantize"] == {"qinvariant": ["a"]}
+    assert np.array(read("mean = [1, 2]")["preprocess"]["mean"]).tolist() == [1, 2]

@@ -1,0 +1,303 @@
+"""Modes that are a matter of configuration and lowering: what each changes, and that results stay right."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.builder import Builder
+from quantize.quantized import Array, Quantized, lowered, normal
+from tpuflow.config import Config, ConfigError
+from tpuflow.quantize import scheme
+from tpuflow.quantize.fixed_point import FactorError, Requant, approximate
+from tpuflow.quantize.ops.linear import high_bits
+
+
+def network() -> onnx.ModelProto:
+    """A convolution with a function, one with a clamp, and a product."""
+    b = Builder("modes")
+    x = b.input("x", [1, 3, 8, 8])
+    y = b.node("Sigmoid", b.conv(x, 8))
+    z = b.node("Relu", b.conv(y, 8))
+    b.output(b.gemm(z, 5))
+    return b.model()
+
+
+def made(sqnr: float = 25, **quantize: Any) -> Quantized:
+    """The network under some settings, its integers equal to the reference, its outputs near float."""
+    proto = network()
+    feeds = normal(proto)
+    layers = quantize.pop("layers", [])
+    found = lowered(proto, feeds, {"quantize": quantize, "layers": layers})
+    for each in found.compare(feeds[0]).values():
+        assert each.sqnr > sqnr
+    found.equals_reference(feeds[1])
+    return found
+
+
+def requants(found: Quantized) -> list[dict[str, Any]]:
+    ops = [json.loads(layer.op_json) for layer in found.graph.layers]
+    return [op["epilogue"]["requant"] for op in ops if "epilogue" in op]
+
+
+def biases(found: Quantized) -> list[Array]:
+    every = [index for index, tensor in enumerate(found.graph.tensors) if tensor.name.endswith("/bias")]
+    assert every
+    return [found.graph.constant(index) for index in every]
+
+
+@pytest.mark.parametrize("mode", ["asymmetric", "symmetric_full", "symmetric_restricted"])
+def test_qmo_20_scales_that_are_powers_of_two(mode: str) -> None:
+    found = made(18, power_of_two=True, activation_mode=mode)
+    for requant in requants(found):
+        assert set(requant["multiplier"]) == {1}
+    scales = [scale for tensor in found.graph.tensors for scale in tensor.scale or ()]
+    assert scales and all(math.frexp(scale)[0] == 0.5 for scale in scales)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_qmo_20_the_next_power_of_two_and_no_other(magnitude: float) -> None:
+    plain = scheme.symmetric(magnitude, "int8").scale
+    scale = scheme.symmetric(magnitude, "int8", power_of_two=True).scale
+    assert plain <= scale < 2 * plain
+    assert scheme.symmetric(0.0, "int8", power_of_two=True).scale == 1.0
+
+
+@pytest.mark.parametrize("bits", range(8, 17))
+def test_qmo_10_every_width_of_activations(bits: int) -> None:
+    found = made(20, activation_bits=bits, output_dtype="int8" if bits == 8 else "int16")
+    half = 1 << (bits - 1)
+    feed = normal(network(), 5)[4]
+    stored = found.graph.run(found.inputs(feed), all_tensors=True)
+    relu = [t for t in found.graph.tensors if t.name in stored and t.source_json and "relu" in t.name]
+    assert relu and relu[0].dtype == ("int8" if bits == 8 else "int16")
+    for tensor in relu:
+        assert -half <= stored[tensor.name].min() and stored[tensor.name].max() <= half - 1
+
+
+@pytest.mark.parametrize("bits", [7, 17])
+def test_qmo_10_other_widths_are_refused(bits: int) -> None:
+    with pytest.raises(ConfigError, match="activation_bits"):
+        Config.parse({"quantize": {"activation_bits": bits}})
+
+
+@pytest.mark.parametrize("bits", [16, 20, 32, 48])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_qmo_11_every_width_of_biases(bits: int, dtype: str) -> None:
+    # Sums of 16-bit products have steps so small that a narrow bias costs the weights their bits.
+    found = made(20 if dtype == "int8" or bits > 20 else -10, bias_bits=bits, dtype=dtype)
+    limit = 1 << (min(bits, 32 if dtype == "int8" else 48) - 1)
+    for codes in biases(found):
+        assert codes.dtype == ("int32" if dtype == "int8" else "int64")
+        assert np.abs(codes.astype(np.int64)).max() <= limit
+
+
+@pytest.mark.parametrize("bits", [15, 49])
+def test_qmo_11_other_widths_are_refused(bits: int) -> None:
+    with pytest.raises(ConfigError, match="bias_bits"):
+        Config.parse({"quantize": {"bias_bits": bits}})
+
+
+def test_cfg_17_a_bias_too_wide_for_its_layer_is_an_error() -> None:
+    entry = {"match": "/conv_0", "bias_bits": 48}
+    with pytest.raises(
+        ConfigError, match='"/conv_0" has 8-bit operands: its bias holds at most 32 bits, not 48'
+    ):
+        made(layers=[entry])
+    made(layers=[entry], lenient=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("resize_degrade_to_nearest", True, "to resize"),
+        ("weight_bits", 8, "weights"),
+        ("table_bits", 9, "a table of a 16-bit operand"),
+        ("bias_effective_bits", 20, "biases"),
+    ],
+)
+def test_cfg_17_a_key_no_layer_can_honour_is_an_error_or_a_warning(
+    key: str, value: Any, match: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = Builder("plain")
+    b.output(b.node("MaxPool", b.input("x", [1, 3, 8, 8]), kernel_shape=[2, 2]))
+    layers = {"layers": [{"operators": ["MaxPool"], key: value}]}
+    with pytest.raises(ConfigError, match=f"sets {key}, but no layer it matches has {match}"):
+        lowered(b.model(), normal(b), layers)
+    lowered(b.model(), normal(b), layers | {"quantize": {"lenient": True}})
+    assert f"sets {key}" in caplog.text
+
+
+def test_num_10_high_bits_of_biases_only() -> None:
+    codes = np.array([0x12345678, -0x12345678, 5, 0], np.int64)
+    # 0x12345678 needs 30 bits with its sign, so 14 low ones go.
+    assert high_bits(codes, 16).tolist() == [0x12344000, -0x12348000, 0, 0]
+    assert high_bits(codes, 32).tolist() == codes.tolist()
+    assert high_bits(np.array([100, -3]), 16).tolist() == [100, -3]
+
+
+@given(st.lists(st.integers(-(1 << 47), (1 << 47) - 1), min_size=1, max_size=8), st.integers(16, 48))
+def test_num_10_no_more_bits_are_cut_than_must_be(biases: list[int], bits: int) -> None:
+    codes = np.array(biases, np.int64)
+    found = high_bits(codes, bits)
+    cut = 0
+    while max(*biases, 1) > ((1 << (bits - 1)) - 1) << cut or min(*biases, -1) < -(1 << (bits - 1)) << cut:
+        cut += 1
+    assert found.tolist() == [bias // (1 << cut) * (1 << cut) for bias in biases]
+
+
+def test_num_10_in_a_network() -> None:
+    found = made(20, bias_effective_bits=16, dtype="int16")
+    assert max(int(np.abs(codes).max()) for codes in biases(found)) > 1 << 15
+    for codes in biases(found):
+        assert np.array_equal(codes, high_bits(codes, 16))
+
+
+def test_num_06_no_left_shifts() -> None:
+    assert approximate(1e6, 15)[1] < 0
+    for factor, pair in (
+        (1e6, (32767, 0)),
+        (1e9, (32767, 0)),
+        (40000.0, (32767, 0)),
+        (3.0, approximate(3.0)),
+    ):
+        found = Requant.of([factor], 0, -128, 127, positive=True)
+        assert (found.multiplier[0], found.shift[0]) == pair
+    with pytest.raises(FactorError):
+        Requant.of([math.inf], 0, -128, 127, positive=True)
+    made(force_shift_positive=True)
+
+
+@given(st.lists(st.floats(1e-4, 1e-1), min_size=1, max_size=12), st.integers(8, 15))
+def test_num_13_one_shift_for_all_channels(factors: list[float], bits: int) -> None:
+    try:
+        found = Requant.of(factors, 0, -128, 127, bits, 31, one_shift=True)
+    except FactorError:
+        assert max(factors) / min(factors) > 1 << (bits - 2)
+        return
+    assert len(set(found.shift)) == 1
+    step = math.ldexp(0.5, -found.shift[0])
+    for factor, multiplier in zip(factors, found.multiplier, strict=True):
+        assert 0 < multiplier < 1 << bits
+        assert (
+            abs(math.ldexp(multiplier, -found.shift[0]) - factor) <= step * (1 + 1e-9)
+            or multiplier == (1 << bits) - 1
+        )
+
+
+def test_num_13_in_a_network() -> None:
+    assert any(len(set(requant["shift"])) > 1 for requant in requants(made()))
+    assert all(len(set(requant["shift"])) == 1 for requant in requants(made(unify_shifts=True)))
+
+
+@pytest.mark.parametrize("bits", [8, 10, 16])
+def test_num_21_size_of_tables(bits: int) -> None:
+    found = made(table_bits=bits)
+    tables = [t for t in found.graph.tensors if t.name.endswith("/table")]
+    assert [t.shape for t in tables] == [[(1 << bits) + 1]]
+    own = made(layers=[{"match": "*sigmoid*", "table_bits": bits}])
+    assert [t.shape for t in own.graph.tensors if t.name.endswith("/table")] == [[(1 << bits) + 1]]
+
+
+@pytest.mark.parametrize("bits", [7, 17])
+def test_num_21_other_sizes_are_refused(bits: int) -> None:
+    with pytest.raises(ConfigError, match="table_bits"):
+        Config.parse({"quantize": {"lut_items_in_bits": bits}})
+
+
+def test_num_32_resizing_takes_the_nearest() -> None:
+    b = Builder("resized")
+    x = b.input("x", [1, 3, 5, 5])
+    sizes = b.integers(1, 3, 9, 7)
+    b.output(b.node("Resize", x, "", "", sizes, mode="linear"))
+    feeds = normal(b)
+    plain = lowered(b.model(), feeds)
+    degraded = lowered(b.model(), feeds, {"quantize": {"resize_degrade_to_nearest": True}})
+    own = lowered(
+        b.model(), feeds, {"layers": [{"operators": ["Resize"], "resize_degrade_to_nearest": True}]}
+    )
+    assert plain.operators == ["resize_linear"]
+    assert set(degraded.operators) == set(own.operators) == {"gather"}
+    b = Builder("nearest")
+    b.output(b.node("Resize", b.input("x", [1, 3, 5, 5]), "", "", b.integers(1, 3, 9, 7), mode="nearest"))
+    nearest = lowered(b.model(), feeds)
+    assert [op for op in nearest.operators if op != "rearrange"] == degraded.operators
+    (ours,), (theirs,) = degraded.run(feeds[0]).values(), nearest.run(feeds[0]).values()
+    assert np.array_equal(ours, theirs)
+
+
+def joined(threshold: float | None, depth: int = 20, factor: float = 1.04) -> list[str]:
+    """Operators of a network whose concatenation reads what others read too, behind some operators."""
+    b = Builder("joined")
+    x = b.input("x", [1, 4, 6, 6])
+    left = b.node("Relu", b.conv(x, 4))
+    right = b.node("Mul", left, b.constant(np.float32(factor)))
+    right = b.node("Add", right, b.constant(np.zeros((1, 4, 1, 1), np.float32) + np.float32(1e-4)))
+    moved = b.node("MaxPool", right, kernel_shape=[1, 1])
+    whole = b.node("Concat", left, moved, axis=1)
+    b.output(whole, b.node("Sigmoid", left), b.node("Sigmoid", moved))
+    settings: dict[str, Any] = {"output_dtype": "int8", "activation_mode": "symmetric_full"}
+    if threshold is not None:
+        settings |= {
+            "unify_scales_for_concat": True,
+            "unify_scales_for_concat_threshold": threshold,
+            "unify_scales_for_concat_max_depth": depth,
+        }
+    feeds = normal(b)
+    found = lowered(b.model(), feeds, {"quantize": settings})
+    found.equals_reference(feeds[0])
+    for each in found.compare(feeds[1]).values():
+        assert each.sqnr > 25
+    (concat,) = (json.loads(layer.op_json) for layer in found.graph.layers if layer.op == "concat")
+    return ["rescaled" if requant else "copied" for requant in concat["requants"]]
+
+
+def test_num_23_scales_of_concatenated_tensors_are_unified_where_close() -> None:
+    assert joined(None).count("copied") < 2
+    assert joined(1.05) == ["copied", "copied"]
+    assert joined(1.01).count("copied") < 2
+    assert joined(1.05, factor=1.5).count("copied") < 2
+    assert joined(2.0, factor=1.5) == ["copied", "copied"]
+
+
+def test_num_23_nothing_beyond_the_depth_is_unified() -> None:
+    # Behind one more operator than the depth allows there is another value, whose codes are not ours.
+    assert joined(1.05, depth=1) == ["copied", "copied"]
+
+
+@pytest.mark.parametrize("named", [0, "y"])
+def test_qmo_19_inputs_that_are_their_own_codes(named: int | str) -> None:
+    b = Builder("raw")
+    b.input("x", [1, 3, 6, 6])
+    b.input("y", [1, 3, 6, 6])
+    b.output(b.node("Add", "x", "y"))
+    feeds = [
+        {name: np.rint(array * 20).astype(np.float32) for name, array in feed.items()} for feed in normal(b)
+    ]
+    found = lowered(b.model(), feeds, {"quantize": {"qinvariant": [named]}})
+    inputs = {t.name: t for t in (found.graph.tensors[i] for i in found.graph.inputs)}
+    own = inputs["x" if named == 0 else "y"]
+    other = inputs["y" if named == 0 else "x"]
+    assert (own.scale, own.zero_point) == ([1.0], 0)
+    assert other.scale != [1.0]
+    codes = found.inputs(feeds[0])[own.name]
+    assert np.array_equal(np.sort(codes.ravel()), np.sort(feeds[0][own.name].ravel()))
+
+
+def test_qmo_19_inputs_there_are_not() -> None:
+    with pytest.raises(ConfigError, match='there is no input 3, the model has 0 "x"'):
+        made(qinvariant=[3])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_qmo_04_positive_codes_only_after_relu(force: bool) -> None:  # noqa: FBT001 - parametrised
+    found = made(20, activation_mode="symmetric_restricted", unsigned=True, force_dtype_int=force)
+    relu = next(t for t in found.graph.tensors if t.name == "relu_3")
+    assert relu.zero_point == (0 if force else -128)
