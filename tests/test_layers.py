@@ -50,15 +50,17 @@ ROOMS = {
     "report": VOCABULARY | {"config", "simulate"},
     "store": {"errors", "_core", "partition"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
-    "build": VOCABULARY
-    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
+    "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
+    "build": VOCABULARY
+    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "evaluate": VOCABULARY | {"run"},
     "zoo": VOCABULARY
     | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
     "__init__": VOCABULARY
-    | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"},
+    | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"}
+    | {"event_log"},
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}

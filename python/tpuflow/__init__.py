@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, load_config
     from tpuflow.doors import from_torch
     from tpuflow.errors import TpuflowError
+    from tpuflow.event_log import set_log_folder
     from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf
     from tpuflow.partition import Partitioned, partition
     from tpuflow.quantize import quantize
@@ -44,6 +45,7 @@ __all__ = [
     "onnx_to_tf",
     "partition",
     "quantize",
+    "set_log_folder",
     "simulate",
 ]
 
@@ -63,6 +65,7 @@ _HOMES = {
     "onnx_to_tf": "frontend",
     "partition": "partition",
     "quantize": "quantize",
+    "set_log_folder": "event_log",
     "simulate": "simulate",
 }
 

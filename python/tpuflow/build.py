@@ -25,6 +25,7 @@ from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
 from tpuflow.config import Config
 from tpuflow.errors import FileError, ModelError
+from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.partition import PartitionedModel, device_networks, partition
@@ -101,6 +102,7 @@ class Request:
         verify: Compare original and normalised model on a sample.
         excepts: Outputs that may differ there.
         stages: Folder for what lies between the stages.
+        log: Folder for TensorBoard's event files; that of `set_log_folder` by default.
     """
 
     model: Path
@@ -120,6 +122,7 @@ class Request:
     verify: bool = True
     excepts: Sequence[str] = ()
     stages: Path | None = None
+    log: Path | None = field(default_factory=log_folder)
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,10 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     """
     listener = listener or Listener()
     machine_text(request.machine)  # an unknown machine is better known before the long stages than after
+    if request.log is not None:
+        require()
     clock = _Clock(listener)
+    model: FloatModel | None = None
     graph: AnyGraph
     ranges: Ranges | None = None
     floating: int | None = None
@@ -204,6 +210,8 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             time_limit=request.time_limit,
             seed=request.seed,
         )
+    if request.log is not None and model is not None:
+        log_stages(request.log, model, graph, program, _samples(model, request))
     sizes = Sizes(floating, graph_bytes(graph))
     return Built(program, graph, ranges, sizes, clock.seconds, peak_rss_bytes())
 
@@ -224,16 +232,20 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
                 f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
             )
         return Ranges.load(request.ranges)
-    if request.calibration is not None:
-        samples = load_samples(request.calibration, model.inputs)
-    else:
+    if request.calibration is None:
         listener.remark(
             f"no --calib and no --ranges: ranges come from {GENERATED} generated samples, "
             "accuracy is not calibrated"
         )
-        whole = model.model if isinstance(model, PartitionedModel) else model
-        samples = made_up(whole, GENERATED, request.seed)
-    return calibrate(model, samples, request.config, listener.step)
+    whole = model.model if isinstance(model, PartitionedModel) else model
+    return calibrate(model, _samples(whole, request), request.config, listener.step)
+
+
+def _samples(model: FloatModel, request: Request) -> Samples:
+    """Those given, or generated ones."""
+    if request.calibration is None:
+        return made_up(model, GENERATED, request.seed)
+    return load_samples(request.calibration, model.inputs)
 
 
 def made_up(model: FloatModel, count: int, seed: int) -> Samples:
@@ -292,6 +304,7 @@ def _forbid_float_options(request: Request) -> None:
         "--cut-preset": request.cut_preset,
         "--config or --dtype": request.config != Config(),
         "--save-stages": request.stages,
+        "--log-dir": request.log,
     }
     for option, value in given.items():
         if value:

@@ -58,6 +58,9 @@ def build(
     save_stages: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write what lies between the stages there.")
     ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard there.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
     ] = True,
@@ -91,6 +94,7 @@ def build(
         verify=verify,
         excepts=options.names(excepts),
         stages=save_stages,
+        log=log_dir,
     )
     with _Announcer() as announcer:
         listener = Listener(announcer.begin, announcer.end, announcer.step, say)
