@@ -55,7 +55,8 @@ ROOMS = {
     "build": VOCABULARY
     | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
-    "evaluate": VOCABULARY | {"run"},
+    "metrics": {"errors", "similarity"},
+    "evaluate": VOCABULARY | {"metrics", "run"},
     "zoo": VOCABULARY
     | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
     "__init__": VOCABULARY

@@ -7,80 +7,26 @@ of, samples right in float only and samples right in the tested level only.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import SampleError, TpuflowError
+from tpuflow.errors import SampleError
+from tpuflow.metrics import Metric, MetricError, metric, metric_list
 from tpuflow.run import Level, run_samples
 from tpuflow.samples import load_labelled, load_samples
-from tpuflow.similarity import cosine, euclid, similarity
+from tpuflow.similarity import similarity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuflow.samples import Samples
 
-__all__ = ["METRICS", "Evaluation", "Metric", "MetricError", "evaluate_level", "pair"]
+__all__ = ["Evaluation", "evaluate_level", "judge", "pair"]
 
 Array = NDArray[Any]
-
-
-class MetricError(TpuflowError):
-    """A metric is unknown, or does not fit the data."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How one output of one sample is judged.
-
-    Attributes:
-        against: What it is compared with: the sample's label, or the float network's output.
-        score: One number per sample from outputs [samples, ...] and labels [samples] or outputs of float.
-        share: Scores are 0 or 1, so that their mean is a share of the samples.
-    """
-
-    against: Literal["labels", "float"]
-    score: Callable[[Array, Array], NDArray[np.float64]]
-    share: bool = False
-
-
-def _top(count: int) -> Callable[[Array, Array], NDArray[np.float64]]:
-    def score(outputs: Array, labels: Array) -> NDArray[np.float64]:
-        flat = outputs.reshape(len(outputs), -1)
-        if count == 1:
-            return np.asarray(flat.argmax(1) == labels, np.float64)
-        # Stable, so that of equal values the first index wins, as in arg-max.
-        best = np.argsort(-flat.astype(np.float64), axis=1, kind="stable")[:, :count]
-        return np.asarray((best == labels[:, np.newaxis]).any(1), np.float64)
-
-    return score
-
-
-def _each(measure: Callable[[Array, Array], float]) -> Callable[[Array, Array], NDArray[np.float64]]:
-    def score(outputs: Array, reference: Array) -> NDArray[np.float64]:
-        return np.array([measure(theirs, ours) for ours, theirs in zip(outputs, reference, strict=True)])
-
-    return score
-
-
-def _agreement(outputs: Array, reference: Array) -> NDArray[np.float64]:
-    ours, theirs = (array.reshape(len(array), -1).argmax(1) for array in (outputs, reference))
-    return np.asarray(ours == theirs, np.float64)
-
-
-METRICS: dict[str, Metric] = {
-    "top1": Metric("labels", _top(1), share=True),
-    "top5": Metric("labels", _top(5), share=True),
-    "cosine": Metric("float", _each(cosine)),
-    "euclid": Metric("float", _each(euclid)),
-    "agreement": Metric("float", _agreement, share=True),
-}
-"""By name. A new metric is one entry."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +57,7 @@ class Evaluation:
         wrong_to_right: Samples right in the level only.
         sqnr_db: Output against float, over all samples.
         agreement: Share of samples with the same arg-max as float.
+        percent: Scores are shown in percent.
     """
 
     metric: str
@@ -123,98 +70,129 @@ class Evaluation:
     wrong_to_right: int | None = None
     sqnr_db: float | None = None
     agreement: float | None = None
+    percent: bool = False
 
     def shown(self, value: float) -> str:
         """A score as text: a share in percent, else three decimals."""
-        return f"{value:.1%}" if METRICS[self.metric].share else f"{value:.3f}"
+        return f"{value:.1%}" if self.percent else f"{value:.3f}"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields by name."""
-        return dict(self.__dict__)
+        """All figures by name."""
+        return {key: value for key, value in self.__dict__.items() if key != "percent"}
 
 
 def pair(reference: Array, outputs: Array) -> Pairing:
     """How alike outputs [samples, ...] are to those of the float network."""
     found = similarity(reference, outputs)
-    return Pairing(found.sqnr, float(_agreement(outputs, reference).mean()))
+    ours, theirs = (array.reshape(len(array), -1).argmax(1) for array in (outputs, reference))
+    return Pairing(found.sqnr, float((ours == theirs).mean()))
 
 
 def evaluate_level(
     level: Level,
     data: Path,
-    metric: str,
+    metrics: str,
     *,
     reference: Level | None = None,
-    output: str | None = None,
+    outputs: Sequence[str] = (),
+    plugins: Mapping[str, Callable[..., Metric]] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
-    """Scores a level on a file of samples.
+) -> list[Evaluation]:
+    """Scores a level on a file of samples, by one or several metrics.
 
     Args:
         level: What to judge.
-        data: `.npz` with the inputs, and `labels` if the metric needs them.
-        metric: A name in `METRICS`.
+        data: `.npz` with the inputs, and `labels` if a metric needs them.
+        metrics: Names, with arguments in parentheses, separated by commas.
         reference: The float network, for the paired comparison.
-        output: Which output to read; the first one by default.
+        outputs: Which outputs to read; the first ones by default.
+        plugins: Metrics beside the built-in ones.
         progress: Told after every feed of the level.
 
     Raises:
-        MetricError: The metric is unknown or needs what is not given; the output does not exist.
+        MetricError: A metric is unknown or needs what is not given; an output does not exist.
         SampleError: The data are wrong.
     """
-    if metric not in METRICS:
-        raise MetricError(f'no metric is called "{metric}": choose one of {", ".join(METRICS)}')
-    chosen = METRICS[metric]
-    if chosen.against == "float" and reference is None:
-        raise MetricError(f"{metric} compares with the float network: give it with --float MODEL.onnx")
-    name = level.outputs[0] if output is None else output
-    if name not in level.outputs:
-        raise MetricError(f'no output is called "{name}": the network has {", ".join(level.outputs)}')
-    samples, labels = _open(data, level, chosen)
-    outputs = run_samples(level, samples, progress=progress)[name]
-    theirs = None
-    if reference is not None:
-        if name not in reference.outputs:
+    chosen = {_spelt(name, words): metric(name, words, plugins or {}) for name, words in metric_list(metrics)}
+    for name, each in chosen.items():
+        if each.against == "float" and reference is None:
+            raise MetricError(f"{name} compares with the float network: give it with --float MODEL.onnx")
+    wanted = {name: _outputs(name, each, level, reference, outputs) for name, each in chosen.items()}
+    samples, labels = _open(data, level, chosen.values())
+    found = run_samples(level, samples, progress=progress)
+    theirs = None if reference is None else run_samples(reference, samples)
+    return [
+        judge(
+            [found[output] for output in wanted[name]],
+            labels,
+            None if theirs is None else [theirs[output] for output in wanted[name]],
+            each,
+            name=name,
+            output=",".join(wanted[name]),
+            level=level.kind,
+        )
+        for name, each in chosen.items()
+    ]
+
+
+def _spelt(name: str, words: Sequence[str]) -> str:
+    return f"{name}({','.join(words)})" if words else name
+
+
+def _outputs(
+    name: str, chosen: Metric, level: Level, reference: Level | None, outputs: Sequence[str]
+) -> tuple[str, ...]:
+    """The outputs a metric reads, known to exist at both levels."""
+    if len(level.outputs) < chosen.outputs:
+        raise MetricError(f"{name} reads {chosen.outputs} outputs, the network has {len(level.outputs)}")
+    found = tuple(outputs) or tuple(level.outputs[: chosen.outputs])
+    if len(found) != chosen.outputs:
+        raise MetricError(f"{name} reads {chosen.outputs} outputs, {len(found)} are named")
+    for output in found:
+        if output not in level.outputs:
+            raise MetricError(f'no output is called "{output}": the network has {", ".join(level.outputs)}')
+        if reference is not None and output not in reference.outputs:
             raise MetricError(
-                f'output "{name}" is not one of the float network: {", ".join(reference.outputs)}'
+                f'output "{output}" is not one of the float network: {", ".join(reference.outputs)}'
             )
-        theirs = run_samples(reference, samples)[name]
-    return judge(outputs, labels, theirs, metric, output=name, level=level.kind)
+    return found
 
 
 def judge(
-    outputs: Array, labels: Array | None, reference: Array | None, metric: str, *, output: str, level: str
+    outputs: Sequence[Array],
+    labels: Array | None,
+    reference: Sequence[Array] | None,
+    chosen: Metric,
+    *,
+    name: str,
+    output: str,
+    level: str,
 ) -> Evaluation:
-    """Scores outputs [samples, ...] computed elsewhere; the arguments are those of `evaluate_level`."""
-    chosen = METRICS[metric]
+    """Scores outputs, each [samples, ...], computed elsewhere, beside those of the float network.
+
+    Raises:
+        MetricError: Outputs or labels do not fit the metric.
+    """
     against = labels if chosen.against == "labels" else reference
     assert against is not None, "checked by the caller"
-    scores = chosen.score(outputs, against)
-    fields: dict[str, Any] = {"value": _mean(scores)}
+    fields: dict[str, Any] = {"value": chosen.value(outputs, against)}
     if reference is not None:
-        pairing = pair(reference, outputs)
+        pairing = pair(reference[0], outputs[0])
         fields |= {"sqnr_db": pairing.sqnr_db, "agreement": pairing.agreement}
     if reference is not None and chosen.against == "labels":
-        floating = chosen.score(reference, against)
-        fields["reference"] = _mean(floating)
-        if chosen.share:
+        fields["reference"] = chosen.value(reference, against)
+        if chosen.share and chosen.score is not None:
+            scores, floating = chosen.score(outputs, against), chosen.score(reference, against)
             fields["right_to_wrong"] = int(((floating == 1) & (scores == 0)).sum())
             fields["wrong_to_right"] = int(((floating == 0) & (scores == 1)).sum())
-    return Evaluation(metric, output, level, len(outputs), **fields)
+    return Evaluation(name, output, level, len(outputs[0]), percent=chosen.percent, **fields)
 
 
-def _mean(scores: NDArray[np.float64]) -> float:
-    return float(scores.mean()) if scores.size else math.nan
-
-
-def _open(data: Path, level: Level, metric: Metric) -> tuple[Samples, Array | None]:
-    if metric.against == "float":
-        try:
-            return load_samples(data, level.ports), None
-        except SampleError:
-            # Labels may stand in the file all the same.
-            return load_labelled(data, level.ports)[0], None
-    samples, labels = load_labelled(data, level.ports)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise SampleError(f'{data}: array "labels" must hold one whole number per sample')
-    return samples, labels
+def _open(data: Path, level: Level, chosen: Iterable[Metric]) -> tuple[Samples, Array | None]:
+    if any(each.against == "labels" for each in chosen):
+        return load_labelled(data, level.ports)
+    try:
+        return load_samples(data, level.ports), None
+    except SampleError:
+        # Labels may stand in the file all the same.
+        return load_labelled(data, level.ports)[0], None

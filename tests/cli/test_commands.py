@@ -196,6 +196,12 @@ def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Pat
     share = graph["value"] - graph["reference"]
     assert share == pytest.approx((graph["wrong_to_right"] - graph["right_to_wrong"]) / 5)
     assert graph["sqnr_db"] > 20
+    shown = done(command, "evaluate", built.program, "--metric", "top(2),f1(micro),rmse", *words)
+    several = read(figures)
+    assert [each["metric"] for each in several] == ["top(2)", "f1(micro)", "rmse"]
+    assert several[1]["value"] == program["value"]
+    assert several[2]["value"] > 0 and several[2]["reference"] is None
+    assert "rmse of 5 samples" in shown
 
 
 def test_text_comes_back_as_the_same_bytes(built: Built, command: Command, tmp_path: Path) -> None:

@@ -156,12 +156,19 @@ def evaluate(
         Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
     ],
     data: Annotated[Path, typer.Option(metavar="FILE.npz", help="Inputs by name, and `labels`.")],
-    metric: Annotated[str, typer.Option(metavar="NAME", help="top1, top5, cosine, euclid or agreement.")],
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="One or several, such as top1,f1(macro): top1, top5, top(K), f1, coco_map, voc_map, "
+            "f1_boxes, miou, pixel_accuracy, mpa, wer, rmse, psnr, max_error, cosine, euclid, agreement.",
+        ),
+    ],
     reference: Annotated[
         Path | None, typer.Option("--float", metavar="MODEL.onnx", help="Float network to compare with.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Output the metric reads. [the first]")
+        str | None, typer.Option(metavar="A,B", help="Outputs the metric reads. [the first]")
     ] = None,
     json: options.JsonFile = None,
 ) -> None:
@@ -173,10 +180,14 @@ def evaluate(
     level = open_level(file)
     original = None if reference is None else open_level(reference)
     with progress("evaluate") as advance:
-        found = evaluate_level(level, data, metric, reference=original, output=output, progress=advance)
+        found = evaluate_level(
+            level, data, metric, reference=original, outputs=options.names(output), progress=advance
+        )
     if json is not None:
-        write_json(json, found.to_json())
-    _show_evaluation(found)
+        figures = [each.to_json() for each in found]
+        write_json(json, figures[0] if len(figures) == 1 else figures)
+    for each in found:
+        _show_evaluation(each)
 
 
 def _show_evaluation(found: Evaluation) -> None:
