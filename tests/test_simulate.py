@@ -8,9 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.builder import Builder
+from models.make_models import samples
 from tpuflow import _core
+from tpuflow.calibrate import calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.errors import FileError, ProgramError, SampleError
+from tpuflow.frontend import load
+from tpuflow.quantize import quantize
 from tpuflow.simulate import program_ports, simulate
 
 SCALE, ZERO = 0.05, 3
@@ -102,6 +107,32 @@ def test_cycles_do_not_depend_on_values_or_the_model_of_the_array(program: _core
     assert timing.intervals is not None
     assert {interval["unit"] for interval in timing.intervals} >= {"dtl0", "me"}
     assert max(interval["end"] for interval in timing.intervals) == timing.cycles
+
+
+def test_sim_09_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
+    """Mostly array time: shorter at twice the clock, longer at a tenth of the bandwidth."""
+    b = Builder("busy")
+    x = b.input("x", [1, 64, 32, 32])
+    for _ in range(4):
+        x = b.conv(x, 128, pads=(1, 1, 1, 1))
+    b.output(b.node("GlobalAveragePool", x))
+    model = load(b.model())
+    graph = quantize(model, calibrate(model, samples(b.model(), 1)))
+    text = _core.machine_text("128x128_asic")
+
+    def microseconds(changed: str) -> float:
+        (tmp_path / "m.toml").write_text(changed)
+        run = simulate(compile_graph(graph, machine=str(tmp_path / "m.toml"), level=5), values=False)
+        assert run.report["time_us"] == pytest.approx(run.cycles * 1e6 / run.report["clock_hz"])
+        return float(run.report["time_us"])
+
+    usual = microseconds(text)
+    fast = text.replace("clock_hz = 1_000_000_000", "clock_hz = 2_000_000_000")
+    assert fast != text
+    assert 0.5 <= microseconds(fast) / usual < 0.6
+    slow = text.replace("clock_hz = 800_000_000 ", "clock_hz = 80_000_000 ")
+    assert slow != text
+    assert microseconds(slow) / usual > 1.5
 
 
 def test_nan_is_real_zero_and_infinity_the_largest_code(program: _core.Program) -> None:

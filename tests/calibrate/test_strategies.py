@@ -70,7 +70,7 @@ def test_mean_follows_the_golden_sequence() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_zero_is_always_inside(strategy: str) -> None:
+def test_num_03_zero_is_always_inside(strategy: str) -> None:
     ((low, high),) = fitted(floats(2, 3), strategy=strategy).pairs
     assert low == 0
     assert 2 < high <= 3

@@ -47,7 +47,7 @@ def magnitude(x: str, w: str, k: int) -> float:
 
 
 @given(st.data(), dtypes, dtypes, dtypes)
-def test_conv(data: st.DataObject, x_type: str, w_type: str, y_type: str) -> None:
+def test_num_09_conv(data: st.DataObject, x_type: str, w_type: str, y_type: str) -> None:
     groups = data.draw(st.sampled_from([1, 1, 2, 3]))
     width, filters = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     shape = [data.draw(st.integers(1, 2)), *data.draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))]
@@ -118,7 +118,9 @@ def test_gemm_of_extremes(a_type: str, b_type: str, k: int) -> None:
 
 @given(st.data(), dtypes, dtypes, dtypes, lengths, lengths, st.integers(1, 7))
 @settings(max_examples=60)
-def test_mat_mul(data: st.DataObject, a_type: str, b_type: str, y_type: str, k: int, n: int, m: int) -> None:
+def test_num_30_mat_mul(
+    data: st.DataObject, a_type: str, b_type: str, y_type: str, k: int, n: int, m: int
+) -> None:
     constant = data.draw(st.booleans())
     lead = data.draw(st.sampled_from([[], [2], [2, 3]]))
     own = [] if constant or data.draw(st.booleans()) else lead
@@ -156,7 +158,7 @@ def layer(w: int, bias: int, zero_point: int = 0, k: int = 4) -> dict[str, Any]:
     }
 
 
-def test_an_accumulator_that_may_overflow_is_refused() -> None:
+def test_num_14_an_accumulator_that_may_overflow_is_refused() -> None:
     room = 2**31 - 1 - 4 * 127 * 128
     kernels.apply(layer(127, room), shape=[1, 1], dtype="int8")
     with pytest.raises(

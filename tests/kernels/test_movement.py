@@ -52,7 +52,7 @@ def test_transpose_is_a_rearrangement(data: st.DataObject, dtype: str) -> None:
 
 
 @given(st.data(), dtypes, st.sampled_from(["constant", "reflect", "edge"]))
-def test_pad(data: st.DataObject, dtype: str, mode: str) -> None:
+def test_num_25_pad(data: st.DataObject, dtype: str, mode: str) -> None:
     shape = data.draw(shapes)
     widths = [st.integers(0, n - 1 if mode == "reflect" else 3) for n in shape]
     before, after = data.draw(st.tuples(*widths)), data.draw(st.tuples(*widths))
@@ -95,7 +95,7 @@ def test_an_index_outside_the_table_is_named(index: int) -> None:
 
 
 @given(st.data(), dtypes)
-def test_concat(data: st.DataObject, dtype: str) -> None:
+def test_num_22_concat(data: st.DataObject, dtype: str) -> None:
     shape = data.draw(shapes)
     axis = data.draw(st.integers(0, len(shape) - 1))
     inputs, chosen, total = [], [], 0

@@ -19,7 +19,7 @@ def layer(graph: Graph, index: int) -> dict[str, Any]:
     return found
 
 
-def test_convolution_with_a_clamp_and_a_sum() -> None:
+def test_num_08_num_18_convolution_with_a_clamp_and_a_sum() -> None:
     b = Builder("golden")
     x = b.input("x", [1, 2, 1, 3])
     weight = np.array([[0.5, -1.27], [0.25, 0.0635]], np.float32).reshape(2, 2, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,9 +66,53 @@ def test_unary(name: str, dtype: str) -> None:
     network(UNARY[name], dtype=dtype)
 
 
+REAL: dict[str, Callable[[float], float]] = {
+    "Sigmoid": lambda v: 1 / (1 + math.exp(-v)),
+    "Tanh": math.tanh,
+    "HardSigmoid": lambda v: min(1.0, max(0.0, 0.2 * v + 0.5)),
+    "HardSwish": lambda v: v * min(1.0, max(0.0, v / 6 + 0.5)),
+    "Elu": lambda v: v if v >= 0 else math.expm1(v),
+    "Selu": lambda v: 1.0507010221481323 * (v if v >= 0 else 1.6732631921768188 * math.expm1(v)),
+    "Celu": lambda v: max(v, 0.0) + min(0.0, math.expm1(min(v, 0.0))),
+    "Softplus": lambda v: math.log1p(math.exp(v)),
+    "Softsign": lambda v: v / (1 + abs(v)),
+    "Erf": math.erf,
+    "Exp": math.exp,
+    "Sin": math.sin,
+    "Cos": math.cos,
+    "Tan": math.tan,
+    "Atan": math.atan,
+    "Sinh": math.sinh,
+    "Cosh": math.cosh,
+    "Asinh": math.asinh,
+    "Abs": abs,
+    "Round": round,
+    "Gelu": lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))),
+    "Silu": lambda v: v / (1 + math.exp(-v)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_num_19_every_entry_of_a_table_is_the_rounded_function(name: str) -> None:
+    """All 256 codes; where the function lies within 1e-6 codes of a border either neighbour will do."""
+    b = Builder("table")
+    b.output(UNARY.get(name, node(name))(b, b.input("x", [1, 1, 16, 16])))
+    grid = np.linspace(-1.4, 1.3, 256, dtype=np.float32).reshape(1, 1, 16, 16)
+    quantized = lowered(b.model(), [{"x": grid}], {"quantize": {"output_dtype": "int8"}})
+    x, y = (quantized.graph.tensors[i] for i in (*quantized.graph.inputs, *quantized.graph.outputs))
+    codes = np.arange(-128, 128, dtype=np.int8).reshape(x.shape)
+    found = quantized.graph.run([codes])
+    (stored,) = found.values()
+    assert x.scale is not None
+    assert y.scale is not None
+    for code, result in zip(codes.ravel().tolist(), stored.ravel().tolist(), strict=True):
+        real = REAL[name](x.scale[0] * (code - x.zero_point)) / y.scale[0] + y.zero_point
+        assert abs(min(127.0, max(-128.0, real)) - result) <= 0.5 + 1e-6, (code, real, result)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", sorted(set(UNARY) - {"Abs", "Neg", "Log", "Sqrt", "Reciprocal", "Pow"}))
-def test_functions_are_fused_behind_convolutions(name: str, dtype: str) -> None:
+def test_num_17_functions_are_fused_behind_convolutions(name: str, dtype: str) -> None:
     made = network(lambda b, x: UNARY[name](b, b.conv(x, 5)), dtype=dtype)
     assert made.operators == ["conv"]
     assert len(made.graph.layers[0].nodes) == 2
@@ -204,7 +249,7 @@ def test_a_positive_factor_costs_nothing(factor: float) -> None:
     assert network(make).operators == ["max_pool", "unary"]
 
 
-def test_a_clamp_is_fused_behind_an_addition() -> None:
+def test_num_17_num_18_a_clamp_is_fused_behind_an_addition() -> None:
     assert network(lambda b, x: b.relu6(b.node("Add", x, b.spread(6, 1, 1)))).operators == ["add"]
 
 

@@ -34,7 +34,7 @@ fn numbered() -> Program {
 }
 
 #[test]
-fn a_read_must_wait_for_the_write() {
+fn sim_08_a_read_must_wait_for_the_write() {
     let mut p = numbered();
     push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
     let work = copy(&mut p, 64, 128);
@@ -59,7 +59,7 @@ fn a_unit_waits_for_its_own_results_too() {
 }
 
 #[test]
-fn readers_and_writers_are_waited_for() {
+fn sim_08_readers_and_writers_are_waited_for() {
     let mut p = numbered();
     push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
     push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], store(0, 512, 64, 16));
@@ -100,7 +100,7 @@ fn an_output_must_be_written() {
 }
 
 #[test]
-fn nothing_leaves_its_memory() {
+fn sim_08_nothing_leaves_its_memory() {
     for (work, place) in [
         (load(0, 0, 1016, 16), "shared cache word 128 (byte 1024)"),
         (load(0, 1016, 0, 16), "DDR 0 byte 1024"),
@@ -194,7 +194,7 @@ fn lookups_stay_in_their_table() {
 }
 
 #[test]
-fn an_overflow_is_counted() {
+fn num_14_sim_12_an_overflow_is_counted() {
     // 2 pixels x 8 channels of -128 times 8 columns of -128, the bias of column 0 near the largest 32-bit number.
     let machine = tiny();
     let mut p = program(&machine, 2048);

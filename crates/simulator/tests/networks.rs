@@ -40,7 +40,7 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
 }
 
 #[test]
-fn random_networks_give_the_interpreters_integers() {
+fn sim_03_random_networks_give_the_interpreters_integers() {
     let machines =
         [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_dual_ddr").unwrap(), tiny(16), tiny(64)];
     let mut ran = 0;
