@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.partition import PartitionedModel, device_networks, partition
-from tpuflow.quantize import quantize
+from tpuflow.quantize import by_layer, quantize
 from tpuflow.samples import Samples, load_samples
 from tpuflow.store import load_graph
 
@@ -141,6 +141,7 @@ class Built:
         program: The checked program, or programs in segments where the host takes part.
         graph: The quantised graph it computes, or graphs in the same segments.
         ranges: Ranges of activations; None if none were needed, in floats or from a graph.
+        layers: Settings and results by layer (see `tpuflow.quantize.by_layer`); None from a graph.
         sizes: What quantisation saved.
         seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0.
         peak_rss_bytes: Largest resident memory of the process so far.
@@ -149,6 +150,7 @@ class Built:
     program: AnyProgram
     graph: AnyGraph
     ranges: Ranges | None
+    layers: dict[str, dict[str, Any]] | None
     sizes: Sizes
     seconds: dict[str, float]
     peak_rss_bytes: int
@@ -185,6 +187,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     graph: AnyGraph
     ranges: Ranges | None = None
     floating: int | None = None
+    layers: dict[str, dict[str, Any]] | None = None
     if request.model.suffix == ".tpuq":
         _forbid_float_options(request)
         with clock.stage("import"):
@@ -201,6 +204,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             _forbid_ranges(request)
         with clock.stage("quantize"):
             graph = quantized(parts or model, ranges, request.config)
+            layers = by_layer(graph, model.model, request.config, ranges)
         _save_stages(request, model, ranges, graph)
     with clock.stage("schedule"):
         program: AnyProgram = compile_graph(
@@ -213,7 +217,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     if request.log is not None and model is not None:
         log_stages(request.log, model, graph, program, _samples(model, request))
     sizes = Sizes(floating, graph_bytes(graph))
-    return Built(program, graph, ranges, sizes, clock.seconds, peak_rss_bytes())
+    return Built(program, graph, ranges, layers, sizes, clock.seconds, peak_rss_bytes())
 
 
 def quantized(model: FloatModel | PartitionedModel, ranges: Ranges | None, config: Config) -> AnyGraph:

@@ -43,6 +43,7 @@ def build(
     ranges: options.RangesFile = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
     batch: options.Batch = None,
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
@@ -68,8 +69,9 @@ def build(
 ) -> None:
     """Import, calibrate, quantise and schedule a network; write its program.
 
-    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it. What the
-    machine cannot do runs on the host, in segments of the same file, each listed with the reason.
+    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it; and the
+    settings of every layer, as OUT.layers.json: edited they are a configuration. What the machine cannot
+    do runs on the host, in segments of the same file, each listed with the reason.
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
@@ -82,7 +84,7 @@ def build(
         machine=machine,
         calibration=calib,
         ranges=ranges,
-        config=options.configuration(config, dtype),
+        config=options.configuration(config, dtype, lenient=lenient),
         batch=batch,
         input_shapes=options.shapes(input_shape),
         cut_inputs=options.names(cut_inputs),
@@ -171,6 +173,9 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
     built.program.save(output)
     graph = output.with_suffix(".tpuq")
     built.graph.save(graph)
+    settings = output.with_suffix(".layers.json")
+    if built.layers is not None:
+        write_json(settings, built.layers)
     built.seconds["write"] = time.perf_counter() - start
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
@@ -192,6 +197,8 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
     if figures["bound"]:
         say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
     say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
+    if built.layers is not None:
+        say(f"layers     {settings}: settings by layer, to be edited and given back with --config")
     if json is not None:
         write_json(
             json,

@@ -26,6 +26,7 @@ __all__ = [
     "Host",
     "InputShapes",
     "JsonFile",
+    "Lenient",
     "OptionError",
     "RangesFile",
     "SeedOption",
@@ -97,6 +98,10 @@ InputShapes = Annotated[
         "--input-shape", metavar="NAME=1,3,224,224", help="Shape of an input left open; repeatable."
     ),
 ]
+Lenient = Annotated[
+    bool,
+    typer.Option("--lenient", help="Settings for layers that have no effect are warnings, not errors."),
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON.")]
 RangesFile = Annotated[
     Path | None, typer.Option("--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.")
@@ -127,7 +132,7 @@ def shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def configuration(files: list[Path] | None, dtype: DType | None) -> Config:
+def configuration(files: list[Path] | None, dtype: DType | None, *, lenient: bool = False) -> Config:
     """The configuration of files, or the default one, with the element type asked for.
 
     Raises:
@@ -137,8 +142,10 @@ def configuration(files: list[Path] | None, dtype: DType | None) -> Config:
     from tpuflow.config import Config, load_config
 
     config = load_config(*files) if files else Config()
-    if dtype is None:
+    changes: dict[str, object] = {"lenient": True} if lenient else {}
+    if dtype is not None:
+        # The width of a grid in a file is not that of another type.
+        changes |= {"dtype": NAMES[dtype], "activation_bits": None}
+    if not changes:
         return config
-    # Not only one field: the width of a grid in a file is not that of another type.
-    changes = {"dtype": NAMES[dtype], "activation_bits": None}
     return config.model_copy(update={"quantize": config.quantize.model_copy(update=changes)})

@@ -21,6 +21,7 @@ def calibrate(
     calib: options.Calib = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
     batch: options.Batch = None,
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
@@ -34,7 +35,7 @@ def calibrate(
     from tpuflow.frontend import load
     from tpuflow.partition import partition
 
-    settings = options.configuration(config, dtype)
+    settings = options.configuration(config, dtype, lenient=lenient)
     request = Request(model, calibration=calib, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
@@ -66,6 +67,7 @@ def quantize(
     ] = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
     batch: options.Batch = None,
     input_shape: options.InputShapes = None,
     cut_inputs: options.CutInputs = None,
@@ -79,7 +81,7 @@ def quantize(
     from tpuflow.frontend import load
     from tpuflow.partition import device_networks, partition
 
-    settings = options.configuration(config, dtype)
+    settings = options.configuration(config, dtype, lenient=lenient)
     if ranges is None and settings.needs_ranges:
         raise options.OptionError(f"{model}: {settings.quantize.dtype} needs ranges: give --ranges")
     found = None if ranges is None else Ranges.load(ranges)

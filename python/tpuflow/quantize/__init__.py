@@ -18,6 +18,7 @@ from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import Partitioned, PartitionedModel
 from tpuflow.quantize import ops
+from tpuflow.quantize.by_layer import by_layer
 from tpuflow.quantize.grids import QuantizeError
 from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.partitioned import quantize_segments
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from tpuflow.calibrate import Range, Ranges
 
-__all__ = ["Graph", "QuantizeError", "ops", "quantize", "supported_operators"]
+__all__ = ["Graph", "QuantizeError", "by_layer", "ops", "quantize", "supported_operators"]
 
 
 @overload

@@ -1,0 +1,120 @@
+"""Settings by layer: written beside every program, edited, given back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Built, Command
+from tpuflow import _core
+from tpuflow.config.registry import registry
+
+
+def written(built: Built) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(built.program.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    return found
+
+
+def rebuilt(built: Built, command: Command, folder: Path, content: Any, *words: str) -> Path:
+    settings, program = folder / "settings.json", folder / "again.tpu"
+    settings.write_text(json.dumps(content), encoding="utf-8")
+    result = command(
+        "build", built.model, "-O5", "--calib", built.calibration, "--config", settings, "-o", program, *words
+    )
+    assert result.status == 0, result.err
+    return program
+
+
+def test_cfg_06_what_is_written_gives_the_same_program(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    assert rebuilt(built, command, tmp_path, written(built)).read_bytes() == built.program.read_bytes()
+
+
+def test_cfg_06_cfg_08_one_layer_is_changed(built: Built, command: Command, tmp_path: Path) -> None:
+    content = written(built)
+    conv = next(
+        name for name, each in content.items() if each["just_for_display"]["brief_info"]["layer_id"] == 2
+    )
+    content[conv]["q_bits_weight"] = 16
+    program = rebuilt(built, command, tmp_path, content)
+    graph = _core.Graph.load(program.with_suffix(".tpuq"))
+    wide = [
+        layer.nodes
+        for layer in graph.layers
+        if any(graph.tensors[i].is_constant and graph.tensors[i].dtype == "int16" for i in layer.operands)
+    ]
+    assert wide == [[name for name in wide[0] if name]] and conv in wide[0]
+    again = json.loads(program.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    assert again[conv]["weight_bits"] == 16
+    assert all(each["weight_bits"] is None for name, each in again.items() if name != conv)
+
+
+def test_cfg_07_what_is_shown_is_not_read(built: Built, command: Command, tmp_path: Path) -> None:
+    content = written(built)
+    for each in content.values():
+        each["just_for_display"] = {"nonsense": 1, "weight_bits": 16}
+    assert rebuilt(built, command, tmp_path, content).read_bytes() == built.program.read_bytes()
+
+
+def test_cfg_08_every_field_of_layers_stands_there_and_what_came_of_it(built: Built) -> None:
+    graph = _core.Graph.load(built.graph)
+    for name, each in written(built).items():
+        shown = each.pop("just_for_display")
+        assert list(each) == [entry.name for entry in registry() if entry.per_layer]
+        assert set(each.values()) == {None}
+        assert set(shown) == {"quantization_info", "optimization_info", "brief_info"}
+        (layer,) = (layer for layer in graph.layers if name in layer.nodes)
+        tensor = graph.tensors[layer.output]
+        facts = shown["quantization_info"][tensor.name]
+        assert (facts["dtype"], facts["scale"], facts["zerop"]) == (
+            tensor.dtype,
+            (tensor.scale or [0])[0],
+            tensor.zero_point,
+        )
+        assert facts["qmax"] == {"int8": 127, "int16": 32767}[tensor.dtype]
+        assert facts["fmin"] <= 0 <= facts["fmax"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "settings", "words"),
+    [
+        ("conv_99", {"weight_bits": 16}, '"conv_99" matches no node'),
+        (
+            "/maxpool_4",
+            {"weight_bits": 16},
+            '"/maxpool_4" sets weight_bits, but no layer it matches has weights',
+        ),
+    ],
+)
+def test_cfg_17_settings_without_effect(
+    built: Built, command: Command, tmp_path: Path, layer: str, settings: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({layer: settings}), encoding="utf-8")
+    asked = ("build", built.model, "--calib", built.calibration, "--config", path, "-o", tmp_path / "x.tpu")
+    refused = command(*asked)
+    assert refused.status == 1 and words in refused.err
+    assert sorted(tmp_path.iterdir()) == [path]
+    assert command(*asked, "--lenient").status == 0
+    path.write_text(json.dumps({layer: {"weight_bit": 16}}), encoding="utf-8")
+    refused = command(*asked)
+    assert refused.status == 1 and 'did you mean "weight_bits"?' in refused.err
+
+
+def test_cfg_04_cfg_06_text_names_a_file_by_layer(built: Built, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "layers.json").write_text(json.dumps({"/conv_0": {"q_bits_weight": 8}}), encoding="utf-8")
+    text = tmp_path / "x.cfg"
+    text.write_text("[Common]\nweight_bits = 8 & <[Conv]:16>\nopt_config = layers.json\n", encoding="utf-8")
+    program = tmp_path / "x.tpu"
+    result = command("build", built.model, "--calib", built.calibration, "--config", text, "-o", program)
+    assert result.status == 0, result.err
+    graph = _core.Graph.load(program.with_suffix(".tpuq"))
+    widths = {
+        layer.nodes[0]: graph.tensors[layer.operands[1]].dtype for layer in graph.layers if layer.op == "conv"
+    }
+    assert widths.pop("/conv_0") == "int8"
+    assert "int16" in widths.values()
