@@ -24,10 +24,9 @@ from tpuflow.partition import device_networks
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow import _core
     from tpuflow.calibrate import Ranges
     from tpuflow.partition import Partitioned
-    from tpuflow.quantize.lowering import Graph
+    from tpuflow.quantize.lowering import Graph, Tensor
 
 __all__ = ["by_layer"]
 
@@ -73,7 +72,7 @@ def _said(entries: tuple[LayerConfig, ...], names: list[str]) -> dict[str, Any]:
     return said
 
 
-def _quantisation(tensors: list[_core.Tensor], ranges: Ranges | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def _quantisation(tensors: list[Tensor], ranges: Ranges | None) -> Iterator[tuple[str, dict[str, Any]]]:
     for tensor in tensors:
         facts: dict[str, Any] = {"dtype": tensor.dtype, "shape": tensor.shape}
         if tensor.scale is not None:

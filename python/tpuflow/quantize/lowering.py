@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
-__all__ = ["Graph", "Lowering"]
+__all__ = ["Graph", "Lowering", "Tensor"]
 
 Graph = _core.Graph
+Tensor = _core.Tensor
 
 BOOL = ir.DataType.BOOL
 
