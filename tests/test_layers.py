@@ -24,7 +24,8 @@ CRATES = {
     "statistics": set(),
     "scheduler": {"ir"},
     "simulator": {"ir", "kernels"},
-    "python": {"ir", "kernels", "statistics", "scheduler", "simulator"},
+    "runtime": {"ir", "kernels", "simulator"},
+    "python": {"ir", "kernels", "statistics", "scheduler", "simulator", "runtime"},
 }
 # Only their tests may reach this far.
 CRATES_FOR_TESTS = {"simulator": {"scheduler"}, "scheduler": {"simulator"}}
@@ -57,6 +58,11 @@ ROOMS = {
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "metrics": {"errors", "similarity"},
     "evaluate": VOCABULARY | {"metrics", "run"},
+    "npz": VOCABULARY | {"frontend", "partition", "store"},
+    "runtime": VOCABULARY | {"_core", "partition", "compile", "simulate", "store"},
+    "bundle": VOCABULARY | {"run", "store"},
+    "smoke": VOCABULARY
+    | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},
     "zoo": VOCABULARY
     | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
     "__init__": VOCABULARY

@@ -24,6 +24,27 @@ pub struct Port {
     pub view: View,
 }
 
+impl Port {
+    /// Whether this port is words of `word` bytes as they lie in DDR, with nothing said of what they mean: bytes without a
+    /// scale, which no other port is.
+    #[must_use]
+    pub fn is_raw(&self, word: usize) -> bool {
+        self.dtype == DType::I8
+            && self.quant.is_none()
+            && self.source.is_none()
+            && self.shape.len() == 2
+            && self.shape[1] == word
+    }
+
+    /// The same stretch of DDR as raw words, called `name`.
+    #[must_use]
+    fn raw(&self, name: String, word: usize) -> Self {
+        let shape = vec![self.view.bytes(word) as usize / word, word];
+        let view = View::whole(&shape, DType::I8, word, self.view.space, self.view.address);
+        Self { name, shape, dtype: DType::I8, quant: None, source: None, view }
+    }
+}
+
 /// A layer as reports show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSummary {
@@ -151,6 +172,38 @@ pub struct Allocation {
 }
 
 impl Program {
+    /// The same program without anything but what the machine needs: ports are words called `input0`, `output0`, ...; layers
+    /// are numbers.
+    #[must_use]
+    pub fn to_raw(&self) -> Self {
+        let word = self.machine.word();
+        let raw = |ports: &[Port], way: &str| -> Vec<Port> {
+            ports.iter().enumerate().map(|(n, port)| port.raw(format!("{way}{n}"), word)).collect()
+        };
+        let layers = self.layers.iter().enumerate().map(|(n, layer)| LayerSummary {
+            name: n.to_string(),
+            op: String::new(),
+            nodes: vec![],
+            ..layer.clone()
+        });
+        Self {
+            name: "raw".to_owned(),
+            inputs: raw(&self.inputs, "input"),
+            outputs: raw(&self.outputs, "output"),
+            layers: layers.collect(),
+            allocations: vec![],
+            fallback: None,
+            ..self.clone()
+        }
+    }
+
+    /// Whether ports are raw words.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        let word = self.machine.word();
+        self.inputs.iter().chain(&self.outputs).all(|port| port.is_raw(word))
+    }
+
     /// A descriptor.
     #[must_use]
     pub fn descriptor(&self, id: DescriptorId) -> &Descriptor {

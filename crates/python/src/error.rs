@@ -41,6 +41,17 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<tpuflow_runtime::Error> for Failure {
+    fn from(error: tpuflow_runtime::Error) -> Self {
+        use tpuflow_runtime::Error as E;
+        match error {
+            E::Machine(error) => error.into(),
+            E::Port { .. } => Self("ProgramError", error.to_string()),
+            E::Size { .. } | E::Index { .. } | E::Count { .. } => Self("SampleError", error.to_string()),
+        }
+    }
+}
+
 impl From<SimError> for Failure {
     fn from(error: SimError) -> Self {
         let class = match error {

@@ -5,6 +5,7 @@ mod arrays;
 mod error;
 mod graph;
 mod kernels;
+mod runtime;
 mod scheduler;
 mod simulator;
 mod statistics;
@@ -17,6 +18,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     graph::register(module)?;
     kernels::register(module)?;
+    runtime::register(module)?;
     scheduler::register(module)?;
     simulator::register(module)?;
     statistics::register(module)?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use tpuflow_kernels::Values;
 use tpuflow_simulator::{ArrayModel, Options};
 
@@ -70,6 +71,22 @@ impl Program {
         json(&*self.program)
     }
 
+    /// The same program without what the outside needs: ports are cache words.
+    fn to_raw(&self) -> Self {
+        Self::new(self.program.to_raw())
+    }
+
+    /// Whether ports are cache words.
+    #[getter]
+    fn is_raw(&self) -> bool {
+        self.program.is_raw()
+    }
+
+    /// Constants of every DDR address space, as bytes.
+    fn constants<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.program.constants.iter().map(|image| PyBytes::new(py, image)).collect()
+    }
+
     /// Writes the file form.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         Ok(py.detach(|| self.program.save(&path)).map_err(Failure::from)?)
@@ -134,6 +151,22 @@ impl Run {
     }
 }
 
+/// The codes of inputs in the shape and element type of the input ports.
+pub fn stored(program: &tpuflow_ir::Program, inputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Vec<u8>>> {
+    let mut codes = Vec::with_capacity(inputs.len());
+    for (port, given) in program.inputs.iter().zip(inputs) {
+        let name = format!("input \"{}\"", port.name);
+        let (shape, given) = arrays::values(given, &name)?;
+        if shape != port.shape || given.dtype() != port.dtype {
+            let (dtype, wanted) = (given.dtype().name(), port.dtype.name());
+            let message = format!("{name} is {dtype} {shape:?}, expected {wanted} {:?}", port.shape);
+            return Err(Failure::sample(message).into());
+        }
+        codes.push(given.to_le_bytes());
+    }
+    Ok(codes)
+}
+
 /// Runs a program. `inputs`: codes in the shape and element type of the input ports, none without `values`.
 #[pyfunction]
 #[pyo3(signature = (program, inputs, *, values=true, trace=false, array="closed", stepped=false))]
@@ -152,17 +185,7 @@ fn simulate(
         other => return Err(Failure::program(format!("array model \"{other}\" is none of closed, register")).into()),
     };
     let ports = &program.program.inputs;
-    let mut codes = Vec::with_capacity(inputs.len());
-    for (port, given) in ports.iter().zip(&inputs) {
-        let name = format!("input \"{}\"", port.name);
-        let (shape, given) = arrays::values(given, &name)?;
-        if shape != port.shape || given.dtype() != port.dtype {
-            let (dtype, wanted) = (given.dtype().name(), port.dtype.name());
-            let message = format!("{name} is {dtype} {shape:?}, expected {wanted} {:?}", port.shape);
-            return Err(Failure::sample(message).into());
-        }
-        codes.push(given.to_le_bytes());
-    }
+    let codes = stored(&program.program, &inputs)?;
     if values && inputs.len() != ports.len() {
         let message = format!("{} inputs given, \"{}\" takes {}", inputs.len(), program.program.name, ports.len());
         return Err(Failure::sample(message).into());

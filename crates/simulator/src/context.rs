@@ -41,14 +41,18 @@ pub(crate) struct Context<'p> {
     pub(crate) counters: Counters,
     pub(crate) layers: Vec<[LayerTimes; Unit::ALL.len()]>,
     pub(crate) trace: Option<Vec<Interval>>,
-    pub(crate) executor: Option<Executor<'p>>,
+    pub(crate) executor: Option<Executor<&'p Program>>,
     /// Per instruction, how many of each unit's must have finished before it starts.
     needs: Vec<[u32; Unit::ALL.len()]>,
 }
 
 impl<'p> Context<'p> {
     /// Checks every instruction and derives the order they must keep.
-    pub(crate) fn new(program: &'p Program, executor: Option<Executor<'p>>, trace: bool) -> Result<Self, SimError> {
+    pub(crate) fn new(
+        program: &'p Program,
+        executor: Option<Executor<&'p Program>>,
+        trace: bool,
+    ) -> Result<Self, SimError> {
         let mut order = Order::default();
         let mut needs = Vec::with_capacity(program.instructions.len());
         for (position, instruction) in program.instructions.iter().enumerate() {

@@ -7,7 +7,8 @@
 //! [`simulate`] runs a [`tpuflow_ir::Program`]: instructions start when their tokens are there (`queue`), in the units'
 //! pipelines (`dma`; `matrix` with `feeder`; `stream` with `walk`), which meet at the banks (`bank`) and the DDR channels
 //! and are stepped by `machine` through those cycles in which something happens. `values` executes each instruction on the
-//! bytes of the simulated memories (`memory`); `check` and `order` report whatever breaks a rule.
+//! bytes of the simulated memories (`memory`); `check` and `order` report whatever breaks a rule. [`Serial`] executes the
+//! same instructions without time.
 
 pub mod array;
 mod bank;
@@ -25,6 +26,7 @@ mod memory;
 mod order;
 mod queue;
 pub mod run;
+mod serial;
 mod stream;
 mod values;
 mod walk;
@@ -34,3 +36,4 @@ pub use hazard::{Hazard, Rule};
 pub use interpret::{Interpreter, Keep};
 pub use machine::simulate;
 pub use run::{ArrayModel, Options, Run};
+pub use serial::{Serial, Stepper};

@@ -83,7 +83,10 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
         context.tokens.commit();
         context.cycle += 1;
     }
-    let (outputs, events) = context.executor.map_or(Ok((vec![], vec![])), Executor::finish)?;
+    let (outputs, events) = match &context.executor {
+        Some(executor) => (executor.outputs()?, executor.events()),
+        None => (vec![], vec![]),
+    };
     let mut counters = context.counters;
     (counters.bank_accesses, counters.bank_conflicts) = context.banks.into_counts();
     let trace = context.trace.map(|mut trace| {
@@ -96,7 +99,7 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
 }
 
 /// Sizes of memories, ports and layers.
-fn check_program(program: &Program) -> Result<(), SimError> {
+pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
     let fail = |reason: String| Err(SimError::Program { name: program.name.clone(), reason });
     let machine = &program.machine;
     if program.ddr_bytes.len() > machine.ddr_spaces() {

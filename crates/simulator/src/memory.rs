@@ -33,6 +33,21 @@ impl Memory {
         Ok(&self.bytes[start..start + length])
     }
 
+    /// The bytes at `start`, whether they were written or not. The stretch lies inside the memory.
+    pub(crate) fn bytes(&self, start: u64, length: usize) -> &[u8] {
+        &self.bytes[start as usize..start as usize + length]
+    }
+
+    /// Number of bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Whether a byte inside the memory was written.
+    pub(crate) fn is_written(&self, at: u64) -> bool {
+        self.written[at as usize / 64] >> (at % 64) & 1 == 1
+    }
+
     /// Writes bytes inside the memory.
     pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
         let start = start as usize;

@@ -172,6 +172,34 @@ impl Memories {
         Ok(overflows)
     }
 
+    /// Exact sums of an instruction of integers, bias included, before requantisation: `[pixels, columns]`. Slow and obvious,
+    /// for looking at. Nothing of an instruction of floats.
+    pub(super) fn accumulators(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<Vec<i64>, Fault> {
+        if d.float.is_some() {
+            return Ok(vec![]);
+        }
+        let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
+        let channels = groups.start * d.group_in..groups.end * d.group_in;
+        let zero = d.input_zero.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+        let rows = self.taps::<i16>(m, d, &channels, zero)?;
+        let (tile, _) = self.tile(m, d)?;
+        let (taps, width) = ((d.window.kernel[0] * d.window.kernel[1]) as usize, d.group_in as usize);
+        let mut sums = Vec::with_capacity(m.pixels as usize * m.columns as usize);
+        for row in rows.chunks_exact(taps * channels.len()) {
+            for column in 0..m.columns as usize {
+                let group = (m.first_column as usize + column) / d.group_out as usize - groups.start as usize;
+                let term = |tap: usize, c: usize| {
+                    let x = i64::from(row[tap * channels.len() + group * width + c]) - i64::from(d.input_zero);
+                    x * tile.weight(tap * width + c, column)
+                };
+                let sum: i64 =
+                    (0..taps).flat_map(|tap| (0..width).map(move |c| (tap, c))).map(|(t, c)| term(t, c)).sum();
+                sums.push(sum + tile.bias[column]);
+            }
+        }
+        Ok(sums)
+    }
+
     /// Writes codes `[pixels, columns]` to their place in the result.
     fn scatter<Y: Element>(&mut self, m: &Matrix, results: &[Y]) {
         let mut bytes = Vec::new();

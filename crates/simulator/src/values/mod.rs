@@ -15,6 +15,7 @@ mod tensor;
 pub(crate) mod vector;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
 use tpuflow_ir::{Descriptor, LayerId, Program, Space, Window, Work, layout};
@@ -43,10 +44,10 @@ pub(crate) struct Memories {
     word: usize,
 }
 
-/// Executes instructions.
+/// Executes instructions of a program it borrows or shares.
 #[derive(Debug)]
-pub(crate) struct Executor<'p> {
-    program: &'p Program,
+pub(crate) struct Executor<P> {
+    program: P,
     memories: Memories,
     array: ArrayModel,
     overflows: BTreeMap<LayerId, u64>,
@@ -129,12 +130,12 @@ impl Memories {
     }
 }
 
-impl<'p> Executor<'p> {
+impl<P: Deref<Target = Program>> Executor<P> {
     /// Memories with the program's constants and inputs in place.
     ///
     /// # Errors
     /// [`SimError`] when constants, ports or inputs do not fit.
-    pub(crate) fn new(program: &'p Program, inputs: &[Vec<u8>], array: ArrayModel) -> Result<Self, SimError> {
+    pub(crate) fn new(program: P, inputs: &[Vec<u8>], array: ArrayModel) -> Result<Self, SimError> {
         let machine = &program.machine;
         let mut memories = Memories {
             cache: Memory::new(machine.cache_bytes()),
@@ -192,7 +193,7 @@ impl<'p> Executor<'p> {
                 _ => wrong(),
             },
         };
-        done.map_err(|(at, rule)| hazard(self.program, position, at, rule))
+        done.map_err(|(at, rule)| hazard(&self.program, position, at, rule))
     }
 
     /// The indices of a lookup that has been executed.
@@ -200,12 +201,34 @@ impl<'p> Executor<'p> {
         self.memories.indices(lookup).unwrap_or_default()
     }
 
-    /// The output ports, dense, and the events.
-    pub(crate) fn finish(self) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
+    /// The program.
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// A memory.
+    pub(crate) fn memory(&self, space: Space) -> &Memory {
+        self.memories.of(space)
+    }
+
+    /// Sums of a matrix instruction of integers before anything is done with them, `[pixels, columns]`.
+    pub(crate) fn accumulators(&self, position: usize) -> Result<Vec<i64>, SimError> {
+        let Work::Matrix(m) = &self.program.instructions[position].work else { return Ok(vec![]) };
+        let Descriptor::Matrix(d) = &self.program.descriptors[m.descriptor.index()] else { return Ok(vec![]) };
+        let sums = self.memories.accumulators(m, d);
+        sums.map_err(|(at, rule)| hazard(&self.program, position, at, rule))
+    }
+
+    /// The output ports, dense. Raw ones are read with their padding, which need never have been written.
+    pub(crate) fn outputs(&self) -> Result<Vec<Vec<u8>>, SimError> {
         let word = self.memories.word;
         let mut outputs = Vec::new();
         for port in &self.program.outputs {
             let view = &port.view;
+            if port.is_raw(word) {
+                outputs.push(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize).to_vec());
+                continue;
+            }
             let mut dense = Vec::with_capacity(port.shape.iter().product::<usize>() * port.dtype.bytes());
             for row in 0..view.rows {
                 for column in 0..view.width {
@@ -219,11 +242,16 @@ impl<'p> Executor<'p> {
             }
             outputs.push(dense);
         }
-        let event = |(layer, count): (LayerId, u64)| Event {
+        Ok(outputs)
+    }
+
+    /// What has gone wrong so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let event = |(&layer, &count): (&LayerId, &u64)| Event {
             layer: self.program.layer(layer).name.clone(),
             kind: "accumulator overflow".to_owned(),
             count,
         };
-        Ok((outputs, self.overflows.into_iter().map(event).collect()))
+        self.overflows.iter().map(event).collect()
     }
 }

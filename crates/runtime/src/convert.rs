@@ -1,0 +1,339 @@
+//! The model's numbers to stored elements and back: scaling and casting, element by element, in the order of the user's array.
+
+#![allow(trivial_numeric_casts, clippy::unnecessary_cast, reason = "one body for numbers of every type")]
+
+use std::borrow::Cow;
+
+use tpuflow_ir::DType;
+use tpuflow_kernels::{BF16, F16, Float as _};
+
+/// Element type of a user's array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Bool,
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+}
+
+impl User {
+    /// The type NumPy calls `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "bool" => Self::Bool,
+            "int8" => Self::I8,
+            "uint8" => Self::U8,
+            "int16" => Self::I16,
+            "uint16" => Self::U16,
+            "int32" => Self::I32,
+            "uint32" => Self::U32,
+            "int64" => Self::I64,
+            "uint64" => Self::U64,
+            "float16" => Self::F16,
+            "bfloat16" => Self::BF16,
+            "float32" => Self::F32,
+            "float64" => Self::F64,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// Smallest number of an integer type.
+    fn least(self) -> Option<i64> {
+        Some(match self {
+            Self::I8 => i8::MIN.into(),
+            Self::I16 => i16::MIN.into(),
+            Self::I32 => i32::MIN.into(),
+            Self::I64 => i64::MIN,
+            Self::U8 | Self::U16 | Self::U32 | Self::U64 => 0,
+            Self::Bool | Self::F16 | Self::BF16 | Self::F32 | Self::F64 => return None,
+        })
+    }
+}
+
+/// What stored elements mean.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Meaning {
+    /// The numbers themselves, as floats.
+    Float,
+    /// The integers themselves.
+    Integer,
+    /// The model's own codes, with this added.
+    Codes(i64),
+    /// `scale * (code - zero_point)`; one scale or one per channel.
+    Scaled(Vec<f32>, i32),
+}
+
+impl Meaning {
+    /// What elements of `code` mean to a model whose elements are `user`'s.
+    pub(crate) fn of(user: User, code: DType, quant: Option<&tpuflow_ir::Quant>) -> Self {
+        match (quant, user.least()) {
+            _ if code.is_float() => Self::Float,
+            (None, _) => Self::Integer,
+            (Some(_), Some(least)) => Self::Codes(code.range().0.wrapping_sub(least)),
+            (Some(quant), None) => Self::Scaled(quant.scale.clone(), quant.zero_point),
+        }
+    }
+}
+
+/// Which channel an element of the user's array belongs to: `number / stride % count`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    pub(crate) stride: usize,
+    pub(crate) count: usize,
+}
+
+/// 1.5 * 2^52: a float64 of less than 2^51 added to it loses its fraction, rounded half to even, and shows the integer in its
+/// lowest bits.
+const INTEGER: f64 = 6_755_399_441_055_744.0;
+
+/// `$body` with `$item`, the elements of `$bytes` as numbers of their own type.
+macro_rules! elements {
+    ($user:expr, $bytes:expr, $item:ident => $body:expr) => {
+        match $user {
+            User::Bool => {
+                let $item = $bytes.iter().map(|&b| b != 0).map(u8::from);
+                $body
+            }
+            User::I8 => {
+                let $item = $bytes.iter().map(|&b| b.cast_signed());
+                $body
+            }
+            User::U8 => {
+                let $item = $bytes.iter().copied();
+                $body
+            }
+            User::I16 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b));
+                $body
+            }
+            User::U16 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b));
+                $body
+            }
+            User::I32 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b));
+                $body
+            }
+            User::U32 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b));
+                $body
+            }
+            User::I64 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
+                $body
+            }
+            User::U64 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b));
+                $body
+            }
+            User::F16 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| F16(u16::from_le_bytes(*b)).widen());
+                $body
+            }
+            User::BF16 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| BF16(u16::from_le_bytes(*b)).widen());
+                $body
+            }
+            User::F32 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+                $body
+            }
+            User::F64 => {
+                let $item = $bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
+                $body
+            }
+        }
+    };
+}
+
+/// Stored elements of a user's numbers, in the same order. `Err`: the number of an element that does not fit.
+pub(crate) fn to_stored<'a>(
+    bytes: &'a [u8],
+    user: User,
+    code: DType,
+    meaning: &Meaning,
+    channel: Channel,
+) -> Result<Cow<'a, [u8]>, usize> {
+    let same = match meaning {
+        Meaning::Float => {
+            matches!((user, code), (User::F16, DType::F16) | (User::BF16, DType::BF16) | (User::F32, DType::F32))
+        }
+        Meaning::Integer => matches!(
+            (user, code),
+            (User::I8 | User::Bool, DType::I8)
+                | (User::I16, DType::I16)
+                | (User::I32, DType::I32)
+                | (User::I64, DType::I64)
+        ),
+        Meaning::Codes(offset) => *offset == 0 && user.bytes() == code.bytes(),
+        Meaning::Scaled(..) => false,
+    };
+    if same {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let stored = match meaning {
+        Meaning::Float => elements!(user, bytes, numbers => floats(numbers.map(|x| x as f64 as f32), code)),
+        Meaning::Integer => {
+            let (lo, hi) = code.range();
+            elements!(user, bytes, numbers => {
+                let wide: Vec<i128> = numbers.map(|x| x as i128).collect();
+                if let Some(at) = wide.iter().position(|x| !(i128::from(lo)..=i128::from(hi)).contains(x)) {
+                    return Err(at);
+                }
+                integers(wide.into_iter().map(|x| x as i64), code)
+            })
+        }
+        Meaning::Codes(-128) if (user, code) == (User::U8, DType::I8) => bytes.iter().map(|b| b ^ 0x80).collect(),
+        Meaning::Codes(offset) => {
+            elements!(user, bytes, numbers => integers(numbers.map(|x| (x as i64).wrapping_add(*offset)), code))
+        }
+        Meaning::Scaled(scale, zero) => {
+            let (lo, hi) = code.range();
+            let zero = i64::from(*zero);
+            let (least, most) = ((lo - zero) as f64, (hi - zero) as f64);
+            // Clamping to integers before rounding equals clamping afterwards. Comparisons are written as the processor has
+            // them, so that the loop over float32 becomes vector instructions.
+            let nearest = move |x: f64, scale: f64| -> i32 {
+                let quotient = if x.is_nan() { 0.0 } else { x } / scale;
+                let low = if quotient > least { quotient } else { least };
+                let kept = if low < most { low } else { most };
+                (kept + INTEGER).to_bits() as i32
+            };
+            let rounded = move |x: f64, scale: f64| i64::from(nearest(x, scale)) + zero;
+            if let [scale] = scale[..] {
+                let scale = f64::from(scale);
+                if user == User::F32 && code.is_code() {
+                    let (singles, zero) = (bytes.as_chunks().0, zero as i32);
+                    let codes = singles.iter().map(|b| nearest(f32::from_le_bytes(*b).into(), scale) + zero);
+                    return Ok(Cow::Owned(match code {
+                        DType::I8 => codes.map(|q| q as u8).collect(),
+                        _ => bytes_of(codes.map(|q| (q as i16).to_le_bytes())),
+                    }));
+                }
+                elements!(user, bytes, numbers => integers(numbers.map(|x| rounded(x as f64, scale)), code))
+            } else {
+                elements!(user, bytes, numbers => integers(
+                    numbers.enumerate().map(|(n, x)| rounded(x as f64, scale_of(scale, channel, n))), code))
+            }
+        }
+    };
+    Ok(Cow::Owned(stored))
+}
+
+/// A user's numbers of stored elements, in the same order.
+pub(crate) fn from_stored<'a>(
+    bytes: Cow<'a, [u8]>,
+    user: User,
+    code: DType,
+    meaning: &Meaning,
+    channel: Channel,
+) -> Cow<'a, [u8]> {
+    let stored = match code {
+        DType::I8 => User::I8,
+        DType::I16 => User::I16,
+        DType::I32 => User::I32,
+        DType::I64 => User::I64,
+        DType::F16 => User::F16,
+        DType::BF16 => User::BF16,
+        DType::F32 => User::F32,
+    };
+    let numbers = match meaning {
+        Meaning::Float | Meaning::Integer if user == stored => return bytes,
+        Meaning::Codes(0) if user.bytes() == stored.bytes() => return bytes,
+        Meaning::Float => elements!(stored, bytes, numbers => written(numbers.map(|x| x as f64), user)),
+        Meaning::Integer if user.least().is_none() => {
+            elements!(stored, bytes, numbers => written(numbers.map(|x| x as f64), user))
+        }
+        Meaning::Integer => elements!(stored, bytes, numbers => whole(numbers.map(|x| x as i64), user)),
+        Meaning::Codes(-128) if (user, code) == (User::U8, DType::I8) => bytes.iter().map(|b| b ^ 0x80).collect(),
+        Meaning::Codes(offset) => {
+            elements!(stored, bytes, numbers => whole(numbers.map(|x| (x as i64).wrapping_sub(*offset)), user))
+        }
+        Meaning::Scaled(scale, zero) => {
+            let zero = i64::from(*zero);
+            let real = |x: i64, scale: f64| (x - zero) as i32 as f64 * scale;
+            if let [scale] = scale[..] {
+                let scale = f64::from(scale);
+                let single = |q: i32| ((f64::from(q - zero as i32) * scale) as f32).to_le_bytes();
+                match (user, code) {
+                    (User::F32, DType::I8) => bytes_of(bytes.iter().map(|&b| single(b.cast_signed().into()))),
+                    (User::F32, DType::I16) => {
+                        bytes_of(bytes.as_chunks().0.iter().map(|b| single(i16::from_le_bytes(*b).into())))
+                    }
+                    _ => elements!(stored, bytes, numbers => written(numbers.map(|x| real(x as i64, scale)), user)),
+                }
+            } else {
+                elements!(stored, bytes, numbers => written(
+                    numbers.enumerate().map(|(n, x)| real(x as i64, scale_of(scale, channel, n))), user))
+            }
+        }
+    };
+    Cow::Owned(numbers)
+}
+
+fn scale_of(scale: &[f32], channel: Channel, number: usize) -> f64 {
+    f64::from(scale.get(number / channel.stride % channel.count).copied().unwrap_or(1.0))
+}
+
+fn bytes_of<const S: usize>(elements: impl Iterator<Item = [u8; S]>) -> Vec<u8> {
+    let chunks: Vec<[u8; S]> = elements.collect();
+    chunks.into_flattened()
+}
+
+fn floats(numbers: impl Iterator<Item = f32>, code: DType) -> Vec<u8> {
+    match code {
+        DType::F16 => bytes_of(numbers.map(|x| F16::nearest_single(x).0.to_le_bytes())),
+        DType::BF16 => bytes_of(numbers.map(|x| BF16::nearest_single(x).0.to_le_bytes())),
+        _ => bytes_of(numbers.map(f32::to_le_bytes)),
+    }
+}
+
+fn integers(numbers: impl Iterator<Item = i64>, code: DType) -> Vec<u8> {
+    match code {
+        DType::I8 => numbers.map(|x| x as u8).collect(),
+        DType::I16 => bytes_of(numbers.map(|x| (x as i16).to_le_bytes())),
+        DType::I32 => bytes_of(numbers.map(|x| (x as i32).to_le_bytes())),
+        _ => bytes_of(numbers.map(i64::to_le_bytes)),
+    }
+}
+
+/// Integers as a user's integers (or truth values).
+fn whole(numbers: impl Iterator<Item = i64>, user: User) -> Vec<u8> {
+    match user {
+        User::Bool => numbers.map(|x| u8::from(x != 0)).collect(),
+        User::I16 | User::U16 | User::F16 | User::BF16 => bytes_of(numbers.map(|x| (x as i16).to_le_bytes())),
+        User::I32 | User::U32 | User::F32 => bytes_of(numbers.map(|x| (x as i32).to_le_bytes())),
+        User::I64 | User::U64 | User::F64 => bytes_of(numbers.map(i64::to_le_bytes)),
+        User::I8 | User::U8 => numbers.map(|x| x as u8).collect(),
+    }
+}
+
+/// Real numbers as a user's floats, rounded once (integers: towards zero).
+fn written(numbers: impl Iterator<Item = f64>, user: User) -> Vec<u8> {
+    match user {
+        User::Bool => numbers.map(|x| u8::from(x != 0.0)).collect(),
+        User::F16 => bytes_of(numbers.map(|x| F16::nearest(x).0.to_le_bytes())),
+        User::BF16 => bytes_of(numbers.map(|x| BF16::nearest(x).0.to_le_bytes())),
+        User::F32 => bytes_of(numbers.map(|x| (x as f32).to_le_bytes())),
+        User::F64 => bytes_of(numbers.map(f64::to_le_bytes)),
+        _ => whole(numbers.map(|x| x as i64), user),
+    }
+}

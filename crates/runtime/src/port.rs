@@ -1,0 +1,232 @@
+//! One input or output of a program: packing and unpacking.
+
+use std::borrow::Cow;
+
+use tpuflow_ir::program::Port as Described;
+use tpuflow_ir::{DType, Program};
+
+use crate::arrange::{Arrangement, Lay};
+use crate::convert::{Channel, Meaning, User, from_stored, to_stored};
+
+/// Why arrays cannot be packed or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program's description contradicts itself or asks for what is not known.
+    #[error("port \"{name}\": {reason}")]
+    Port {
+        /// Name of the port.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another number of bytes than the port has.
+    #[error("\"{name}\": {given} bytes given, it has {expected}")]
+    Size {
+        /// Name of the port.
+        name: String,
+        /// Bytes given.
+        given: usize,
+        /// Bytes expected.
+        expected: usize,
+    },
+    /// An integer that the stored type does not hold.
+    #[error("input \"{name}\": indices beyond {lo} to {hi}, first at element {at}")]
+    Index {
+        /// Name of the port.
+        name: String,
+        /// Least index.
+        lo: i64,
+        /// Largest index.
+        hi: i64,
+        /// Number of the element.
+        at: usize,
+    },
+    /// Another number of arrays than the program has ports.
+    #[error("{given} arrays given, the program takes {expected}")]
+    Count {
+        /// Arrays given.
+        given: usize,
+        /// Arrays expected.
+        expected: usize,
+    },
+    /// The machine reports an error.
+    #[error(transparent)]
+    Machine(#[from] tpuflow_simulator::SimError),
+}
+
+/// Packs and unpacks one input or output.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Name in the model.
+    pub name: String,
+    /// Shape in the model.
+    pub shape: Vec<usize>,
+    /// Element type in the model (NumPy name).
+    pub dtype: String,
+    /// Cache words it takes.
+    pub words: usize,
+    /// Bytes of a cache word.
+    pub word: usize,
+    user: User,
+    code: DType,
+    meaning: Meaning,
+    arrangement: Arrangement,
+    padded: Lay,
+    dense: Lay,
+    channel: Channel,
+}
+
+impl Port {
+    /// What a program says of a port.
+    ///
+    /// # Errors
+    /// [`Error::Port`]: it contradicts itself.
+    pub fn new(port: &Described, word: usize) -> Result<Self, Error> {
+        let raw = port.is_raw(word);
+        let (name, shape, permutation, dtype) = match &port.source {
+            Some(s) => (s.name.clone(), s.shape.clone(), s.permutation.clone(), s.dtype.clone()),
+            None => {
+                let dtype = match &port.quant {
+                    Some(quant) if !quant.scale.is_empty() => "float32",
+                    _ if raw => "uint8",
+                    _ => port.dtype.name(),
+                };
+                (port.name.clone(), port.shape.clone(), (0..port.shape.len()).collect(), dtype.to_owned())
+            }
+        };
+        let fail = |reason: String| Err(Error::Port { name: name.clone(), reason });
+        let Some(user) = User::named(&dtype) else { return fail(format!("element type {dtype} cannot be packed")) };
+        let mut axes = permutation.clone();
+        axes.sort_unstable();
+        let elements = port.shape.iter().product::<usize>();
+        if axes != (0..shape.len()).collect::<Vec<_>>() || shape.iter().product::<usize>() != elements {
+            return fail("the model's shape is not that of the stored tensor".to_owned());
+        }
+        let view = &port.view;
+        let meaning = if raw {
+            Meaning::Codes(0)
+        } else {
+            Meaning::of(user, port.dtype, port.quant.as_ref().filter(|quant| !quant.scale.is_empty()))
+        };
+        let channels = view.channels as usize;
+        if let Meaning::Scaled(scale, _) = &meaning
+            && scale.len() != 1
+            && scale.len() != channels
+        {
+            return fail(format!("{} scales for {channels} channels", scale.len()));
+        }
+        let stride = permutation.last().map_or(1, |&axis| shape[axis + 1..].iter().product());
+        let payload = view.payload();
+        Ok(Self {
+            words: (view.bytes(word) / word as u64) as usize,
+            word,
+            user,
+            code: port.dtype,
+            meaning,
+            arrangement: Arrangement::new(&shape, &permutation, &port.shape),
+            padded: Lay { pixel_bytes: view.pixel_bytes as usize, row_bytes: view.row_bytes(word) as usize },
+            dense: Lay { pixel_bytes: payload, row_bytes: payload * view.width as usize },
+            channel: Channel { stride, count: channels },
+            name,
+            shape,
+            dtype,
+        })
+    }
+
+    /// Bytes of the user's array.
+    #[must_use]
+    pub fn user_bytes(&self) -> usize {
+        self.arrangement.elements() * self.user.bytes()
+    }
+
+    /// Bytes of the stored elements without padding.
+    #[must_use]
+    pub fn dense_bytes(&self) -> usize {
+        self.arrangement.elements() * self.code.bytes()
+    }
+
+    /// Packs a user's array into cache words; padding is zero.
+    ///
+    /// # Errors
+    /// [`Error::Size`], [`Error::Index`].
+    pub fn pack(&self, array: &[u8]) -> Result<Vec<u8>, Error> {
+        self.arranged(array, self.padded, self.words * self.word)
+    }
+
+    /// The same without padding: the stored tensor, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Size`], [`Error::Index`].
+    pub fn encode(&self, array: &[u8]) -> Result<Vec<u8>, Error> {
+        self.arranged(array, self.dense, self.dense_bytes())
+    }
+
+    /// Takes the user's array out of cache words; what lies in their padding is ignored.
+    ///
+    /// # Errors
+    /// [`Error::Size`].
+    pub fn unpack(&self, words: &[u8]) -> Result<Vec<u8>, Error> {
+        self.collected(words, self.padded, self.words * self.word)
+    }
+
+    /// The user's array of a stored tensor, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Size`].
+    pub fn decode(&self, dense: &[u8]) -> Result<Vec<u8>, Error> {
+        self.collected(dense, self.dense, self.dense_bytes())
+    }
+
+    fn expect(&self, given: usize, expected: usize) -> Result<(), Error> {
+        if given == expected { Ok(()) } else { Err(Error::Size { name: self.name.clone(), given, expected }) }
+    }
+
+    fn arranged(&self, array: &[u8], lay: Lay, bytes: usize) -> Result<Vec<u8>, Error> {
+        self.expect(array.len(), self.user_bytes())?;
+        let stored = to_stored(array, self.user, self.code, &self.meaning, self.channel).map_err(|at| {
+            let (lo, hi) = self.code.range();
+            Error::Index { name: self.name.clone(), lo, hi, at }
+        })?;
+        let mut found = vec![0; bytes];
+        match self.code.bytes() {
+            1 => self.arrangement.store::<1>(&stored, &mut found, lay),
+            2 => self.arrangement.store::<2>(&stored, &mut found, lay),
+            4 => self.arrangement.store::<4>(&stored, &mut found, lay),
+            _ => self.arrangement.store::<8>(&stored, &mut found, lay),
+        }
+        Ok(found)
+    }
+
+    fn collected(&self, words: &[u8], lay: Lay, bytes: usize) -> Result<Vec<u8>, Error> {
+        self.expect(words.len(), bytes)?;
+        let mut stored = vec![0; self.dense_bytes()];
+        match self.code.bytes() {
+            1 => self.arrangement.load::<1>(words, &mut stored, lay),
+            2 => self.arrangement.load::<2>(words, &mut stored, lay),
+            4 => self.arrangement.load::<4>(words, &mut stored, lay),
+            _ => self.arrangement.load::<8>(words, &mut stored, lay),
+        }
+        Ok(from_stored(Cow::Owned(stored), self.user, self.code, &self.meaning, self.channel).into_owned())
+    }
+}
+
+/// All ports of a program.
+#[derive(Clone, Debug)]
+pub struct Codec {
+    /// Inputs in the model's order.
+    pub inputs: Vec<Port>,
+    /// Outputs in the model's order.
+    pub outputs: Vec<Port>,
+}
+
+impl Codec {
+    /// The ports of a program.
+    ///
+    /// # Errors
+    /// [`Error::Port`].
+    pub fn new(program: &Program) -> Result<Self, Error> {
+        let word = program.machine.word();
+        let ports = |ports: &[Described]| ports.iter().map(|port| Port::new(port, word)).collect::<Result<_, _>>();
+        Ok(Self { inputs: ports(&program.inputs)?, outputs: ports(&program.outputs)? })
+    }
+}
