@@ -16,8 +16,10 @@ import typer
 
 from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
+from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops
+from tpuflow.commands.npz import npz
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
@@ -48,12 +50,15 @@ for command in (
     check,
     disasm,
     asm,
+    raw,
+    smoke,
     zoo,
     alloc,
 ):
     app.command()(command)
 app.command()(ops)
 app.add_typer(machine, name="machine")
+app.add_typer(npz, name="npz")
 app.command()(fields)
 app.command()(cuts)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocationError",
+    "DeviceError",
     "FileError",
     "Finding",
     "GraphError",
@@ -67,6 +68,10 @@ class MachineError(TpuflowError, ValueError):
 
 class ProgramError(TpuflowError, ValueError):
     """A program does not fit together, or does not fit the machine it is given to."""
+
+
+class DeviceError(TpuflowError):
+    """A device, or something opened on one, cannot do what it was asked for."""
 
 
 @dataclass(frozen=True, order=True)

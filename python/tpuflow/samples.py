@@ -24,7 +24,9 @@ from tpuflow.errors import SampleError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["Batch", "Port", "Samples", "joined_samples", "load_labelled", "load_samples"]
+__all__ = [
+    "Batch", "Port", "Samples", "joined_samples", "load_labelled", "load_samples", "read_arrays",
+]  # fmt: skip
 
 Array = NDArray[Any]
 LABELS = "labels"
@@ -135,7 +137,7 @@ def load_samples(path: str | Path, ports: Sequence[Port]) -> Samples:
     """
     path = Path(path)
     if not path.is_dir():
-        return Samples.of(_read_file(path), ports, str(path))
+        return Samples.of(read_arrays(path), ports, str(path))
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy") and file.is_file())
     if not files:
         raise SampleError(f"{path}: the directory holds no .npz or .npy file")
@@ -154,7 +156,7 @@ def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Arr
     Raises:
         SampleError: As for `load_samples`; labels are missing or their number differs.
     """
-    arrays = _read_file(Path(path))
+    arrays = read_arrays(Path(path))
     labels = arrays.pop(LABELS, None)
     if labels is None:
         raise SampleError(f'{path}: array "{LABELS}" is missing, it has {_listed(arrays)}')
@@ -264,7 +266,7 @@ def _check_array(array: Array, port: Port, where: str) -> int:
 
 def _read(path: Path, ports: Sequence[Port]) -> dict[str, Array]:
     """A file of a directory, single samples given their leading axis."""
-    arrays = _read_file(path)
+    arrays = read_arrays(path)
     if path.suffix == ".npy":
         if len(ports) != 1:
             raise SampleError(
@@ -278,7 +280,12 @@ def _read(path: Path, ports: Sequence[Port]) -> dict[str, Array]:
     }
 
 
-def _read_file(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of an `.npz` by name; the one of an `.npy` under the empty name.
+
+    Raises:
+        SampleError: The file cannot be read, or is not complete.
+    """
     try:
         with path.open("rb") as stream:
             loaded = np.load(stream, allow_pickle=False)

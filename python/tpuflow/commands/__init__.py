@@ -5,6 +5,8 @@
     simulate.py   simulate
     levels.py     run, compare, evaluate
     programs.py   inspect, check, disasm, asm
+    device.py     raw, smoke
+    npz.py        npz and its commands
     zoo.py        zoo
     listings.py   ops, machine, fields
     alloc.py      alloc
