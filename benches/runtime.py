@@ -22,7 +22,7 @@ SHAPES: tuple[tuple[int, ...], ...] = ((8, 3, 224, 224), (1, 3, 224, 224), (8, 6
 
 
 def codec(dtype: str, shape: tuple[int, ...]) -> tuple[Codec, Any]:
-    """A program that hands images through a 1x1 convolution, and its codec; `dtype` is that of the user's arrays."""
+    """The codec of a 1x1 convolution of images, and its program; `dtype` is that of the user's arrays."""
     stated = dtype != "float32"
     weights = numpy_helper.from_array(np.eye(shape[1], dtype=np.float32)[..., None, None], "w")
     nodes = [helper.make_node("Conv", ["image", "w"], ["out"], name="conv", kernel_shape=[1, 1])]
@@ -58,7 +58,8 @@ def show(label: str, arrays: dict[str, NDArray[Any]], packer: Codec) -> None:
     unpack = seconds(lambda: packer.decode(outputs))
     given = sum(array.nbytes for array in packer.decode(outputs).values())
     print(
-        f"{label:<28} pack {user / pack / 1e9:5.2f} GB/s of arrays, {words.nbytes / pack / 1e9:5.2f} of words; "
+        f"{label:<28} pack {user / pack / 1e9:5.2f} GB/s of arrays, "
+        f"{words.nbytes / pack / 1e9:5.2f} of words; "
         f"unpack {given / unpack / 1e9:5.2f}, {outputs['output0'].nbytes / unpack / 1e9:5.2f}"
     )
 
