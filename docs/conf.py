@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - Sphinx reads this file by its path
 """The documentation as a site: `./start site` builds it into site/."""
 
 project = "tpuflow"
@@ -6,7 +7,7 @@ root_doc = "index"
 html_theme = "furo"
 html_title = "tpuflow"
 
-# Headings may be linked to, as GitHub lets them; pages also link to files of the repository, which the site lacks.
+# Headings may be linked to, as GitHub lets them. Pages link to files of the repository, which the site lacks.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 suppress_warnings = ["myst.xref_missing", "myst.header", "misc.highlighting_failure"]
