@@ -60,6 +60,19 @@ ROOMS = {
     "evaluate": VOCABULARY | {"metrics", "run"},
     "npz": VOCABULARY | {"frontend", "partition", "store"},
     "runtime": VOCABULARY | {"_core", "partition", "compile", "simulate", "store"},
+    "compat": VOCABULARY
+    | {
+        "config",
+        "frontend",
+        "partition",
+        "calibrate",
+        "quantize",
+        "compile",
+        "simulate",
+        "store",
+        "run",
+        "runtime",
+    },
     "bundle": VOCABULARY | {"run", "store"},
     "smoke": VOCABULARY
     | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},

@@ -124,7 +124,8 @@ class GraphLevel:
         shown += [tensors[index] for index in graph.outputs]
         self._shown = {tensor.name: _port(tensor) for tensor in shown}
         self._outputs = [tensors[index].name for index in graph.outputs]
-        self.outputs = tuple(self._shown[name].name for name in self._outputs)
+        self.results = tuple(self._shown[name] for name in self._outputs)
+        self.outputs = tuple(port.name for port in self.results)
 
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
         """See `Level`."""

@@ -1,0 +1,420 @@
+"""Models before and after quantisation."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.calibrate import Range, Ranges, calibrate, collect
+from tpuflow.compat.parameters import NotAvailableError
+from tpuflow.config import CalibrationConfig, Config
+from tpuflow.errors import FileError, ModelError, RangesError, SampleError
+from tpuflow.files import replaced, write_arrays, write_json
+from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.partition import Partitioned
+from tpuflow.quantize import Graph, quantize
+from tpuflow.run import GraphLevel
+from tpuflow.samples import Samples
+from tpuflow.simulate import ProgramPort
+from tpuflow.store import load_graph
+
+if TYPE_CHECKING:
+    from tpuflow.frontend.source import Source
+
+__all__ = ["InMemoryQuantizedModel", "QuantizedModel", "ReferenceGraph", "RegularModel", "TpuDtype"]
+
+Array = NDArray[Any]
+Thresholds = dict[str, tuple[float, float]]
+"""Least and largest value of every tensor."""
+
+
+class TpuDtype(Enum):
+    """Element types, as directions of `QuantizedModel.rescale`: towards codes, or towards real numbers."""
+
+    INT8 = "int8"
+    INT16 = "int16"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class ReferenceGraph:
+    """A quantised model computed by the reference interpreter, for debugging.
+
+    Attributes:
+        graph: The native graph.
+        cache_word_length: Bytes of a cache word of the machine it is looked at for.
+    """
+
+    def __init__(self, graph: Graph, cache_word_length: int) -> None:
+        self.graph = graph
+        self.cache_word_length = cache_word_length
+        self._level = GraphLevel(graph)
+
+    def run(self, codes: Mapping[str, Array]) -> dict[str, Array]:
+        """Codes of the outputs from codes of the inputs, both as `rescale` gives and takes them."""
+        tensors = self.graph.tensors
+        inputs = {
+            tensors[index].name: np.ascontiguousarray(
+                codes[port.name].transpose(port.permutation).reshape(port.stored)
+            )
+            for index, port in zip(self.graph.inputs, self._level.ports, strict=True)
+        }
+        found = self.graph.run(inputs)
+        ports = _ports(self._level, "outputs")
+        return {
+            port.name: found[tensors[index].name]
+            .reshape([port.shape[axis] for axis in port.permutation])
+            .transpose(np.argsort(port.permutation))
+            for index, port in zip(self.graph.outputs, ports, strict=True)
+        }
+
+
+def _ports(level: GraphLevel, way: str) -> tuple[ProgramPort, ...]:
+    return level.ports if way == "inputs" else level.results
+
+
+class QuantizedModel(ABC):
+    """A quantised model."""
+
+    @property
+    @abstractmethod
+    def graph(self) -> Graph:
+        """The native graph."""
+
+    def with_batch(self, batch: int) -> Graph:
+        """The graph for another batch.
+
+        Raises:
+            NotAvailableError: It cannot be made from what is there.
+        """
+        own = GraphLevel(self.graph).ports[0].shape[:1]
+        if own != (batch,):
+            raise NotAvailableError(
+                f"batch {batch}: a model read from a file has the batch it was quantised for ({own[0]}): "
+                "quantise it again from the original"
+            )
+        return self.graph
+
+    def as_graph(self, batch_size: int | None = None, cache_word_length: int = 128) -> ReferenceGraph:
+        """The model as a graph of codes that runs without a machine.
+
+        Raises:
+            NotAvailableError: The batch cannot be changed.
+        """
+        return ReferenceGraph(
+            self.graph if batch_size is None else self.with_batch(batch_size), cache_word_length
+        )
+
+    def rescale(self, data: Mapping[str, Array], direction: TpuDtype | None = None) -> dict[str, Array]:
+        """Real numbers to codes, or codes to real numbers.
+
+        Args:
+            data: Inputs or outputs by name, in the model's shapes.
+            direction: An integer type: towards codes; a float: towards real numbers. By default inputs become
+                codes and outputs real numbers.
+
+        Raises:
+            SampleError: There is no such tensor.
+        """
+        level = GraphLevel(self.graph)
+        inputs = {port.name: port for port in level.ports}
+        outputs = {port.name: port for port in level.results}
+        found = {}
+        for name, array in data.items():
+            port = inputs.get(name) or outputs.get(name)
+            if port is None:
+                known = ", ".join([*inputs, *outputs])
+                raise SampleError(f'rescale: "{name}" is neither input nor output, there are {known}')
+            encode = name in inputs if direction is None else direction in (TpuDtype.INT8, TpuDtype.INT16)
+            found[name] = _codes(port, array) if encode else _real(port, array)
+        return found
+
+    def save(
+        self, file_dir: str | Path, file_name: str | None = None, io_params_name: str = "scales.json"
+    ) -> Path:
+        """Writes the model (`.tpuq`) and the scales of its inputs and outputs beside it.
+
+        Raises:
+            FileError: A file cannot be written.
+        """
+        folder = Path(file_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / (file_name or f"{self.graph.name}.tpuq")
+        path = path if path.suffix == ".tpuq" else path.with_name(f"{path.name}.tpuq")
+        with replaced(path) as beside:
+            self.graph.save(beside)
+        level = GraphLevel(self.graph)
+        write_json(
+            folder / io_params_name,
+            {
+                way: {
+                    port.name: {
+                        "scale": list(port.scale),
+                        "zero_point": port.zero_point,
+                        "dtype": str(port.code),
+                        "shape": list(port.shape),
+                    }
+                    for port in _ports(level, way)
+                }
+                for way in ("inputs", "outputs")
+            },
+        )
+        return path
+
+    @staticmethod
+    def load(file_name: str | Path) -> QuantizedModel:
+        """A saved model; nothing but its place is kept until its graph is needed.
+
+        Raises:
+            FileError: There is no such file.
+        """
+        if not Path(file_name).is_file():
+            raise FileError(f"{file_name}: cannot be read: no such file or directory")
+        return _FileSystemMappedQuantizedModel(Path(file_name))
+
+
+class InMemoryQuantizedModel(QuantizedModel):
+    """A quantised model with all it was made from."""
+
+    def __init__(
+        self, graph: Graph, source: RegularModel, thresholds: Mapping[str, tuple[float, float]]
+    ) -> None:
+        self._graph = graph
+        self._source = source
+        self._thresholds = dict(thresholds)
+
+    @property
+    def graph(self) -> Graph:
+        """See `QuantizedModel`."""
+        return self._graph
+
+    def with_batch(self, batch: int) -> Graph:
+        """See `QuantizedModel`."""
+        return self._source.with_batch(batch).quantize(self._thresholds).graph
+
+
+class _FileSystemMappedQuantizedModel(QuantizedModel):
+    """A quantised model in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def graph(self) -> Graph:
+        """See `QuantizedModel`."""
+        found = load_graph(self.path)
+        if isinstance(found, Partitioned):
+            raise NotAvailableError(f"{self.path}: parts of it run on the host: use the native API")
+        return found
+
+
+class RegularModel:
+    """A float model on its way to integers.
+
+    Args:
+        original_graph_def: ONNX model, file, or what `onnx_to_tf` returned.
+        input_shapes: By input, or in the model's order.
+        output_nodes: Tensors that become the outputs; none keeps the model's.
+        anchors_mapping: Other names of tensors that may stand in `output_nodes`.
+        percentile: Share of values that stay unclipped, in percent; 100 keeps all.
+        operation_cfg: What differs for layers, by a pattern of their names: fields of `tpuflow fields`.
+        swish_layer_mode: None computes x * sigmoid(x) as one function, which is the only way there is.
+
+    Raises:
+        ModelError: The model cannot be used.
+        ConfigError: `operation_cfg` names what there is not.
+        NotAvailableError: A mode there is nothing for.
+    """
+
+    def __init__(
+        self,
+        original_graph_def: Source,
+        input_shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None,
+        output_nodes: Sequence[str] | None,
+        anchors_mapping: Mapping[str, str] | None = None,
+        percentile: float = 100.0,
+        operation_cfg: Mapping[str, Mapping[str, Any]] | None = None,
+        swish_layer_mode: str | None = None,
+    ) -> None:
+        if swish_layer_mode is not None:
+            raise NotAvailableError(
+                f'swish_layer_mode="{swish_layer_mode}": there is one way to compute it, None'
+            )
+        self._source = original_graph_def
+        names = anchors_mapping or {}
+        self._outputs = [names.get(name, name) for name in output_nodes or ()]
+        self._shapes = _named_shapes(original_graph_def, input_shapes)
+        way = (
+            {"strategy": "extrema"}
+            if percentile == 100.0
+            else {"strategy": "percentile", "percentile": percentile}
+        )
+        layers = [{"match": match, **settings} for match, settings in (operation_cfg or {}).items()]
+        self._config = Config.parse({"calibrate": way, "layers": layers}, "RegularModel")
+        self._batch: int | None = None
+        self.model = self._load()
+
+    def _load(self) -> FloatModel:
+        return load(self._source, input_shapes=self._shapes, cut_outputs=self._outputs, batch=self._batch)
+
+    def with_batch(self, batch: int) -> RegularModel:
+        """The same model for another batch."""
+        other = object.__new__(RegularModel)
+        other.__dict__.update(self.__dict__)
+        other._batch = batch
+        other._shapes = {}
+        other.model = other._load()
+        return other
+
+    def calibrate(
+        self,
+        calibration_data: Mapping[str, Array] | Iterable[Mapping[str, Array]],
+        save_output_histograms: bool = False,  # noqa: FBT001, FBT002 - the published signature
+        debug_sample_number: int = 0,
+        save_dir: str | Path = "",
+        original_model_statistic_filename: str | Path | None = None,
+    ) -> Thresholds:
+        """Ranges of all tensors over samples.
+
+        Args:
+            calibration_data: Arrays by input, `[samples, ...]`; or one whole feed after another.
+            save_output_histograms: Write the histogram of every tensor, and its thresholds, into `save_dir`.
+            debug_sample_number: Write all tensors of this many samples into `save_dir`.
+            save_dir: Where.
+            original_model_statistic_filename: Write extrema of every tensor as JSON.
+
+        Raises:
+            SampleError: The samples do not fit.
+            FileError: A file cannot be written.
+        """
+        ports = self.model.inputs
+        samples = (
+            Samples.of(calibration_data, ports)
+            if isinstance(calibration_data, Mapping)
+            else Samples.of_feeds([dict(feed) for feed in calibration_data], ports)
+        )
+        ranges = calibrate(self.model, samples, self._config)
+        thresholds = {name: _pair(found) for name, found in ranges.tensors.items()}
+        folder = Path(save_dir)
+        if save_output_histograms:
+            self._save_histograms(samples, thresholds, folder / "histograms")
+        if debug_sample_number > 0:
+            self._save_samples(samples, debug_sample_number, folder / "samples")
+        if original_model_statistic_filename is not None:
+            write_json(
+                original_model_statistic_filename,
+                {name: {"min": low, "max": high} for name, (low, high) in thresholds.items()},
+            )
+        return thresholds
+
+    def _save_histograms(self, samples: Samples, thresholds: Thresholds, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        statistics = collect(self.model, samples, CalibrationConfig(strategy="percentile"))
+        for name, tensor in statistics.tensors.items():
+            counts = tensor.counts
+            arrays: dict[str, Array] = {
+                "counts": np.concatenate([counts.negative[::-1], counts.positive]),
+                "edges": np.arange(-counts.bins, counts.bins + 1) * counts.width,
+                "zeros": np.array(counts.zeros),
+                "thresholds": np.array(thresholds.get(name, (np.nan, np.nan))),
+            }
+            write_arrays(folder / f"{_file_name(name)}.npz", arrays)
+
+    def _save_samples(self, samples: Samples, count: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        session = FloatSession(self.model.model, "all")
+        for number, batch in enumerate(samples.batches()):
+            if number == count:
+                break
+            write_arrays(folder / f"{number}.npz", {**batch.arrays, **session.run(batch.arrays)})
+
+    @staticmethod
+    def dump_thresholds(file_name: str | Path, thresholds: Mapping[str, tuple[float, float]]) -> None:
+        """Writes thresholds as JSON, one pair per tensor.
+
+        Raises:
+            FileError: The file cannot be written.
+        """
+        write_json(file_name, {name: list(pair) for name, pair in thresholds.items()})
+
+    @staticmethod
+    def load_thresholds(file_name: str | Path) -> Thresholds:
+        """Reads what `dump_thresholds` wrote, or a file written by hand.
+
+        Raises:
+            RangesError: The file cannot be read, or a threshold is none.
+        """
+        try:
+            content = json.loads(Path(file_name).read_text(encoding="utf-8"))
+            return {name: _pair(Range(float(low), float(high))) for name, (low, high) in content.items()}
+        except OSError as error:
+            raise RangesError(
+                f"{file_name}: cannot be read: {(error.strerror or str(error)).lower()}"
+            ) from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RangesError(f"{file_name}: no thresholds, a pair of numbers per tensor: {error}") from None
+
+    def fine_tune(
+        self,
+        thresholds: Mapping[str, tuple[float, float]],
+        fine_tuning_data: Mapping[str, Array] | Iterable[Mapping[str, Array]],
+        fine_tuning_epochs: int = 10,
+        working_dir: str | Path = "",
+    ) -> Thresholds:
+        """Thresholds trained on samples.
+
+        Raises:
+            NotAvailableError: Always: thresholds are calibrated, not trained.
+        """
+        del thresholds, fine_tuning_data, fine_tuning_epochs, working_dir
+        raise NotAvailableError(
+            "fine_tune: thresholds cannot be trained yet; a percentile below 100 or a strategy of "
+            "`tpuflow calibrate` (mse, kld) may serve"
+        )
+
+    def quantize(self, thresholds: Mapping[str, tuple[float, float]]) -> InMemoryQuantizedModel:
+        """The model in integers.
+
+        Raises:
+            QuantizeError: A threshold is missing.
+        """
+        ranges = Ranges({name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()})
+        return InMemoryQuantizedModel(quantize(self.model, ranges, self._config), self, thresholds)
+
+
+def _codes(port: ProgramPort, array: Array) -> Array:
+    stored = port.encode(np.asarray(array, port.dtype).reshape(port.shape))
+    ordered = stored.reshape([port.shape[axis] for axis in port.permutation])
+    return np.ascontiguousarray(ordered.transpose(np.argsort(port.permutation)))
+
+
+def _real(port: ProgramPort, codes: Array) -> Array:
+    stored = np.asarray(codes, port.code).transpose(port.permutation).reshape(port.stored)
+    return port.decode(np.ascontiguousarray(stored))
+
+
+def _pair(found: Range) -> tuple[float, float]:
+    return min(low for low, _ in found.pairs), max(high for _, high in found.pairs)
+
+
+def _named_shapes(
+    source: Source, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+) -> dict[str, Sequence[int]]:
+    if shapes is None or isinstance(shapes, Mapping):
+        return dict(shapes or {})
+    names = [port.name for port in load(source, host=True).inputs]
+    if len(names) != len(shapes):
+        raise ModelError(f"{len(shapes)} input shapes for {len(names)} inputs: {', '.join(names)}")
+    return dict(zip(names, shapes, strict=True))
+
+
+def _file_name(tensor: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in tensor).lstrip(".") or "_"
