@@ -152,8 +152,10 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
             let words = out.row_bytes(machine.word()) * u64::from(out.rows) / word;
             // An image that never fits may be averaged elsewhere, as a sum by stretches.
             let fits = payload(network, *input) <= machine.cache_bytes();
-            let counts = fits || !matches!(op, Op::AveragePool { .. });
-            work.pdp = if counts { words * taps * network.tensor(*input).dtype.bytes() as u64 } else { 0 };
+            if fits || !matches!(op, Op::AveragePool { .. }) {
+                let compute = words * taps * network.tensor(*input).dtype.bytes() as u64;
+                work.pdp = compute.max(lines(&natural(network, *input, machine.word()), window, machine));
+            }
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
             let from = natural(network, *input, machine.word());
@@ -196,6 +198,21 @@ fn ending(op: &Op, machine: &Machine) -> u64 {
         _ => return 0,
     };
     finish.function.as_ref().map_or(0, |function| timing::function_cycles(function, machine))
+}
+
+/// Cycles of the pooling unit to read the lines under all windows: neighbouring words come from the same bank, which serves one
+/// a cycle, but for those where a line ends or a bank does.
+fn lines(input: &View, window: &tpuflow_ir::Window, machine: &Machine) -> u64 {
+    let Some([height, _]) = window.output(input.height as usize, input.width as usize) else { return 0 };
+    let line = input.row_bytes(machine.word()) / machine.word() as u64;
+    let apart = 1 + line.div_ceil(machine.cache.words.into());
+    let count = |row: i64| {
+        let top = row * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+        let tap = |k: &u32| (0..i64::from(input.height)).contains(&(top + i64::from(k * window.dilation[0])));
+        (0..window.kernel[0]).filter(tap).count() as u64
+    };
+    let images = u64::from(input.rows / input.height.max(1));
+    images * (0..height as i64).map(count).sum::<u64>() * line.saturating_sub(apart)
 }
 
 /// Bytes of constants a layer cannot do without.

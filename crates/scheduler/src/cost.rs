@@ -1,8 +1,10 @@
-//! How long a program takes, instruction by instruction: the timing laws of the units, tokens, channels and page misses, without
-//! conflicts at banks.
+//! How long a program takes, instruction by instruction: the timing laws of the units, tokens, channels and page misses, and
+//! the words of one instruction that lie in the same bank; instructions do not disturb each other.
 
+use tpuflow_ir::access::{Accesses, Stretch};
 use tpuflow_ir::isa::Work;
-use tpuflow_ir::{Descriptor, Instruction, Machine, Unit, timing};
+use tpuflow_ir::timing::{self, Streams};
+use tpuflow_ir::{Descriptor, Instruction, Machine, Space, Unit};
 
 const UNITS: usize = Unit::ALL.len();
 
@@ -55,7 +57,7 @@ impl<'a> Clock<'a> {
     }
 
     /// Runs the next instruction of the serial order.
-    pub fn run(&mut self, instruction: &Instruction, descriptors: &[Descriptor]) {
+    pub fn run(&mut self, instruction: &Instruction, descriptors: &[Descriptor], touched: &Accesses) {
         let unit = instruction.unit.index();
         let token = |wait: &tpuflow_ir::Wait| self.finished[wait.unit.index()].get(wait.count as usize - 1).copied();
         let ready = instruction.waits.iter().filter_map(token).max().unwrap_or(0) + 1;
@@ -98,8 +100,9 @@ impl<'a> Clock<'a> {
                 let issued = ready.max(self.issue[unit]) + start;
                 let begin = issued.max(self.free[unit]);
                 self.issue[unit] = begin;
-                self.free[unit] = begin + streams.cycles;
-                begin + streams.cycles + latency
+                let cycles = refused(&streams, touched, machine);
+                self.free[unit] = begin + cycles;
+                begin + cycles + latency
             }
         };
         self.finished[unit].push(done);
@@ -131,4 +134,25 @@ impl<'a> Clock<'a> {
         self.free[unit] = now;
         now
     }
+}
+
+/// Points of an instruction at which the banks of its streams are looked at.
+const SAMPLES: u64 = 4;
+
+/// Cycles of an instruction of the elementwise or pooling unit, a bank serving one word in each.
+fn refused(streams: &Streams, touched: &Accesses, machine: &Machine) -> u64 {
+    let cached =
+        |list: &'_ [Stretch]| -> Vec<Stretch> { list.iter().filter(|s| s.space == Space::Cache).copied().collect() };
+    let (reads, writes) = (cached(&touched.reads), cached(&touched.writes));
+    let counted = reads.iter().zip(&streams.reads).chain(writes.iter().zip(std::iter::once(&streams.writes)));
+    let streams_of: Vec<(&Stretch, u64)> = counted.map(|(stretch, &count)| (stretch, count)).collect();
+    let bank_bytes = u64::from(machine.cache.words) * u64::from(machine.cache.word_bytes);
+    let at = |sample: u64| {
+        let bank = |s: &Stretch| (s.start + (s.end - s.start) * (2 * sample + 1) / (2 * SAMPLES)) / bank_bytes;
+        let load = |this: &Stretch| {
+            streams_of.iter().filter(|(other, _)| bank(other) == bank(this)).map(|(_, count)| count).sum::<u64>()
+        };
+        streams_of.iter().map(|(stretch, _)| load(stretch)).fold(streams.cycles, u64::max)
+    };
+    (0..SAMPLES).map(at).sum::<u64>() / SAMPLES
 }

@@ -27,8 +27,8 @@ pub(crate) fn lifetimes(sketch: &Sketch) -> Vec<Option<(u32, u32)>> {
 
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
 pub(crate) struct External {
-    /// Constants of every address space, packed.
-    pub constants: Vec<Image>,
+    /// Constants: address space, address and buffer, ascending in each space.
+    recipes: Vec<(usize, u64, BufferId)>,
     /// Bytes used of every address space.
     pub bytes: Vec<u64>,
 }
@@ -40,7 +40,6 @@ pub(crate) struct External {
 /// [`ScheduleError::External`] when an address space overflows.
 pub(crate) fn external(
     sketch: &Sketch,
-    network: &Network,
     machine: &Machine,
     split: bool,
     ports: &[View],
@@ -89,21 +88,6 @@ pub(crate) fn external(
             ends[0] += b.bytes.next_multiple_of(word);
         }
     }
-    let mut constants: Vec<Vec<u8>> = ends.iter().map(|&end| vec![0; end as usize]).collect();
-    for (space, memory) in constants.iter_mut().enumerate() {
-        // Disjoint stretches in ascending order: each packed on its own.
-        let mut stretches = Vec::new();
-        let mut rest = memory.as_mut_slice();
-        for &(_, _, buffer) in recipes.iter().filter(|r| r.0 == space) {
-            let b = &sketch.buffers[buffer.index()];
-            let (head, tail) = rest.split_at_mut(b.bytes.next_multiple_of(word) as usize);
-            if let Content::Constant(packing) = &b.content {
-                stretches.push((packing, head));
-            }
-            rest = tail;
-        }
-        stretches.into_par_iter().for_each(|(packing, out)| pack(network, packing, word as usize, out));
-    }
     for kind in [Content::Input, Content::Output, Content::Computed] {
         for (index, buffer) in sketch.buffers.iter().enumerate() {
             if buffer.memory == Memory::Ddr && buffer.content == kind {
@@ -117,7 +101,37 @@ pub(crate) fn external(
     if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
         return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });
     }
-    Ok(External { constants: constants.into_iter().map(Image::from).collect(), bytes: ends })
+    Ok(External { recipes, bytes: ends })
+}
+
+impl External {
+    /// Constants of every address space, packed.
+    pub fn constants(&self, sketch: &Sketch, network: &Network, word: usize) -> Vec<Image> {
+        let end = |space: usize| {
+            let ends = self.recipes.iter().filter(|r| r.0 == space);
+            ends.map(|&(_, at, b)| at + padded(sketch, b, word)).max().unwrap_or(0)
+        };
+        let mut constants: Vec<Vec<u8>> = (0..self.bytes.len()).map(|space| vec![0; end(space) as usize]).collect();
+        for (space, memory) in constants.iter_mut().enumerate() {
+            // Disjoint stretches in ascending order: each packed on its own.
+            let mut stretches = Vec::new();
+            let mut rest = memory.as_mut_slice();
+            for &(_, _, buffer) in self.recipes.iter().filter(|r| r.0 == space) {
+                let (head, tail) = rest.split_at_mut(padded(sketch, buffer, word) as usize);
+                if let Content::Constant(packing) = &sketch.buffers[buffer.index()].content {
+                    stretches.push((packing, head));
+                }
+                rest = tail;
+            }
+            stretches.into_par_iter().for_each(|(packing, out)| pack(network, packing, word, out));
+        }
+        constants.into_iter().map(Image::from).collect()
+    }
+}
+
+/// Bytes of a buffer in whole words.
+fn padded(sketch: &Sketch, buffer: BufferId, word: usize) -> u64 {
+    sketch.buffers[buffer.index()].bytes.next_multiple_of(word as u64)
 }
 
 /// The real address behind a virtual one.

@@ -7,7 +7,7 @@
 use tpuflow_ir::{Machine, TensorId};
 
 use crate::ScheduleError;
-use crate::lower::{Home, Lowering, Setting, Shortage};
+use crate::lower::{Grain, Home, Lowering, Setting, Shortage};
 use crate::network::Network;
 use crate::placement::Placement;
 use crate::sketch::{Memory, Sketch};
@@ -38,6 +38,7 @@ pub(crate) struct Request<'a> {
     pub inputs: &'a [TensorId],
     pub outputs: &'a [TensorId],
     pub parallel: bool,
+    pub grain: Grain,
     /// Bytes of the cache to plan with.
     pub capacity: u64,
 }
@@ -59,6 +60,7 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
             outputs: request.outputs,
             homes: &homes,
             parallel: request.parallel,
+            grain: request.grain,
         };
         let mut lowering = Lowering::new(setting);
         for index in 0..network.steps.len() {

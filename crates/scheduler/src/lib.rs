@@ -15,8 +15,10 @@ mod bounds;
 mod bundle;
 pub mod checker;
 mod cost;
+mod depend;
 mod emit;
 mod error;
+mod finish;
 mod homes;
 mod lower;
 mod network;
@@ -27,19 +29,24 @@ mod prefetch;
 mod sketch;
 mod summary;
 mod tokens;
+mod weave;
 
 pub use error::ScheduleError;
-use plan::{Mode, plan};
+use finish::Planned;
+use lower::Grain;
+use plan::{Mode, Site};
+use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program};
+use weave::Effort;
 
-/// What to optimise for, and how long. Both levels are constructive: seed, budget and limit are for searches to come.
+/// What to optimise for, and how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// 1: sequential. 5: parallel.
     pub level: u8,
     /// Seed of searches.
     pub seed: u64,
-    /// Budget of searches in steps.
+    /// Budget of every search in steps of a thousand instructions placed.
     pub budget_steps: u64,
     /// Wall-clock limit in seconds; what is found by then is used.
     pub time_limit: Option<f64>,
@@ -47,7 +54,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { level: 1, seed: 0, budget_steps: 10_000, time_limit: None }
+        Self { level: 1, seed: 0, budget_steps: 200, time_limit: None }
     }
 }
 
@@ -56,28 +63,45 @@ impl Default for Options {
 /// # Errors
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
 pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
-    let sequential = || checked(graph, plan(graph, machine, Mode::Sequential)?);
+    let deadline = options.time_limit.and_then(|seconds| {
+        let limit = Duration::try_from_secs_f64(seconds).ok()?;
+        Instant::now().checked_add(limit)
+    });
+    let effort = Effort { seed: options.seed, steps: options.budget_steps, deadline };
+    let site = Site::new(graph, machine, effort)?;
+    let sequential = || checked(graph, site.plan(Mode::Sequential)?.program(&site));
     match options.level {
         1 => sequential(),
-        5 => parallel(graph, machine).and_then(|program| checked(graph, program)).or_else(|reason| {
-            let mut program = sequential()?;
-            (program.level, program.fallback) = (5, Some(reason.to_string()));
-            Ok(program)
-        }),
+        5 => parallel(&site).and_then(|plan| checked(graph, Program { level: 5, ..plan.program(&site) })).or_else(
+            |reason| {
+                let mut program = sequential()?;
+                (program.level, program.fallback) = (5, Some(reason.to_string()));
+                Ok(program)
+            },
+        ),
         level => Err(ScheduleError::Level(level)),
     }
 }
 
-/// The fastest of three plans by the cost model: pieces of half the size overlap with each other, whole ones need fewer of
-/// everything, and where next to nothing can overlap, one instruction at a time leaves the pages of the DDR open.
-fn parallel(graph: &Graph, machine: &Machine) -> Result<Program, ScheduleError> {
-    let paired = plan(graph, machine, Mode::Parallel { paired: true });
-    let others = [Mode::Parallel { paired: false }, Mode::Sequential].map(|mode| plan(graph, machine, mode));
-    let mut best = paired;
-    for other in others.into_iter().flatten() {
-        if best.as_ref().map_or(u64::MAX, |program| program.predicted_cycles) > other.predicted_cycles {
-            best = Ok(Program { level: 5, ..other });
-        }
+/// The fastest of several plans by the cost model: layers interleaved, in pieces of two sizes; layers one after the other in
+/// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
+/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open.
+fn parallel(site: &Site) -> Result<Planned, ScheduleError> {
+    let modes = [
+        Mode::Woven { grain: Grain::Fine },
+        Mode::Woven { grain: Grain::Finest },
+        Mode::Layers { paired: true },
+        Mode::Layers { paired: false },
+        Mode::Sequential,
+    ];
+    let mut best: Result<Planned, ScheduleError> = Err(ScheduleError::Level(5));
+    for found in modes.map(|mode| site.plan(mode)) {
+        best = match (best, found) {
+            (Ok(best), Ok(found)) if found.predicted_cycles < best.predicted_cycles => Ok(found),
+            (Ok(best), _) => Ok(best),
+            (Err(_), Ok(found)) => Ok(found),
+            (Err(first), Err(error)) => Err(if first == ScheduleError::Level(5) { error } else { first }),
+        };
     }
     best
 }

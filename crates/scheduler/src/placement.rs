@@ -14,6 +14,7 @@
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Op, Space, TensorId, View};
 
+use crate::lower::{Linear, is_depthwise};
 use crate::network::Network;
 
 /// Where a tensor lives.
@@ -60,6 +61,7 @@ impl Placement {
             if let Op::Rearrange { input, dims, strides, offset } = &step.op
                 && placement.absorbed[step.output.index()].is_none()
                 && let Some(place) = placement.alias(network, *input, step.output, dims, strides, *offset)
+                && !placement.slows(network, step.output, place)
             {
                 placement.places[step.output.index()] = place;
                 placement.free[index] = true;
@@ -101,6 +103,19 @@ impl Placement {
     /// Bytes of a root's storage.
     pub fn bytes(&self, network: &Network, root: TensorId) -> u64 {
         natural(network, root, self.word).bytes(self.word)
+    }
+
+    /// Whether the array would take more steps to read `tensor` there than from storage of its own: larger pixels put fewer taps
+    /// of a window into a word. A copy costs less.
+    fn slows(&self, network: &Network, tensor: TensorId, place: Place) -> bool {
+        let own = natural(network, tensor, self.word).pixel_bytes;
+        network.steps.iter().filter(|step| !is_depthwise(network, &step.op)).any(|step| {
+            Linear::of(&step.op, network).filter(|linear| linear.input == tensor).is_some_and(|linear| {
+                let taps = linear.window.kernel[0] * linear.window.kernel[1];
+                let blocks = |pixel: u32| taps.div_ceil((self.word as u32 / pixel).max(1));
+                blocks(place.pixel_bytes) > blocks(own)
+            })
+        })
     }
 
     fn fits_channels(&self, offset: usize, payload: usize) -> bool {
@@ -158,7 +173,9 @@ impl Placement {
                 }
                 place.offset += (elements / (channels * width)) as u64 * host_row + shift;
             }
-            found.push((*operand, place));
+            if !self.slows(network, *operand, place) {
+                found.push((*operand, place));
+            }
         }
         // Rows of one operand may share words with rows of the next only if one pass writes them all.
         if by_channels || found.len() == operands.len() {

@@ -32,6 +32,8 @@ struct Load {
     /// Constants and inputs, whose order is kept.
     ordered: bool,
     last: u32,
+    /// Positions of the instructions that use the buffer.
+    users: Vec<usize>,
 }
 
 /// A new order of the drafts, and an address for every buffer in a cache.
@@ -49,14 +51,11 @@ struct Room {
 }
 
 impl Room {
-    /// An address for `item`, at or above the cursor if possible.
-    fn hole(&self, item: &Item) -> Option<u64> {
-        let mut taken: Vec<(u64, u64)> = self
-            .items
-            .iter()
-            .filter(|(other, _)| other.meets(item))
-            .map(|(other, at)| (*at, at + other.size))
-            .collect();
+    /// An address for `item`, at or above the cursor if possible, and not in the stretches to `avoid`.
+    fn hole(&self, item: &Item, avoid: &[(u64, u64)]) -> Option<u64> {
+        let meeting = self.items.iter().filter(|(other, _)| other.meets(item));
+        let mut taken: Vec<(u64, u64)> =
+            meeting.map(|(other, at)| (*at, at + other.size)).chain(avoid.iter().copied()).collect();
         taken.sort_unstable();
         let (mut end, mut lowest) = (0, None);
         for (from, to) in taken.into_iter().chain([(self.capacity, self.capacity)]) {
@@ -115,17 +114,20 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
         let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(deadline.saturating_sub(reach));
         let item = |first: u32| Item { first, last: load.last, size: size(load.buffer) };
         let mut good = deadline;
-        let mut address = room.hole(&item(deadline))?;
+        let mut address = room.hole(&item(deadline), &[])?;
         let mut low = earliest.min(deadline);
         while low < good {
             let middle = low + (good - low) / 2;
-            match room.hole(&item(middle)) {
+            match room.hole(&item(middle), &[]) {
                 Some(found) => (good, address) = (middle, found),
                 None => low = middle + 1,
             }
         }
         if load.ordered {
             bar = bar.max(good);
+        }
+        if space == Space::Cache {
+            address = room.hole(&item(good), &busy(sketch, load, &addresses, machine)).unwrap_or(address);
         }
         room.items.push((item(good), address));
         room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
@@ -144,6 +146,26 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
     Some(Prefetched { sketch, addresses })
 }
 
+/// Words of the banks that an instruction uses beside what `load` brings it.
+fn busy(sketch: &Sketch, load: &Load, addresses: &Addresses, machine: &Machine) -> Vec<(u64, u64)> {
+    let bank = u64::from(machine.cache.words);
+    let word = machine.word() as u64;
+    let mut found = Vec::new();
+    for &user in &load.users {
+        for buffer in sketch.drafts[user].touches() {
+            let b = &sketch.buffers[buffer.index()];
+            if b.memory == Memory::Cache && buffer.index() != load.buffer && b.content == Content::Computed {
+                let start = addresses[buffer.index()].1 / word;
+                let end = start + b.bytes.div_ceil(word);
+                found.push((start / bank * bank, end.next_multiple_of(bank)));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 /// Buffers that nothing but loads write, in the order of their first load.
 fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
     let mut loads: Vec<Load> = Vec::new();
@@ -154,7 +176,7 @@ fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
         if let Some((to, from)) = draft.load() {
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
                 let last = lives[to.index()].map_or(position as u32, |l| l.1);
-                loads.push(Load { buffer: to.index(), drafts: vec![], release: 0, ordered: true, last });
+                loads.push(Load { buffer: to.index(), drafts: vec![], release: 0, ordered: true, last, users: vec![] });
                 loads.len() - 1
             });
             let load = &mut loads[index];
@@ -163,6 +185,10 @@ fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
             load.ordered &= sketch.buffers[from.index()].content != Content::Computed;
         } else if let Some(t) = draft.transfer() {
             written[BufferId::split(t.ddr_address).0.index()] = position as u32 + 1;
+        } else {
+            for index in draft.touches().iter().filter_map(|b| by_buffer[b.index()]) {
+                loads[index].users.push(position);
+            }
         }
     }
     loads

@@ -147,6 +147,17 @@ impl Sketch {
         BufferId(self.buffers.len() as u32 - 1)
     }
 
+    /// The same drafts in another order.
+    pub fn reordered(&self, order: &[u32]) -> Self {
+        let drafts = order.iter().map(|&draft| self.drafts[draft as usize].clone()).collect();
+        Self {
+            buffers: self.buffers.clone(),
+            descriptors: self.descriptors.clone(),
+            drafts,
+            spill_bytes: self.spill_bytes,
+        }
+    }
+
     pub fn descriptor(&mut self, descriptor: Descriptor) -> DescriptorId {
         DescriptorId::new(self.descriptors.insert_full(descriptor).0)
     }

@@ -12,7 +12,7 @@ use tpuflow_ir::layout::pixel_bytes;
 use tpuflow_ir::{DType, Descriptor, Machine, Op, Space, Table, TensorId, View, Window, Work, timing};
 
 use super::reduce::cut_out;
-use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
+use super::{Grain, Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
 use crate::placement::natural;
 use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Tile};
@@ -163,6 +163,8 @@ struct Shape {
     wide: bool,
     /// Output rows of one product.
     rows: u32,
+    /// Pixels of an image row of the output.
+    line: u32,
 }
 
 impl Shape {
@@ -211,12 +213,14 @@ impl Lowering<'_> {
         let (x, w) = (network.tensor(linear.input), network.tensor(linear.right));
         let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
         let mut views = [self.operand(linear.input), self.operand(output)];
+        let line = views[1].width.max(1);
         if linear.is_plain() {
             refine(&mut views, self.setting.machine.word());
         }
         let right = w.constant.is_none().then(|| self.operand(linear.right));
         let shape = Shape {
             rows: views[1].rows / linear.leads,
+            line,
             wide: timing::wide(x.dtype, w.dtype),
             input: views[0],
             output: views[1],
@@ -277,6 +281,7 @@ impl Lowering<'_> {
             piece.input = at(from, first as u32, (last - first) as u32)?;
             piece.output = at(to, columns.start, columns.end - columns.start)?;
             piece.rows = 1;
+            piece.line = piece.output.width.max(1);
             Some(piece)
         };
         let mut step = to.width.div_ceil(2);
@@ -524,6 +529,28 @@ impl Lowering<'_> {
         tiles.iter().map(weights).collect()
     }
 
+    /// Pixels of an instruction that works on a part of `pixels`: as many as the accumulators take, or, finely cut, the fewest
+    /// image rows that hide the next instruction's weights and waste no slots.
+    fn chunk(&self, shape: &Shape, pixels: u32) -> u32 {
+        let machine = self.setting.machine;
+        let most = machine.matrix_rows(shape.wide) as u32;
+        let even = pixels.div_ceil(pixels.div_ceil(most));
+        if !self.setting.parallel || self.setting.grain == Grain::Coarse {
+            return even;
+        }
+        let least = (machine.array.rows + machine.control.issue as u32).div_ceil(shape.line);
+        if self.setting.grain == Grain::Finest && pixels < 2 * least * shape.line && pixels >= machine.array.rows {
+            return ((pixels / shape.line).div_ceil(2).max(1) * shape.line).min(even);
+        }
+        let slots = |chunk: u32| {
+            let rest = u64::from(pixels % chunk);
+            let last = if rest > 0 { timing::tile_slots(rest, machine) } else { 0 };
+            u64::from(pixels / chunk) * timing::tile_slots(chunk.into(), machine) + last
+        };
+        let rows = (least..=most / shape.line).map(|lines| lines * shape.line);
+        rows.chain([even]).min_by_key(|&chunk| (slots(chunk), chunk)).unwrap_or(even)
+    }
+
     /// The instructions of a group for output rows `rows`; `output` holds columns from `shift` on.
     #[expect(clippy::too_many_arguments, reason = "one call site's loop variables")]
     fn multiply(
@@ -536,11 +563,8 @@ impl Lowering<'_> {
         shift: u32,
         rows: Range<u32>,
     ) {
-        let machine = self.setting.machine;
         let (start, end) = (rows.start * output.width, rows.end * output.width);
-        let limit = machine.matrix_rows(nest.shape.wide) as u32;
-        let chunks = (end - start).div_ceil(limit);
-        let chunk = (end - start).div_ceil(chunks);
+        let chunk = self.chunk(&nest.shape, end - start);
         let entry = ChannelParameters::bytes(nest.shape.wide) as u32;
         for first_pixel in (start..end).step_by(chunk as usize) {
             for (index, tile) in nest.cut.groups[group].clone().enumerate() {

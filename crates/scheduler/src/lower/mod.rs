@@ -34,6 +34,29 @@ pub(crate) enum Home {
     Ddr,
 }
 
+/// Size of the pieces units work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// Start-ups are lost in the noise.
+    Coarse,
+    /// As small as start-ups can be hidden behind the instruction before.
+    Fine,
+    /// Smaller still, even where a unit is held for nothing.
+    Finest,
+}
+
+impl Grain {
+    /// Pieces for `cycles` of work of a unit that takes `start` cycles to begin.
+    fn pieces(self, cycles: u64, start: u64) -> u64 {
+        let start = start.max(1);
+        match self {
+            Self::Coarse => (cycles / (6 * start)).clamp(1, 8),
+            Self::Fine => (cycles / (2 * start)).clamp(1, 64),
+            Self::Finest => (2 * cycles / start).clamp(1, 64),
+        }
+    }
+}
+
 /// What lowering looks at and never changes.
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
@@ -44,8 +67,10 @@ pub(crate) struct Setting<'a> {
     pub outputs: &'a [TensorId],
     /// By tensor; what counts is the entry of a root.
     pub homes: &'a [Home],
-    /// Cut finely, for units that work at the same time.
+    /// Cut, for units that work at the same time.
     pub parallel: bool,
+    /// How finely.
+    pub grain: Grain,
 }
 
 /// Lowers one step after the other into a sketch.
@@ -62,11 +87,6 @@ pub(crate) struct Lowering<'a> {
     index: usize,
     layer: LayerId,
 }
-
-/// Cycles below which an instruction is not cut further, in multiples of its start-up.
-const WORTH: u64 = 6;
-/// Most instructions a slice of an elementwise or pooling step is cut into.
-const PIECES: u64 = 8;
 
 impl<'a> Lowering<'a> {
     pub fn new(setting: Setting<'a>) -> Self {
@@ -330,7 +350,7 @@ impl<'a> Lowering<'a> {
         if !self.setting.parallel {
             return rows.max(1);
         }
-        let pieces = (cycles / (WORTH * start).max(1)).clamp(1, PIECES);
+        let pieces = self.setting.grain.pieces(cycles, start);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }
