@@ -1,0 +1,96 @@
+//! How far programs at level 5 are from their bounds: compiles quantised graphs and counts cycles.
+//!
+//! ```text
+//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-v] [-l] GRAPH.tpuq...
+//! ```
+//! `-v` adds bounds, units and conflicts, `-l` the times of all layers.
+
+#![expect(clippy::print_stdout, reason = "what it is for")]
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+
+use tpuflow_ir::{Graph, Machine, Program, Unit};
+use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
+use tpuflow_simulator::counters::Client;
+use tpuflow_simulator::{Options, Run, simulate};
+
+/// Bounds below which start-ups decide; such networks are left out of the mean.
+const LEAST: u64 = 20_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut name = "128x128_asic".to_owned();
+    if let Some(at) = args.iter().position(|arg| arg == "-m").filter(|at| at + 1 < args.len()) {
+        name = args.remove(at + 1);
+        args.remove(at);
+    }
+    let machine = Machine::preset(&name)?;
+    let asked = |flag: &str| args.iter().any(|arg| arg == flag);
+    println!(
+        "{:24} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
+        "network", "bound", "binding", "cycles", "ratio", "predict", "s"
+    );
+    let mut logarithms = Vec::new();
+    for path in args.iter().filter(|arg| !arg.starts_with('-')).map(Path::new) {
+        let graph = Graph::load(path)?;
+        let start = Instant::now();
+        let program = schedule(&graph, &machine, &ScheduleOptions { level: 5, ..ScheduleOptions::default() })?;
+        let seconds = start.elapsed().as_secs_f64();
+        let run = simulate(&program, &[], &Options { values: false, ..Options::default() })?;
+        let (binding, bound) = program.bounds.binding();
+        let ratio = run.cycles as f64 / bound as f64;
+        if bound >= LEAST {
+            logarithms.push(ratio.ln());
+        }
+        println!(
+            "{:24} {bound:9} {binding:7} {:9} {ratio:6.3} {:+7.1}% {seconds:6.2} {}",
+            path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default(),
+            run.cycles,
+            (program.predicted_cycles as f64 / run.cycles as f64 - 1.0) * 100.0,
+            program.fallback.as_deref().unwrap_or_default()
+        );
+        if asked("-v") {
+            units(&program, &run);
+        }
+        if asked("-l") {
+            for l in &run.layers {
+                println!(
+                    "  {:>9} {:>9} busy {:>8} bound {:>8} {:8} {:14} {}",
+                    l.start, l.end, l.busy, l.bound, l.binding, l.op, l.name
+                );
+            }
+        }
+    }
+    let mean = (logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64).exp();
+    println!("geometric mean where the bound is at least {LEAST}: {mean:.4}");
+    Ok(())
+}
+
+fn units(program: &Program, run: &Run) {
+    println!("  {:?}", program.bounds);
+    for unit in Unit::ALL {
+        let c = &run.counters.units[unit.index()];
+        println!(
+            "  {:5} {:6} busy {:8} from {:8} to {:8} {:?}",
+            unit.name(),
+            c.instructions,
+            c.busy,
+            c.start,
+            c.end,
+            c.stalls
+        );
+    }
+    for (holder, waits) in run.counters.bank_conflicts.iter().enumerate() {
+        for (waiter, &count) in waits.iter().enumerate().filter(|(_, count)| **count > 500) {
+            println!("  {} makes {} wait {count}", Client::ALL[holder].name(), Client::ALL[waiter].name());
+        }
+    }
+    println!(
+        "  {} instructions, {} bytes spilled, {} at most",
+        program.instructions.len(),
+        program.spill_bytes,
+        program.cache_peak_bytes
+    );
+}
