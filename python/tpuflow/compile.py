@@ -125,8 +125,8 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         graph: The quantised network, whole or in segments.
         machine: Name of a preset, or path of a TOML file.
         level: 1 or 5, see `LEVELS`.
-        seed: Seed of searches; the same seed gives the same program. No level searches yet.
-        time_limit: Seconds after which searches stop with the best found; None for no limit.
+        seed: Seed of the search of level 5; the same seed gives the same program.
+        time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
 
     Returns:

@@ -52,7 +52,7 @@ def build(
     host: options.Host = True,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0.0, metavar="S", help="Seconds the scheduler may search; no level searches yet."),
+        typer.Option(min=0.0, metavar="S", help="Seconds level 5 may search for a faster order."),
     ] = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,

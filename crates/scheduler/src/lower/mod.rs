@@ -4,13 +4,14 @@
 //! slices of output rows, each of which loads the input rows it needs (halo included) into a buffer of its own, computes, and
 //! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
 
+mod linear;
 mod matrix;
 mod movement;
 mod pool;
 mod reduce;
 mod vector;
 
-pub(crate) use matrix::{Linear, row_bytes};
+pub(crate) use linear::{Linear, row_bytes};
 pub(crate) use pool::is_depthwise;
 
 use std::collections::BTreeMap;
