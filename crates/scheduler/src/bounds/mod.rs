@@ -2,7 +2,7 @@
 //!
 //! What every program must do is counted per layer ([`Work`]): slots of the array, cycles of the elementwise and the pooling
 //! unit, constants brought in from DDR. It is counted in natural layouts, which no storage inside a wider tensor undercuts; moves
-//! of elements count nothing, since some program may have produced them in place. Operators run on the unit of the operator
+//! of elements count nothing, since some program may have produced them in place, unless they change the scale. Operators run on the unit of the operator
 //! table, and every layer is computed in full.
 //!
 //! * `array`, `ewp`, `pdp`: a unit does one thing at a time.
@@ -10,20 +10,23 @@
 //!   channels in the best way, inputs and outputs only where they may lie.
 //! * `ports`: weights pass the port word by word; a bank serves one word a cycle.
 //! * `flow`: nothing downstream of a layer can start on the array before all constants of that layer, and of everything it needs
-//!   all channels of, are there. After that the array still has all of the downstream work to do.
-//! * `segment`: past a reduction over the whole image whose consumers need all of its channels, nothing overlaps what came
-//!   before; what the busiest unit does in each of the segments adds up.
-//! * `path`: along a chain of layers every one needs at least its latency, and all of its time where it reduces over space.
+//!   all channels of, are there. After that the array still has all of the downstream work to do. And of constants that nobody
+//!   uses before some moment, those the caches have no room for come after it.
+//! * `segment`: what no unit can begin before some moment adds up after it.
+//! * `path`: along a chain of layers every one needs at least its latency and what a pixel takes, and all of its time where all
+//!   of it must be done before the next begins. ([`chain`])
 
+mod chain;
+
+use chain::Chains;
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, MatrixDescriptor, NormParameters, Slope};
 use tpuflow_ir::program::LayerSummary;
-use tpuflow_ir::{Bounds, DType, Graph, Machine, Op, TensorId, Unit, View, timing};
+use tpuflow_ir::{Bounds, DType, Graph, Machine, Op, TensorId, View, timing};
 
 use crate::lower::{Linear, is_depthwise};
 use crate::network::Network;
 use crate::placement::natural;
-use crate::summary::unit_of;
 
 /// What a layer costs every program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,18 +38,14 @@ struct Work {
     pdp: u64,
     /// Words through the weight port.
     weights: u64,
+    /// Cycles for all channels of one pixel: slots of the array, or of the pooling unit for one word.
+    least: u64,
     /// Bytes of constants from DDR.
     constants: u64,
+    /// Those among them that every pixel needs.
+    packed: u64,
     /// Words read and written in the shared cache.
     words: u64,
-}
-
-/// Who depends on whom.
-struct Relations {
-    /// By layer: all layers it depends on.
-    ancestors: Vec<Vec<bool>>,
-    /// By layer: those of which it needs all channels of at least one pixel before anything can start.
-    channels: Vec<Vec<bool>>,
 }
 
 /// Bounds of the network; fills in those of the layers.
@@ -74,16 +73,16 @@ pub(crate) fn bounds(graph: &Graph, network: &Network, machine: &Machine, layers
     let (array, ewp, pdp) = (sum(|w| w.array), sum(|w| w.ewp), sum(|w| w.pdp));
     let fill = machine.control.issue_cold + machine.array.setup + u64::from(machine.array.rows);
     let depth = timing::array_depth(machine);
-    let relations = relations(graph, network);
+    let chains = Chains::new(graph, network, &works, machine);
     Bounds {
         array: after(array, fill + depth).saturating_sub(works.iter().map(|w| w.tail).max().unwrap_or(0)),
-        ddr: ddr(graph, &works, machine),
+        ddr: ddr(graph, network, &works, machine),
         ewp: after(ewp, machine.ewp.start + machine.ewp.latency),
         pdp: after(pdp, machine.pdp.start + machine.pdp.latency),
         ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),
-        flow: flow(graph, &works, &relations, machine),
-        segment: segment(graph, network, &works, &relations, machine),
-        path: path(graph, network, &works, machine),
+        flow: flow(graph, &works, &chains, machine).max(chains.left_to_load()),
+        segment: chains.makespan(),
+        path: chains.times.iter().map(|times| times.all).max().unwrap_or(0),
     }
 }
 
@@ -101,7 +100,12 @@ fn elementwise(view: &View, rate: u64, machine: &Machine) -> u64 {
 
 fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work {
     let word = machine.word() as u64;
-    let mut work = Work { constants: constants(network, op), ..Work::default() };
+    let constants = constants(network, op);
+    let packed = match op {
+        Op::Embedding { .. } | Op::Binary { .. } | Op::Select { .. } => 0,
+        _ => constants,
+    };
+    let mut work = Work { constants, packed, ..Work::default() };
     let out = natural(network, output, machine.word());
     if let Some(linear) = Linear::of(op, network)
         && !is_depthwise(network, op)
@@ -127,7 +131,11 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         let passes = timing::passes(input.dtype, right.dtype);
         let slots = timing::tile_slots(pixels, machine);
         work.tail = (slots - pixels.min(slots)) * timing::phases(input.dtype, right.dtype);
-        work.array = blocks(linear.packing(&input, machine)) * passes * slots * u64::from(linear.leads);
+        let blocks = blocks(linear.packing(&input, machine));
+        work.array = blocks * passes * slots * u64::from(linear.leads);
+        let idle = (timing::tile_slots(1, machine) - 1) * timing::phases(input.dtype, right.dtype);
+        work.least = blocks * passes * timing::tile_slots(1, machine) - idle;
+        work.packed = constants / u64::from(linear.leads).max(1);
         work.weights = (right.bytes() as u64).div_ceil(word);
         work.words = work.weights + (payload(network, linear.input) + payload(network, output)) / word;
         return work;
@@ -150,16 +158,23 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
             let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
             let words = out.row_bytes(machine.word()) * u64::from(out.rows) / word;
-            // An image that never fits may be averaged elsewhere, as a sum by stretches.
-            let fits = payload(network, *input) <= machine.cache_bytes();
-            if fits || !matches!(op, Op::AveragePool { .. }) {
+            // The average of a whole image may as well be a sum, made by the elementwise unit.
+            let shape = &network.tensor(*input).shape;
+            let whole = window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [shape[1], shape[2]];
+            if !whole || !matches!(op, Op::AveragePool { .. }) {
                 let compute = words * taps * network.tensor(*input).dtype.bytes() as u64;
+                work.least = taps * network.tensor(*input).dtype.bytes() as u64;
                 work.pdp = compute.max(lines(&natural(network, *input, machine.word()), window, machine));
             }
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
             let from = natural(network, *input, machine.word());
             work.ewp = elementwise(&from, ewp.reduce + ending(op, machine), machine);
+        }
+        Op::Concat { inputs, requants, .. } => {
+            let changed = inputs.iter().zip(requants).filter(|(_, requant)| requant.is_some());
+            let elements = |&t: &TensorId| network.tensor(t).elements() as u64;
+            work.ewp = changed.map(|(t, _)| elements(t).div_ceil(ewp.lanes.into()) * ewp.r#move).sum();
         }
         Op::ResizeLinear { .. } => work.ewp = elementwise(&out, ewp.bilinear, machine),
         Op::Softmax { .. }
@@ -201,11 +216,12 @@ fn ending(op: &Op, machine: &Machine) -> u64 {
 }
 
 /// Cycles of the pooling unit to read the lines under all windows: neighbouring words come from the same bank, which serves one
-/// a cycle, but for those where a line ends or a bank does.
+/// a cycle, but for those where a line ends (of each word of its pixels, which may lie apart) or a bank does.
 fn lines(input: &View, window: &tpuflow_ir::Window, machine: &Machine) -> u64 {
     let Some([height, _]) = window.output(input.height as usize, input.width as usize) else { return 0 };
     let line = input.row_bytes(machine.word()) / machine.word() as u64;
-    let apart = 1 + line.div_ceil(machine.cache.words.into());
+    let pixel = u64::from(input.pixel_bytes).div_ceil(machine.word() as u64);
+    let apart = pixel + line.div_ceil(machine.cache.words.into());
     let count = |row: i64| {
         let top = row * i64::from(window.stride[0]) - i64::from(window.pads[0]);
         let tap = |k: &u32| (0..i64::from(input.height)).contains(&(top + i64::from(k * window.dilation[0])));
@@ -258,10 +274,11 @@ fn split(bytes: u64, machine: &Machine) -> u64 {
     channel(bytes.div_ceil(machine.ddr.channels.into()), machine)
 }
 
-fn ddr(graph: &Graph, works: &[Work], machine: &Machine) -> u64 {
+fn ddr(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> u64 {
     let constants: u64 = works.iter().map(|w| w.constants).sum();
-    let used =
-        |t: &&TensorId| graph.layers.iter().any(|l| !moves(&l.op) && reads_all(&l.op) && l.op.operands().contains(t));
+    let used = |t: &&TensorId| {
+        graph.layers.iter().any(|l| !moves(&l.op) && reads_all(network, &l.op) && l.op.operands().contains(t))
+    };
     let mut outputs: Vec<TensorId> = graph.outputs.clone();
     outputs.sort_unstable();
     outputs.dedup();
@@ -280,80 +297,37 @@ fn moves(op: &Op) -> bool {
 }
 
 /// Whether every element of the operands matters: strides wider than the window leave some out.
-fn reads_all(op: &Op) -> bool {
+fn reads_all(network: &Network, op: &Op) -> bool {
     match op {
-        Op::Conv { window, .. } | Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
-            (0..2).all(|axis| window.stride[axis] <= window.kernel[axis] && window.dilation[axis] == 1)
+        Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
+            covers(window, &network.tensor(*input).shape)
         }
         _ => true,
     }
 }
 
-fn relations(graph: &Graph, network: &Network) -> Relations {
-    let count = graph.layers.len();
-    let producer: Vec<Option<usize>> = {
-        let mut list = vec![None; graph.tensors.len()];
-        for (index, layer) in graph.layers.iter().enumerate() {
-            list[layer.output.index()] = Some(index);
-        }
-        list
-    };
-    let mut ancestors: Vec<Vec<bool>> = Vec::with_capacity(count);
-    let mut channels: Vec<Vec<bool>> = Vec::with_capacity(count);
-    for layer in &graph.layers {
-        let (mut above, mut all) = (vec![false; count], vec![false; count]);
-        let keeps = keeps_channels(network, &layer.op);
-        for parent in layer.op.operands().iter().filter_map(|t| producer[t.index()]) {
-            above[parent] = true;
-            or(&mut above, &ancestors[parent]);
-            if keeps {
-                all[parent] = true;
-                or(&mut all, &channels[parent]);
-            }
-        }
-        ancestors.push(above);
-        channels.push(all);
-    }
-    Relations { ancestors, channels }
+/// Whether every pixel of an operand `[n, h, w, c]` lies under some window.
+fn covers(window: &tpuflow_ir::Window, shape: &[usize]) -> bool {
+    let &[_, height, width, _] = shape else { return false };
+    let Some(output) = window.output(height, width) else { return false };
+    [height, width].into_iter().zip(output).enumerate().all(|(axis, (extent, count))| {
+        let last = (count.max(1) - 1) * window.stride[axis] as usize + window.kernel[axis] as usize;
+        let dense = window.stride[axis] <= window.kernel[axis] && window.dilation[axis] == 1;
+        dense && last >= extent + window.pads[axis] as usize
+    })
 }
 
-fn or(mine: &mut [bool], theirs: &[bool]) {
-    for (a, b) in mine.iter_mut().zip(theirs) {
-        *a |= b;
-    }
-}
-
-/// Whether all channels of an output pixel need all channels of at least one pixel of every operand.
-fn keeps_channels(network: &Network, op: &Op) -> bool {
-    match op {
-        Op::Conv { window, .. } | Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
-            // A window inside the padding needs nothing at all.
-            (0..4).all(|side| window.pads[side] <= (window.kernel[side % 2] - 1) * window.dilation[side % 2])
-        }
-        Op::MatMul { b, .. } => network.is_constant(*b),
-        Op::Binary { a, b, .. } => network.tensor(*a).shape == network.tensor(*b).shape,
-        Op::Unary { .. }
-        | Op::Rescale { .. }
-        | Op::Quantize { .. }
-        | Op::Dequantize { .. }
-        | Op::PRelu { .. }
-        | Op::Softmax { .. }
-        | Op::LayerNorm { .. } => true,
-        _ => false,
-    }
-}
-
-fn flow(graph: &Graph, works: &[Work], relations: &Relations, machine: &Machine) -> u64 {
+fn flow(graph: &Graph, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
     let begin = machine.control.start + machine.dma.start + machine.dma.latency;
     let total = |set: &dyn Fn(usize) -> bool, part: fn(&Work) -> u64| -> u64 {
         (0..works.len()).filter(|&i| set(i)).map(|i| part(&works[i])).sum()
     };
     let mut most = 0;
     for (layer, work) in works.iter().enumerate().filter(|(_, w)| w.array > 0) {
-        let needed = work.constants + total(&|i| relations.channels[layer][i], |w| w.constants);
+        let needed = work.packed + total(&|i| chains.channels[layer][i], |w| w.packed);
         // A tile of a grouped convolution needs the channels of its groups alone.
         let grouped = |i: usize| matches!(&graph.layers[i].op, Op::Conv { groups, .. } if *groups > 1);
-        let after = |i: usize| relations.channels[i][layer] && !grouped(i);
+        let after = |i: usize| chains.channels[i][layer] && !grouped(i);
         let tail = (0..works.len()).filter(|&i| after(i)).map(|i| works[i].tail).max().unwrap_or(0);
         let later = total(&after, |w| w.array) - tail;
         if later > 0 {
@@ -361,72 +335,4 @@ fn flow(graph: &Graph, works: &[Work], relations: &Relations, machine: &Machine)
         }
     }
     most
-}
-
-fn segment(graph: &Graph, network: &Network, works: &[Work], relations: &Relations, machine: &Machine) -> u64 {
-    let mut total = 0;
-    let mut before: Option<usize> = None;
-    let busiest = |set: &dyn Fn(usize) -> bool| -> u64 {
-        let sum = |part: fn(&Work) -> u64| (0..works.len()).filter(|&i| set(i)).map(|i| part(&works[i])).sum::<u64>();
-        let tail = (0..works.len()).filter(|&i| set(i)).map(|i| works[i].tail).max().unwrap_or(0);
-        (sum(|w| w.array) - tail).max(sum(|w| w.ewp)).max(sum(|w| w.pdp))
-    };
-    let below = |layer: usize, cut: Option<usize>| cut.is_none_or(|cut| relations.ancestors[layer][cut]);
-    for cut in (0..works.len()).filter(|&i| is_cut(graph, network, i)) {
-        if !below(cut, before) {
-            continue;
-        }
-        let above = |i: usize| i == cut || relations.ancestors[cut][i];
-        total += busiest(&|i| above(i) && below(i, before));
-        before = Some(cut);
-    }
-    if before.is_none() {
-        return 0;
-    }
-    machine.control.start + total + busiest(&|i| below(i, before))
-}
-
-/// Whether a layer reduces a whole image to one pixel that everything reading it needs all channels of.
-fn is_cut(graph: &Graph, network: &Network, layer: usize) -> bool {
-    let layer = &graph.layers[layer];
-    let whole = match &layer.op {
-        Op::Reduce { input, axes, .. } => {
-            let x = &network.tensor(*input).shape;
-            let kept = (0..x.len()).filter(|&i| !axes.contains(&(i as u32)) && x[i] > 1);
-            kept.eq(std::iter::once(x.len() - 1))
-        }
-        Op::AveragePool { input, window, .. } => {
-            let x = &network.tensor(*input).shape;
-            x[0] == 1 && window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [x[1], x[2]]
-        }
-        _ => false,
-    };
-    let readers = |l: &&tpuflow_ir::Layer| l.op.operands().contains(&layer.output);
-    let linear = |l: &tpuflow_ir::Layer| {
-        matches!(&l.op, Op::Conv { groups: 1, .. }) || matches!(&l.op, Op::MatMul { a, .. } if *a == layer.output)
-    };
-    whole && graph.layers.iter().any(|l| readers(&l)) && graph.layers.iter().filter(readers).all(linear)
-}
-
-fn path(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> u64 {
-    // Whatever is computed, something was loaded before; what is only looked at from another side takes no time.
-    let loaded = machine.control.start + machine.dma.start + machine.dma.latency + 1;
-    // By tensor: first element there, last element there.
-    let mut times = vec![(0u64, 0u64); graph.tensors.len()];
-    for (index, layer) in graph.layers.iter().enumerate() {
-        let work = &works[index];
-        let (latency, cycles) = match unit_of(network, &layer.op) {
-            Unit::Me => (timing::array_depth(machine), work.array - work.tail),
-            Unit::Pdp => (machine.pdp.start + machine.pdp.latency, work.pdp),
-            _ if work.ewp > 0 => (machine.ewp.start + machine.ewp.latency, work.ewp),
-            _ => (0, 0),
-        };
-        let operands = graph.activations(layer).map(|t| times[t.index()]);
-        let (first, last) = operands.fold((0, 0), |(f, l), (first, last)| (f.max(first), l.max(last)));
-        let whole = matches!(layer.op, Op::Reduce { .. });
-        let begin = if whole { last } else { first }.max(if cycles > 0 { loaded } else { 0 });
-        times[layer.output.index()] = (begin + latency, (begin + cycles).max(last) + latency);
-    }
-    let end = graph.outputs.iter().map(|t| times[t.index()].1).max().unwrap_or(0);
-    if graph.layers.is_empty() { 0 } else { end }
 }

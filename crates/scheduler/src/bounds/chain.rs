@@ -1,0 +1,420 @@
+//! When results can be there at the earliest: along chains of layers, and what the units still have to do after that.
+//!
+//! Results of an instruction are there when it has finished, and an instruction starts when all it reads is there. Of every
+//! tensor three moments are followed ([`Times`]): its first element, the first pixel with all of its channels, all elements.
+//!
+//! ```text
+//!  expand 1x1      [----- all column tiles -----]+depth            a pixel with all its channels
+//!  depthwise                                           [start 1 word latency]
+//!  project 1x1                                                              [----- all column tiles -----]+depth
+//! ```
+//!
+//! A convolution needs all channels of a pixel for any of its results, so nothing of it starts before the middle moment of its
+//! operand; and a tile of one pixel holds the array as long as one of [`rows`](tpuflow_ir::machine::Array). Whatever cannot
+//! start before such a moment adds up on its unit from there ([`Chains::makespan`]); and where all of a layer must be done
+//! before the next can begin, as before a pixel that the whole image is averaged to, these sums follow each other.
+
+use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
+
+use super::{Work, covers, split};
+use crate::network::Network;
+use crate::summary::unit_of;
+
+/// Moments of a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    /// Some element is there.
+    first: u64,
+    /// Some pixel is there with all of its channels.
+    pixel: u64,
+    /// All elements are there.
+    pub all: u64,
+}
+
+impl Times {
+    fn later(self, cycles: u64) -> Self {
+        Self { first: self.first + cycles, pixel: self.pixel + cycles, all: self.all + cycles }
+    }
+}
+
+/// Sets of layers, by layer.
+type Sets = Vec<Vec<bool>>;
+
+/// Moments of all layers, and who waits for whom.
+pub(super) struct Chains<'a> {
+    works: &'a [Work],
+    machine: &'a Machine,
+    /// Layers whose result is a single pixel.
+    singles: Vec<usize>,
+    /// Before which nothing of a layer begins.
+    begins: Vec<u64>,
+    /// Moments of each layer's result.
+    pub times: Vec<Times>,
+    /// Those of which a pixel needs all channels of some pixel.
+    pub channels: Sets,
+    /// Those of which any element needs all channels of some pixel.
+    strong: Sets,
+    /// Those that are done when the layer is.
+    whole: Sets,
+}
+
+/// What a layer makes of the moments and the needs of its operands.
+#[derive(Clone, Debug, Default)]
+struct Need {
+    /// Before which nothing of it begins.
+    begin: u64,
+    times: Times,
+    channels: Vec<bool>,
+    strong: Vec<bool>,
+    whole: Vec<bool>,
+}
+
+fn or(mine: &mut [bool], theirs: &[bool]) {
+    for (a, b) in mine.iter_mut().zip(theirs) {
+        *a |= b;
+    }
+}
+
+/// An operand: moments, and the sets of it and what it needs.
+#[derive(Clone)]
+struct Operand {
+    times: Times,
+    channels: Vec<bool>,
+    strong: Vec<bool>,
+    whole: Vec<bool>,
+}
+
+impl<'a> Chains<'a> {
+    pub fn new(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine) -> Self {
+        let count = graph.layers.len();
+        let mut producer = vec![None; graph.tensors.len()];
+        for (index, layer) in graph.layers.iter().enumerate() {
+            producer[layer.output.index()] = Some(index);
+        }
+        let mut chains = Self {
+            works,
+            machine,
+            singles: vec![],
+            begins: vec![],
+            times: vec![],
+            channels: vec![],
+            strong: vec![],
+            whole: vec![],
+        };
+        for (index, layer) in graph.layers.iter().enumerate() {
+            let operand = |tensor: tpuflow_ir::TensorId| -> Operand {
+                let none = || vec![false; count];
+                let Some(from) = producer[tensor.index()] else {
+                    let times = Times::default();
+                    return Operand { times, channels: none(), strong: none(), whole: none() };
+                };
+                let mut operand = Operand {
+                    times: chains.times[from],
+                    channels: chains.channels[from].clone(),
+                    strong: chains.strong[from].clone(),
+                    whole: chains.whole[from].clone(),
+                };
+                operand.channels[from] = true;
+                operand.whole[from] = true;
+                operand
+            };
+            let operands: Vec<Operand> = layer.op.operands().into_iter().map(operand).collect();
+            let mut need = chains.need(network, layer, &works[index], &operands);
+            for set in [&mut need.channels, &mut need.strong, &mut need.whole] {
+                set.resize(count, false);
+            }
+            let output = network.tensor(layer.output);
+            let single = output.shape.last() == Some(&output.elements());
+            if single {
+                need.channels.clone_from(&need.whole);
+            }
+            let needed = (0..count).filter(|&i| i == index || need.channels[i]);
+            let constants: u64 = needed.map(|i| works[i].packed).sum();
+            let ready = if constants > 0 { loaded(machine) + split(constants, machine) } else { 0 };
+            let least = if works[index].array > 0 { lead(machine) + timing::array_depth(machine) } else { 0 };
+            let mut times = need.times;
+            times.pixel = times.pixel.max(times.first).max(ready + least);
+            times.all = times.all.max(times.pixel).max(chains.after(index, &need, single));
+            if single {
+                times.pixel = times.all;
+                chains.singles.push(index);
+            }
+            chains.begins.push(need.begin);
+            chains.times.push(times);
+            chains.channels.push(need.channels);
+            chains.strong.push(need.strong);
+            chains.whole.push(need.whole);
+        }
+        chains
+    }
+
+    /// No schedule is shorter: for every moment, what the units have left to do after it.
+    pub fn makespan(&self) -> u64 {
+        let layers = 0..self.works.len();
+        let after = |from: usize| {
+            let strong = |layer: usize| self.strong[layer][from];
+            let own = |layer: usize| layer == from || strong(layer);
+            self.sum(self.times[from].pixel, from + 1, &strong).max(self.sum(self.begins[from], from, &own))
+        };
+        layers.map(after).max().unwrap_or(0)
+    }
+
+    /// Cycles without which weights that the cache has no room for cannot be brought in after the moment before which none of
+    /// them is used.
+    pub fn left_to_load(&self) -> u64 {
+        let room = self.machine.cache_bytes() + self.machine.ewp_cache_bytes();
+        let after = |from: usize| {
+            let later = (0..self.works.len()).filter(|&i| i == from || self.strong[i][from]);
+            let bytes = later.map(|i| self.works[i].constants).sum::<u64>().saturating_sub(room);
+            // A page may be open.
+            let cycles = split(bytes, self.machine).saturating_sub(self.machine.page_miss());
+            if bytes > 0 { self.begins[from] + cycles } else { 0 }
+        };
+        (0..self.works.len()).map(after).max().unwrap_or(0)
+    }
+
+    /// When all of a layer can be there: sums of what must be done between an earlier moment and it, be this the start, a
+    /// single pixel, or, with `every`, any.
+    fn after(&self, index: usize, need: &Need, every: bool) -> u64 {
+        let needed = |layer: usize| layer == index || need.whole[layer];
+        let strong = |from: usize, layer: usize| {
+            if layer == index { need.strong[from] } else { self.strong[layer][from] }
+        };
+        let before = (0..index).filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
+        let sums = before.map(|from| {
+            let follows = |layer: usize| needed(layer) && strong(from, layer);
+            self.sum(self.times[from].pixel, from + 1, &follows)
+        });
+        sums.chain([self.sum(self.machine.control.start, 0, &needed)]).max().unwrap_or(0)
+    }
+
+    /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest.
+    fn sum(&self, start: u64, first: usize, counts: &dyn Fn(usize) -> bool) -> u64 {
+        let (mut array, mut tail, mut ewp, mut pdp) = (0, 0, 0, 0);
+        for layer in (first..self.works.len()).filter(|&layer| counts(layer)) {
+            let work = &self.works[layer];
+            tail = tail.max(work.tail);
+            array += work.array;
+            ewp += work.ewp;
+            pdp += work.pdp;
+        }
+        let machine = self.machine;
+        let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
+        after(array - tail.min(array), lead(machine) + timing::array_depth(machine))
+            .max(after(ewp, machine.ewp.start + machine.ewp.latency))
+            .max(after(pdp, machine.pdp.start + machine.pdp.latency))
+    }
+
+    fn need(&self, network: &Network, layer: &tpuflow_ir::Layer, work: &Work, operands: &[Operand]) -> Need {
+        let machine = self.machine;
+        let op = &layer.op;
+        if work.array > 0 {
+            return self.linear(network, op, work, operands);
+        }
+        let unit = unit_of(network, op);
+        let (around, cycles) = match unit {
+            Unit::Pdp => (machine.pdp.start + machine.pdp.latency, work.pdp),
+            _ => (machine.ewp.start + machine.ewp.latency, work.ewp),
+        };
+        // Too large for the pooling unit: on either.
+        let around = around.min(if cycles > 0 { around } else { machine.ewp.start + machine.ewp.latency });
+        let latency = around + work.least.max(1);
+        let mut need = joined(operands);
+        match op {
+            Op::Softmax { .. } | Op::LayerNorm { .. } | Op::ArgMax { .. } => need.of_pixels(),
+            Op::Reduce { input, axes, .. } => {
+                if axes.contains(&(network.tensor(*input).shape.len() as u32 - 1)) {
+                    need.of_pixels();
+                }
+            }
+            Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
+                if !is_inside(window) {
+                    return Need { times: Times { all: around + cycles, ..Times::default() }, ..Need::default() };
+                }
+                if !covers(window, &network.tensor(*input).shape) {
+                    need.forget();
+                }
+            }
+            Op::ResizeLinear { .. } => need.forget(),
+            Op::Unary { .. }
+            | Op::Rescale { .. }
+            | Op::Quantize { .. }
+            | Op::Dequantize { .. }
+            | Op::PRelu { .. }
+            | Op::Binary { .. }
+            | Op::Select { .. } => {}
+            _ => return moved(network, layer, operands, around),
+        }
+        let begin = need.times.first.max(loaded(machine));
+        need.begin = begin;
+        need.times = Times {
+            first: begin + latency,
+            pixel: need.times.pixel + latency,
+            all: (need.times.all + latency).max(begin + cycles + around),
+        };
+        need
+    }
+
+    /// Convolutions and products on the array.
+    fn linear(&self, network: &Network, op: &Op, work: &Work, operands: &[Operand]) -> Need {
+        let (machine, depth) = (self.machine, timing::array_depth(self.machine));
+        let (Some(left), Some(right)) = (operands.first(), operands.get(1)) else { return Need::default() };
+        let (mut left, right) = (left.clone(), right.clone());
+        let mut whole_pixels = true;
+        if let Op::Conv { window, groups, input, .. } = op {
+            if !is_inside(window) {
+                let all = lead(machine) + work.array - work.tail + depth;
+                return Need { times: Times { all, ..Times::default() }, ..Need::default() };
+            }
+            whole_pixels = *groups == 1;
+            let shape = &network.tensor(*input).shape;
+            if !covers(window, shape) {
+                left.times.all = left.times.pixel;
+                left.whole.fill(false);
+            } else if shape[0] == 1 && window.output(shape[1], shape[2]) == Some([1, 1]) {
+                // The window is the image.
+                left.times.pixel = left.times.all;
+                left.channels.clone_from(&left.whole);
+            }
+        }
+        let around = lead(machine) + depth;
+        let pixel = if whole_pixels { work.least } else { 1 };
+        let begin = if whole_pixels { left.times.pixel } else { left.times.first };
+        let begin = begin.max(right.times.first).max(loaded(machine));
+        let mut need = joined(&[left.clone(), right.clone()]);
+        if whole_pixels {
+            or(&mut need.strong, &left.channels);
+        }
+        need.begin = begin;
+        need.times = Times {
+            first: begin + around,
+            pixel: (left.times.pixel + around + pixel).max(right.times.pixel + around),
+            all: (begin + around + work.array - work.tail)
+                .max(left.times.all + around + pixel)
+                .max(right.times.all + around),
+        };
+        need
+    }
+}
+
+impl Need {
+    /// Any element needs whole pixels.
+    fn of_pixels(&mut self) {
+        self.times.first = self.times.pixel;
+        let channels = self.channels.clone();
+        or(&mut self.strong, &channels);
+    }
+
+    /// Not all elements are needed.
+    fn forget(&mut self) {
+        self.times.all = self.times.pixel;
+        self.whole.fill(false);
+    }
+}
+
+/// Needs of an operator whose every element needs one of each operand, every pixel a pixel, and all of it all.
+fn joined(operands: &[Operand]) -> Need {
+    let mut need = Need::default();
+    for operand in operands {
+        need.times.first = need.times.first.max(operand.times.first);
+        need.times.pixel = need.times.pixel.max(operand.times.pixel);
+        need.times.all = need.times.all.max(operand.times.all);
+        for (mine, theirs) in [
+            (&mut need.channels, &operand.channels),
+            (&mut need.strong, &operand.strong),
+            (&mut need.whole, &operand.whole),
+        ] {
+            mine.resize(theirs.len(), false);
+            or(mine, theirs);
+        }
+    }
+    need
+}
+
+/// Operators that only move elements: they may cost nothing.
+fn moved(network: &Network, layer: &tpuflow_ir::Layer, operands: &[Operand], around: u64) -> Need {
+    let mut operands = operands.to_vec();
+    if let Op::Concat { requants, .. } = &layer.op {
+        // Codes of another scale are computed anew.
+        for (operand, _) in operands.iter_mut().zip(requants).filter(|(_, requant)| requant.is_some()) {
+            operand.times = operand.times.later(around);
+        }
+    }
+    let mut need = joined(&operands);
+    let shape = |t: tpuflow_ir::TensorId| &network.tensor(t).shape;
+    match &layer.op {
+        Op::Concat { inputs, axis, .. } => {
+            need.times.first = operands.iter().map(|o| o.times.first).min().unwrap_or(0);
+            for (index, strong) in need.strong.iter_mut().enumerate() {
+                *strong = operands.iter().all(|o| o.strong[index]);
+            }
+            if inputs.first().is_none_or(|&t| *axis as usize + 1 != shape(t).len()) {
+                need.times.pixel = operands.iter().map(|o| o.times.pixel).min().unwrap_or(0);
+                for (index, channels) in need.channels.iter_mut().enumerate() {
+                    *channels = operands.iter().all(|o| o.channels[index]);
+                }
+            }
+        }
+        Op::Rearrange { input, dims, strides, offset } => {
+            let channels = shape(*input).last().copied().unwrap_or(1);
+            let whole = i64::try_from(channels).unwrap_or(1);
+            let pixels = dims.last().is_some_and(|&d| d as usize == channels)
+                && shape(layer.output).last() == Some(&channels)
+                && strides.last() == Some(&1)
+                && strides.iter().rev().skip(1).all(|s| s % whole == 0)
+                && offset % whole == 0;
+            if !pixels {
+                need.times.pixel = need.times.first;
+                need.channels.fill(false);
+            }
+            if !is_permutation(dims, strides, *offset, network.tensor(*input).elements()) {
+                need.forget();
+            }
+        }
+        Op::Gather { input, axis, .. } => {
+            if *axis as usize + 1 == shape(*input).len() {
+                need.times.pixel = need.times.first;
+                need.channels.fill(false);
+            }
+            need.forget();
+        }
+        // Some elements come from nowhere.
+        Op::Pad { .. } | Op::InsertZeros { .. } => {
+            (need.times.first, need.times.pixel) = (0, 0);
+            need.channels.fill(false);
+            need.strong.fill(false);
+        }
+        _ => need = Need::default(),
+    }
+    need
+}
+
+/// Whether every element of an operand is taken exactly once.
+fn is_permutation(dims: &[u32], strides: &[i64], offset: i64, elements: usize) -> bool {
+    let mut loops: Vec<(i64, i64)> =
+        strides.iter().copied().zip(dims.iter().map(|&d| i64::from(d))).filter(|l| l.1 > 1).collect();
+    loops.sort_unstable();
+    let mut span = 1;
+    for (stride, extent) in loops {
+        if stride != span {
+            return false;
+        }
+        span *= extent;
+    }
+    offset == 0 && i64::try_from(elements) == Ok(span)
+}
+
+/// Whatever is computed, something was loaded before.
+fn loaded(machine: &Machine) -> u64 {
+    machine.control.start + machine.dma.start + machine.dma.latency
+}
+
+/// Cycles from the tokens of a matrix instruction to its first slot.
+fn lead(machine: &Machine) -> u64 {
+    machine.control.issue + u64::from(machine.array.rows)
+}
+
+/// A window inside the padding needs nothing at all.
+fn is_inside(window: &tpuflow_ir::Window) -> bool {
+    (0..4).all(|side| window.pads[side] <= (window.kernel[side % 2] - 1) * window.dilation[side % 2])
+}
