@@ -1,9 +1,9 @@
 //! How far programs at level 5 are from their bounds: compiles quantised graphs and counts cycles.
 //!
 //! ```text
-//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-v] [-l] GRAPH.tpuq...
+//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] GRAPH.tpuq...
 //! ```
-//! `-v` adds bounds, units and conflicts, `-l` the times of all layers.
+//! `-b` is the budget of the search in steps, `-v` adds bounds, units and conflicts, `-l` the times of all layers.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -27,6 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.remove(at);
     }
     let machine = Machine::preset(&name)?;
+    let mut options = ScheduleOptions { level: 5, ..ScheduleOptions::default() };
+    if let Some(at) = args.iter().position(|arg| arg == "-b").filter(|at| at + 1 < args.len()) {
+        options.budget_steps = args.remove(at + 1).parse()?;
+        args.remove(at);
+    }
     let asked = |flag: &str| args.iter().any(|arg| arg == flag);
     println!(
         "{:24} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
@@ -36,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in args.iter().filter(|arg| !arg.starts_with('-')).map(Path::new) {
         let graph = Graph::load(path)?;
         let start = Instant::now();
-        let program = schedule(&graph, &machine, &ScheduleOptions { level: 5, ..ScheduleOptions::default() })?;
+        let program = schedule(&graph, &machine, &options)?;
         let seconds = start.elapsed().as_secs_f64();
         let run = simulate(&program, &[], &Options { values: false, ..Options::default() })?;
         let (binding, bound) = program.bounds.binding();
