@@ -15,10 +15,12 @@
 //! Loads of constants keep their order: one that is needed late never overtakes one that is needed early. What a position
 //! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock.
 
-use tpuflow_ir::{Machine, Space};
+use std::collections::BTreeMap;
+
+use tpuflow_ir::{Machine, Space, Unit, Work};
 
 use crate::alloc::{Item, Problem, place_apart};
-use crate::emit::{Addresses, lifetimes};
+use crate::emit::{Addresses, lifetimes, unit};
 use crate::sketch::{BufferId, Content, Memory, Sketch};
 
 /// All loads into one buffer.
@@ -194,18 +196,38 @@ fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
     loads
 }
 
-/// Pairs of buffers (positions in `owners`) that one instruction reads and writes.
-fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<usize>> {
+/// Weight of two buffers of one instruction beside that of two instructions that may run at the same time.
+const TOGETHER: u64 = 4;
+
+/// Instructions of other units after an instruction that may run at the same time.
+const BESIDE: usize = 3;
+
+/// Pairs of buffers (positions in `owners`) that are read and written at the same time, and how often.
+fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
     let mut place = vec![None; sketch.buffers.len()];
     for (position, &owner) in owners.iter().enumerate() {
         place[owner] = Some(position);
     }
-    let mut pairs = vec![std::collections::BTreeSet::new(); owners.len()];
-    for draft in sketch.drafts.iter().filter(|d| d.transfer().is_none()) {
-        let touched: Vec<usize> = draft.touches().iter().filter_map(|b| place[b.index()]).collect();
-        for &a in &touched {
-            pairs[a].extend(touched.iter().copied().filter(|&b| b != a));
+    let computing = sketch.drafts.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_)));
+    let drafts: Vec<(Unit, Vec<usize>)> = computing
+        .map(|draft| {
+            let mut touched: Vec<usize> = draft.touches().iter().filter_map(|b| place[b.index()]).collect();
+            touched.sort_unstable();
+            touched.dedup();
+            (unit(&draft.work, Unit::Dtl0), touched)
+        })
+        .collect();
+    let mut pairs = vec![BTreeMap::<usize, u64>::new(); owners.len()];
+    for (index, (unit, mine)) in drafts.iter().enumerate() {
+        let beside = drafts[index + 1..].iter().take(BESIDE).filter(|(other, _)| other != unit).map(|d| (&d.1, 1));
+        for (theirs, weight) in beside.chain([(mine, TOGETHER)]) {
+            for &a in mine {
+                for &b in theirs.iter().filter(|&&b| b != a) {
+                    *pairs[a].entry(b).or_default() += weight;
+                    *pairs[b].entry(a).or_default() += weight;
+                }
+            }
         }
     }
-    pairs.into_iter().map(|set| set.into_iter().collect()).collect()
+    pairs.into_iter().map(|list| list.into_iter().collect()).collect()
 }

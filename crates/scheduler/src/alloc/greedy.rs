@@ -104,24 +104,27 @@ fn place_aligned(problem: &Problem, alignments: &[u64], order: Order, fit: Fit) 
 }
 
 /// Places by size, keeping items that `apart` names for each other out of each other's banks of `bank` units where a gap
-/// allows it: of the starts of gaps, and of banks inside them, the lowest with the fewest shared banks.
+/// allows it: of the starts of gaps, and of banks inside them, the lowest with the least weight of items whose banks it shares.
 #[must_use]
-pub fn place_apart(problem: &Problem, apart: &[Vec<usize>], bank: u64) -> Solution {
+pub fn place_apart(problem: &Problem, apart: &[Vec<(usize, u64)>], bank: u64) -> Solution {
     let items = &problem.items;
     let mut offsets: Vec<Option<u64>> = vec![None; items.len()];
     let mut placed: Vec<(u64, usize)> = Vec::with_capacity(items.len());
     let mut height = 0;
     for index in sequence(items, Order::Size) {
         let item = items[index];
-        let neighbours: Vec<(u64, u64)> = apart[index]
+        let neighbours: Vec<(u64, u64, u64)> = apart[index]
             .iter()
-            .filter_map(|&other| offsets[other].map(|offset| (offset / bank, (offset + items[other].size - 1) / bank)))
+            .filter_map(|&(other, weight)| {
+                let offset = offsets[other]?;
+                Some((offset / bank, (offset + items[other].size - 1) / bank, weight))
+            })
             .collect();
         let shared = |start: u64| {
             let banks = (start / bank, (start + item.size.max(1) - 1) / bank);
-            neighbours.iter().filter(|n| n.0 <= banks.1 && banks.0 <= n.1).count()
+            neighbours.iter().filter(|n| n.0 <= banks.1 && banks.0 <= n.1).map(|n| n.2).sum::<u64>()
         };
-        let (mut end, mut best) = (0, None::<(usize, u64)>);
+        let (mut end, mut best) = (0, None::<(u64, u64)>);
         let meeting = placed.iter().filter(|&&(_, other)| items[other].meets(&item));
         let stretches = meeting.map(|&(offset, other)| (offset, offset + items[other].size));
         for (from, to) in stretches.chain([(problem.capacity.max(height + item.size), u64::MAX)]) {
