@@ -110,6 +110,7 @@ impl Lowering<'_> {
             Err(shortage) => self.along_the_line(&shape, fused).ok_or(shortage)?,
         };
         let table = fused.map(|t| self.table(t));
+        let blocks = self.blocks(output, &views[1]);
         for (shape, cut) in pieces {
             let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
                 input_zero,
@@ -122,7 +123,8 @@ impl Lowering<'_> {
             let row = shape.output.width as usize * shape.output.pixel_bytes as usize;
             let alone = self.alone(output)
                 && (shape.output.width == views[1].width || row.is_multiple_of(self.setting.machine.word()));
-            let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), alone };
+            let blocks = blocks.clone();
+            let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), blocks, alone };
             self.nest(&mut state);
         }
         Ok(())
@@ -447,10 +449,13 @@ impl Lowering<'_> {
                 let weights = loaded.weights[index];
                 self.sketch.drafts.extend(loaded.pending[index].take());
                 let (first_column, columns) = nest.cut.tiles[tile];
+                let block = first_column / self.setting.machine.array.columns;
+                let block = nest.blocks.as_ref().and_then(|blocks| blocks.get(block as usize));
+                let (output, shift) = block.map_or((*output, shift), |block| (*block, block.origin[1]));
                 let matrix = Matrix {
                     descriptor: nest.descriptor,
                     input: *input,
-                    output: *output,
+                    output,
                     first_pixel,
                     pixels: chunk.min(end - first_pixel),
                     first_column,
@@ -473,6 +478,8 @@ struct Nest {
     cut: Cut,
     descriptor: tpuflow_ir::DescriptorId,
     table: Option<BufferId>,
+    /// Views of the output by column tile, where these lie apart.
+    blocks: Option<Vec<View>>,
     alone: bool,
 }
 

@@ -4,6 +4,7 @@
 //! slices of output rows, each of which loads the input rows it needs (halo included) into a buffer of its own, computes, and
 //! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
 
+mod blocks;
 mod linear;
 mod matrix;
 mod movement;
@@ -83,6 +84,8 @@ pub(crate) struct Lowering<'a> {
     external: BTreeMap<TensorId, BufferId>,
     /// DDR buffers of outputs that live in the cache.
     results: BTreeMap<TensorId, BufferId>,
+    /// Cache buffers of tensors in blocks of channels.
+    blocks: BTreeMap<TensorId, Vec<BufferId>>,
     /// Bytes of the cache the current step may use for staging and weights.
     free: u64,
     index: usize,
@@ -97,6 +100,7 @@ impl<'a> Lowering<'a> {
             cached: BTreeMap::new(),
             external: BTreeMap::new(),
             results: BTreeMap::new(),
+            blocks: BTreeMap::new(),
             free: 0,
             index: 0,
             layer: LayerId(0),

@@ -7,7 +7,7 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::{Average, FloatReduction};
 use tpuflow_ir::{Arithmetic, Descriptor, Op, Real, ReduceKind, Requant, Space, TensorId, View, Window, Work, timing};
 
-use super::{Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
+use super::{Grain, Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::Network;
 use crate::sketch::{BufferId, Memory, Packing};
 
@@ -20,7 +20,7 @@ pub(crate) fn is_depthwise(network: &Network, op: &Op) -> bool {
 }
 
 /// The average over a whole image as what a sum over its pixels ends in.
-fn whole_average(op: &Op, shape: &[usize]) -> Option<Arithmetic<Requant, FloatReduction>> {
+pub(super) fn whole_average(op: &Op, shape: &[usize]) -> Option<Arithmetic<Requant, FloatReduction>> {
     let Op::AveragePool { window, average, .. } = op else { return None };
     let &[_, h, w, _] = shape else { return None };
     if window.pads != [0; 4] || window.kernel.map(|k| k as usize) != [h, w] {
@@ -41,6 +41,16 @@ fn whole_average(op: &Op, shape: &[usize]) -> Option<Arithmetic<Requant, FloatRe
             Arithmetic::Float(FloatReduction { divisor: Real::from((h * w) as f32), finish: finish.clone() })
         }
     })
+}
+
+/// Some channels of a view.
+pub(super) fn channels_of(view: &View, first: u32, count: u32) -> View {
+    View {
+        channels: count,
+        channel_offset: view.channel_offset + first * view.dtype.bytes() as u32,
+        origin: [view.origin[0], view.origin[1] + first],
+        ..*view
+    }
 }
 
 /// What a pooling instruction carries beside its views.
@@ -72,16 +82,39 @@ impl Lowering<'_> {
             _ => return Ok(()),
         };
         let (from, to) = (self.operand(input), self.operand(output));
+        let mean = whole_average(op, &self.setting.network.tensor(input).shape);
+        let blocks = self.blocks(input, &from);
+        if let Some(mean) = &mean
+            && blocks.is_none()
+            && self.is_worth_stretches(input, &from)
+        {
+            return self.reduction(input, ReduceKind::Sum, &[1, 2], mean, output);
+        }
         let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window }));
         let operation = Operation { descriptor, window, parameters: [None; 3] };
+        if let Some(blocks) = blocks {
+            for from in blocks {
+                let to = channels_of(&to, from.origin[1], from.channels);
+                self.pool_rows(&operation, &from, &to, false)?;
+            }
+            return Ok(());
+        }
         let outcome = self.pool_rows(&operation, &from, &to, self.alone(output));
-        match whole_average(op, &self.setting.network.tensor(input).shape) {
+        match mean {
             // Too large to be under one window at a time: a sum by stretches.
             Some(mean) if outcome.is_err() && from.space != Space::Cache => {
                 self.reduction(input, ReduceKind::Sum, &[1, 2], &mean, output)
             }
             _ => outcome,
         }
+    }
+
+    /// Whether the average over an image is better made of sums over its rows as they come: under one window it would wait for
+    /// all of them.
+    fn is_worth_stretches(&self, input: TensorId, from: &View) -> bool {
+        let (setting, elements) = (&self.setting, self.setting.network.tensor(input).elements() as u64);
+        let cycles = elements / u64::from(setting.machine.ewp.lanes) * setting.machine.ewp.reduce;
+        setting.grain != Grain::Coarse && from.space == Space::Cache && cycles > 8 * setting.machine.ewp.start
     }
 
     pub(super) fn depthwise(
@@ -104,7 +137,8 @@ impl Lowering<'_> {
             (weights.next_multiple_of(word), weights.next_multiple_of(word) + channels as usize * entry)
         };
         let (from, to) = (self.operand(input), self.operand(output));
-        let mut group = from.channels;
+        let blocks = self.blocks(input, &from);
+        let mut group = if blocks.is_some() { self.setting.machine.array.columns } else { from.channels };
         // Whole words of channels, so that no word is touched by two groups.
         let lanes = (word / x.dtype.bytes()) as u32;
         while bytes(group).1.next_multiple_of(word) as u64 > space {
@@ -128,21 +162,17 @@ impl Lowering<'_> {
             Arithmetic::Float(finish) => PoolKind::FloatDepthwise { weight_dtype: w.dtype, output: finish.into() },
         };
         let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window: *window }));
-        let whole = group == from.channels;
+        let (whole, whole_from) = (group == from.channels, from);
         for first in (0..from.channels).step_by(group as usize) {
             let count = group.min(from.channels - first);
             let packing = Packing::Depthwise { step: self.index, first, count };
             let buffer = self.parameters("parameters", bytes(count).1, packing);
-            let part = |view: &View| View {
-                channels: count,
-                channel_offset: view.channel_offset + first * view.dtype.bytes() as u32,
-                origin: [view.origin[0], view.origin[1] + first],
-                ..*view
-            };
             let parameters = [Some((buffer, bytes(count).0 as u32)), table.map(|t| (t.1, 0)), Some((buffer, 0))];
             let operation = Operation { descriptor, window: *window, parameters };
             let alone = whole && self.alone(output);
-            self.pool_rows(&operation, &part(&from), &part(&to), alone)?;
+            let from = blocks.as_ref().and_then(|blocks| blocks.get((first / group) as usize)).copied();
+            let from = from.unwrap_or_else(|| channels_of(&whole_from, first, count));
+            self.pool_rows(&operation, &from, &channels_of(&to, first, count), alone)?;
         }
         Ok(())
     }

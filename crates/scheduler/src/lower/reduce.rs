@@ -17,7 +17,7 @@ use tpuflow_ir::{DType, Descriptor, ReduceKind, Requant, Space, TensorId, View, 
 
 use super::movement::Part;
 use super::vector::float;
-use super::{Lowering, Shortage, scaling, staged, staged_bytes};
+use super::{Grain, Lowering, Shortage, scaling, staged, staged_bytes};
 use crate::sketch::{Content, Memory};
 
 /// A contiguous box of the operand.
@@ -142,13 +142,14 @@ impl Lowering<'_> {
                 }
             }
         };
-        if whole <= self.free {
+        let pieces = self.stretches_of_image(&from, &shape, axes);
+        if whole <= self.free && pieces <= 1 {
             let (local, result) = (self.stage_in(&from, 0..from.rows), self.stage_out(&to, 0..to.rows));
             self.reduce(operator(0, shape[0], false), SmallVec::from_iter([local]), result);
             self.store(&to, &result, 0..to.rows, self.alone(output));
             return Ok(());
         }
-        if from.space == Space::Cache {
+        if from.space == Space::Cache && pieces <= 1 {
             return Err(Shortage(Memory::Cache));
         }
         let running = VectorOp::running(kind, from.dtype);
@@ -161,7 +162,8 @@ impl Lowering<'_> {
             Some(staged_bytes(&view, 0..view.rows, word) + 2 * sums + staged(&part, 0..part.rows, word).bytes(word))
         };
         let budget = if self.setting.parallel { self.free / 2 } else { self.free };
-        let mut most = (budget / from.dtype.bytes() as u64) as usize;
+        let most = (budget / from.dtype.bytes() as u64) as usize;
+        let mut most = most.min(shape.iter().product::<usize>().div_ceil(pieces));
         let list = loop {
             let list = stretches(&shape, axes, most).ok_or(Shortage(Memory::Cache))?;
             if list.iter().all(|stretch| needs(stretch).is_some_and(|bytes| bytes <= budget)) {
@@ -178,7 +180,10 @@ impl Lowering<'_> {
             let local = self.stage_in(&view, 0..view.rows);
             let last = stretch.before + own(stretch) == terms;
             let part = cut_out(&to, first, count, word).ok_or(Shortage(Memory::Cache))?;
-            let result = if last {
+            let at_once = count == network.tensor(output).elements() && to.space == Space::Cache;
+            let result = if last && at_once {
+                to
+            } else if last {
                 self.stage(&View { space: Space::Ddr(0), ..part }, 0..part.rows)
             } else {
                 self.running(count, running)
@@ -187,6 +192,8 @@ impl Lowering<'_> {
             self.reduce(operator(stretch.axis, stretch.extent, !last), inputs, result);
             if !last {
                 sums = Some(result);
+            } else if at_once {
+                continue;
             } else if to.space == Space::Cache {
                 let loops = vec![(count as u32, 1, 1)];
                 let part = Part { input: output, loops, from: 0, to: first as i64, rescale: None };
@@ -196,6 +203,21 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// In how many stretches to take an image in the cache that is reduced to one pixel, so that this can begin with its first
+    /// rows.
+    fn stretches_of_image(&self, from: &View, shape: &[usize], axes: &[u32]) -> usize {
+        let machine = self.setting.machine;
+        let to_pixel = (0..shape.len()).all(|axis| {
+            let last = axis + 1 == shape.len();
+            axes.contains(&(axis as u32)) != last || (shape[axis] == 1 && !last)
+        });
+        if self.setting.grain == Grain::Coarse || from.space != Space::Cache || !to_pixel {
+            return 1;
+        }
+        let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
+        self.setting.grain.pieces(cycles, 2 * machine.ewp.start) as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {

@@ -8,7 +8,7 @@ use tpuflow_ir::isa::{
     Codes, FLOAT_NORM_BYTES, FloatFunction, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp,
 };
 use tpuflow_ir::op::{Exponentials, Norm};
-use tpuflow_ir::{DType, Descriptor, Finish, Op, Space, TensorId, View, Work, timing};
+use tpuflow_ir::{DType, Descriptor, DescriptorId, Finish, Op, Space, TensorId, View, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, scaling, slice_rows, slices, staged_bytes};
 use crate::sketch::{BufferId, Memory, Packing};
@@ -129,16 +129,34 @@ impl Lowering<'_> {
         output: TensorId,
         parameters: Option<(BufferId, u32)>,
     ) -> Result<(), Shortage> {
-        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let word = self.setting.machine.word();
         let mut views: Vec<View> = inputs.iter().map(|&t| self.operand(t)).collect();
         views.push(self.operand(output));
         let alone = self.alone(output);
         if !matches!(vector, VectorOp::ResizeLinear { .. }) {
             refine(&mut views, word);
         }
-        let Some(to) = views.pop() else { return Ok(()) };
+        let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
+        let lists = self.by_block(inputs, &views);
+        for views in &lists {
+            self.rows_of_block(views, descriptor, &vector, parameters, alone && lists.len() == 1)?;
+        }
+        Ok(())
+    }
+
+    /// The instructions for some channels; the result is the last of `views`.
+    fn rows_of_block(
+        &mut self,
+        views: &[View],
+        descriptor: DescriptorId,
+        vector: &VectorOp,
+        parameters: Option<(BufferId, u32)>,
+        alone: bool,
+    ) -> Result<(), Shortage> {
+        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let Some((&to, views)) = views.split_last() else { return Ok(()) };
         let rows_of = |view: &View, rows: Range<u32>| -> Range<u32> {
-            match &vector {
+            match vector {
                 VectorOp::ResizeLinear { rows: taps, .. } => resized_rows(view, to.height, taps, rows),
                 _ if view.rows == to.rows => rows,
                 _ => broadcast_rows(view, &to, rows),
@@ -151,7 +169,6 @@ impl Lowering<'_> {
         let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
         let height = budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need));
         let height = height.ok_or(Shortage(Memory::Cache))?;
-        let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
         for rows in slices(0..to.rows, height) {
             let inputs: SmallVec<[View; 2]> =
                 views.iter().map(|v| self.stage_in(v, rows_of(v, rows.clone()))).collect();
@@ -164,7 +181,7 @@ impl Lowering<'_> {
                 rows: rows.end - rows.start,
                 parameters: 0,
             };
-            let cycles = timing::vector(&instruction, &vector, machine).cycles;
+            let cycles = timing::vector(&instruction, vector, machine).cycles;
             let piece = self.rows_per_piece(instruction.rows, cycles, machine.ewp.start);
             for part in slices(rows.clone(), piece) {
                 (instruction.first_row, instruction.rows) = (part.start, part.end - part.start);
