@@ -112,7 +112,7 @@ def test_cycles_do_not_depend_on_values_or_the_model_of_the_array(program: _core
 def test_sim_09_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
     """Mostly array time: shorter at twice the clock, longer at a tenth of the bandwidth."""
     b = Builder("busy")
-    x = b.input("x", [1, 64, 32, 32])
+    x = b.input("x", [1, 64, 48, 48])
     for _ in range(4):
         x = b.conv(x, 128, pads=(1, 1, 1, 1))
     b.output(b.node("GlobalAveragePool", x))

@@ -394,8 +394,8 @@ mod tests {
             let lane = (draw(&mut state) % 3) as usize;
             jobs.push(Job { lane, busy: 1 + draw(&mut state) % 9, tail: draw(&mut state) % 9 });
             for other in 0..index {
-                if draw(&mut state) % 3 == 0 {
-                    let finish = draw(&mut state) % 4 > 0;
+                if draw(&mut state).is_multiple_of(3) {
+                    let finish = !draw(&mut state).is_multiple_of(4);
                     depend.before[index].push(Edge { draft: other as u32, finish });
                     depend.after[other].push(Edge { draft: index as u32, finish });
                 }
