@@ -60,7 +60,10 @@ def test_a_complete_file(tmp_path: Path) -> None:
             {"quantize": {"dtype": "int4"}},
             "quantize.dtype: input should be 'int8', 'int16', 'float16', 'bfloat16' or 'float32'",
         ),
-        ({"quantize": {"weight_bits": 5}}, "quantize.weight_bits: input should be 8 or 16"),
+        (
+            {"quantize": {"weight_bits": 3}},
+            "quantize.weight_bits: input should be greater than or equal to 4",
+        ),
         ({"calibrate": {"strategy": "best"}}, 'calibrate.strategy: "best" is not a calibration strategy'),
         (
             {"layers": [{"dtype": "int8"}]},

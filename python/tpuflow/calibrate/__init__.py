@@ -14,13 +14,14 @@ This room chooses no bit widths and touches no weights.
 
 from tpuflow.calibrate.collect import calibrate, collect, fit
 from tpuflow.calibrate.config import CalibrationConfig
-from tpuflow.calibrate.ranges import Range, Ranges
+from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.statistics import Statistics, TensorStatistics
 from tpuflow.calibrate.strategies import STRATEGIES, Strategy
 
 __all__ = [
     "STRATEGIES",
     "CalibrationConfig",
+    "Means",
     "Range",
     "Ranges",
     "Statistics",

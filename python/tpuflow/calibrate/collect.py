@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession
-from tpuflow.calibrate.ranges import Range, Ranges
+from tpuflow.calibrate.means import ChannelSums, linear_operands
+from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
 from tpuflow.config import CalibrationConfig, Config, scoped
@@ -110,6 +111,7 @@ def collect(
         model, wanted = float_model.model.model, device_values(float_model)
     else:
         model, wanted = float_model.model, None
+    statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
     session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):
@@ -155,4 +157,7 @@ def fit(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ranges = dict(pool.map(fitted, statistics.tensors.items()))
-    return Ranges(ranges, statistics.samples, config.strategy)
+    means = {
+        name: Means(sums.axis, found) for name, sums in statistics.sums.items() if (found := sums.means())
+    }
+    return Ranges(ranges, statistics.samples, config.strategy, means)

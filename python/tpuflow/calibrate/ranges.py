@@ -8,12 +8,16 @@
   "tensors": {
     "conv1_out": {"min": -2.5, "max": 3.75, "axis": null},
     "fc.weight": {"min": [-0.5, -0.25], "max": [0.5, 0.125], "axis": 0}
+  },
+  "means": {
+    "conv1_out": {"axis": 1, "mean": [0.25, 0.5]}
   }
 }
 ```
 
 The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
-and field. `samples` and `strategy` say where the numbers come from and may be missing.
+and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
+the averages by channel of what linear layers read: without them biases are not corrected.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +36,7 @@ from tpuflow.errors import RangesError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Range", "Ranges"]
+__all__ = ["Means", "Range", "Ranges"]
 
 FORMAT = 1
 _LARGEST = 3.4028234663852886e38
@@ -97,6 +102,19 @@ def _check_pair(low: float, high: float) -> None:
 
 
 @dataclass(frozen=True)
+class Means:
+    """Average of every channel of a tensor.
+
+    Attributes:
+        axis: The axis of channels.
+        values: One number per channel.
+    """
+
+    axis: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Ranges:
     """The range of every calibrated tensor.
 
@@ -104,14 +122,17 @@ class Ranges:
         tensors: By tensor name, in the order of the graph.
         samples: Number of samples really used; None if unknown.
         strategy: Name of the strategy; None if unknown or edited.
+        means: Averages by channel of what linear layers read, by tensor name.
     """
 
     tensors: Mapping[str, Range]
     samples: int | None = None
     strategy: str | None = None
+    means: Mapping[str, Means] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
+        object.__setattr__(self, "means", MappingProxyType(dict(self.means)))
 
     @classmethod
     def load(cls, path: str | Path) -> Ranges:
@@ -161,8 +182,13 @@ class Ranges:
             + json.dumps({"min": entry.min, "max": entry.max, "axis": entry.axis}, allow_nan=False)
             for name, entry in self.tensors.items()
         ]
-        body = "{\n" + ",\n".join(rows) + "\n  }" if rows else "{}"
-        return "{\n" + "".join(lines) + f'  "tensors": {body}\n}}\n'
+        averages = [
+            f"    {json.dumps(name)}: "
+            + json.dumps({"axis": entry.axis, "mean": entry.values}, allow_nan=False)
+            for name, entry in self.means.items()
+        ]
+        tail = f',\n  "means": {_block(averages)}' if averages else ""
+        return "{\n" + "".join(lines) + f'  "tensors": {_block(rows)}{tail}\n}}\n'
 
     def save(self, path: str | Path) -> None:
         """Writes the file beside its target and renames it.
@@ -182,6 +208,10 @@ class Ranges:
             ) from None
 
 
+def _block(rows: list[str]) -> str:
+    return "{\n" + ",\n".join(rows) + "\n  }" if rows else "{}"
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for key, value in pairs:
@@ -195,7 +225,7 @@ def _parse(document: Any, source: str) -> Ranges:
     if not isinstance(document, dict):
         raise RangesError(f"{source}: not a ranges file: an object is needed, this is {_kind(document)}")
     for key in document:
-        if key not in ("format", "samples", "strategy", "tensors"):
+        if key not in ("format", "samples", "strategy", "tensors", "means"):
             raise RangesError(f'{source}: unknown key "{key}"')
     if "format" not in document or "tensors" not in document:
         missing = "format" if "format" not in document else "tensors"
@@ -218,7 +248,28 @@ def _parse(document: Any, source: str) -> Ranges:
             parsed[name] = _parse_range(entry)
         except RangesError as error:
             raise RangesError(f'{source}: tensor "{name}": {error}') from None
-    return Ranges(parsed, samples, strategy)
+    return Ranges(parsed, samples, strategy, _parse_means(document.get("means", {}), source))
+
+
+def _parse_means(entries: Any, source: str) -> dict[str, Means]:
+    if not isinstance(entries, dict):
+        raise RangesError(f'{source}: key "means" must be an object, it is {_kind(entries)}')
+    found = {}
+    for name, entry in entries.items():
+        if not isinstance(entry, dict) or entry.keys() != {"axis", "mean"}:
+            raise RangesError(f'{source}: means of "{name}": an object with "axis" and "mean" is needed')
+        axis, mean = entry["axis"], entry["mean"]
+        if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
+            raise RangesError(f'{source}: means of "{name}": field "axis" must be a whole number')
+        if not isinstance(mean, list) or not mean:
+            raise RangesError(f'{source}: means of "{name}": field "mean" must be a list of numbers')
+        try:
+            found[name] = Means(
+                axis, tuple(_parse_number(item, f"mean[{at}]") for at, item in enumerate(mean))
+            )
+        except RangesError as error:
+            raise RangesError(f'{source}: means of "{name}": {error}') from None
+    return found
 
 
 def _parse_range(entry: Any) -> Range:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuflow import _core
+from tpuflow.calibrate.means import ChannelSums
 from tpuflow.errors import SampleError
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ class Statistics:
         bins: Resolution of the histograms; None collects extrema only.
         tensors: By name, in the order of the graph.
         samples: Number of samples seen.
+        sums: Sums by channel of the tensors that shall have them.
     """
 
     bins: int | None
     tensors: dict[str, TensorStatistics] = field(default_factory=dict)
     samples: int = 0
+    sums: dict[str, ChannelSums] = field(default_factory=dict)
 
     def observe(self, activations: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds one batch of some of the tensors; C-contiguous arrays of any shape.
@@ -81,6 +84,8 @@ class Statistics:
             tensor.left_out += left_out
             if extrema is not None:
                 tensor.batches.append(extrema)
+            if name in self.sums:
+                self.sums[name].observe(arrays[name])
 
     def merge(self, later: Statistics) -> None:
         """Appends statistics of the samples that follow.
@@ -99,4 +104,6 @@ class Statistics:
             ours.left_out += theirs.left_out
             if ours.histogram is not None and theirs.histogram is not None:
                 ours.histogram.merge(theirs.histogram)
+        for name, sums in later.sums.items():
+            self.sums.setdefault(name, ChannelSums(sums.axis)).merge(sums)
         self.samples += later.samples

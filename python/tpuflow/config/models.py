@@ -71,12 +71,14 @@ class QuantizeConfig(Section):
     """Symmetric grids have negative codes even where nothing is negative, whatever `unsigned` says."""
     power_of_two: Annotated[bool, PerLayer()] = False
     """Scales of activations and weights are powers of two, so that rescaling is a shift alone."""
-    weight_bits: Annotated[Literal[8, 16] | None, PerLayer(), Also("q_bits_weight")] = None
-    """Width of weights; unset: that of the layer's `dtype`."""
+    weight_bits: Annotated[int | None, PerLayer(), Also("q_bits_weight"), Field(ge=4, le=16)] = None
+    """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
     weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
     """Grid of weights."""
     per_channel: Annotated[bool, PerLayer()] = True
     """One weight scale per output channel; otherwise one per tensor."""
+    bias_correction: Annotated[bool, PerLayer()] = True
+    """Biases make up for what the rounding of weights adds to sums on average."""
     bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
     """Width of biases. Layers of 8-bit operands hold at most 32 bits. Unset: 32, or 48 where an operand has
     16 bits."""

@@ -54,7 +54,8 @@ def quantize(
     Args:
         model: As the frontend leaves it, or its normalised form: closed operator set, static shapes,
             constants as initialisers; or such a model in segments.
-        ranges: A range for every value that becomes codes; networks in floats need none.
+        ranges: A range for every value that becomes codes; networks in floats need none. Where they hold
+            means of what linear layers read, biases make up for the average error of the weights.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
     Returns:
@@ -67,14 +68,15 @@ def quantize(
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
     bounds = {} if ranges is None else {name: _whole(found) for name, found in ranges.tensors.items()}
+    means = {} if ranges is None else ranges.means
     whole = model.model if isinstance(model, PartitionedModel | FloatModel) else model
     config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
     if isinstance(model, PartitionedModel):
-        return quantize_segments(model, bounds, config)
+        return quantize_segments(model, bounds, config, means)
     if isinstance(model, FloatModel) and model.findings:
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
-    return Lowering(graph, bounds, config).run()
+    return Lowering(graph, bounds, config, means).run()
 
 
 def _whole(found: Range) -> tuple[float, float]:

@@ -52,6 +52,7 @@ from tpuflow.quantize.unify import unified
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
+    from tpuflow.calibrate import Means
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
@@ -69,13 +70,20 @@ CONVERTS = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 class Lowering:
     """State of one walk; operators use the methods, `run` is the entry."""
 
-    def __init__(self, model: ir.Model, ranges: Mapping[str, tuple[float, float]], config: Config) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        ranges: Mapping[str, tuple[float, float]],
+        config: Config,
+        means: Mapping[str, Means] | None = None,
+    ) -> None:
         self.graph = model.graph
         self.builder = _core.GraphBuilder(model.graph.name or "model")
         self.settings = Settings(config)
         self.steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
         self.grids.unified = unified(self.steps, self.grids, self.settings)
+        self._means = means or {}
         self.stored: dict[ir.Value, Stored] = {}
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
         self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
@@ -200,6 +208,14 @@ class Lowering:
     def config(self, step: Step) -> QuantizeConfig:
         """The configuration that holds for a step."""
         return self.settings.allowed(step.names, step.node.op_type)
+
+    def mean(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
+        """The average of a value by index of `axis`, if it was calibrated."""
+        found = self._means.get(value.name or "")
+        extents = shape_of(value)
+        if found is None or found.axis != axis % len(extents) or len(found.values) != extents[axis]:
+            return None
+        return np.array(found.values, np.float64)
 
     # Operands in the order an operator needs.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tpuflow.calibrate import Means
 from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.frontend import FloatModel
@@ -21,7 +22,10 @@ __all__ = ["quantize_segments"]
 
 
 def quantize_segments(
-    parts: PartitionedModel, ranges: Mapping[str, tuple[float, float]], config: Config
+    parts: PartitionedModel,
+    ranges: Mapping[str, tuple[float, float]],
+    config: Config,
+    means: Mapping[str, Means],
 ) -> Partitioned[Graph]:
     """Lowers every device segment.
 
@@ -38,7 +42,7 @@ def quantize_segments(
         _check_entries(parts, config)
         for segment in parts.device:
             own = _own_entries(segment.network, config)
-            lowerings.append(Lowering(segment.network.model, ranges, own))
+            lowerings.append(Lowering(segment.network.model, ranges, own, means))
             try:
                 graphs.append(lowerings[-1].run(whole=False))
             except UnsupportedModelError as error:

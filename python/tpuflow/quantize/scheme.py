@@ -27,6 +27,7 @@ __all__ = [
     "codes",
     "floating",
     "is_float",
+    "mean_error",
     "rounded",
     "stated_steps",
     "symmetric",
@@ -200,6 +201,7 @@ def weights(
     floor: Array | None = None,
     stated: Array | None = None,
     *,
+    width: int | None = None,
     power_of_two: bool = False,
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
     """Codes of a weight array and its scales, symmetric.
@@ -211,6 +213,7 @@ def weights(
         mode: One of the symmetric modes.
         floor: Smallest scale allowed, per channel (or one).
         stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for.
+        width: Bits of the codes; by default all of the type.
         power_of_two: Scales are the next powers of two; not with `stated` ones.
 
     Returns:
@@ -221,7 +224,7 @@ def weights(
     # Both extrema instead of the largest magnitude: no second array of that size.
     high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
     magnitude = np.atleast_1d(np.maximum(high, -low))
-    grids = [symmetric(float(m), dtype, mode) for m in magnitude]
+    grids = [symmetric(float(m), dtype, mode, width=width) for m in magnitude]
     scale = np.array([grid.scale for grid in grids], np.float64) if stated is None else stated
     if floor is not None:
         # A channel without weights has no scale of its own; any will do that the bias can be written in.
@@ -232,8 +235,39 @@ def weights(
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1
-    lo = grids[0].lo if stated is None else -1 << (bits(dtype) - 1)
-    return codes(array, scale.reshape(shape), 0, lo, grids[0].hi, dtype), scale
+    lo, hi = grids[0].lo, grids[0].hi
+    if stated is not None:
+        half = 1 << (bits(dtype) - 1)
+        lo, hi = -half, half - 1
+    return codes(array, scale.reshape(shape), 0, lo, hi, dtype), scale
+
+
+def mean_error(
+    array: npt.NDArray[Any], stored: npt.NDArray[Any], scale: Array, axis: int, mean: Array
+) -> Array:
+    """What weights that are off by their rounding add to the sums of a layer on average, one per channel.
+
+    Args:
+        array: The weights.
+        stored: Their codes.
+        scale: Of the codes, one or one per output channel.
+        axis: The axis of output channels.
+        mean: Average of what each weight is multiplied with, broadcast to the weights' shape.
+    """
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    steps, others = scale.reshape(shape), tuple(i for i in range(array.ndim) if i != axis)
+    channels = array.shape[axis]
+    found = np.empty(channels)
+    average = np.broadcast_to(mean, array.shape)
+    step = max(1, PART * channels // max(1, array.size))
+    for start in range(0, channels, step):
+        part = tuple(
+            slice(start, start + step) if i == axis % array.ndim else slice(None) for i in range(array.ndim)
+        )
+        error = stored[part] * (steps[part] if scale.size > 1 else steps) - array[part]
+        found[start : start + step] = np.sum(error * average[part], axis=others)
+    return found
 
 
 def stated_steps(array: npt.NDArray[Any], steps: npt.NDArray[Any], axis: int) -> Array | None:

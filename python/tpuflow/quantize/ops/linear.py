@@ -3,7 +3,9 @@
 The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
 scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
 output would need more fraction bits than the machine has; a channel without weights gets the smallest scale
-that satisfies both.
+that satisfies both. Where the averages of a layer's operand are known, its bias takes back what the rounding of
+weights adds on average (bias correction: Nagel et al., "Data-free quantization through weight equalization and
+bias correction", 2019).
 """
 
 from __future__ import annotations
@@ -71,11 +73,14 @@ def linear(
     arrange: Callable[[Codes], Codes] = lambda codes: codes,
     *,
     stated: Array | None = None,
+    mean: Array | None = None,
 ) -> Linear:
     """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
 
     `arrange` puts the codes, which are smaller than the weights, in the order the operator takes. Where the
     model states the weights as integers, `stated` holds their scales, one per channel, and they are kept.
+    `mean`, which broadcasts to the weights, is the average of what each of them is multiplied with: biases
+    take back what the rounding of weights adds on average.
     """
     config = context.config(step)
     context.settings.honours(step.names, "weights", "biases")
@@ -88,7 +93,7 @@ def linear(
             target,
         )
     dtype: scheme.DType = (
-        config.dtype if config.weight_bits is None else ("int8", "int16")[config.weight_bits // 16]
+        config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
     )
     wide = "int16" in {dtype, stored.grid.dtype}
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
@@ -106,8 +111,11 @@ def linear(
         config.weight_mode,
         floor if per_channel else floor.max(),
         stated,
+        width=config.weight_bits,
         power_of_two=config.power_of_two,
     )
+    if mean is not None and config.bias_correction:
+        bias = bias - scheme.mean_error(weights, codes, scales, axis, mean)
     sums = stored.grid.scale * scales
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     if config.bias_effective_bits is not None:
@@ -193,7 +201,11 @@ def convolution(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError("padding must be explicit", "auto_pad")
     kernel = weights.transpose(0, 2, 3, 1)
     stated = _stated(node.inputs[1], 0)
-    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step), stated=stated)
+    mean = context.mean(context.operand(node, 0), 1)
+    if mean is not None:  # [o, 1, 1, c / groups], as the channels of a group meet its kernels
+        groups = attribute(node, "group", 1)
+        mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
+    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step), stated=stated, mean=mean)
     op = {
         "op": "conv",
         "input": stored.tensor,
@@ -332,8 +344,17 @@ def _constant_right(context: Lowering, step: Step) -> None:
         shape = (*stored.shape[:-1], columns)
         view = View.dense(shape)
     stated = _stated(step.node.inputs[1], -1)
+    mean = context.mean(value, -1) if weights.ndim == 2 else None
     constants = linear(
-        context, step, stored, weights, weights.ndim - 1, bias, _weight_name(step), stated=stated
+        context,
+        step,
+        stored,
+        weights,
+        weights.ndim - 1,
+        bias,
+        _weight_name(step),
+        stated=stated,
+        mean=None if mean is None else mean[:, np.newaxis],
     )
     op = {
         "op": "mat_mul",
@@ -379,7 +400,11 @@ def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weig
         return turned.reshape(columns, h, w, c)
 
     stated = _stated(step.node.inputs[1], -1)
-    constants = linear(context, step, stored, weights, 1, bias, _weight_name(step), as_kernel, stated=stated)
+    mean = context.mean(context.operand(step.node, 0), -1)
+    mean = None if mean is None else mean[:, np.newaxis]
+    constants = linear(
+        context, step, stored, weights, 1, bias, _weight_name(step), as_kernel, stated=stated, mean=mean
+    )
     op = {
         "op": "conv",
         "input": stored.tensor,
