@@ -149,8 +149,8 @@ def other_value(name: str, kind: str) -> Any:
         return "kld"
     if name == "momentum":
         return 0.5
-    if name.startswith("bias"):
-        return 20
+    if name in {"bias_bits", "bias_effective_bits", "weight_bits"}:
+        return 16
     if kind in SAMPLES:
         return SAMPLES[kind]
     last = kind.rsplit(" or ", maxsplit=1)[-1]

@@ -13,6 +13,7 @@ from tpuflow.calibrate.means import ChannelSums, linear_operands
 from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.statistics import Statistics
 from tpuflow.calibrate.strategies import STRATEGIES
+from tpuflow.calibrate.trim import trimmed
 from tpuflow.config import CalibrationConfig, Config, scoped
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import PartitionedModel, device_values, partition
@@ -73,7 +74,7 @@ def calibrate(
 
 def _histograms(config: Config, exceptions: Mapping[str, CalibrationConfig]) -> bool:
     """Whether any tensor is calibrated by what reads histograms."""
-    return any(STRATEGIES[each.strategy].histogram for each in (config.calibrate, *exceptions.values()))
+    return any(STRATEGIES[each.method[0]].histogram for each in (config.calibrate, *exceptions.values()))
 
 
 def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]:
@@ -103,7 +104,7 @@ def collect(
     Raises:
         SampleError: A value becomes NaN or infinite for a sample.
     """
-    histogram = STRATEGIES[config.strategy].histogram if histogram is None else histogram
+    histogram = STRATEGIES[config.method[0]].histogram if histogram is None else histogram
     statistics = Statistics(config.bins if histogram else None)
     if isinstance(float_model, FloatModel) and float_model.findings:
         float_model = partition(float_model)
@@ -115,7 +116,7 @@ def collect(
     session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):
-            statistics.observe(activations)
+            statistics.observe(trimmed(activations, config.trim_infinity))
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)
@@ -152,7 +153,8 @@ def fit(
         if not tensor.batches:
             return name, Range(0.0, 0.0)  # nothing but masks
         settings = (exceptions or {}).get(name, config)
-        low, high = STRATEGIES[settings.strategy].fit(tensor, settings)
+        strategy, numbers = settings.method
+        low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
         return name, Range(min(low, 0.0), max(high, 0.0))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Statistics", "TensorStatistics"]
+__all__ = ["Histogram", "Statistics", "TensorStatistics"]
+
+Histogram = _core.Histogram
+"""Counts of values by sign and magnitude."""
 
 
 @dataclass

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, field_vali
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS
+from tpuflow.config.strategies import STRATEGIES, parsed_strategy, parsed_trim
 
 __all__ = [
     "FLOATS",
@@ -29,9 +30,6 @@ __all__ = [
     "LayerConfig",
     "QuantizeConfig",
 ]
-
-STRATEGIES = ("extrema", "mean", "percentile", "mse", "kld")
-"""Names of calibration strategies; `tpuflow.calibrate.STRATEGIES` holds what they do."""
 
 DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
 """Element types of activations: integer codes on a grid, or floats, which need none."""
@@ -163,11 +161,18 @@ class CalibrationConfig(Section):
     strategy: Annotated[
         str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
     ] = "mse"
-    """Name of a calibration strategy."""
+    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `[R]percentile` (R times the
+    extrema), `pct[p]` (a true percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`,
+    `weighted_scale_param[r1,r2,r3,r4]`."""
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
-    """Share of a tensor's values, in percent of all, that stay unclipped (`percentile`)."""
+    """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
     momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
     """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
+    batch_size: Annotated[int, Also("calibration_batch_size"), Field(ge=1)] = 1
+    """Batches of the model that make one step of a running range (`mean`)."""
+    trim_infinity: Annotated[str, Also("trim_infinity_before_statistic")] = ""
+    """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
+    them within the extrema of those strictly between a and b. Unset: nothing."""
     bins: Annotated[int, Also("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     bits: int = Field(default=8, ge=2, le=16)
@@ -189,6 +194,17 @@ class CalibrationConfig(Section):
     def _known(cls, name: str) -> str:
         return _known_strategy(name)
 
+    @field_validator("trim_infinity")
+    @classmethod
+    def _trims(cls, text: str) -> str:
+        parsed_trim(text)
+        return text
+
+    @property
+    def method(self) -> tuple[str, tuple[float, ...]]:
+        """The strategy without its numbers, and its numbers."""
+        return parsed_strategy(self.strategy)
+
     @field_validator("bins")
     @classmethod
     def _halves(cls, bins: int) -> int:
@@ -203,8 +219,7 @@ class CalibrationConfig(Section):
 
 
 def _known_strategy(name: str) -> str:
-    if name not in STRATEGIES:
-        raise ValueError(f'"{name}" is not a calibration strategy, choose one of {", ".join(STRATEGIES)}')
+    parsed_strategy(name)
     return name
 
 

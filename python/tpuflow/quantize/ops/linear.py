@@ -3,9 +3,9 @@
 The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
 scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
 output would need more fraction bits than the machine has; a channel without weights gets the smallest scale
-that satisfies both. Where the averages of a layer's operand are known, its bias takes back what the rounding of
-weights adds on average (bias correction: Nagel et al., "Data-free quantization through weight equalization and
-bias correction", 2019).
+that satisfies both. Where the averages of a layer's operand are known, its bias takes back what the rounding
+of weights adds on average (bias correction: Nagel et al., "Data-free quantization through weight equalization
+and bias correction", 2019).
 """
 
 from __future__ import annotations
