@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocationError",
     "DeviceError",
+    "EventError",
     "FileError",
     "Finding",
     "GraphError",
@@ -52,6 +53,10 @@ class VerificationError(TpuflowError):
 
 class AllocationError(TpuflowError):
     """Buffers to be placed make no sense, or no place for all of them was found."""
+
+
+class EventError(TpuflowError):
+    """A run met what its caller does not accept: an overflow, NaN or infinity."""
 
 
 class FileError(TpuflowError):

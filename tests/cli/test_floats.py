@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import pytest
+
+from models.builder import Builder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +51,39 @@ def test_codes_alone_need_ranges(built: Built, command: Command, tmp_path: Path)
     assert refused.status == 1
     assert "int8 needs ranges: give --ranges" in refused.err
     assert not list(tmp_path.iterdir())
+
+
+def test_sim_12_infinity_and_nan_are_events_with_layer_place_and_count(
+    command: Command, tmp_path: Path
+) -> None:
+    b = Builder("large")
+    x = b.input("x", [1, 3, 4, 5])
+    large = b.node("Mul", x, b.constant(np.float32(4)))
+    b.output(b.node("Sub", large, b.node("Mul", large, b.constant(np.float32(2)))))
+    onnx.save(b.model(), tmp_path / "net.onnx")
+    assert command("build", tmp_path / "net.onnx", "--dtype", "f16", "-o", tmp_path / "net.tpu").status == 0
+    image = np.zeros((1, 3, 4, 5), np.float32)
+    image[0, 1, 2, 3] = image[0, 2, 3, 4] = 60000  # four times that is beyond float16
+    np.savez(tmp_path / "x.npz", x=image)
+    words = (
+        "simulate",
+        tmp_path / "net.tpu",
+        "--inputs",
+        tmp_path / "x.npz",
+        "--json",
+        tmp_path / "run.json",
+    )
+    calm = command(*words)
+    assert calm.status == 0, calm.err
+    events = json.loads((tmp_path / "run.json").read_text())["events"]
+    # Without a convolution the axes lie as in the model: rows are its channels.
+    kinds = {(event["kind"], event["count"], tuple(event["first"])) for event in events}
+    assert ("infinity", 2, (1, 2, 3)) in kinds
+    assert ("NaN", 2, (1, 2, 3)) in kinds
+    assert "infinity in layer" in calm.out
+    assert "row 1, column 2, channel 3" in calm.out
+    failed = command(*words, "--fail-on-events")
+    assert failed.status == 1
+    assert "--fail-on-events" in failed.err
+    np.savez(tmp_path / "x.npz", x=image * 0)
+    assert command(*words, "--fail-on-events").status == 0

@@ -70,10 +70,12 @@ pub struct Interval {
 pub struct Event {
     /// Layer concerned.
     pub layer: String,
-    /// What: `accumulator overflow`.
+    /// What: `accumulator overflow`, `NaN` or `infinity`.
     pub kind: String,
     /// How many elements.
     pub count: u64,
+    /// Row (images one below the other), column and channel of the first in the layer's result; of overflows unknown.
+    pub first: Option<[u32; 3]>,
 }
 
 /// A layer in a run.

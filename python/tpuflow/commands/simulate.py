@@ -49,10 +49,13 @@ def simulate(
         str | None, typer.Option(metavar="NAME|FILE.toml", help="Refuse a program made for another machine.")
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
+    fail_on_events: Annotated[
+        bool, typer.Option("--fail-on-events", help="Exit 1 after an overflow, NaN or infinity in a layer.")
+    ] = False,
     seed: options.SeedOption = 0,
 ) -> None:
     """Run a program on the simulated machine, to the bit and to the cycle."""
-    from tpuflow.errors import SampleError
+    from tpuflow.errors import EventError, SampleError
     from tpuflow.files import write_arrays, write_json
     from tpuflow.samples import load_samples
     from tpuflow.simulate import network_inputs
@@ -87,6 +90,9 @@ def simulate(
     for what, where in (("outputs", outputs), ("figures", json), ("trace", trace), ("report", report)):
         if where is not None:
             say(f"{what:<10} {where}")
+    if fail_on_events and run.report["events"]:
+        event = run.report["events"][0]
+        raise EventError(f'{program}: {event["kind"]} in layer "{event["layer"]}" (--fail-on-events)')
 
 
 def _require(path: Path, program: AnyProgram, machine: str) -> None:
@@ -168,7 +174,12 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
         f"spilled {bytes_text(memory['spill_bytes'])}"
     )
     for event in report["events"]:
-        say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times")
+        place = (
+            ""
+            if event["first"] is None
+            else ", first at row {}, column {}, channel {}".format(*event["first"])
+        )
+        say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times{place}")
 
 
 def _show_segments(report: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ def simulate(
     found: dict[str, list[Array]] = {}
     report: Report | None = None
     intervals: Intervals = None
-    events: dict[tuple[str, str], int] = {}
+    events: dict[tuple[str, str], dict[str, Any]] = {}
     done = 0
     for batch in samples.batches():
         outputs, own, own_intervals = machine.run(batch.arrays)
@@ -107,15 +107,13 @@ def simulate(
         if progress is not None:
             progress(done, samples.count)
         for event in own["events"]:
-            key = (event["layer"], event["kind"])
-            events[key] = events.get(key, 0) + event["count"]
+            known = events.setdefault((event["layer"], event["kind"]), event | {"count": 0})
+            known["count"] += event["count"]
         if report is None:
             report, intervals = own, own_intervals
             machine.trace = False
     assert report is not None, "samples are never empty"
-    report["events"] = [
-        {"layer": layer, "kind": kind, "count": count} for (layer, kind), count in events.items()
-    ]
+    report["events"] = list(events.values())
     return Run(joined_samples(found, samples, dynamic_outputs(program)), report, intervals)
 
 

@@ -9,6 +9,7 @@
 
 mod float;
 mod matrix;
+mod met;
 mod pool;
 mod register;
 mod tensor;
@@ -26,6 +27,7 @@ use crate::error::SimError;
 use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
+use met::{Met, Seen};
 
 /// Where something is wrong, and what.
 type Fault = ((Space, u64), Rule);
@@ -42,6 +44,7 @@ pub(crate) struct Memories {
     ewp_cache: Memory,
     ddr: Vec<Memory>,
     word: usize,
+    met: Met,
 }
 
 /// Executes instructions of a program it borrows or shares.
@@ -50,7 +53,7 @@ pub(crate) struct Executor<P> {
     program: P,
     memories: Memories,
     array: ArrayModel,
-    overflows: BTreeMap<LayerId, u64>,
+    events: BTreeMap<(LayerId, &'static str), Seen>,
 }
 
 impl Memories {
@@ -142,6 +145,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             ewp_cache: Memory::new(machine.ewp_cache_bytes()),
             ddr: program.ddr_bytes.iter().map(|&bytes| Memory::new(bytes)).collect(),
             word: machine.word(),
+            met: Met::default(),
         };
         for (space, constants) in program.constants.iter().enumerate() {
             memories.ddr[space].write(0, constants);
@@ -160,7 +164,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             let packed = layout::pack(dense, &port.shape, port.dtype, machine.word());
             memories.of_mut(port.view.space).write(port.view.address, &packed);
         }
-        Ok(Self { program, memories, array, overflows: BTreeMap::new() })
+        Ok(Self { program, memories, array, events: BTreeMap::new() })
     }
 
     /// Executes the instruction at `position`.
@@ -170,30 +174,28 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let descriptor = |id: tpuflow_ir::DescriptorId| &self.program.descriptors[id.index()];
         let memories = &mut self.memories;
         let done = match &instruction.work {
-            Work::Transfer(t) => memories.transfer(t),
-            Work::Lookup(l) => memories.look_up(l),
+            Work::Transfer(t) => memories.transfer(t).map(|()| 0),
+            Work::Lookup(l) => memories.look_up(l).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
-                Descriptor::Matrix(d) => memories.matrix(m, d, self.array, &self.program.machine).map(|overflows| {
-                    if overflows > 0 {
-                        *self.overflows.entry(instruction.layer).or_default() += overflows;
-                    }
-                }),
+                Descriptor::Matrix(d) => memories.matrix(m, d, self.array, &self.program.machine),
                 _ => wrong(),
             },
             Work::Pool(p) => match descriptor(p.descriptor) {
-                Descriptor::Pool(d) => memories.pool(p, d).map(|overflows| {
-                    if overflows > 0 {
-                        *self.overflows.entry(instruction.layer).or_default() += overflows;
-                    }
-                }),
+                Descriptor::Pool(d) => memories.pool(p, d),
                 _ => wrong(),
             },
             Work::Vector(v) => match descriptor(v.descriptor) {
-                Descriptor::Vector(op) => memories.vector(v, op),
+                Descriptor::Vector(op) => memories.vector(v, op).map(|()| 0),
                 _ => wrong(),
             },
         };
-        done.map_err(|(at, rule)| hazard(&self.program, position, at, rule))
+        let overflows = Seen { count: *done.as_ref().unwrap_or(&0), first: None };
+        for (kind, seen) in memories.met.take().into_iter().chain([("accumulator overflow", overflows)]) {
+            if seen.count > 0 {
+                self.events.entry((instruction.layer, kind)).or_default().add(seen);
+            }
+        }
+        done.map(|_| ()).map_err(|(at, rule)| hazard(&self.program, position, at, rule))
     }
 
     /// The indices of a lookup that has been executed.
@@ -247,11 +249,12 @@ impl<P: Deref<Target = Program>> Executor<P> {
 
     /// What has gone wrong so far.
     pub(crate) fn events(&self) -> Vec<Event> {
-        let event = |(&layer, &count): (&LayerId, &u64)| Event {
+        let event = |(&(layer, kind), seen): (&(LayerId, &str), &Seen)| Event {
             layer: self.program.layer(layer).name.clone(),
-            kind: "accumulator overflow".to_owned(),
-            count,
+            kind: kind.to_owned(),
+            count: seen.count,
+            first: seen.first,
         };
-        self.overflows.iter().map(event).collect()
+        self.events.iter().map(event).collect()
     }
 }

@@ -1,0 +1,85 @@
+//! NaN and infinities met on the way into memory.
+
+use tpuflow_ir::DType;
+
+/// How many elements, and where the first of them lies: row, column, channel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) count: u64,
+    pub(super) first: Option<[u32; 3]>,
+}
+
+impl Seen {
+    pub(super) fn add(&mut self, later: Self) {
+        self.count += later.count;
+        self.first = self.first.or(later.first);
+    }
+}
+
+/// What one instruction met.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    nan: Seen,
+    infinity: Seen,
+}
+
+impl Met {
+    /// Looks at consecutive pixels of `channels` elements each that are about to be stored, from `at` on.
+    pub(super) fn look(&mut self, dtype: DType, bytes: &[u8], at: [u32; 3], channels: u32) {
+        let halves = || bytes.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)));
+        match dtype {
+            DType::F16 => self.elements(halves(), 0x7c00, 0x7fff, at, channels),
+            DType::BF16 => self.elements(halves(), 0x7f80, 0x7fff, at, channels),
+            DType::F32 => {
+                let words = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b));
+                self.elements(words, 0x7f80_0000, 0x7fff_ffff, at, channels);
+            }
+            _ => {}
+        }
+    }
+
+    /// `infinity`: all bits of the exponent; `magnitude`: all but the sign.
+    fn elements(
+        &mut self,
+        elements: impl Iterator<Item = u32>,
+        infinity: u32,
+        magnitude: u32,
+        [row, column, channel]: [u32; 3],
+        channels: u32,
+    ) {
+        for (element, bits) in (0..).zip(elements) {
+            if bits & infinity != infinity {
+                continue;
+            }
+            let seen = if bits & magnitude == infinity { &mut self.infinity } else { &mut self.nan };
+            let first = Some([row, column + element / channels, channel + element % channels]);
+            seen.add(Seen { count: 1, first });
+        }
+    }
+
+    /// What there was, which is forgotten.
+    pub(super) fn take(&mut self) -> [(&'static str, Seen); 2] {
+        let Self { nan, infinity } = std::mem::take(self);
+        [("NaN", nan), ("infinity", infinity)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sim_12_bits_tell_nan_from_infinity() {
+        let f16 = [0x7c00u16, 0xfc00, 0x7c01, 0x7bff, 0xffff, 0].map(u16::to_le_bytes).concat();
+        let bf16 = [0x7f80u16, 0xff80, 0x7f81, 0x7f7f, 0xffff, 0].map(u16::to_le_bytes).concat();
+        let f32 = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::NAN, 0.0].map(f32::to_le_bytes).concat();
+        for (dtype, bytes) in [(DType::F16, f16), (DType::BF16, bf16), (DType::F32, f32)] {
+            let mut met = Met::default();
+            met.look(dtype, &bytes, [3, 5, 7], 2);
+            let [(_, nan), (_, infinity)] = met.take();
+            assert_eq!((infinity.count, infinity.first), (2, Some([3, 5, 7])), "{dtype:?}");
+            assert_eq!((nan.count, nan.first), (2, Some([3, 6, 7])), "{dtype:?}");
+            assert_eq!(met.take()[0].1.count, 0);
+        }
+    }
+}
