@@ -111,7 +111,7 @@ fn depthwise(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements((56 * 56 * CHANNELS * 9) as u64));
     for isa in Isa::variants() {
         let epilogue = Epilogue::with(isa, requant(CHANNELS), None);
-        let filters = Depthwise::new(&weights, 0, false, -3, vec![100; CHANNELS], epilogue);
+        let filters = Depthwise::new(&weights, [3, 3], 0, false, -3, vec![100; CHANNELS], epilogue);
         let mut y = vec![0i8; 56 * 56 * CHANNELS];
         group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
             bench.iter(|| filters.run(&geometry, &x, &mut y));

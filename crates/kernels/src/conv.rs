@@ -1,10 +1,20 @@
-//! Convolution as rows of gathered taps times packed weights.
+//! Convolution as rows of taps times packed weights.
 //!
 //! ```text
 //! output pixel (oh, ow) -> row of K = kh*kw*c taps, in the order (kh, kw, c), that of the weights [o, kh, kw, c]
 //! ```
 //! Taps outside the image hold the input's zero point, which is real zero. Output pixels are numbered over the whole batch;
 //! any range of them can be computed on its own.
+//!
+//! [`conv`] gathers the rows of blocks of pixels. [`Conv`] spares most of that where products are taken in tiles
+//! ([`crate::gemm::tiles`]): some lines of the image are copied with their padding, and with steps of one the windows of
+//! neighbouring pixels are rows at a distance of one cell, line after line of the window a run each:
+//! ```text
+//! lines with padding, w' cells each    row 0: run 0 [. . .]          row 1: run 0   [. . .]
+//! . . . . . . . .                             run 1 [. . .]                 run 1   [. . .]
+//! . . . . . . . .
+//! ```
+//! The rows between the last pixel of a line and the first of the next are computed, too, and dropped.
 
 use std::ops::Range;
 
@@ -12,7 +22,9 @@ use rayon::prelude::*;
 use tpuflow_ir::Window;
 
 use crate::Element;
+use crate::gemm::tiles::Walk;
 use crate::linear::{Linear, Scratch};
+use crate::scratch::{self, buffer};
 
 /// Sizes of a windowed operator: input `[n,h,w,c]`, output `[n,oh,ow,..]`.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +105,174 @@ pub fn gather<X: Copy>(
     }
 }
 
+/// A prepared convolution.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    geometry: Geometry,
+    /// One operand `[kh * kw * c / groups, o / groups]` per group.
+    groups: Vec<Linear>,
+    zero_point: i32,
+    path: Path,
+}
+
+/// Where rows come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// They are gathered from the input, block by block, or are the input.
+    Gather,
+    /// They are gathered from lines with padding.
+    Lines,
+    /// They lie in the lines with padding, in so many runs.
+    Runs(usize),
+}
+
+impl Conv {
+    /// Prepares a convolution of inputs with that zero point. `linear(group, runs)` packs the operand of a group for rows in
+    /// so many runs.
+    #[must_use]
+    pub fn new(geometry: Geometry, groups: usize, zero_point: i32, linear: impl Fn(usize, usize) -> Linear) -> Self {
+        let Window { kernel: [kh, kw], stride, dilation, .. } = geometry.window;
+        let runs = if groups == 1 && dilation[1] == 1 { kh } else { kh * kw } as usize;
+        let all = |runs: usize| (0..groups).map(|group| linear(group, runs)).collect::<Vec<_>>();
+        // Runs are filled up; where that makes rows longer by more than a third, gathering them is cheaper.
+        let pays = |first: &Linear| {
+            first.tiles().is_some_and(|tiles| 3 * tiles.reach() * runs <= 4 * first.k().next_multiple_of(64))
+        };
+        if !geometry.is_pointwise() && stride == [1, 1] && pays(&linear(0, runs)) {
+            return Self { geometry, groups: all(runs), zero_point, path: Path::Runs(runs) };
+        }
+        let groups = all(1);
+        let in_tiles = groups.iter().all(|linear| linear.tiles().is_some());
+        let path = if in_tiles && !geometry.is_pointwise() { Path::Lines } else { Path::Gather };
+        Self { geometry, groups, zero_point, path }
+    }
+
+    /// Convolution of the whole batch; `y`: `[n,oh,ow,o]`.
+    ///
+    /// # Panics
+    /// When the slices do not have these sizes.
+    pub fn run<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y]) {
+        match (self.path, X::as_bytes(x)) {
+            (Path::Lines | Path::Runs(_), Some(x)) => self.over_lines(x, y),
+            _ => conv(&self.geometry, x, &self.groups, X::narrow(self.zero_point), y),
+        }
+    }
+
+    fn over_lines<Y: Element>(&self, x: &[i8], y: &mut [Y]) {
+        let Geometry { input: [_, h, w, c], output: [oh, ow], window } = self.geometry;
+        let o = self.groups.len() * self.groups[0].n();
+        assert!(
+            x.len() == self.geometry.input.iter().product::<usize>() && y.len() == self.geometry.pixels() * o,
+            "whole batch"
+        );
+        let line = (w + (window.pads[1] + window.pads[3]) as usize) * c;
+        let gathered = if self.path == Path::Lines { ow * self.groups[0].k() } else { 0 };
+        let fitting = BLOCK_BYTES / (line * window.stride[0] as usize + gathered).max(1);
+        let shared = (self.geometry.input[0] * oh).div_ceil(rayon::current_num_threads());
+        let blocks = oh.div_ceil(fitting.min(shared).clamp(1, oh));
+        let block = oh.div_ceil(blocks);
+        y.par_chunks_mut((oh * ow * o).max(1)).zip(x.par_chunks((h * w * c).max(1))).for_each(|(y, x)| {
+            y.par_chunks_mut(block * ow * o).enumerate().for_each(|(index, y)| {
+                scratch::with(|scratch| self.block(x, index * block, y, scratch));
+            });
+        });
+    }
+
+    /// Lines of one image's output from `first` on.
+    fn block<Y: Element>(&self, x: &[i8], first: usize, y: &mut [Y], scratch: &mut scratch::Scratch) {
+        let Geometry { input: [_, _, w, c], output: [_, ow], window } = self.geometry;
+        let [[kh, kw], stride, dilation] =
+            [window.kernel, window.stride, window.dilation].map(|v| v.map(|v| v as usize));
+        let columns = self.groups[0].n();
+        let o = self.groups.len() * columns;
+        let lines = y.len() / (ow * o);
+        let tiles = self.groups[0].tiles().expect("the path says so");
+        let (flip, reach) = (tiles.flip(), tiles.reach());
+        let cells = w + (window.pads[1] + window.pads[3]) as usize;
+        let taken = (lines - 1) * stride[0] + (kh - 1) * dilation[0] + 1;
+        let image = buffer(&mut scratch.image, taken * cells * c + reach.max(SLACK));
+        self.lines(x, first, flip, &mut image[..taken * cells * c]);
+        let image = &*image;
+        let depth = c / self.groups.len();
+        // Start of a window's tap within the lines, for group 0.
+        let tap = |i: usize, j: usize| (i * dilation[0] * cells + j * dilation[1]) * c;
+        if let Path::Runs(runs) = self.path {
+            let places = buffer(&mut scratch.places, (lines - 1) * cells + ow);
+            for (row, place) in places.iter_mut().enumerate() {
+                *place = (row % cells < ow).then(|| (row / cells * ow + row % cells) * o);
+            }
+            for (group, linear) in self.groups.iter().enumerate() {
+                let starts: Vec<usize> = (0..runs)
+                    .map(|run| group * depth + if runs == kh { tap(run, 0) } else { tap(run / kw, run % kw) })
+                    .collect();
+                let walk = Walk { codes: image, stride: c, runs: &starts };
+                linear.walk(&walk, places.len(), |row| places[row], &mut y[group * columns..]);
+            }
+            return;
+        }
+        let k = kh * kw * depth;
+        let pixels = lines * ow;
+        let rows = buffer(&mut scratch.rows, pixels * k + reach.max(SLACK));
+        let whole = self.groups.len() == 1 && dilation[1] == 1;
+        let (pieces, length) = if whole { (1, kw * c) } else { (kw, depth) };
+        for (group, linear) in self.groups.iter().enumerate() {
+            let mut to = 0;
+            for line in 0..lines {
+                for pixel in 0..ow {
+                    let from = (line * stride[0] * cells + pixel * stride[1]) * c + group * depth;
+                    for i in 0..kh {
+                        for j in 0..pieces {
+                            copy(&image[from + tap(i, j)..], &mut rows[to..], length);
+                            to += length;
+                        }
+                    }
+                }
+            }
+            let walk = Walk { codes: rows, stride: k, runs: &[0] };
+            linear.walk(&walk, pixels, |row| Some(row * o), &mut y[group * columns..]);
+        }
+    }
+
+    /// Input lines that output lines from `first` on read, with their padding, flipped.
+    fn lines(&self, x: &[i8], first: usize, flip: i8, image: &mut [i8]) {
+        let Geometry { input: [_, h, w, c], window, .. } = self.geometry;
+        let [before, after] = [window.pads[1], window.pads[3]].map(|cells| cells as usize * c);
+        let zero = self.zero_point as i8 ^ flip;
+        let top = (first * window.stride[0] as usize) as isize - window.pads[0] as isize;
+        for (line, cells) in (top..).zip(image.chunks_exact_mut((before + w * c + after).max(1))) {
+            let Some(line) = usize::try_from(line).ok().filter(|&line| line < h) else {
+                cells.fill(zero);
+                continue;
+            };
+            cells[..before].fill(zero);
+            cells[before + w * c..].fill(zero);
+            let own = &mut cells[before..before + w * c];
+            let line = &x[line * w * c..][..w * c];
+            if flip == 0 {
+                own.copy_from_slice(line);
+            } else {
+                own.iter_mut().zip(line).for_each(|(cell, code)| *cell = code ^ flip);
+            }
+        }
+    }
+}
+
+/// What [`copy`] may read and write beyond the end.
+const SLACK: usize = 64;
+
+/// Copies `length` codes, and whatever follows up to the next sixteen: short copies of a known size are far quicker.
+#[inline]
+fn copy(from: &[i8], to: &mut [i8], length: usize) {
+    if length > 256 {
+        to[..length].copy_from_slice(&from[..length]);
+        return;
+    }
+    let (from, to) = (&from[..length.next_multiple_of(16)], &mut to[..length.next_multiple_of(16)]);
+    for (from, to) in from.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
+        *to = *from;
+    }
+}
+
 /// Bytes of gathered rows per block: they and their accumulators stay in the second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
@@ -132,4 +312,63 @@ pub(crate) fn block_rows(row_bytes: usize, columns: usize, rows: usize) -> usize
     let fitting = BLOCK_BYTES / (row_bytes + 4 * columns).max(1);
     let shared = rows.div_ceil(rayon::current_num_threads());
     fitting.min(shared).clamp(1, rows.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epilogue::Epilogue;
+    use crate::linear::Matrix;
+    use crate::{Isa, Values};
+    use proptest::prelude::*;
+    use tpuflow_ir::Requant;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Every variant of a prepared convolution gives what gathering rows and the scalar product give.
+        #[test]
+        fn every_path_is_the_convolution(
+            (groups, depth, columns) in prop_oneof![
+                (Just(1usize), 1usize..=5, prop_oneof![1usize..=20, 63usize..=66]),
+                (Just(1usize), prop_oneof![15usize..=17, 63usize..=65], 1usize..=3),
+                (2usize..=3, 1usize..=5, 1usize..=18),
+            ],
+            size in [1usize..=7, 1usize..=9], kernel in [1u32..=3, 1u32..=3], stride in [1u32..=2, 1u32..=2],
+            dilation in [1u32..=2, 1u32..=2], pads in [0u32..=2, 0u32..=2, 0u32..=2, 0u32..=2],
+            zeros in (-128i32..=127, prop_oneof![Just(0), -128i32..=127]),
+            table in any::<bool>(), seed in any::<u32>(),
+        ) {
+            let window = Window { kernel, stride, dilation, pads };
+            let (c, o) = (groups * depth, groups * columns);
+            let Some(geometry) = Geometry::new([2, size[0], size[1], c], window) else { return Ok(()) };
+            let k = geometry.taps() * depth;
+            let code = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as i8;
+            let x: Vec<i8> = (0..2 * size[0] * size[1] * c).map(code).collect();
+            let codes = Values::I8((0..o * k).map(|i| code(i + 7919)).collect());
+            let bias: Vec<i64> = (0..o as i64).map(|j| j * 1000 - 3000).collect();
+            let requant = Requant {
+                multiplier: (0..o as i32).map(|j| if j % 5 == 0 { 1 } else { 77 + 31 * j }).collect(),
+                shift: (0..o).map(|j| if j % 5 == 0 { 8 } else { 14 }).collect(),
+                zero_point: 3, lo: -100, hi: 127,
+            };
+            let entries: Vec<i32> = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
+            let mut expected: Option<Vec<i8>> = None;
+            for isa in Isa::variants() {
+                let table = table.then(|| (entries.clone(), -120, 101));
+                let requant = if table.is_some() { Requant { lo: -32768, hi: 32767, ..requant.clone() } } else { requant.clone() };
+                let epilogue = Epilogue::with(isa, requant, table);
+                let linear = |group: usize, runs: usize| {
+                    let taken = group * columns..(group + 1) * columns;
+                    let matrix = Matrix {
+                        codes: &codes, start: taken.start * k, shape: [k, columns], strides: [1, k], zero_point: zeros.1,
+                    };
+                    Linear::in_runs(&matrix, runs, false, zeros.0, &bias[taken.clone()], epilogue.columns(taken))
+                };
+                let mut y = vec![0i8; geometry.pixels() * o];
+                Conv::new(geometry, groups, zeros.0, linear).run(&x, &mut y);
+                let expected = expected.get_or_insert_with(|| y.clone());
+                prop_assert_eq!(&y, expected, "{}", isa.name());
+            }
+        }
+    }
 }

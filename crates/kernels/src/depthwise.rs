@@ -9,6 +9,9 @@ use rayon::prelude::*;
 
 use crate::conv::Geometry;
 use crate::epilogue::{Epilogue, Offsets};
+use crate::isa::Lanes;
+#[cfg(target_arch = "x86_64")]
+use crate::scratch;
 use crate::{Element, Isa};
 
 /// A prepared depthwise operand of `c` channels.
@@ -20,6 +23,8 @@ pub struct Depthwise {
     wide: bool,
     bias: Vec<i64>,
     epilogue: Epilogue,
+    #[cfg(target_arch = "x86_64")]
+    interleaved: Option<interleaved::Filters>,
 }
 
 /// What a row of output pixels is computed from.
@@ -31,24 +36,41 @@ struct Row<'a, X> {
 }
 
 impl Depthwise {
-    /// Prepares weights `[c, taps]` of inputs with zero point `zero_x`; `wide` when either operand is int16.
+    /// Prepares weights `[c, kh, kw]` of inputs with zero point `zero_x`; `wide` when either operand is int16.
     ///
     /// # Panics
-    /// When there is not one bias per channel.
+    /// When there are not as many weights and one bias per channel.
     #[must_use]
     pub fn new<W: Element>(
         weights: &[W],
+        kernel: [u32; 2],
         zero_w: i32,
         wide: bool,
         zero_x: i32,
         bias: Vec<i64>,
         epilogue: Epilogue,
     ) -> Self {
-        let (c, taps) = (bias.len(), weights.len() / bias.len().max(1));
+        let [kh, kw] = kernel.map(|k| k as usize);
+        let (c, taps) = (bias.len(), kh * kw);
         assert_eq!(weights.len(), c * taps, "as many taps for every channel");
+        #[cfg(target_arch = "x86_64")]
+        let interleaved = match (epilogue.isa().lanes(), W::as_bytes(weights)) {
+            (Lanes::Avx512(isa), Some(weights)) if !wide && zero_w == 0 => {
+                Some(interleaved::Filters::new(isa, weights, [kh, kw], zero_x as i8, &bias, &epilogue))
+            }
+            _ => None,
+        };
         let weights =
             (0..taps).flat_map(|tap| (0..c).map(move |j| j * taps + tap)).map(|at| weights[at].widen() - zero_w);
-        Self { weights: weights.collect(), zero_x, wide, bias, epilogue }
+        Self {
+            weights: weights.collect(),
+            zero_x,
+            wide,
+            bias,
+            epilogue,
+            #[cfg(target_arch = "x86_64")]
+            interleaved,
+        }
     }
 
     /// The convolution of the whole batch. `y`: `[n,oh,ow,c]`.
@@ -58,6 +80,13 @@ impl Depthwise {
     pub fn run<X: Element, Y: Element>(&self, geometry: &Geometry, x: &[X], y: &mut [Y]) {
         let (c, columns) = (self.bias.len(), geometry.output[1]);
         assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
+        #[cfg(target_arch = "x86_64")]
+        if let (Some(filters), Some(x)) = (&self.interleaved, X::as_bytes(x)) {
+            y.par_chunks_mut((columns * c).max(1)).enumerate().for_each(|(line, y)| {
+                scratch::with(|scratch| filters.line(geometry, &self.epilogue, x, line, y, scratch));
+            });
+            return;
+        }
         let narrow_bias: Vec<i32> = self.bias.iter().map(|&b| b as i32).collect();
         let row = Row { geometry, x, weights: &self.weights, zero_x: self.zero_x };
         y.par_chunks_mut((columns * c).max(1)).enumerate().for_each_init(
@@ -81,12 +110,12 @@ impl Depthwise {
 impl<X: Element> Row<'_, X> {
     /// Sums of one output pixel.
     fn add<T: Copy + Default>(&self, isa: Isa, pixel: usize, sums: &mut [T], add: impl Fn(&mut T, i32, i32) + Copy) {
-        match isa {
-            Isa::Reference => self.sums(pixel, sums, add),
+        match isa.lanes() {
+            Lanes::One => self.sums(pixel, sums, add),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(isa) => x86_64::sums_256(isa, self, pixel, sums, add),
+            Lanes::Avx2(isa) => x86_64::sums_256(isa, self, pixel, sums, add),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(isa) => x86_64::sums_512(isa, self, pixel, sums, add),
+            Lanes::Avx512(isa) => x86_64::sums_512(isa, self, pixel, sums, add),
         }
     }
 
@@ -119,6 +148,8 @@ impl<X: Element> Row<'_, X> {
 }
 
 #[cfg(target_arch = "x86_64")]
+mod interleaved;
+#[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 #[cfg(test)]
@@ -134,20 +165,22 @@ mod tests {
         /// Every variant gives what the general convolution gives with one group per channel.
         #[test]
         fn is_the_grouped_convolution(
-            c in prop_oneof![1usize..=5, 15usize..=18, 31usize..=34],
-            size in 1usize..=6, kernel in 1u32..=3, stride in 1u32..=2, pad in 0u32..=2,
-            zeros in (-128i32..=127, -128i32..=127), seed in any::<u32>(),
+            c in prop_oneof![1usize..=5, 15usize..=18, 62usize..=66, 127usize..=130],
+            size in 1usize..=9, kernel in [1u32..=6, 1u32..=3], stride in 1u32..=2, dilation in [1u32..=2, 1u32..=2],
+            pads in [0u32..=2, 0u32..=3, 0u32..=2, 0u32..=1],
+            zeros in (-128i32..=127, prop_oneof![Just(0), -128i32..=127]), table in any::<bool>(), seed in any::<u32>(),
         ) {
-            let window = Window { kernel: [kernel, kernel], stride: [stride, 1], dilation: [1, 1], pads: [pad; 4] };
-            let Some(geometry) = Geometry::new([2, size, size, c], window) else { return Ok(()) };
-            let taps = (kernel * kernel) as usize;
+            let window = Window { kernel, stride: [stride, 3 - stride], dilation, pads };
+            let Some(geometry) = Geometry::new([2, size, size + 1, c], window) else { return Ok(()) };
+            let taps = (kernel[0] * kernel[1]) as usize;
             let code = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as i8;
-            let x: Vec<i8> = (0..2 * size * size * c).map(code).collect();
+            let x: Vec<i8> = (0..2 * size * (size + 1) * c).map(code).collect();
             let w: Vec<i8> = (0..c * taps).map(|i| code(i + 7919)).collect();
             let bias: Vec<i64> = (0..c as i64).map(|j| j * 1000 - 3000).collect();
             let requant = Requant { multiplier: vec![77; c], shift: vec![14; c], zero_point: 3, lo: -128, hi: 127 };
+            let entries: Vec<i32> = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
             for isa in Isa::variants() {
-                let epilogue = Epilogue::with(isa, requant.clone(), None);
+                let epilogue = Epilogue::with(isa, requant.clone(), table.then(|| (entries.clone(), -120, 101)));
                 let codes = Values::I8(w.clone());
                 let groups: Vec<Linear> = (0..c).map(|j| {
                     let matrix = Matrix { codes: &codes, start: j * taps, shape: [taps, 1], strides: [1, taps], zero_point: zeros.1 };
@@ -157,7 +190,7 @@ mod tests {
                 conv(&geometry, &x, &groups, zeros.0 as i8, &mut expected);
                 for wide in [false, true] {
                     let mut y = vec![0i8; expected.len()];
-                    Depthwise::new(&w, zeros.1, wide, zeros.0, bias.clone(), epilogue.clone()).run(&geometry, &x, &mut y);
+                    Depthwise::new(&w, kernel, zeros.1, wide, zeros.0, bias.clone(), epilogue.clone()).run(&geometry, &x, &mut y);
                     prop_assert_eq!(&y, &expected, "{} wide {}", isa.name(), wide);
                 }
             }

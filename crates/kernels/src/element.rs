@@ -18,6 +18,9 @@ pub trait Element: Copy + Default + Ord + Send + Sync + std::fmt::Debug + 'stati
     /// The codes themselves where they are int8.
     fn as_bytes(codes: &[Self]) -> Option<&[i8]>;
 
+    /// The codes themselves where they are int8, to be written.
+    fn as_bytes_mut(codes: &mut [Self]) -> Option<&mut [i8]>;
+
     /// The elements of `values`, if they are of this type.
     fn of(values: &Values) -> Option<&[Self]>;
 }
@@ -38,6 +41,10 @@ impl Element for i8 {
     }
 
     fn as_bytes(codes: &[Self]) -> Option<&[i8]> {
+        Some(codes)
+    }
+
+    fn as_bytes_mut(codes: &mut [Self]) -> Option<&mut [i8]> {
         Some(codes)
     }
 
@@ -62,6 +69,10 @@ impl Element for i16 {
     }
 
     fn as_bytes(_: &[Self]) -> Option<&[i8]> {
+        None
+    }
+
+    fn as_bytes_mut(_: &mut [Self]) -> Option<&mut [i8]> {
         None
     }
 

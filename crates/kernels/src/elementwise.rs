@@ -2,12 +2,17 @@
 //!
 //! Source: docs/arithmetic.md, "Binary operators", "Rescale", "PRelu".
 
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
 use rayon::prelude::*;
 use tpuflow_ir::{BinaryKind, Requant};
 
-use crate::Element;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Lanes;
 use crate::requant::reference::round_divide;
 use crate::requant::{finish, requantize, scale};
+use crate::{Element, Isa};
 
 /// Elements a thread takes at a time.
 pub(crate) const PIECE: usize = 1 << 14;
@@ -155,6 +160,73 @@ impl Broadcast {
     }
 }
 
+impl Broadcast {
+    /// `f` over dense operands and results of some length, spread over threads: what an operand repeats is written out, short
+    /// repetitions several times.
+    ///
+    /// # Panics
+    /// When the slices do not have the broadcast sizes.
+    pub fn runs<T: Copy + Sync, Y: Send>(
+        &self,
+        a: &[T],
+        b: &[T],
+        y: &mut [Y],
+        f: impl Fn(&[T], &[T], &mut [Y]) + Sync,
+    ) {
+        assert_eq!(y.len(), self.elements(), "y holds every result");
+        if y.is_empty() {
+            return;
+        }
+        // The innermost loop in pieces, or several rounds of it, as the loop around it makes them.
+        let (outer, (extent, step_a, step_b)) = match self.loops[..] {
+            [.., outer, inner] => (outer, inner),
+            [inner] => ((1, 0, 0), inner),
+            [] => unreachable!("at least one loop"),
+        };
+        let is_long = extent >= PIECE;
+        let (run, piece) =
+            if is_long { (extent, PIECE) } else { (outer.0 * extent, (PIECE / extent).clamp(1, outer.0) * extent) };
+        y.par_chunks_mut(run).with_min_len(PIECE.div_ceil(run)).enumerate().for_each(|(index, y)| {
+            let (at_a, at_b) = self.start(if is_long { index } else { index * outer.0 });
+            let rooms = || (Vec::new(), Vec::new());
+            y.par_chunks_mut(piece).enumerate().for_each_init(rooms, |(room_a, room_b), (part, y)| {
+                let first = part * piece;
+                let shape = if is_long { [1, y.len()] } else { [y.len() / extent, extent] };
+                let start = |outer: usize, step: usize| {
+                    if is_long { first * step } else { first / extent * outer }
+                };
+                let a = dense(a, at_a + start(outer.1, step_a), shape, [outer.1, step_a], room_a);
+                let b = dense(b, at_b + start(outer.2, step_b), shape, [outer.2, step_b], room_b);
+                f(a, b, y);
+            });
+        });
+    }
+}
+
+/// `shape` elements at `strides` from `start` on, as a slice: of the operand, where they lie there densely, else written to
+/// `room`.
+fn dense<'a, T: Copy>(
+    operand: &'a [T],
+    start: usize,
+    [rows, extent]: [usize; 2],
+    strides: [usize; 2],
+    room: &'a mut Vec<T>,
+) -> &'a [T] {
+    if strides[1] == 1 && (rows == 1 || strides[0] == extent) {
+        return &operand[start..][..rows * extent];
+    }
+    room.clear();
+    for row in 0..rows {
+        let start = start + row * strides[0];
+        if strides[1] == 1 {
+            room.extend_from_slice(&operand[start..][..extent]);
+        } else {
+            room.extend((0..extent).map(|i| operand[start + i * strides[1]]));
+        }
+    }
+    room
+}
+
 /// `y = requant(f(a, b))` with broadcasting.
 ///
 /// # Panics
@@ -166,6 +238,30 @@ pub fn binary<A: Element, B: Element, Y: Element>(
     b: &[B],
     y: &mut [Y],
 ) {
+    binary_with(Isa::selected(), binary, broadcast, a, b, y);
+}
+
+/// As [`binary`], with an instruction set.
+///
+/// # Panics
+/// As [`binary`].
+pub fn binary_with<A: Element, B: Element, Y: Element>(
+    isa: Isa,
+    binary: &Binary<'_>,
+    broadcast: &Broadcast,
+    a: &[A],
+    b: &[B],
+    y: &mut [Y],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if let Lanes::Avx512(isa) = isa.lanes()
+        && let (Some(narrow), Some(a), Some(b)) = (x86_64::Narrow::new(isa, binary), A::as_bytes(a), B::as_bytes(b))
+        && let Some(y) = Y::as_bytes_mut(y)
+    {
+        broadcast.runs(a, b, y, |a, b, y| narrow.apply(a, b, y));
+        return;
+    }
+    let _ = isa;
     broadcast.apply(a, b, y, |a, b| Y::narrow(binary.at(a.widen(), b.widen())));
 }
 
@@ -208,5 +304,54 @@ pub fn p_relu<X: Element, Y: Element>(function: &PRelu<'_>, x: &[X], y: &mut [Y]
             (function.negative_multiplier[i % slopes], function.negative_shift[i % slopes])
         };
         *y = Y::narrow(finish(scale(value, multiplier, shift), function.positive));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shapes() -> impl Strategy<Value = (Vec<usize>, Vec<usize>)> {
+        let extent = prop_oneof![Just(1usize), 2usize..=5, 62usize..=66, 300usize..=310];
+        prop::collection::vec((extent, 0u8..4), 1..=3).prop_map(|axes| {
+            let side = |bit: u8| axes.iter().map(|&(n, which)| if which == bit { 1 } else { n }).collect();
+            (side(1), side(2))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+        #[test]
+        fn every_variant_is_the_formula(
+            (a_shape, b_shape) in shapes(),
+            kind in prop_oneof![
+                Just(BinaryKind::Add), Just(BinaryKind::Sub), Just(BinaryKind::Mul), Just(BinaryKind::Max),
+                Just(BinaryKind::Less),
+            ],
+            zero_points in [-128i32..=127, -128i32..=127],
+            multipliers in prop_oneof![
+                Just([1, 1]), Just([32767, 32767]), [1i32..=181, 1i32..=181], [1i32..=32767, 1i32..=32767],
+                [32760i32..=40000, 1i32..=3],
+            ],
+            requant in (0i32..=32767, -3i8..=40, -128i32..=127, -128i32..=0, 0i32..=127),
+            seed in any::<u32>(),
+        ) {
+            let requant = Requant {
+                multiplier: vec![requant.0], shift: vec![requant.1], zero_point: requant.2, lo: requant.3, hi: requant.4,
+            };
+            let code = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as i8;
+            let a: Vec<i8> = (0..a_shape.iter().product()).map(code).collect();
+            let b: Vec<i8> = (0..b_shape.iter().product()).map(|i| code(i + 7919)).collect();
+            let function = Binary { kind, zero_points, multipliers, requant: &requant };
+            let broadcast = Broadcast::new(&a_shape, &b_shape).expect("axes are equal or one");
+            let mut expected = vec![0i8; broadcast.elements()];
+            broadcast.apply(&a, &b, &mut expected, |a: i8, b: i8| function.at(a.into(), b.into()) as i8);
+            for isa in Isa::variants() {
+                let mut y = vec![0i8; expected.len()];
+                binary_with(isa, &function, &broadcast, &a, &b, &mut y);
+                prop_assert_eq!(&y, &expected, "{}", isa.name());
+            }
+        }
     }
 }

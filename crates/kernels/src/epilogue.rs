@@ -5,15 +5,24 @@
 //! `lo - Z` and `hi - Z` before rounding gives the same as after, since rounding is monotone and leaves integers alone.
 //! Adding `1.5 * 2^52` then rounds to the nearest even integer and leaves it in the low bits.
 //!
+//! Sums of a [`Sums`] tile become int8 codes by a shorter way, [`codes512`], where vectors have 512 bits.
+//!
 //! Source: docs/arithmetic.md, sections 4 to 6.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod codes512;
+mod columns;
+#[cfg(target_arch = "x86_64")]
 mod x86_64;
+
+pub use columns::{Columns, Order};
 
 use std::ops::Range;
 
 use tpuflow_ir::Requant;
 
+use crate::gemm::tiles::{Sums, WIDTH};
+use crate::isa::Lanes;
 use crate::requant::requantize;
 use crate::table::Lookup;
 use crate::{Element, Isa};
@@ -38,6 +47,22 @@ struct Table {
     entries: Vec<i32>,
     lo: i32,
     hi: i32,
+    /// Entry and rise to the next one, 16 bits each, where all of them fit: what vectors look up.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "vectors are there on x86-64 alone"))]
+    pairs: Option<Vec<i32>>,
+}
+
+impl Table {
+    fn new((entries, lo, hi): (Vec<i32>, i32, i32)) -> Self {
+        let pair = |two: &[i32]| {
+            let (first, rise) = (i16::try_from(two[0]).ok()?, i16::try_from(two[1].checked_sub(two[0])?).ok()?);
+            Some(i32::from(first) & 0xFFFF | i32::from(rise) << 16)
+        };
+        let steps = entries.len().saturating_sub(1);
+        // The vectors interpolate: at least one bit of the sixteen lies below the index.
+        let pairs = (2..1 << 16).contains(&steps).then(|| entries.windows(2).map(pair).collect()).flatten();
+        Self { entries, lo, hi, pairs }
+    }
 }
 
 /// What is added to the products of a row before they are requantised: one value for the row and one per column.
@@ -61,7 +86,7 @@ impl Epilogue {
     pub fn with(isa: Isa, requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
         let pairs = requant.multiplier.iter().zip(&requant.shift);
         let factors = pairs.map(|(&m, &n)| f64::from(m) * 2f64.powi(-i32::from(n))).collect();
-        Self { isa, factors, requant, table: table.map(|(entries, lo, hi)| Table { entries, lo, hi }) }
+        Self { isa, factors, requant, table: table.map(Table::new) }
     }
 
     /// The epilogue of some of the columns, for one group of a convolution or one column tile.
@@ -88,20 +113,63 @@ impl Epilogue {
     /// When the slices do not have one entry per column.
     pub fn narrow<Y: Element>(&self, products: &[i32], offsets: Offsets<'_, i32>, y: &mut [Y]) {
         self.check(products.len(), offsets.columns.len(), y.len());
+        self.part(0, products, offsets, y);
+    }
+
+    /// As [`Self::narrow`], of the columns from `first` on.
+    fn part<Y: Element>(&self, first: usize, products: &[i32], offsets: Offsets<'_, i32>, y: &mut [Y]) {
         let sums = products.iter().zip(offsets.columns);
         let sums = sums.map(|(p, o)| i64::from(p.wrapping_add(*o).wrapping_add(offsets.row)));
-        match (self.isa, &self.table) {
-            (Isa::Reference, _) => self.apply(sums, y),
+        match (self.isa.lanes(), &self.table) {
+            (Lanes::One, _) => self.apply_from(first, sums, y),
             #[cfg(target_arch = "x86_64")]
             (isa, None) => {
-                let row = Row { factors: &self.factors, requant: &self.requant };
+                let factors =
+                    if let [_] = self.factors[..] { &self.factors[..] } else { &self.factors[first..][..y.len()] };
+                let row = Row { factors, requant: &self.requant };
                 match isa {
-                    Isa::Avx2(isa) => isa.narrow(products, offsets, row, y),
-                    Isa::Avx512Vnni(isa) => isa.narrow(products, offsets, row, y),
-                    Isa::Reference => unreachable!("matched above"),
+                    Lanes::Avx2(isa) => isa.narrow(products, offsets, row, y),
+                    Lanes::Avx512(isa) => isa.narrow(products, offsets, row, y),
+                    Lanes::One => unreachable!("matched above"),
                 }
             }
-            _ => self.apply(sums, y),
+            _ => self.apply_from(first, sums, y),
+        }
+    }
+
+    /// Codes of a tile of sums. Row `i` of the product goes to `y[place(i)..]`, or nowhere.
+    ///
+    /// # Panics
+    /// When a row does not lie within `y`, or `columns` were made by another epilogue.
+    pub fn tile<Y: Element>(
+        &self,
+        tile: &Sums<'_>,
+        columns: &Columns,
+        place: impl Fn(usize) -> Option<usize>,
+        y: &mut [Y],
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if let Lanes::Avx512(isa) = self.isa.lanes()
+            && let Some(y) = Y::as_bytes_mut(y)
+        {
+            match &self.table {
+                None => return isa.tile(&self.requant, tile, columns, place, y),
+                Some(Table { lo, hi, pairs: Some(pairs), .. }) => {
+                    let table = codes512::Pairs { pairs, lo: *lo, hi: *hi };
+                    return isa.tile_through(&self.requant, table, tile, columns, place, y);
+                }
+                Some(_) => {}
+            }
+        }
+        let first = tile.columns.start;
+        let offsets = columns.natural_offsets(&tile.columns);
+        for (row, sums) in tile.rows.clone().zip(tile.sums.chunks_exact(WIDTH)) {
+            if let Some(at) = place(row) {
+                let y = &mut y[at + first..][..tile.columns.len()];
+                let sums = columns.natural(sums);
+                let offsets = Offsets { row: 0, columns: &offsets[..y.len()] };
+                self.part(first, &sums[..y.len()], offsets, y);
+            }
         }
     }
 
@@ -112,10 +180,10 @@ impl Epilogue {
     pub fn wide<Y: Element>(&self, products: &[i64], offsets: Offsets<'_, i64>, y: &mut [Y]) {
         self.check(products.len(), offsets.columns.len(), y.len());
         let sums = products.iter().zip(offsets.columns).map(|(p, o)| p + o + offsets.row);
-        match (self.isa, &self.table) {
-            (Isa::Reference, _) => self.apply(sums, y),
+        match (self.isa.lanes(), &self.table) {
+            (Lanes::One, _) => self.apply(sums, y),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Vnni(isa), None) => {
+            (Lanes::Avx512(isa), None) => {
                 let largest = sums.clone().fold(0, |most: u64, sum| most.max(sum.unsigned_abs()));
                 if largest < EXACT_LIMIT {
                     let row = Row { factors: &self.factors, requant: &self.requant };
@@ -138,7 +206,11 @@ impl Epilogue {
     /// # Panics
     /// When there are more sums than columns.
     pub fn apply<Y: Element>(&self, sums: impl Iterator<Item = i64>, y: &mut [Y]) {
-        let codes = sums.enumerate().map(|(j, sum)| requantize(sum, &self.requant, j));
+        self.apply_from(0, sums, y);
+    }
+
+    fn apply_from<Y: Element>(&self, first: usize, sums: impl Iterator<Item = i64>, y: &mut [Y]) {
+        let codes = (first..).zip(sums).map(|(j, sum)| requantize(sum, &self.requant, j));
         match &self.table {
             None => y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(code)),
             Some(table) => {

@@ -5,7 +5,8 @@
 
 use std::sync::OnceLock;
 
-/// An instruction set this processor has.
+/// An instruction set this processor has. Each includes those before it, but for AVX-VNNI, which some processors have
+/// without 512-bit vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// Scalar code that reads like the formulas.
@@ -13,20 +14,77 @@ pub enum Isa {
     /// 256-bit vectors.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// 256-bit vectors with byte dot products.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni),
     /// 512-bit vectors with byte and word dot products.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(Avx512Vnni),
+    /// Tiles of bytes, multiplied as matrices, beside 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
 }
 
-/// Proof of AVX2.
+/// How wide the vectors of an instruction set are: all that matters where no products of bytes are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// Scalar code.
+    One,
+    /// 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// 512 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512Vnni),
+}
+
+impl Lanes {
+    /// Runs `work` compiled for vectors of this width: for loops that the compiler turns into vectors by itself.
+    #[inline(always)]
+    pub fn run<R>(self, work: impl FnOnce() -> R) -> R {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn wide<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2")]
+        fn half<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        match self {
+            Self::One => work(),
+            // SAFETY: the token proves the features.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code, reason = "a call that a token has proved possible")]
+            Self::Avx2(_) => unsafe { half(work) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code, reason = "a call that a token has proved possible")]
+            Self::Avx512(_) => unsafe { wide(work) },
+        }
+    }
+}
+
+/// Proof of AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
+
+/// Proof of AVX2 and AVX-VNNI.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AvxVnni(Avx2);
 
 /// Proof of AVX-512 F, BW, DQ, VL and VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Vnni(());
+
+/// Proof of AMX-INT8, of the system's permission to use tiles, and of AVX-512 VNNI.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amx(Avx512Vnni);
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
@@ -34,6 +92,15 @@ impl Avx2 {
     #[must_use]
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl AvxVnni {
+    /// The token, if the processor has the features.
+    #[must_use]
+    pub fn detect() -> Option<Self> {
+        is_x86_feature_detected!("avxvnni").then(Avx2::detect).flatten().map(Self)
     }
 }
 
@@ -49,6 +116,54 @@ impl Avx512Vnni {
             && is_x86_feature_detected!("avx512vnni");
         found.then_some(Self(()))
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Amx {
+    /// The token, if the processor has the features and the system lets this process use them.
+    #[must_use]
+    pub fn detect() -> Option<Self> {
+        static PERMITTED: OnceLock<bool> = OnceLock::new();
+        // Leaf 7: bit 24 of EDX is AMX-TILE, bit 25 AMX-INT8.
+        let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+        let found = features & (3 << 24) == 3 << 24 && *PERMITTED.get_or_init(tiles_permitted);
+        found.then(Avx512Vnni::detect).flatten().map(Self)
+    }
+
+    /// The vectors beside the tiles.
+    #[must_use]
+    pub fn vectors(self) -> Avx512Vnni {
+        self.0
+    }
+}
+
+/// Asks the system for the tiles' state, which it saves only for processes that have asked. All threads of the process,
+/// running or not, may use tiles then.
+#[cfg(target_arch = "x86_64")]
+fn tiles_permitted() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ARCH_PRCTL: i64 = 158;
+        const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+        const XFEATURE_XTILEDATA: u64 = 18;
+        let result: i64;
+        // SAFETY: the call takes two integers and touches no memory of this process.
+        #[allow(unsafe_code, reason = "the standard library has no arch_prctl")]
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") ARCH_PRCTL => result,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") XFEATURE_XTILEDATA,
+                out("rcx") _,
+                out("r11") _,
+                options(nostack),
+            );
+        }
+        result == 0
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
 }
 
 /// `TPUFLOW_ISA` names an instruction set that does not exist or that this processor lacks.
@@ -68,9 +183,23 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             variants.extend(Avx2::detect().map(Self::Avx2));
+            variants.extend(AvxVnni::detect().map(Self::AvxVnni));
             variants.extend(Avx512Vnni::detect().map(Self::Avx512Vnni));
+            variants.extend(Amx::detect().map(Self::Amx));
         }
         variants
+    }
+
+    /// The vectors it has.
+    #[must_use]
+    pub fn lanes(self) -> Lanes {
+        match self {
+            Self::Reference => Lanes::One,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(isa) | Self::AvxVnni(AvxVnni(isa)) => Lanes::Avx2(isa),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(isa) | Self::Amx(Amx(isa)) => Lanes::Avx512(isa),
+        }
     }
 
     /// The name in `TPUFLOW_ISA` and in reports.
@@ -81,7 +210,11 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni(_) => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni(_) => "avx512vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => "amx",
         }
     }
 

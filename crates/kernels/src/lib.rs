@@ -28,6 +28,7 @@ pub mod pool;
 pub mod reduce;
 pub mod requant;
 pub mod resize;
+mod scratch;
 pub mod softmax;
 pub mod table;
 pub mod values;

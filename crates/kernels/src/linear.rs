@@ -13,8 +13,10 @@
 use rayon::prelude::*;
 
 pub use crate::epilogue::Epilogue;
-use crate::epilogue::Offsets;
+use crate::epilogue::{Columns, Offsets, Order};
+use crate::gemm::tiles::{Tiles, WIDTH, Walk};
 use crate::gemm::{PackedI8, PackedI16, Rows};
+use crate::scratch::{self, buffer};
 use crate::{Element, Values};
 
 /// A prepared right operand with everything that is known about it in advance.
@@ -29,6 +31,8 @@ pub struct Linear {
 #[derive(Clone, Debug)]
 enum Product {
     Narrow(PackedI8, Vec<i32>),
+    /// Sums become codes tile by tile.
+    Tiled(PackedI8, Columns),
     Wide(PackedI16, Vec<i64>),
 }
 
@@ -55,16 +59,30 @@ impl Linear {
     /// When `w` holds neither int8 nor int16 codes, or `bias` has another length.
     #[must_use]
     pub fn new(w: &Matrix<'_>, wide: bool, zero_x: i32, bias: &[i64], epilogue: Epilogue) -> Self {
+        Self::in_runs(w, 1, wide, zero_x, bias, epilogue)
+    }
+
+    /// As [`Self::new`] for left rows in that many runs of equal length; see [`crate::gemm::tiles`].
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn in_runs(w: &Matrix<'_>, runs: usize, wide: bool, zero_x: i32, bias: &[i64], epilogue: Epilogue) -> Self {
         let ([k, n], isa) = (w.shape, epilogue.isa());
         assert!(bias.is_empty() || bias.len() == n, "one bias per column");
         let constant = k as i64 * i64::from(zero_x) * i64::from(w.zero_point);
         let offset = |j: usize, sum: i64| bias.get(j).copied().unwrap_or(0) - i64::from(zero_x) * sum + constant;
         let narrow = |codes: &[i8]| {
-            let packed = PackedI8::new(isa, codes, k, n, w.strides);
+            let packed = PackedI8::in_runs(isa, codes, [runs, k / runs], n, w.strides);
             let sums = packed.column_sums().iter().enumerate();
             // Wraps where the terms do; see the module's text.
-            let offsets = sums.map(|(j, &sum)| offset(j, sum.into()) as i32).collect();
-            Product::Narrow(packed, offsets)
+            let offsets: Vec<i32> = sums.map(|(j, &sum)| offset(j, sum.into()) as i32).collect();
+            if packed.tiles().is_some() {
+                let columns = epilogue.columns_of(&offsets, Order::Natural);
+                Product::Tiled(packed, columns)
+            } else {
+                Product::Narrow(packed, offsets)
+            }
         };
         let widened = |packed: PackedI16| {
             let offsets = packed.column_sums().iter().enumerate().map(|(j, &sum)| offset(j, sum)).collect();
@@ -83,7 +101,7 @@ impl Linear {
     #[must_use]
     pub fn n(&self) -> usize {
         match &self.product {
-            Product::Narrow(packed, _) => packed.n(),
+            Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.n(),
             Product::Wide(packed, _) => packed.n(),
         }
     }
@@ -92,9 +110,27 @@ impl Linear {
     #[must_use]
     pub fn k(&self) -> usize {
         match &self.product {
-            Product::Narrow(packed, _) => packed.k(),
+            Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.k(),
             Product::Wide(packed, _) => packed.k(),
         }
+    }
+
+    /// The right operand, where its products are taken tile by tile from rows that lie anywhere: [`Self::walk`] works.
+    #[must_use]
+    pub fn tiles(&self) -> Option<&Tiles> {
+        if let (Product::Tiled(packed, _), 0) = (&self.product, self.zero_w) { packed.tiles() } else { None }
+    }
+
+    /// The first `m` rows of a walk to codes: row `i` of the result goes to `y[place(i)..][..n]`, or nowhere.
+    ///
+    /// # Panics
+    /// When a row lies outside its slice, or [`Self::tiles`] gives nothing.
+    pub fn walk<Y: Element>(&self, walk: &Walk<'_>, m: usize, place: impl Fn(usize) -> Option<usize>, y: &mut [Y]) {
+        let (Product::Tiled(_, columns), Some(tiles)) = (&self.product, self.tiles()) else {
+            panic!("the operand is not in tiles")
+        };
+        let blocks = 0..tiles.blocks();
+        tiles.multiply(walk, m, blocks, &mut |tile| self.epilogue.tile(&tile, columns, &place, y));
     }
 
     /// Rows `a` `[m, k]` to codes: row `i` of the result lies at `y[i * stride..][..n]`.
@@ -122,6 +158,19 @@ impl Linear {
                     self.epilogue.narrow(products, offsets, &mut y[..n]);
                 }
             }
+            Product::Tiled(packed, columns) => {
+                let tiles = packed.tiles().expect("tiles were found when it was packed");
+                let a = X::as_bytes(a).expect("rows and packed operand have the same width");
+                let row_terms: Vec<i32> =
+                    if self.zero_w == 0 { Vec::new() } else { (0..m).map(|i| of_row(i) as i32).collect() };
+                let walk = Walk { codes: scratch.rows.tiled(a, tiles), stride: k, runs: &tiles.dense() };
+                tiles.multiply(&walk, m, 0..tiles.blocks(), &mut |tile| {
+                    for (sums, term) in tile.sums.chunks_exact_mut(WIDTH).zip(row_terms.iter().skip(tile.rows.start)) {
+                        sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(*term));
+                    }
+                    self.epilogue.tile(&tile, columns, |row| Some(row * stride), y);
+                });
+            }
             Product::Wide(packed, columns) => {
                 let products = buffer(&mut scratch.products64, m * n);
                 packed.multiply(a, products, &mut scratch.rows);
@@ -141,9 +190,9 @@ pub fn multiply<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [Y]) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
     let block = crate::conv::block_rows(k * size_of::<X>(), n, y.len() / n);
-    y.par_chunks_mut(block * n).enumerate().for_each_init(Scratch::default, |scratch, (index, y)| {
+    y.par_chunks_mut(block * n).enumerate().for_each(|(index, y)| {
         let rows = y.len() / n;
-        linear.rows(&a[index * block * k..][..rows * k], y, n, scratch);
+        scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));
     });
 }
 
@@ -153,12 +202,4 @@ pub struct Scratch {
     rows: Rows,
     products32: Vec<i32>,
     products64: Vec<i64>,
-}
-
-/// The first `count` elements, whatever they hold.
-fn buffer<T: Clone + Default>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
-    if buffer.len() < count {
-        buffer.resize(count, T::default());
-    }
-    &mut buffer[..count]
 }

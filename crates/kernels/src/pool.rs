@@ -5,9 +5,9 @@
 use rayon::prelude::*;
 use tpuflow_ir::{Divisor, Requant};
 
-use crate::Element;
 use crate::conv::Geometry;
 use crate::requant::{finish, scale};
+use crate::{Element, Isa};
 
 /// In-image cells of the window at `pixel`: start positions of their channels in the input, row by row.
 pub(crate) fn cells(geometry: &Geometry, pixel: usize) -> impl Iterator<Item = usize> + '_ {
@@ -56,15 +56,18 @@ pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
     let c = geometry.input[3];
     assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
     let row = (geometry.output[1] * c).max(1);
+    let lanes = Isa::selected().lanes();
     y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
-        y.fill(X::MIN);
-        for (column, y) in y.chunks_exact_mut(c).enumerate() {
-            for start in cells(geometry, index * geometry.output[1] + column) {
-                for (y, &x) in y.iter_mut().zip(&x[start..][..c]) {
-                    *y = (*y).max(x);
+        lanes.run(|| {
+            y.fill(X::MIN);
+            for (column, y) in y.chunks_exact_mut(c).enumerate() {
+                for start in cells(geometry, index * geometry.output[1] + column) {
+                    for (y, &x) in y.iter_mut().zip(&x[start..][..c]) {
+                        *y = (*y).max(x);
+                    }
                 }
             }
-        }
+        });
     });
 }
 
@@ -104,6 +107,33 @@ pub fn missing_divisor(geometry: &Geometry, average: &Average<'_>) -> Option<(us
         .find(|(_, area)| *area != 0 && !average.divisors.iter().any(|d| d.area == *area))
 }
 
+/// Sums of the window's cells, channel by channel, and their number.
+#[inline(always)]
+fn sum_cells<X: Element>(geometry: &Geometry, pixel: usize, x: &[X], sums: &mut Vec<i64>) -> i64 {
+    /// Cells whose sum fits 32 bits, whatever their codes.
+    const EXACT: usize = 1 << 15;
+    let c = geometry.input[3];
+    sums.clear();
+    sums.resize(c, 0);
+    let mut some = vec![0i32; c];
+    let mut count = 0;
+    for start in cells(geometry, pixel) {
+        count += 1;
+        for (sum, x) in some.iter_mut().zip(&x[start..][..c]) {
+            *sum += x.widen();
+        }
+        if count % EXACT == 0 {
+            for (sum, some) in sums.iter_mut().zip(&mut some) {
+                *sum += i64::from(std::mem::take(some));
+            }
+        }
+    }
+    for (sum, some) in sums.iter_mut().zip(some) {
+        *sum += i64::from(some);
+    }
+    count as i64
+}
+
 /// `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy, lo, hi)` per window. `y`: `[n,oh,ow,c]`.
 ///
 /// # Panics
@@ -114,18 +144,11 @@ pub fn average_pool<X: Element, Y: Element>(geometry: &Geometry, average: &Avera
     let out =
         Requant { multiplier: vec![], shift: vec![], zero_point: average.zero_point, lo: average.lo, hi: average.hi };
     let row = (geometry.output[1] * c).max(1);
+    let lanes = Isa::selected().lanes();
     y.par_chunks_mut(row).enumerate().for_each_init(Vec::new, |sums: &mut Vec<i64>, (index, y)| {
         for (column, y) in y.chunks_exact_mut(c).enumerate() {
             let pixel = index * geometry.output[1] + column;
-            sums.clear();
-            sums.resize(c, 0);
-            let mut count = 0;
-            for start in cells(geometry, pixel) {
-                count += 1;
-                for (sum, x) in sums.iter_mut().zip(&x[start..][..c]) {
-                    *sum += i64::from(x.widen());
-                }
-            }
+            let count = lanes.run(|| sum_cells(geometry, pixel, x, sums));
             let (multiplier, shift) = average.divisor(area(geometry, average.count_include_pad, average.beyond, pixel));
             let zero = count * i64::from(average.input_zero_point);
             for (y, sum) in y.iter_mut().zip(&*sums) {

@@ -57,6 +57,38 @@ impl Values {
         }
     }
 
+    /// Elements of the type that `self` has, as many as asked for, in its memory; they hold anything.
+    #[must_use]
+    pub fn resized(self, count: usize) -> Self {
+        fn resized<T: Clone + Default>(mut elements: Vec<T>, count: usize) -> Vec<T> {
+            elements.resize(count, T::default());
+            elements
+        }
+        match self {
+            Self::I8(v) => Self::I8(resized(v, count)),
+            Self::I16(v) => Self::I16(resized(v, count)),
+            Self::I32(v) => Self::I32(resized(v, count)),
+            Self::I64(v) => Self::I64(resized(v, count)),
+            Self::F16(v) => Self::F16(resized(v, count)),
+            Self::BF16(v) => Self::BF16(resized(v, count)),
+            Self::F32(v) => Self::F32(resized(v, count)),
+        }
+    }
+
+    /// The number of elements there is memory for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        match self {
+            Self::I8(v) => v.capacity(),
+            Self::I16(v) => v.capacity(),
+            Self::I32(v) => v.capacity(),
+            Self::I64(v) => v.capacity(),
+            Self::F16(v) => v.capacity(),
+            Self::BF16(v) => v.capacity(),
+            Self::F32(v) => v.capacity(),
+        }
+    }
+
     /// The elements stored in `bytes`, little-endian; a last incomplete element is ignored.
     #[must_use]
     pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Self {

@@ -2,21 +2,23 @@
 //!
 //! [`Interpreter::new`] proves that every value fits its width ([`tpuflow_ir::width`]) and packs weights once;
 //! [`Interpreter::run`] then only reads, so any number of threads may run it. Tensors are freed after their last reader unless
-//! all are kept. [`interpret`] does both for a single run.
+//! all are kept; their memory serves later tensors, and later runs. [`interpret`] does both for a single run.
 //!
 //! Source of the arithmetic: `docs/arithmetic.md`.
 
 mod execute;
 mod float;
 mod prepare;
+mod spare;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tpuflow_ir::{Graph, Tensor, TensorId};
 use tpuflow_kernels::{Isa, Values};
 
 use crate::SimError;
 use prepare::Prepared;
+use spare::Spare;
 
 /// Which tensors a run returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub struct Interpreter {
     constants: Vec<Option<Arc<Values>>>,
     /// Per layer, the tensors no later layer reads and no output shows.
     last_read: Vec<Vec<TensorId>>,
+    /// What runs leave behind for later ones, which then find all the memory they need.
+    spare: Arc<Mutex<Vec<Spare>>>,
 }
 
 impl Interpreter {
@@ -77,7 +81,7 @@ impl Interpreter {
             }
         }
         let last_read = last_reads(&graph);
-        Ok(Self { graph, layers, constants, last_read })
+        Ok(Self { graph, layers, constants, last_read, spare: Arc::default() })
     }
 
     /// The graph.
@@ -99,6 +103,13 @@ impl Interpreter {
                 expected: graph.inputs.len(),
             });
         }
+        // Within the threads' pool from the start: layers then need not call into it one by one.
+        rayon::scope(|_| self.run_layers(inputs, keep))
+    }
+
+    fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
+        let graph = &*self.graph;
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut values = self.constants.clone();
         for (&id, input) in graph.inputs.iter().zip(inputs) {
             let tensor = graph.tensor(id);
@@ -114,15 +125,20 @@ impl Interpreter {
             values[id.index()] = Some(Arc::new(input));
         }
         for ((layer, prepared), dead) in graph.layers.iter().zip(&self.layers).zip(&self.last_read) {
-            let output = execute::execute(graph, layer, prepared, &values)
+            let output = execute::execute(graph, layer, prepared, &values, &mut spare)
                 .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
             values[layer.output.index()] = Some(Arc::new(output));
             if keep == Keep::Outputs {
                 for id in dead {
-                    values[id.index()] = None;
+                    // The caller's inputs are not ours, and constants are read again.
+                    let tensor = values[id.index()].take().filter(|_| !graph.inputs.contains(id));
+                    if let Some(Ok(tensor)) = tensor.map(Arc::try_unwrap) {
+                        spare.keep(tensor);
+                    }
                 }
             }
         }
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
         for (i, value) in values.iter_mut().enumerate() {
             let id = TensorId::new(i);
             let kept = graph.outputs.contains(&id) || (keep == Keep::All && graph.tensors[i].constant.is_none());

@@ -1,8 +1,14 @@
 //! The float64 form of [`super::codes`], compiled for vectors.
 #![allow(unsafe_code, reason = "calls that a token has proved possible")]
 
-use super::{Offsets, Row, codes};
+use std::arch::x86_64::*;
+
+use tpuflow_ir::Requant;
+
+use super::codes512::{self, Bounds, Pairs};
+use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
+use crate::gemm::tiles::{Sums, WIDTH};
 use crate::isa::{Avx2, Avx512Vnni};
 
 impl Avx512Vnni {
@@ -14,6 +20,106 @@ impl Avx512Vnni {
     pub(super) fn wide<Y: Element>(self, products: &[i64], offsets: Offsets<'_, i64>, row: Row<'_>, y: &mut [Y]) {
         // SAFETY: the token proves the features.
         unsafe { wide_512(products, offsets, row, y) }
+    }
+
+    /// [`super::Epilogue::tile`] without a table.
+    pub(super) fn tile(
+        self,
+        requant: &Requant,
+        tile: &Sums<'_>,
+        columns: &Columns,
+        place: impl Fn(usize) -> Option<usize>,
+        y: &mut [i8],
+    ) {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn rows<const NATURAL: bool>(
+            requant: &Requant,
+            tile: &Sums<'_>,
+            columns: &Columns,
+            place: impl Fn(usize) -> Option<usize>,
+            y: &mut [i8],
+        ) {
+            let bounds = Bounds::new(requant);
+            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL>(sums, factors, &bounds));
+        }
+        // SAFETY: the token proves the features.
+        unsafe {
+            match columns.order() {
+                Order::Natural => rows::<true>(requant, tile, columns, place, y),
+                Order::Interleaved => rows::<false>(requant, tile, columns, place, y),
+            }
+        }
+    }
+
+    /// [`super::Epilogue::tile`] through a table.
+    pub(super) fn tile_through(
+        self,
+        requant: &Requant,
+        table: Pairs<'_>,
+        tile: &Sums<'_>,
+        columns: &Columns,
+        place: impl Fn(usize) -> Option<usize>,
+        y: &mut [i8],
+    ) {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn rows<const NATURAL: bool>(
+            requant: &Requant,
+            table: Pairs<'_>,
+            tile: &Sums<'_>,
+            columns: &Columns,
+            place: impl Fn(usize) -> Option<usize>,
+            y: &mut [i8],
+        ) {
+            each_row(tile, columns, place, y, |sums, factors| {
+                codes512::codes_through::<NATURAL>(sums, factors, requant, &table)
+            });
+        }
+        // SAFETY: the token proves the features.
+        unsafe {
+            match columns.order() {
+                Order::Natural => rows::<true>(requant, table, tile, columns, place, y),
+                Order::Interleaved => rows::<false>(requant, table, tile, columns, place, y),
+            }
+        }
+    }
+}
+
+/// Stores what `codes` makes of the sums of every row, offsets added, and of their factors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn each_row(
+    tile: &Sums<'_>,
+    columns: &Columns,
+    place: impl Fn(usize) -> Option<usize>,
+    y: &mut [i8],
+    codes: impl Fn(&[__m512i; 4], &[__m512; 4]) -> __m512i,
+) {
+    let first = tile.columns.start;
+    assert!(first.is_multiple_of(WIDTH), "a tile begins where a block of columns does");
+    let (own_offsets, own_factors) = (&columns.offsets[first..][..WIDTH], &columns.factors[first..][..WIDTH]);
+    let mut offsets = [_mm512_setzero_si512(); 4];
+    let mut factors = [_mm512_setzero_ps(); 4];
+    for v in 0..4 {
+        // SAFETY: sixteen readable elements each.
+        unsafe {
+            offsets[v] = _mm512_loadu_si512(own_offsets[v * 16..][..16].as_ptr().cast());
+            factors[v] = _mm512_loadu_ps(own_factors[v * 16..][..16].as_ptr());
+        }
+    }
+    let mask = u64::MAX >> (WIDTH - tile.columns.len());
+    for (row, own) in tile.rows.clone().zip(tile.sums.as_chunks::<WIDTH>().0) {
+        let Some(at) = place(row) else { continue };
+        let y = &mut y[at + first..][..tile.columns.len()];
+        let mut sums = [_mm512_setzero_si512(); 4];
+        for v in 0..4 {
+            // SAFETY: sixteen readable sums.
+            let part = unsafe { _mm512_loadu_si512(own[v * 16..][..16].as_ptr().cast()) };
+            sums[v] = _mm512_add_epi32(part, offsets[v]);
+        }
+        // SAFETY: the mask keeps the store within the row's codes.
+        unsafe { _mm512_mask_storeu_epi8(y.as_mut_ptr(), mask, codes(&sums, &factors)) };
     }
 }
 

@@ -7,6 +7,7 @@ use tpuflow_ir::function::{Step, Value};
 
 use super::primitive;
 use crate::Isa;
+use crate::isa::Lanes;
 
 /// Arguments evaluated together: a function of a dozen steps then stays in the first-level cache.
 const BLOCK: usize = 128;
@@ -31,12 +32,12 @@ impl<'a> Evaluator<'a> {
     pub fn apply(&mut self, arguments: &mut [f64]) {
         for block in arguments.chunks_mut(BLOCK) {
             self.values[0][..block.len()].copy_from_slice(block);
-            match self.isa {
-                Isa::Reference => self.steps(),
+            match self.isa.lanes() {
+                Lanes::One => self.steps(),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(isa) => x86_64::steps_256(isa, self),
+                Lanes::Avx2(isa) => x86_64::steps_256(isa, self),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Vnni(isa) => x86_64::steps_512(isa, self),
+                Lanes::Avx512(isa) => x86_64::steps_512(isa, self),
             }
             block.copy_from_slice(&self.values[self.function.steps.len()][..block.len()]);
         }

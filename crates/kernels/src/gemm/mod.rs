@@ -12,22 +12,34 @@
 //! | variant | `i8i8i32` | `i16i16i64` |
 //! |---|---|---|
 //! | `avx2` | both operands widened to 16 bits, pairs multiplied and added exactly | pairs to 32 bits, widened before they could overflow |
-//! | `avx512vnni` | rows as `x + 128`, sums start at `-128 * column sum` | the same with dot products |
+//! | `avxvnni`, `avx512vnni`, `amx` | [`tiles`] | as `avx2`, or the same with dot products of 512 bits |
 
 pub mod panels;
 pub mod reference;
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use crate::isa::Lanes;
 use crate::{Element, Isa};
 use panels::Panels;
+use tiles::{Tiles, Variant, WIDTH, Walk};
 
 /// Right operand `[k, n]` of int8 products.
 #[derive(Clone, Debug)]
 pub struct PackedI8 {
-    isa: Isa,
     column_sums: Vec<i32>,
-    panels: Panels,
+    shape: [usize; 2],
+    packed: Packed,
+}
+
+/// The form a variant reads.
+#[derive(Clone, Debug)]
+enum Packed {
+    Reference(Panels),
+    #[cfg(target_arch = "x86_64")]
+    Pairs(crate::isa::Avx2, Panels),
+    Tiles(Tiles),
 }
 
 /// Right operand `[k, n]` of products where either side has 16 bits.
@@ -40,16 +52,26 @@ pub struct PackedI16 {
     panels: Panels,
 }
 
-/// Left rows in the form a variant reads: four bytes of a row in each word.
+/// Left rows in the form a variant reads.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
+    /// Two codes of a row in each word.
     words: Vec<u32>,
+    /// Codes, flipped as tiles want them.
+    bytes: Vec<i8>,
 }
 
 impl PackedI8 {
     /// Packs `b`, whose element (row `p`, column `j`) lies at `p * strides[0] + j * strides[1]`.
     #[must_use]
     pub fn new(isa: Isa, b: &[i8], k: usize, n: usize, strides: [usize; 2]) -> Self {
+        Self::in_runs(isa, b, [1, k], n, strides)
+    }
+
+    /// As [`Self::new`] for left rows of `runs` of a length; see [`tiles`].
+    #[must_use]
+    pub fn in_runs(isa: Isa, b: &[i8], [runs, length]: [usize; 2], n: usize, strides: [usize; 2]) -> Self {
+        let k = runs * length;
         let at = |p: usize, j: usize| b[p * strides[0] + j * strides[1]];
         let mut column_sums = vec![0; n];
         for p in 0..k {
@@ -57,26 +79,29 @@ impl PackedI8 {
                 *sum += i32::from(at(p, j));
             }
         }
-        let panels = match isa {
+        let packed = match isa {
+            Isa::Reference => Packed::Reference(Panels::bytes(k, n, 1, at)),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(_) => Panels::bytes(k, n, 4, at),
+            Isa::Avx2(isa) => Packed::Pairs(isa, Panels::pairs(k, n, 1, |p, j| i16::from(at(p, j)))),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(_) => Panels::pairs(k, n, 1, |p, j| i16::from(at(p, j))),
-            Isa::Reference => Panels::bytes(k, n, 1, at),
+            _ => {
+                let variant = Variant::of(isa).expect("every other instruction set has tiles");
+                Packed::Tiles(Tiles::new(variant, [runs, length], n, at))
+            }
         };
-        Self { isa, column_sums, panels }
+        Self { column_sums, shape: [k, n], packed }
     }
 
     /// Rows of the operand, the length of the sums.
     #[must_use]
     pub fn k(&self) -> usize {
-        self.panels.k()
+        self.shape[0]
     }
 
     /// Columns.
     #[must_use]
     pub fn n(&self) -> usize {
-        self.panels.n()
+        self.shape[1]
     }
 
     /// Sum of each column's codes.
@@ -85,26 +110,36 @@ impl PackedI8 {
         &self.column_sums
     }
 
+    /// The operand in tiles, where the instruction set has them.
+    #[must_use]
+    pub fn tiles(&self) -> Option<&Tiles> {
+        if let Packed::Tiles(tiles) = &self.packed { Some(tiles) } else { None }
+    }
+
     /// `c[i,j] = sum_p a[i,p] * b[p,j]` modulo 2^32. `a`: `[m, k]`, `c`: `[m, n]`.
     ///
     /// # Panics
     /// When the slices do not have these sizes.
     pub fn multiply(&self, a: &[i8], c: &mut [i32], rows: &mut Rows) {
-        let m = self.panels.check(a.len(), c.len());
-        match self.isa {
-            Isa::Reference => {
-                let _ = (m, rows);
-                reference::gemm_i8i8i32(a, &self.panels, c);
+        let [k, n] = self.shape;
+        assert!(n > 0 && c.len().is_multiple_of(n) && a.len() == c.len() / n * k, "a is [m, k] and c is [m, n]");
+        match &self.packed {
+            Packed::Reference(panels) => {
+                let _ = rows;
+                reference::gemm_i8i8i32(a, panels, c);
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(isa) => {
-                rows.pairs(a, self.k());
-                isa.gemm_i8i8i32(&rows.words, &self.panels, m, c);
+            Packed::Pairs(isa, panels) => {
+                rows.pairs(a, k);
+                isa.gemm_i8i8i32(&rows.words, panels, c.len() / n, c);
             }
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(isa) => {
-                rows.biased_bytes(a, self.k());
-                isa.gemm_i8i8i32(&rows.words, &self.panels, &self.column_sums, m, c);
+            Packed::Tiles(tiles) => {
+                let walk = Walk { stride: k, runs: &tiles.dense(), codes: rows.tiled(a, tiles) };
+                tiles.multiply(&walk, c.len() / n, 0..tiles.blocks(), &mut |tile| {
+                    for (row, sums) in tile.rows.zip(tile.sums.chunks_exact(WIDTH)) {
+                        c[row * n..][tile.columns.clone()].copy_from_slice(&sums[..tile.columns.len()]);
+                    }
+                });
             }
         }
     }
@@ -122,9 +157,9 @@ impl PackedI16 {
                 largest = largest.max(at(p, j).abs());
             }
         }
-        let width = match isa {
+        let width = match isa.lanes() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(_) => 2,
+            Lanes::Avx512(_) => 2,
             _ => 1,
         };
         Self { isa, column_sums, largest, panels: Panels::pairs(k, n, width, |p, j| i16::narrow(at(p, j))) }
@@ -164,10 +199,10 @@ impl PackedI16 {
             rows.pairs(a, self.k());
             let largest = a.iter().fold(0, |most, x| x.widen().abs().max(most));
             let run = exact_run(largest, self.largest);
-            match self.isa {
-                Isa::Avx2(isa) => isa.gemm_i16i16i64(&rows.words, &self.panels, run, m, c),
-                Isa::Avx512Vnni(isa) => isa.gemm_i16i16i64(&rows.words, &self.panels, run, m, c),
-                Isa::Reference => unreachable!("returned above"),
+            match self.isa.lanes() {
+                Lanes::Avx2(isa) => isa.gemm_i16i16i64(&rows.words, &self.panels, run, m, c),
+                Lanes::Avx512(isa) => isa.gemm_i16i16i64(&rows.words, &self.panels, run, m, c),
+                Lanes::One => unreachable!("returned above"),
             }
         }
     }
@@ -184,19 +219,17 @@ fn exact_run(a: i32, b: i32) -> usize {
 }
 
 impl Rows {
-    /// Rows of `k` bytes, each plus 128, in words of four.
-    #[cfg(target_arch = "x86_64")]
-    fn biased_bytes(&mut self, a: &[i8], k: usize) {
-        self.words.clear();
-        for row in a.chunks_exact(k.max(1)) {
-            let (fours, rest) = row.as_chunks::<4>();
-            self.words.extend(fours.iter().map(|four| u32::from_le_bytes(four.map(i8::cast_unsigned)) ^ 0x8080_8080));
-            if !rest.is_empty() {
-                let mut four = [0; 4];
-                four[..rest.len()].copy_from_slice(rest);
-                self.words.push(u32::from_le_bytes(four.map(i8::cast_unsigned)) ^ 0x8080_8080);
-            }
+    /// Codes `[m, k]` for tiles: themselves, where that suffices; else flipped and with as many bytes behind them as are
+    /// read.
+    pub(crate) fn tiled<'a>(&'a mut self, a: &'a [i8], tiles: &Tiles) -> &'a [i8] {
+        let flip = tiles.flip();
+        if flip == 0 && tiles.is_exact() {
+            return a;
         }
+        self.bytes.clear();
+        self.bytes.extend(a.iter().map(|code| code ^ flip));
+        self.bytes.resize(a.len() + tiles.reach(), 0);
+        &self.bytes
     }
 
     /// Rows of `k` codes, widened to 16 bits, in words of two.

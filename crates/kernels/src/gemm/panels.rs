@@ -13,6 +13,12 @@
 #[derive(Clone, Copy, Debug)]
 pub struct Line(pub [u8; 64]);
 
+impl Default for Line {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
 /// Columns of a panel.
 pub const COLUMNS: usize = 16;
 

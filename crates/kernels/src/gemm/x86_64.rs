@@ -32,12 +32,6 @@ macro_rules! row_blocks {
 }
 
 impl Avx512Vnni {
-    /// `words`: rows of bytes plus 128. The sums start at `-128 * column sum`, which takes the 128 out again.
-    pub(super) fn gemm_i8i8i32(self, words: &[u32], b: &Panels, column_sums: &[i32], m: usize, c: &mut [i32]) {
-        // SAFETY: the token proves the features.
-        unsafe { vnni_i8(words, b, column_sums, m, c) }
-    }
-
     /// `words`: rows of pairs; `run` sums of two products fit 32 bits.
     pub(super) fn gemm_i16i16i64(self, words: &[u32], b: &Panels, run: usize, m: usize, c: &mut [i64]) {
         // SAFETY: the token proves the features.
@@ -77,70 +71,6 @@ fn load_halves(line: &Line) -> [__m256i; 2] {
     let (low, high) = line.0.split_at(32);
     // SAFETY: each half of a line is 32 readable bytes, aligned to 32.
     unsafe { [_mm256_load_si256(low.as_ptr().cast()), _mm256_load_si256(high.as_ptr().cast())] }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn vnni_i8(words: &[u32], b: &Panels, column_sums: &[i32], m: usize, c: &mut [i32]) {
-    for block in 0..b.blocks() {
-        let columns = b.columns(block);
-        let mut start = [0; 4 * COLUMNS];
-        for (start, sum) in start.iter_mut().zip(&column_sums[columns.clone()]) {
-            *start = sum.wrapping_mul(-128);
-        }
-        let (steps, n) = (b.steps(), b.n());
-        match b.panels(block) {
-            4 => row_blocks!(m, row, vnni_i8_tile, 4; words, steps, row, b.block(block), &start, n, columns.clone(), c),
-            3 => row_blocks!(m, row, vnni_i8_tile, 3; words, steps, row, b.block(block), &start, n, columns.clone(), c),
-            2 => row_blocks!(m, row, vnni_i8_tile, 2; words, steps, row, b.block(block), &start, n, columns.clone(), c),
-            _ => row_blocks!(m, row, vnni_i8_tile, 1; words, steps, row, b.block(block), &start, n, columns.clone(), c),
-        }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[expect(clippy::too_many_arguments, reason = "the coordinates of a tile")]
-fn vnni_i8_tile<const R: usize, const V: usize>(
-    words: &[u32],
-    steps: usize,
-    row: usize,
-    lines: &[Line],
-    start: &[i32; 4 * COLUMNS],
-    n: usize,
-    columns: std::ops::Range<usize>,
-    c: &mut [i32],
-) {
-    let rows: [&[u32]; R] = tile_rows(words, steps, row);
-    let mut sums = [[_mm512_setzero_si512(); V]; R];
-    for v in 0..V {
-        let part = &start[v * COLUMNS..][..COLUMNS];
-        // SAFETY: sixteen readable sums.
-        let first = unsafe { _mm512_loadu_si512(part.as_ptr().cast()) };
-        for sums in &mut sums {
-            sums[v] = first;
-        }
-    }
-    for (step, panel) in lines.as_chunks::<V>().0.iter().enumerate().take(steps) {
-        let mut b = [_mm512_setzero_si512(); V];
-        for v in 0..V {
-            b[v] = load(&panel[v]);
-        }
-        for r in 0..R {
-            let a = _mm512_set1_epi32(rows[r][step].cast_signed());
-            for v in 0..V {
-                sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], a, b[v]);
-            }
-        }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        let target = &mut c[(row + r) * n..][columns.clone()];
-        for (v, sums) in sums.iter().enumerate() {
-            let target = &mut target[v * COLUMNS..];
-            let mask = (1u32 << target.len().min(COLUMNS)).wrapping_sub(1) as u16;
-            // SAFETY: the mask keeps the store within the target.
-            unsafe { _mm512_mask_storeu_epi32(target.as_mut_ptr(), mask, *sums) };
-        }
-    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]

@@ -9,10 +9,11 @@ use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
 use tpuflow_kernels::table::{self, Lookup};
-use tpuflow_kernels::{Element, Float, Values, conv, linear, movement, reduce, resize};
+use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 
 use super::float;
 use super::prepare::{Prepared, image};
+use super::spare::Spare;
 
 /// Evaluates the body with the slice of an int8 or int16 tensor.
 macro_rules! codes {
@@ -52,7 +53,7 @@ macro_rules! same_codes {
     };
 }
 
-/// Computes a layer from the tensors it reads.
+/// Computes a layer from the tensors it reads, into memory that is spare.
 ///
 /// # Errors
 /// The reason, when an index lies outside its table.
@@ -61,19 +62,22 @@ pub(super) fn execute(
     layer: &Layer,
     prepared: &Prepared,
     tensors: &[Option<Arc<Values>>],
+    spare: &mut Spare,
 ) -> Result<Values, String> {
     let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
     let tensor = |id: TensorId| -> &Tensor { graph.tensor(id) };
     let zero = |id: TensorId| tensor(id).zero_point();
     let output = graph.tensor(layer.output);
-    let mut y = Values::zeros(output.dtype, output.elements());
+    if let (Prepared::Float(prepared), 1..) = (prepared, output.elements()) {
+        return Ok(float::execute(graph, layer, prepared, tensors));
+    }
+    let mut y = spare.take(output.dtype, output.elements());
     if y.is_empty() {
         return Ok(y);
     }
     match (&layer.op, prepared) {
-        (_, Prepared::Float(prepared)) => return Ok(float::execute(graph, layer, prepared, tensors)),
-        (Op::Conv { input, .. }, Prepared::Conv { geometry, groups }) => {
-            codes!(value(*input), x => codes!(&mut y, y => conv::conv(geometry, x, groups, narrow(zero(*input)), y)));
+        (Op::Conv { input, .. }, Prepared::Conv(conv)) => {
+            codes!(value(*input), x => codes!(&mut y, y => conv.run(x, y)));
         }
         (Op::Conv { input, .. }, Prepared::Depthwise { geometry, filters }) => {
             codes!(value(*input), x => codes!(&mut y, y => filters.run(geometry, x, y)));

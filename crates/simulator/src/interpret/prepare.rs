@@ -2,7 +2,7 @@
 
 use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
-use tpuflow_kernels::conv::Geometry;
+use tpuflow_kernels::conv::{Conv, Geometry};
 use tpuflow_kernels::depthwise::Depthwise;
 use tpuflow_kernels::elementwise::Broadcast;
 use tpuflow_kernels::epilogue;
@@ -17,8 +17,8 @@ use crate::SimError;
 /// A layer's constants in the form its kernel takes.
 #[derive(Clone, Debug)]
 pub(super) enum Prepared {
-    /// One packed operand per group.
-    Conv { geometry: Geometry, groups: Vec<Linear> },
+    /// A convolution in groups.
+    Conv(Conv),
     /// One filter per channel.
     Depthwise { geometry: Geometry, filters: Depthwise },
     /// A product with a constant right operand.
@@ -93,9 +93,10 @@ impl Convolution<'_> {
     fn depthwise(self) -> Prepared {
         let wide = self.x.dtype == DType::I16 || self.w.dtype == DType::I16;
         let (zero_w, zero_x) = (self.w.zero_point(), self.x.zero_point());
+        let kernel = self.geometry.window.kernel;
         let filters = match values(self.w) {
-            Values::I8(codes) => Depthwise::new(&codes, zero_w, wide, zero_x, self.bias, self.epilogue),
-            Values::I16(codes) => Depthwise::new(&codes, zero_w, wide, zero_x, self.bias, self.epilogue),
+            Values::I8(codes) => Depthwise::new(&codes, kernel, zero_w, wide, zero_x, self.bias, self.epilogue),
+            Values::I16(codes) => Depthwise::new(&codes, kernel, zero_w, wide, zero_x, self.bias, self.epilogue),
             other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
         };
         Prepared::Depthwise { geometry: self.geometry, filters }
@@ -105,7 +106,7 @@ impl Convolution<'_> {
         let [o, kh, kw, channels] = image(self.w);
         let (k, columns) = (kh * kw * channels, o / self.groups);
         let codes = values(self.w);
-        let group = |g: usize| {
+        let group = |g: usize, runs: usize| {
             let taken = g * columns..(g + 1) * columns;
             let matrix = Matrix {
                 codes: &codes,
@@ -116,9 +117,9 @@ impl Convolution<'_> {
             };
             let (wide, bias, out) =
                 (self.x.dtype == DType::I16, &self.bias[taken.clone()], self.epilogue.columns(taken));
-            Linear::new(&matrix, wide, self.x.zero_point(), bias, out)
+            Linear::in_runs(&matrix, runs, wide, self.x.zero_point(), bias, out)
         };
-        Prepared::Conv { geometry: self.geometry, groups: (0..self.groups).map(group).collect() }
+        Prepared::Conv(Conv::new(self.geometry, self.groups, self.x.zero_point(), group))
     }
 }
 

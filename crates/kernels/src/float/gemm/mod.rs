@@ -7,6 +7,7 @@
 mod x86_64;
 
 use crate::Isa;
+use crate::isa::Lanes;
 
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = 16;
@@ -63,12 +64,12 @@ impl Packed {
             return;
         }
         assert!(c.len().is_multiple_of(n) && a.len() == c.len() / n * k, "a is [m, k] and c is [m, n]");
-        match self.isa {
-            Isa::Reference => self.reference(a, c),
+        match self.isa.lanes() {
+            Lanes::One => self.reference(a, c),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(isa) => x86_64::gemm_256(isa, self, a, c),
+            Lanes::Avx2(isa) => x86_64::gemm_256(isa, self, a, c),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(isa) => x86_64::gemm_512(isa, self, a, c),
+            Lanes::Avx512(isa) => x86_64::gemm_512(isa, self, a, c),
         }
     }
 

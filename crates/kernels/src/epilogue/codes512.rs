@@ -1,0 +1,160 @@
+//! Sixty-four sums to int8 codes in 512-bit vectors.
+//!
+//! Sums are multiplied in float32 and rounded. A sum of 31 bits and its product each lose at most `2^-24` of their size, so a
+//! product below `2^9` in size is off by less than `2^-13`; whatever is larger is clamped either way. Where a product lies at
+//! least `2^-13` from every half, the nearest integer is therefore that of the exact product. Elsewhere, about once in a
+//! hundred vectors, and always at an exact half, all sixty-four are computed again in float64, which is exact (see
+//! [`super`]).
+//!
+//! Clamping is left to the saturation of narrowing: to 16 bits, where the zero point is added, then to 8.
+
+use std::arch::x86_64::*;
+
+use tpuflow_ir::Requant;
+
+/// Zero point and clamps, in every lane.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    zero: __m512i,
+    lo: __m512i,
+    hi: __m512i,
+}
+
+/// A table over 16-bit codes: entry and rise to the next one, `2^k` of them, `1 <= k <= 15`, and the result's clamps.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<'a> {
+    pub pairs: &'a [i32],
+    pub lo: i32,
+    pub hi: i32,
+}
+
+impl Bounds {
+    /// The bounds of a requantisation to int8 codes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn new(requant: &Requant) -> Self {
+        Self {
+            zero: _mm512_set1_epi16(requant.zero_point as i16),
+            lo: _mm512_set1_epi8(requant.lo as i8),
+            hi: _mm512_set1_epi8(requant.hi as i8),
+        }
+    }
+}
+
+/// Codes of 64 sums; `NATURAL` as [`super::Order`] says.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn codes<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {
+    /// Largest distance of a product from the nearest integer at which that is the exact product's too.
+    const SAFE: f32 = 0.5 - 1.0 / 8192.0;
+    let most = _mm512_set1_ps(32767.0);
+    let mut farthest = _mm512_setzero_ps();
+    let mut rounded = [_mm512_setzero_si512(); 4];
+    for v in 0..4 {
+        let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), factors[v]);
+        // The larger magnitude of both.
+        farthest = _mm512_range_ps::<0b1011>(farthest, _mm512_reduce_ps::<0b1000>(product));
+        rounded[v] = _mm512_cvtps_epi32(_mm512_min_ps(product, most));
+    }
+    if _mm512_cmp_ps_mask::<_CMP_GT_OQ>(farthest, _mm512_set1_ps(SAFE)) != 0 {
+        return exact::<NATURAL>(sums, factors, bounds);
+    }
+    narrowed::<NATURAL>(&rounded, bounds)
+}
+
+/// As [`codes`], in float64.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn exact<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {
+    let most = _mm512_set1_pd(32767.0);
+    let mut rounded = [_mm512_setzero_si512(); 4];
+    for v in 0..4 {
+        let [low, high] = products(sums[v], factors[v]);
+        rounded[v] = _mm512_inserti64x4::<1>(
+            _mm512_castsi256_si512(_mm512_cvtpd_epi32(_mm512_min_pd(low, most))),
+            _mm512_cvtpd_epi32(_mm512_min_pd(high, most)),
+        );
+    }
+    narrowed::<NATURAL>(&rounded, bounds)
+}
+
+/// Products of sixteen sums and factors, exact.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn products(sums: __m512i, factors: __m512) -> [__m512d; 2] {
+    let sums = [_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64::<1>(sums)];
+    let factors = [_mm512_castps512_ps256(factors), _mm512_extractf32x8_ps::<1>(factors)];
+    [
+        _mm512_mul_pd(_mm512_cvtepi32_pd(sums[0]), _mm512_cvtps_pd(factors[0])),
+        _mm512_mul_pd(_mm512_cvtepi32_pd(sums[1]), _mm512_cvtps_pd(factors[1])),
+    ]
+}
+
+/// Rounded products, at most 32767, plus the zero point, clamped. Products below the least 32-bit integer have become it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn narrowed<const NATURAL: bool>(rounded: &[__m512i; 4], bounds: &Bounds) -> __m512i {
+    let low = _mm512_adds_epi16(_mm512_packs_epi32(rounded[0], rounded[1]), bounds.zero);
+    let high = _mm512_adds_epi16(_mm512_packs_epi32(rounded[2], rounded[3]), bounds.zero);
+    let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
+    _mm512_min_epi8(_mm512_max_epi8(codes, bounds.lo), bounds.hi)
+}
+
+/// Undoes the interleaving of two narrowings of natural vectors; interleaved ones it has just put in order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
+    if NATURAL {
+        let places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_permutexvar_epi32(places, codes)
+    } else {
+        codes
+    }
+}
+
+/// Codes of 64 sums through 16-bit codes and a table.
+///
+/// # Panics
+/// When the intermediate's clamps are no 16-bit codes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[allow(unsafe_code, reason = "indices that were clamped to the table")]
+pub(crate) fn codes_through<const NATURAL: bool>(
+    sums: &[__m512i; 4],
+    factors: &[__m512; 4],
+    requant: &Requant,
+    table: &Pairs<'_>,
+) -> __m512i {
+    assert!(requant.lo >= -32768 && requant.hi <= 32767 && table.pairs.len().is_power_of_two());
+    let bits = 16 - table.pairs.len().trailing_zeros();
+    let shift = _mm_cvtsi32_si128(bits as i32);
+    let mask = _mm512_set1_epi32((1 << bits) - 1);
+    let half = _mm512_set1_epi32((1 << bits >> 1) - 1);
+    let one = _mm512_set1_epi32(1);
+    let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));
+    let most = _mm512_set1_pd(f64::from(requant.hi) - f64::from(requant.zero_point));
+    // From code to index.
+    let origin = _mm512_set1_epi32(requant.zero_point + 32768);
+    let mut values = [_mm512_setzero_si512(); 4];
+    for v in 0..4 {
+        let [low, high] = products(sums[v], factors[v]);
+        let codes = _mm512_inserti64x4::<1>(
+            _mm512_castsi256_si512(_mm512_cvtpd_epi32(_mm512_min_pd(_mm512_max_pd(low, least), most))),
+            _mm512_cvtpd_epi32(_mm512_min_pd(_mm512_max_pd(high, least), most)),
+        );
+        let index = _mm512_add_epi32(codes, origin);
+        // SAFETY: the index has 16 bits, as the clamps say, and loses those beyond the table's.
+        let pair = unsafe { _mm512_i32gather_epi32::<4>(_mm512_srl_epi32(index, shift), table.pairs.as_ptr()) };
+        let first = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(pair));
+        let rise = _mm512_mullo_epi32(_mm512_srai_epi32::<16>(pair), _mm512_and_si512(index, mask));
+        // Half less one plus the quotient's parity: see `requant::round_shift`.
+        let parity = _mm512_and_si512(_mm512_sra_epi32(rise, shift), one);
+        let rounded = _mm512_sra_epi32(_mm512_add_epi32(rise, _mm512_add_epi32(half, parity)), shift);
+        values[v] = _mm512_add_epi32(first, rounded);
+    }
+    let low = _mm512_packs_epi32(values[0], values[1]);
+    let high = _mm512_packs_epi32(values[2], values[3]);
+    let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
+    _mm512_min_epi8(_mm512_max_epi8(codes, _mm512_set1_epi8(table.lo as i8)), _mm512_set1_epi8(table.hi as i8))
+}

@@ -1,0 +1,306 @@
+//! Products of int8 codes tile by tile, for instruction sets that sum products of bytes.
+//!
+//! ```text
+//! left rows                    packed right operand            sums of a tile
+//! row i: run 0 | run 1 | ..    panel: sixteen columns          up to 32 rows by 64 columns,
+//! each somewhere in memory     line: four codes of each        handed on while still in the first-level cache
+//! ```
+//! Left rows are not gathered: a [`Walk`] says where they lie. Row `i` is a row of runs, and run `r` of row `i` begins at
+//! `i * stride + runs[r]`; the windows of a convolution along a line of an image are such rows. Whoever takes the sums turns
+//! them into codes, so no matrix of sums is ever written to memory.
+//!
+//! A run is read in steps of four bytes ([`Tiles::reach`]); what lies behind its end meets weights of zero.
+//!
+//! | variant | a tile | codes |
+//! |---|---|---|
+//! | `avxvnni` | 6 rows by 16 columns | plus 128 ([`Tiles::flip`]); sums start at `-128 * column sum` |
+//! | `avx512vnni` | 6 by 64 | the same |
+//! | `amx` | 32 by 64, in quarters | as they are |
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod vnni256;
+#[cfg(target_arch = "x86_64")]
+mod vnni512;
+
+use std::ops::Range;
+
+use super::panels::{COLUMNS, Line};
+use crate::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Amx, Avx512Vnni, AvxVnni};
+
+/// Most columns of a tile, and the distance between its rows.
+pub const WIDTH: usize = 64;
+/// Most rows of a tile.
+pub const HEIGHT: usize = 32;
+/// Rows of a tile of the vector variants.
+#[cfg(target_arch = "x86_64")]
+const ROWS: usize = 6;
+
+/// The instruction sets there are tiles for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// 256-bit dot products.
+    #[cfg(target_arch = "x86_64")]
+    Vnni256(AvxVnni),
+    /// 512-bit dot products.
+    #[cfg(target_arch = "x86_64")]
+    Vnni512(Avx512Vnni),
+    /// Tile products.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
+}
+
+/// What the variants differ in beside their instructions.
+struct Form {
+    /// Lines a run is filled up to a multiple of.
+    lines: usize,
+    /// Panels an operand is filled up to a multiple of.
+    panels: usize,
+    /// What the bits of left codes are flipped by.
+    flip: i8,
+}
+
+impl Variant {
+    /// The variant of an instruction set, if it has one.
+    #[must_use]
+    pub fn of(isa: Isa) -> Option<Self> {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni(isa) => Some(Self::Vnni256(isa)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(isa) => Some(Self::Vnni512(isa)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx(isa) => Some(Self::Amx(isa)),
+            _ => None,
+        }
+    }
+
+    fn form(self) -> Form {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni256(_) | Self::Vnni512(_) => Form { lines: 1, panels: 1, flip: i8::MIN },
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => Form { lines: amx::STEPS, panels: 2, flip: 0 },
+        }
+    }
+}
+
+/// Where the rows of a left operand lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk<'a> {
+    /// Codes, flipped as [`Tiles::flip`] says.
+    pub codes: &'a [i8],
+    /// From one row to the next.
+    pub stride: usize,
+    /// Where the runs of row 0 begin.
+    pub runs: &'a [usize],
+}
+
+/// Sums of some rows and columns of a product.
+#[derive(Debug)]
+pub struct Sums<'a> {
+    /// Rows of the product.
+    pub rows: Range<usize>,
+    /// Columns of the product, at most [`WIDTH`].
+    pub columns: Range<usize>,
+    /// The sum of row `rows.start + i` and column `columns.start + j` is `sums[i * WIDTH + j]`.
+    pub sums: &'a mut [i32],
+}
+
+/// A right operand `[k, n]`, `k` in runs of equal length.
+#[derive(Clone, Debug)]
+pub struct Tiles {
+    variant: Variant,
+    n: usize,
+    /// Number of runs and their length.
+    runs: usize,
+    length: usize,
+    /// Lines of a run and panel.
+    steps: usize,
+    /// Panel after panel, run after run.
+    lines: Vec<Line>,
+    /// What the sums of each column start at; as long as all panels.
+    start: Vec<i32>,
+}
+
+impl Tiles {
+    /// Packs `at(row, column)` of `runs * length` rows and `n` columns.
+    #[must_use]
+    pub fn new(variant: Variant, [runs, length]: [usize; 2], n: usize, at: impl Fn(usize, usize) -> i8) -> Self {
+        let form = variant.form();
+        let steps = length.div_ceil(4).next_multiple_of(form.lines);
+        let panels = n.div_ceil(COLUMNS).next_multiple_of(form.panels);
+        let mut lines = vec![Line([0; 64]); panels * runs * steps];
+        let mut start = vec![0i32; panels * COLUMNS];
+        for panel in 0..n.div_ceil(COLUMNS) {
+            let columns = panel * COLUMNS..n.min((panel + 1) * COLUMNS);
+            for run in 0..runs {
+                for p in 0..length {
+                    let line = &mut lines[(panel * runs + run) * steps + p / 4].0;
+                    for (i, j) in columns.clone().enumerate() {
+                        let code = at(run * length + p, j);
+                        line[i * 4 + p % 4] = code.cast_unsigned();
+                        start[j] = start[j].wrapping_add(i32::from(code));
+                    }
+                }
+            }
+        }
+        // A flipped code is 128 more than it was.
+        for start in &mut start {
+            *start = start.wrapping_mul(form.flip.into());
+        }
+        Self { variant, n, runs, length, steps, lines, start }
+    }
+
+    /// What the bits of left codes are flipped by before they are multiplied.
+    #[must_use]
+    pub fn flip(&self) -> i8 {
+        self.variant.form().flip
+    }
+
+    /// Bytes read of every run, at least its length.
+    #[must_use]
+    pub fn reach(&self) -> usize {
+        self.steps * 4
+    }
+
+    /// Whether no byte is read behind a run.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.reach() == self.length
+    }
+
+    /// Where the runs of row 0 begin when they follow each other.
+    #[must_use]
+    pub fn dense(&self) -> Vec<usize> {
+        (0..self.runs).map(|run| run * self.length).collect()
+    }
+
+    /// Columns.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Blocks of [`WIDTH`] columns.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.n.div_ceil(WIDTH)
+    }
+
+    /// Sums of the first `m` rows and of the columns of `blocks`, exact modulo 2^32. Every sum is handed on once, block of
+    /// columns after block of columns.
+    ///
+    /// # Panics
+    /// When a row reaches beyond the codes, or has another number of runs.
+    pub fn multiply(&self, walk: &Walk<'_>, m: usize, blocks: Range<usize>, sink: &mut dyn FnMut(Sums<'_>)) {
+        assert_eq!(walk.runs.len(), self.runs, "as many runs on both sides");
+        assert!(blocks.end <= self.blocks(), "blocks of the operand");
+        if m == 0 {
+            return;
+        }
+        let walk = &Walk { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
+        let last = walk.runs.iter().max().map_or(0, |run| (m - 1) * walk.stride + run + self.reach());
+        assert!(last <= walk.codes.len(), "rows lie within the codes");
+        match self.variant {
+            #[cfg(target_arch = "x86_64")]
+            Variant::Vnni256(isa) => vnni256::multiply(isa, self, walk, m, blocks, sink),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Vnni512(isa) => vnni512::multiply(isa, self, walk, m, blocks, sink),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Amx(isa) => amx::multiply(isa, self, walk, m, blocks, sink),
+        }
+    }
+
+    /// Lines of a panel, run after run.
+    fn panel(&self, panel: usize) -> &[Line] {
+        let length = self.runs * self.steps;
+        &self.lines[panel * length..][..length]
+    }
+
+    /// Columns of a block.
+    fn columns(&self, block: usize) -> Range<usize> {
+        block * WIDTH..self.n.min((block + 1) * WIDTH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn variants() -> Vec<Variant> {
+        Isa::variants().into_iter().filter_map(Variant::of).collect()
+    }
+
+    /// Every tile of every variant is the product, whatever the runs, the distance of rows and the bytes between them; no sum
+    /// is missing or handed on twice.
+    fn check(m: usize, [runs, length]: [usize; 2], n: usize, stride: usize, seed: u64) {
+        let mut state = seed | 1;
+        let mut code = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            if state & 3 == 0 { [-128, 127, -1, 0][(state >> 8) as usize & 3] } else { (state >> 16) as i8 }
+        };
+        let weights: Vec<i8> = (0..runs * length * n).map(|_| code()).collect();
+        let starts: Vec<usize> = (0..runs).map(|r| (r * 37 + 5) % 113).collect();
+        let left: Vec<i8> = (0..m * stride + 113 + length.next_multiple_of(64) + 64).map(|_| code()).collect();
+        for variant in variants() {
+            let tiles = Tiles::new(variant, [runs, length], n, |p, j| weights[p * n + j]);
+            let codes: Vec<i8> = left.iter().map(|&code| code ^ tiles.flip()).collect();
+            let walk = Walk { codes: &codes, stride, runs: &starts };
+            let mut found = vec![None; m * n];
+            tiles.multiply(&walk, m, 0..tiles.blocks(), &mut |tile| {
+                for (i, row) in tile.rows.clone().enumerate() {
+                    for (j, column) in tile.columns.clone().enumerate() {
+                        let sum = tile.sums[i * WIDTH + j];
+                        assert!(found[row * n + column].replace(sum).is_none(), "{variant:?}: handed on twice");
+                    }
+                }
+            });
+            for row in 0..m {
+                for column in 0..n {
+                    let mut sum = 0;
+                    for (r, start) in starts.iter().enumerate() {
+                        for p in 0..length {
+                            let weight = i32::from(weights[(r * length + p) * n + column]);
+                            sum += i32::from(left[row * stride + start + p]) * weight;
+                        }
+                    }
+                    assert_eq!(found[row * n + column], Some(sum), "{variant:?}: row {row}, column {column}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn every_tile_is_the_product(
+            m in prop_oneof![1usize..=17, 31usize..=34, 47usize..=50, 63usize..=66],
+            runs in 1usize..=4,
+            length in prop_oneof![1usize..=9, 60usize..=68, 126usize..=130],
+            n in prop_oneof![1usize..=3, 15usize..=17, 31usize..=33, 62usize..=67, 95usize..=98, 127usize..=130],
+            stride in prop_oneof![0usize..=5, 60usize..=70],
+            seed in any::<u64>(),
+        ) {
+            check(m, [runs, length], n, stride, seed);
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_codes_are_refused() {
+        for variant in variants() {
+            let tiles = Tiles::new(variant, [1, 4], 16, |_, _| 1);
+            let codes = vec![0; tiles.reach() + 3];
+            let walk = Walk { codes: &codes, stride: 4, runs: &[0] };
+            tiles.multiply(&walk, 1, 0..1, &mut |_| {});
+            let beyond = std::panic::catch_unwind(|| tiles.multiply(&walk, 2, 0..1, &mut |_| {}));
+            assert!(beyond.is_err(), "{variant:?}");
+        }
+    }
+}

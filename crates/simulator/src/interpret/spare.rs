@@ -1,0 +1,45 @@
+//! Memory of tensors that nobody reads any more, for those yet to come.
+
+use tpuflow_ir::DType;
+use tpuflow_kernels::Values;
+
+/// Tensors whose elements may be overwritten.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spare {
+    tensors: Vec<Values>,
+}
+
+impl Spare {
+    /// `count` elements that hold anything: in the smallest spare memory that is large enough, or in new memory.
+    pub(super) fn take(&mut self, dtype: DType, count: usize) -> Values {
+        let fitting = self.tensors.iter().enumerate().filter(|(_, t)| t.dtype() == dtype && t.capacity() >= count);
+        match fitting.min_by_key(|(_, tensor)| tensor.capacity()) {
+            Some((index, _)) => self.tensors.swap_remove(index).resized(count),
+            None => Values::zeros(dtype, count),
+        }
+    }
+
+    /// Keeps the memory of a tensor.
+    pub(super) fn keep(&mut self, tensor: Values) {
+        self.tensors.push(tensor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_that_fits_is_taken() {
+        let mut spare = Spare::default();
+        for count in [100, 10, 50] {
+            spare.keep(Values::I8(vec![1; count]));
+        }
+        spare.keep(Values::I16(vec![1; 20]));
+        let taken = spare.take(DType::I8, 20);
+        assert_eq!((taken.len(), taken.capacity()), (20, 50));
+        assert_eq!(spare.take(DType::I8, 200), Values::zeros(DType::I8, 200));
+        assert_eq!(spare.take(DType::I16, 3).capacity(), 20);
+        assert_eq!(spare.take(DType::I16, 3), Values::zeros(DType::I16, 3));
+    }
+}
