@@ -10,6 +10,9 @@ The two integer levels also hand out the stored codes, which is where they are c
 from __future__ import annotations
 
 import json
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -25,7 +28,8 @@ from tpuflow.simulate import ProgramPort, program_ports
 from tpuflow.store import load_graph, load_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from tpuflow.samples import Port, Samples
     from tpuflow.store import AnyGraph, AnyProgram
@@ -277,10 +281,33 @@ def run_samples(
     """
     feeds: dict[str, list[Array]] = {}
     done = 0
-    for batch in samples.batches():
-        for name, array in level.run(batch.arrays, all_tensors=all_tensors).items():
+    for count, tensors in _results(level, samples, all_tensors=all_tensors):
+        for name, array in tensors.items():
             feeds.setdefault(name, []).append(array)
-        done += batch.count
+        done += count
         if progress is not None:
             progress(done, samples.count)
     return joined_samples(feeds, samples, level.dynamic)
+
+
+def _results(level: Level, samples: Samples, *, all_tensors: bool) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Every feed's number of samples and tensors, in order.
+
+    Integer levels run one feed per processor at a time, while the next ones are read; their results do not
+    depend on it. onnxruntime spreads a single feed over all processors by itself.
+    """
+    if not isinstance(level, GraphLevel | ProgramLevel):
+        for batch in samples.batches():
+            yield batch.count, level.run(batch.arrays, all_tensors=all_tensors)
+        return
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        under_way: deque[tuple[int, Future[dict[str, Array]]]] = deque()
+        for batch in samples.batches():
+            run = pool.submit(level.run, batch.arrays, all_tensors=all_tensors)
+            under_way.append((batch.count, run))
+            if len(under_way) > workers:
+                count, run = under_way.popleft()
+                yield count, run.result()
+        for count, run in under_way:
+            yield count, run.result()
