@@ -73,6 +73,7 @@ ROOMS = {
         "run",
         "runtime",
     },
+    "debug": {"errors", "_core", "run", "simulate"},
     "bundle": VOCABULARY | {"run", "store"},
     "smoke": VOCABULARY
     | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},

@@ -16,6 +16,7 @@ import typer
 
 from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
+from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops
@@ -51,6 +52,8 @@ for command in (
     disasm,
     asm,
     raw,
+    debug,
+    steps,
     smoke,
     zoo,
     alloc,

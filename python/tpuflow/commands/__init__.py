@@ -6,6 +6,7 @@
     levels.py     run, compare, evaluate
     programs.py   inspect, check, disasm, asm
     device.py     raw, smoke
+    debug.py      debug, steps
     npz.py        npz and its commands
     zoo.py        zoo
     listings.py   ops, machine, fields
