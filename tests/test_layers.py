@@ -56,6 +56,7 @@ ROOMS = {
     "build": VOCABULARY
     | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
+    "export": VOCABULARY | {"frontend", "partition", "quantize"},
     "metrics": {"errors", "similarity"},
     "evaluate": VOCABULARY | {"metrics", "run"},
     "npz": VOCABULARY | {"frontend", "partition", "store"},

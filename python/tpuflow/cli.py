@@ -18,6 +18,7 @@ from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
 from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
+from tpuflow.commands.export import export
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops
 from tpuflow.commands.npz import npz
@@ -44,6 +45,7 @@ for command in (
     simulate,
     calibrate,
     quantize,
+    export,
     run,
     compare,
     evaluate,

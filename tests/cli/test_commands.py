@@ -22,8 +22,8 @@ STALLS = {"bank_conflict", "ddr", "dependency", "weight_load", "issue", "unit_bu
 MEMORY = {"cache_peak_bytes", "cache_bytes", "ddr_read_bytes", "ddr_write_bytes", "spill_bytes"}
 LAYER = {"name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding"}
 COMMANDS = (
-    "build", "simulate", "calibrate", "quantize", "run", "compare", "evaluate", "inspect", "check", "disasm",
-    "asm", "ops", "fields", "alloc",
+    "build", "simulate", "calibrate", "quantize", "export", "run", "compare", "evaluate", "inspect", "check",
+    "disasm", "asm", "ops", "fields", "alloc",
 )  # fmt: skip
 
 

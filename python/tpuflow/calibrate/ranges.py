@@ -134,6 +134,13 @@ class Ranges:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
         object.__setattr__(self, "means", MappingProxyType(dict(self.means)))
 
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The largest magnitude of every range, by tensor name: all a symmetric grid must know."""
+        return {
+            name: max(max(-low, high) for low, high in found.pairs) for name, found in self.tensors.items()
+        }
+
     @classmethod
     def load(cls, path: str | Path) -> Ranges:
         """Reads a file written by `save`, or by hand.
@@ -221,9 +228,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+def _of_thresholds(document: dict[str, Any], source: str) -> Ranges:
+    """Ranges around zero from magnitudes by tensor name."""
+    try:
+        return Ranges({name: Range(-abs(float(each)), abs(float(each))) for name, each in document.items()})
+    except RangesError as error:
+        raise RangesError(f"{source}: {error}") from None
+
+
 def _parse(document: Any, source: str) -> Ranges:
     if not isinstance(document, dict):
         raise RangesError(f"{source}: not a ranges file: an object is needed, this is {_kind(document)}")
+    if document and all(isinstance(each, int | float) and key != "format" for key, each in document.items()):
+        return _of_thresholds(document, source)
     for key in document:
         if key not in ("format", "samples", "strategy", "tensors", "means"):
             raise RangesError(f'{source}: unknown key "{key}"')

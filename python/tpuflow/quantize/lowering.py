@@ -56,10 +56,11 @@ if TYPE_CHECKING:
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
-__all__ = ["Graph", "Lowering", "Tensor"]
+__all__ = ["Graph", "Layer", "Lowering", "Tensor"]
 
 Graph = _core.Graph
 Tensor = _core.Tensor
+Layer = _core.Layer
 
 BOOL = ir.DataType.BOOL
 

@@ -1,0 +1,172 @@
+"""Quantised models in ONNX: onnxruntime gives the graph's outputs, step for step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+from models.builder import Builder
+from models.random_model import random_model
+from quantize.quantized import Array, lowered, normal, source_of
+from tpuflow.calibrate import Ranges
+from tpuflow.config import Config
+from tpuflow.errors import ModelError, RangesError
+from tpuflow.export import quantised_onnx, scales
+from tpuflow.frontend import load
+from tpuflow.quantize import quantize
+
+
+def outputs(proto: onnx.ModelProto, feed: dict[str, Array], *, fake: bool = False) -> dict[str, Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    # Else float weights between quantisers are quantised anew, on a grid of the runtime's own.
+    options.add_session_config_entry("session.disable_quant_qdq", "1" if fake else "0")
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip([each.name for each in session.get_outputs()], session.run(None, feed), strict=True))
+
+
+def steps_apart(proto: onnx.ModelProto, *, fake: bool = False, **quantize: Any) -> Array:
+    """How many steps every output value of onnxruntime is away from the graph's."""
+    feeds = normal(proto)
+    made = lowered(proto, feeds, {"quantize": quantize})
+    exported = quantised_onnx(made.model, made.graph, fake=fake)
+    onnx.checker.check_model(exported)
+    steps = {source_of(t)["name"]: t for t in (made.graph.tensors[i] for i in made.graph.outputs)}
+    apart = []
+    for feed in normal(proto, 3, seed=7):
+        ours, theirs = made.run(feed), outputs(exported, feed, fake=fake)
+        for name, tensor in steps.items():
+            assert tensor.scale is not None
+            apart.append(np.rint((theirs[name] - ours[name]) / tensor.scale[0]).ravel())
+    found: Array = np.abs(np.concatenate(apart))
+    return found
+
+
+def convolutions(b: Builder) -> str:
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 10, 10]), 8, pads=(1, 1, 1, 1)))
+    y = b.node("Add", x, b.conv(x, 8, (1, 1)))
+    return b.gemm(b.node("GlobalAveragePool", y), 6)
+
+
+def functions(b: Builder) -> str:
+    x = b.conv(b.input("x", [1, 3, 8, 8]), 6)
+    return b.node("Mul", x, b.node("Sigmoid", b.conv(x, 6, (1, 1))))
+
+
+def joins(b: Builder) -> str:
+    x = b.input("x", [1, 4, 6, 6])
+    y = b.node("Tanh", b.conv(x, 4, (1, 1)))
+    return b.conv(b.node("Concat", x, y, b.node("Sub", x, y), axis=1), 5)
+
+
+def attention(b: Builder) -> str:
+    x = b.input("x", [1, 6, 8])
+    q, k, v = (b.node("MatMul", x, b.weight(8, 8, fan_in=8)) for _ in range(3))
+    scores = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    return b.node("Add", b.node("MatMul", scores, v), x)
+
+
+def upsampled(b: Builder) -> str:
+    x = b.conv(b.input("x", [1, 3, 6, 6]), 4)
+    kernel = b.weight(4, 3, 2, 2, fan_in=8)
+    return b.node("LeakyRelu", b.node("ConvTranspose", x, kernel, strides=[2, 2]), alpha=0.1)
+
+
+NETWORKS: Sequence[Callable[[Builder], str]] = (convolutions, functions, joins, attention, upsampled)
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("build", NETWORKS, ids=lambda build: build.__name__)
+def test_msc_08_outputs_are_within_one_step(build: Callable[[Builder], str], fake: bool) -> None:  # noqa: FBT001
+    b = Builder(build.__name__)
+    b.output(build(b))
+    apart = steps_apart(b.model(), fake=fake, output_dtype="int8")
+    # Floats are computed anew where functions are tables in the graph: a step now and then.
+    assert apart.max() <= 1
+    assert (apart == 0).mean() > 0.8
+
+
+@pytest.mark.parametrize("mode", ["asymmetric", "symmetric_full"])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_msc_08_every_grid(mode: str, per_channel: bool) -> None:  # noqa: FBT001 - parametrised
+    b = Builder("grids")
+    b.output(convolutions(b))
+    apart = steps_apart(b.model(), output_dtype="int8", activation_mode=mode, per_channel=per_channel)
+    assert apart.max() <= 1
+    assert (apart == 0).mean() > 0.9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_msc_08_random_networks_run(seed: int) -> None:
+    proto = random_model(seed)
+    feeds = normal(proto)
+    made = lowered(proto, feeds)
+    try:
+        exported = quantised_onnx(made.model, made.graph)
+    except ModelError:
+        pytest.skip("the network stores nothing as codes")
+    ours, theirs = made.run(feeds[0]), outputs(exported, feeds[0])
+    for name, found in theirs.items():
+        assert found.shape == ours[name].shape
+        assert np.all(np.isfinite(found))
+
+
+def test_weights_are_the_codes_of_the_graph() -> None:
+    b = Builder("codes")
+    b.output(convolutions(b))
+    feeds = normal(b)
+    made = lowered(b.model(), feeds)
+    exported = quantised_onnx(made.model, made.graph)
+    stored = {value.name: numpy_helper.to_array(value) for value in exported.graph.initializer}
+    weights = [
+        i
+        for i, t in enumerate(made.graph.tensors)
+        if t.is_constant and t.dtype == "int8" and len(t.shape) == 4
+    ]
+    assert len(weights) >= 2
+    for index in weights:
+        name = made.graph.tensors[index].name
+        codes = stored[f"{name}/codes"]
+        own = made.graph.constant(index)
+        if codes.ndim == 4:
+            assert np.array_equal(codes.transpose(0, 2, 3, 1), own)
+
+
+def test_scales_tell_what_users_of_codes_must_know() -> None:
+    b = Builder("scales")
+    b.output(convolutions(b))
+    made = lowered(b.model(), normal(b))
+    found = json.loads(json.dumps(scales(made.graph)))
+    (tensor,) = (made.graph.tensors[i] for i in made.graph.inputs)
+    entry = found["inputs"]["x"]
+    assert entry["dtype"] == "int8"
+    assert ([entry["scale"]], entry["zero_point"]) == (tensor.scale, tensor.zero_point)
+    assert entry["shape"] == [1, 3, 10, 10] and entry["stored_shape"] == [1, 10, 10, 3]
+    assert len(found["outputs"]) == 1
+
+
+def test_what_cannot_be_exported() -> None:
+    b = Builder("one")
+    b.output(convolutions(b))
+    made = lowered(b.model(), normal(b))
+    other = Builder("other")
+    other.output(other.node("Relu", other.input("z", [1, 3])))
+    with pytest.raises(ModelError, match="the graph was made of another model"):
+        quantised_onnx(load(other.model()), made.graph)
+    model = load(b.model())
+    floats = quantize(model.model, None, Config.parse({"quantize": {"dtype": "float16"}}))
+    with pytest.raises(ModelError, match="stores nothing as codes"):
+        quantised_onnx(model, floats)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e39}', '{"a": NaN}'])
+def test_thresholds_that_are_none(text: str) -> None:
+    with pytest.raises(RangesError):
+        Ranges.from_json(text)
