@@ -50,11 +50,13 @@ ROOMS = {
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "simulate"},
     "store": {"errors", "_core", "partition"},
+    "plugins": {"errors", "samples", "config", "calibrate", "metrics"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
     "build": VOCABULARY
-    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"},
+    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"}
+    | {"plugins"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "export": VOCABULARY | {"frontend", "partition", "quantize"},
     "metrics": {"errors", "similarity"},
