@@ -77,6 +77,7 @@ ROOMS = {
         "runtime",
     },
     "debug": {"errors", "_core", "run", "simulate"},
+    "weights": {"errors", "partition", "compile", "store"},
     "bundle": VOCABULARY | {"run", "store"},
     "smoke": VOCABULARY
     | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},
