@@ -40,6 +40,7 @@ def calibrate(
     samples: Samples | Mapping[str, NDArray[Any]],
     config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
+    counted: Callable[[Statistics], None] | None = None,
 ) -> Ranges:
     """The range of every float value of the model, inputs included, but those only a Relu or Clip reads.
 
@@ -51,6 +52,7 @@ def calibrate(
         config: A whole configuration, by which every tensor is calibrated for the grid it will have; or one
             way to calibrate all of them, by default the default strategy.
         progress: Told after every batch.
+        counted: Handed what was counted, histograms of every tensor included, before ranges are chosen.
 
     Returns:
         One range per value, with zero inside, and the number of samples used.
@@ -60,16 +62,20 @@ def calibrate(
     """
     if not isinstance(samples, Samples):
         samples = Samples.of(samples, float_model.inputs)
+    exceptions: dict[str, CalibrationConfig] = {}
+    histogram: bool | None = None
     if isinstance(config, Config):
         whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
         config = scoped(config, whole.model)
         exceptions = _exceptions(whole.model, config)
-        statistics = collect(
-            float_model, samples, config.calibrate, progress, _histograms(config, exceptions)
-        )
-        return fit(statistics, config.calibration(), exceptions)
-    config = config or CalibrationConfig()
-    return fit(collect(float_model, samples, config, progress), config)
+        histogram = _histograms(config, exceptions)
+        base, usual = config.calibrate, config.calibration()
+    else:
+        base = usual = config or CalibrationConfig()
+    statistics = collect(float_model, samples, base, progress, True if counted else histogram)
+    if counted is not None:
+        counted(statistics)
+    return fit(statistics, usual, exceptions)
 
 
 def _histograms(config: Config, exceptions: Mapping[str, CalibrationConfig]) -> bool:
