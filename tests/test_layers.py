@@ -48,15 +48,13 @@ ROOMS = {
     "compile": VOCABULARY | {"config", "_core", "partition", "quantize"},
     "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
-    "report": VOCABULARY | {"config", "simulate"},
+    "report": VOCABULARY | {"config", "calibrate", "simulate"},
     "store": {"errors", "_core", "partition"},
-    "plugins": {"errors", "samples", "config", "calibrate", "metrics"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
     "build": VOCABULARY
-    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"}
-    | {"plugins"},
+    | {"config", "_core", "frontend", "partition", "calibrate", "quantize", "compile", "store", "event_log"},
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
     "export": VOCABULARY | {"frontend", "partition", "quantize"},
     "metrics": {"errors", "similarity"},
@@ -77,7 +75,6 @@ ROOMS = {
         "runtime",
     },
     "debug": {"errors", "_core", "run", "simulate"},
-    "weights": {"errors", "partition", "compile", "store"},
     "bundle": VOCABULARY | {"run", "store"},
     "smoke": VOCABULARY
     | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},

@@ -14,13 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.calibrate import Ranges, calibrate
+from tpuflow.calibrate import Ranges, Statistics, calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
 from tpuflow.config import Config
@@ -29,7 +29,6 @@ from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.partition import PartitionedModel, device_networks, partition
-from tpuflow.plugins import Registry, configured, dataset_samples, is_dataset, with_input_scales
 from tpuflow.quantize import by_layer, quantize
 from tpuflow.samples import Samples, load_samples
 from tpuflow.store import load_graph
@@ -73,12 +72,14 @@ class Listener:
         end: A stage is done, in so many seconds.
         step: So much of the current stage is done, and of how much.
         remark: Something the user should know.
+        counted: Handed what calibration counted, with histograms; None: they need not be made.
     """
 
     begin: Callable[[str], None] = _ignore
     end: Callable[[str, float], None] = _ignore
     step: Callable[[int, int], None] = _ignore
     remark: Callable[[str], None] = _ignore
+    counted: Callable[[Statistics], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,7 @@ class Request:
         model: `.onnx`, or `.tpuq` to start from a quantised graph.
         level: Optimisation level, 1 or 5.
         machine: Preset or TOML file.
-        calibration: Samples: `.npz` or a directory of them, or a dataset plugin, `NAME(data_file)`.
-        plugins: What plugins registered.
-        qconfig: The plugin that gives settings by layer.
+        calibration: Samples: `.npz` or a directory of them.
         ranges: Saved ranges; they make samples superfluous.
         config: What to quantise how.
         batch: Size of the batch; the model's own, or 1, by default.
@@ -112,8 +111,6 @@ class Request:
     level: int = 1
     machine: str = "128x128_asic"
     calibration: Path | None = None
-    plugins: Registry = field(default_factory=Registry)
-    qconfig: str | None = None
     ranges: Path | None = None
     config: Config = field(default_factory=Config)
     batch: int | None = None
@@ -201,9 +198,6 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         with clock.stage("import"):
             model = _imported(request, listener)
             parts = partition(model) if request.host else None
-            if request.qconfig is not None:
-                settings = configured(request.config, request.plugins, request.qconfig, model.model)
-                request = replace(request, config=settings)
         floating = float_bytes(model)
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
@@ -250,17 +244,13 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
             "accuracy is not calibrated"
         )
     whole = model.model if isinstance(model, PartitionedModel) else model
-    ranges = calibrate(model, _samples(whole, request), request.config, listener.step)
-    names = [port.name for port in whole.inputs]
-    return with_input_scales(ranges, request.plugins, names, request.config)
+    return calibrate(model, _samples(whole, request), request.config, listener.step, listener.counted)
 
 
 def _samples(model: FloatModel, request: Request) -> Samples:
     """Those given, or generated ones."""
     if request.calibration is None:
         return made_up(model, GENERATED, request.seed)
-    if is_dataset(str(request.calibration)) and not request.calibration.exists():
-        return dataset_samples(request.plugins, str(request.calibration), model.inputs)[0]
     return load_samples(request.calibration, model.inputs)
 
 

@@ -16,7 +16,6 @@ import typer
 
 from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
-from tpuflow.commands.bundle import bundle
 from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.export import export
@@ -24,9 +23,9 @@ from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops
 from tpuflow.commands.npz import npz
 from tpuflow.commands.programs import asm, check, disasm, inspect
+from tpuflow.commands.report import report
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
-from tpuflow.commands.weights import weights
 from tpuflow.commands.zoo import zoo
 from tpuflow.errors import TpuflowError
 
@@ -51,6 +50,7 @@ for command in (
     run,
     compare,
     evaluate,
+    report,
     inspect,
     check,
     disasm,
@@ -66,8 +66,6 @@ for command in (
 app.command()(ops)
 app.add_typer(machine, name="machine")
 app.add_typer(npz, name="npz")
-app.add_typer(bundle, name="bundle")
-app.add_typer(weights, name="weights")
 app.command()(fields)
 app.command()(cuts)
 

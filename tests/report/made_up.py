@@ -5,10 +5,22 @@ from __future__ import annotations
 import random
 from typing import Any
 
-__all__ = ["made_up_run"]
+import numpy as np
+
+from tpuflow.report import TensorHistogram
+
+__all__ = ["made_up_comparison", "made_up_histograms", "made_up_run"]
 
 CAUSES = ("bank_conflict", "ddr", "dependency", "weight_load", "issue", "unit_busy")
 BANKS, WORDS, WORD = 32, 4096, 128
+
+MACHINE = {
+    "name": "128x128_asic",
+    "clock_hz": 1_000_000_000,
+    "array": {"rows": 128, "columns": 128},
+    "cache": {"banks": BANKS, "words": WORDS, "word_bytes": WORD},
+    "ddr": {"channels": 2, "word_bytes": 32, "clock_hz": 800_000_000},
+}
 
 Json = dict[str, Any]
 
@@ -66,7 +78,7 @@ def made_up_run(layers: int, tiles: int, seed: int = 0) -> tuple[Json, Json, lis
         "instructions": instructions,
         "allocations": allocations,
         "layers": [{"name": layer["name"]} for layer in summaries],
-        "machine": {"cache": {"banks": BANKS, "words": WORDS, "word_bytes": WORD}},
+        "machine": MACHINE,
     }
     return report(cycles, busy, units, summaries), program, intervals
 
@@ -160,3 +172,46 @@ def report(cycles: int, busy: dict[str, int], units: list[Json], layers: list[Js
         "counters": {"units": units, "page_misses": 6400},
         "events": [],
     }
+
+
+def made_up_comparison(tensors: int) -> Json:
+    """What `compare --json` writes of a chain of tensors, every fourth of them unlike, one of them NaN."""
+    rows = []
+    for number in range(tensors):
+        cosine = None if number == 7 else 0.7 if number % 4 == 3 else 0.999
+        numbers = {
+            "cosine": cosine,
+            "euclid": cosine,
+            "sqnr": cosine and 30 * cosine,
+            "max_error": cosine and 0.5,
+        }
+        rows.append(
+            {
+                "name": f"tensor_{number}",
+                "normalized": {"cosine": 1.0, "euclid": 1.0, "sqnr": None, "max_error": 0.0},
+                "quantized": numbers,
+                "equal": True if number == tensors - 1 else None,
+            }
+        )
+    return {"name": "made_up.tpu", "samples": 1, "bit_equal": True, "tensors": rows}
+
+
+def made_up_histograms(tensors: int) -> list[TensorHistogram]:
+    """Distributions of random counts."""
+    chance = np.random.default_rng(5)
+    found = []
+    for number in range(tensors):
+        negative, positive = (chance.integers(0, 1000, 64).astype(np.uint64) for _ in range(2))
+        spread = 64 * 0.125
+        found.append(
+            TensorHistogram(
+                f"tensor_{number}",
+                0.125,
+                17,
+                negative,
+                positive,
+                (-spread, spread),
+                (-0.5 * spread, 0.75 * spread),
+            )
+        )
+    return found

@@ -11,7 +11,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from report.made_up import made_up_run
-from tpuflow.report import encode_trace, render_page, timeline
+from tpuflow.report import RunView, encode_trace, render_page, timeline
 from tpuflow.report.words import verdict
 
 
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 def page(layers: int, tiles: int, **changes: Any) -> tuple[str, dict[str, Any]]:
     report, program, intervals = made_up_run(layers, tiles)
     report |= changes
-    text = render_page(report, program["machine"], timeline(program, intervals))
+    text = render_page(RunView(report, program["machine"], timeline(program, intervals)))
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     return text, json.loads(found[1])
@@ -54,18 +54,20 @@ def test_the_page_is_whole_and_needs_nothing_else(layers: int, tiles: int) -> No
     text, data = page(layers, tiles)
     parsed = Page(text)
     assert parsed.open == []
-    assert parsed.references == []
+    assert all(reference.startswith("#") for reference in parsed.references)
     assert not re.search(r"https?://|@import|url\(", text)
-    assert len(data["layers"]) == layers
-    assert sum(len(lane["start"]) for lane in data["lanes"].values()) == layers * tiles * 4
-    assert len(data["allocations"]) == 2 * layers
+    (run,) = data["runs"]
+    assert len(run["layers"]) == layers
+    assert sum(len(lane["start"]) for lane in run["lanes"].values()) == layers * tiles * 4
+    assert len(run["allocations"]) == 2 * layers
 
 
 def test_slices_come_back_as_they_were() -> None:
     report, program, intervals = made_up_run(9, 4)
     _, data = page(9, 4)
+    (run,) = data["runs"]
     found = set()
-    for unit, lane in data["lanes"].items():
+    for unit, lane in run["lanes"].items():
         at = 0
         for step, length, layer, phase in zip(
             lane["start"], lane["length"], lane["layer"], lane["phase"], strict=True
@@ -75,8 +77,8 @@ def test_slices_come_back_as_they_were() -> None:
     assert found == {
         (part["unit"], part["start"], part["end"], part["layer"], part["phase"]) for part in intervals
     }
-    assert data["cycles"] == report["cycles"]
-    moved = sum(sum(lane["moved"]) for lane in data["lanes"].values())
+    assert run["cycles"] == report["cycles"]
+    moved = sum(sum(lane["moved"]) for lane in run["lanes"].values())
     transfers = (part["work"]["Transfer"] for part in program["instructions"] if "Transfer" in part["work"])
     assert moved == sum(part["bytes"] * 4 for part in transfers)
 
@@ -95,9 +97,9 @@ def test_names_cannot_break_the_page() -> None:
     report["program"] = evil
     report["layers"][0]["name"] = program["layers"][0]["name"] = evil
     program["allocations"][0]["name"] = evil
-    text = render_page(report, program["machine"], timeline(program, intervals))
+    text = render_page(RunView(report, program["machine"], timeline(program, intervals)))
     assert "<img" not in text
-    assert Page(text).references == []
+    assert all(reference.startswith("#") for reference in Page(text).references)
     assert 'onerror="alert' not in text
 
 

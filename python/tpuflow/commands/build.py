@@ -14,7 +14,10 @@ from tpuflow.commands import options
 from tpuflow.commands.console import bytes_text, progress, say, say_host
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuflow.build import Built
+    from tpuflow.calibrate import Statistics
     from tpuflow.commands.console import Progress
 
 __all__ = ["build"]
@@ -41,7 +44,6 @@ def build(
     ] = "128x128_asic",
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
-    qconfig: options.QConfig = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     lenient: options.Lenient = False,
@@ -63,6 +65,9 @@ def build(
     log_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard there.")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts of cost and ranges.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
     ] = True,
@@ -76,7 +81,6 @@ def build(
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
-    from tpuflow.plugins import load_plugins
 
     if output is not None and not output.absolute().parent.is_dir():
         raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
@@ -85,8 +89,6 @@ def build(
         level=int(level.value),
         machine=machine,
         calibration=calib,
-        plugins=load_plugins(),
-        qconfig=qconfig,
         ranges=ranges,
         config=options.configuration(config, dtype, lenient=lenient),
         batch=batch,
@@ -102,10 +104,15 @@ def build(
         stages=save_stages,
         log=log_dir,
     )
+    counted: list[Statistics] = []
     with _Announcer() as announcer:
-        listener = Listener(announcer.begin, announcer.end, announcer.step, say)
+        listener = Listener(
+            announcer.begin, announcer.end, announcer.step, say, None if report is None else counted.append
+        )
         built = run_build(request, listener)
     _write(built, request.model, output, json)
+    if report is not None:
+        _write_page(built, counted, report)
 
 
 def _host_seconds(built: Built) -> dict[str, float]:
@@ -122,6 +129,25 @@ def _host_seconds(built: Built) -> dict[str, float]:
     except SampleError:
         return {}
     return level.host_seconds
+
+
+def _write_page(built: Built, counted: Sequence[Statistics], path: Path) -> None:
+    """The page of the program: its cycles, and the distributions its ranges were chosen for."""
+    from tpuflow.commands.report import graph_tensors, program_view
+    from tpuflow.files import write_text
+    from tpuflow.report import render_page, tensor_histograms, tensor_rows
+    from tpuflow.simulate import simulate
+
+    run = simulate(built.program, values=False, trace=True, host_seconds=_host_seconds(built))
+    view = program_view(built.program, run, graph_tensors(built.graph))
+    histograms = [
+        each
+        for statistics in counted
+        if built.ranges is not None
+        for each in tensor_histograms(statistics, built.ranges)
+    ]
+    write_text(path, render_page(view, tensors=tensor_rows(None, histograms)))
+    say(f"report     {path}")
 
 
 class _Announcer:

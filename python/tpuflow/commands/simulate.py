@@ -108,19 +108,17 @@ def _require(path: Path, program: AnyProgram, machine: str) -> None:
 
 
 def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Path | None) -> None:
-    import json
-
+    from tpuflow.commands.report import program_view
     from tpuflow.files import replaced, write_text
-    from tpuflow.partition import device_networks
-    from tpuflow.report import encode_trace, render_page, timeline_of_all
+    from tpuflow.report import encode_trace, render_page
 
-    contents = [json.loads(part.to_json()) for part in device_networks(program)]
-    content, charts = contents[0], timeline_of_all(contents, run.intervals or [])
+    view = program_view(program, run)
+    assert view.charts is not None, "the run was traced"
     if trace is not None:
         with replaced(trace) as beside:
-            beside.write_bytes(encode_trace(charts, run.report["clock_hz"], program.name))
+            beside.write_bytes(encode_trace(view.charts, run.report["clock_hz"], program.name))
     if report is not None:
-        write_text(report, render_page(run.report, content["machine"], charts))
+        write_text(report, render_page(view))
 
 
 def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpuflow.commands import options
 from tpuflow.commands.console import bytes_text, progress, say, say_host
+
+if TYPE_CHECKING:
+    from tpuflow.calibrate import Statistics
 
 __all__ = ["calibrate", "quantize"]
 
@@ -29,17 +32,21 @@ def calibrate(
     cut_preset: options.CutPreset = None,
     host: options.Host = True,
     seed: options.SeedOption = 0,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write every tensor's distribution there, with its thresholds: .npz and .svg."
+        ),
+    ] = None,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
     from tpuflow.build import Listener, Request, calibrated
     from tpuflow.frontend import load
     from tpuflow.partition import partition
-    from tpuflow.plugins import load_plugins
+    from tpuflow.report import save_histograms, tensor_histograms
 
     settings = options.configuration(config, dtype, lenient=lenient)
-    request = Request(
-        model, calibration=calib, plugins=load_plugins(), config=settings, batch=batch, seed=seed
-    )
+    request = Request(model, calibration=calib, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
         input_shapes=options.shapes(input_shape),
@@ -51,12 +58,15 @@ def calibrate(
         host=host,
     )
 
+    counted: list[Statistics] = []
     with progress("calibrate") as advance:
-        ranges = calibrated(
-            partition(float_model) if host else float_model, request, Listener(step=advance, remark=say)
-        )
+        listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
+        ranges = calibrated(partition(float_model) if host else float_model, request, listener)
     ranges.save(output)
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
+    if histograms is not None:
+        files = save_histograms(tensor_histograms(counted[0], ranges), histograms)
+        say(f"{files[0]}: distributions of {len(files) - 1} tensors, and a picture of each beside it")
 
 
 def quantize(

@@ -1,15 +1,33 @@
-"""Results of a run as files: one HTML page, a Perfetto trace. Nothing is recomputed here.
+"""Results of a run as files: one HTML page, a Perfetto trace, pictures. Nothing is recomputed here.
 
     timeline.py      what every unit did when, from the run's intervals and the program's instructions
-    page.py          the figures of a run as one self-contained HTML page (template.html, page.css, page.js)
+    page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
+    figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
+    histograms.py    distributions of calibrated tensors with thresholds, kept and drawn
     perfetto.py      the timeline as a Perfetto trace
     words.py         what units, bounds and stall causes are called, and what they mean
 
 Everything is read from the JSON forms of `Run` and `Program`, so a page can be made again from saved files.
 """
 
-from tpuflow.report.page import render_page
+from tpuflow.report.histograms import TensorHistogram, load_histograms, save_histograms, tensor_histograms
+from tpuflow.report.page import RunView, render_page
 from tpuflow.report.perfetto import encode_trace
+from tpuflow.report.tensors import tensor_rows
 from tpuflow.report.timeline import Allocation, Slice, Timeline, timeline, timeline_of_all
 
-__all__ = ["Allocation", "Slice", "Timeline", "encode_trace", "render_page", "timeline", "timeline_of_all"]
+__all__ = [
+    "Allocation",
+    "RunView",
+    "Slice",
+    "TensorHistogram",
+    "Timeline",
+    "encode_trace",
+    "load_histograms",
+    "render_page",
+    "save_histograms",
+    "tensor_histograms",
+    "tensor_rows",
+    "timeline",
+    "timeline_of_all",
+]

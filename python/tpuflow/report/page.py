@@ -1,8 +1,10 @@
-"""One HTML page that needs nothing else: figures, layers, units and cache over time.
+"""One HTML page that needs nothing else: what a run costs and why, over time, by layer, beside another run.
 
-The page is a template with its style sheet and script put inside; all data are one JSON block. Charts over
-time are drawn by the script on canvases that share one zoom; everything else is plain markup and is there
-without scripts.
+The page is a template with its style sheet and scripts put inside; all data are one JSON block. Charts over
+time and tables are drawn by the scripts, everything else is plain markup and is there without them:
+
+    page.js      data, theme, the marked layer      charts.js   units, cache, traffic over time
+    tables.js    tables that sort and filter
 
 Slices are stored column by column, start cycles as differences: ten thousand instructions take about 200 kB.
 """
@@ -10,28 +12,62 @@ Slices are stored column by column, start cycles as differences: ten thousand in
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.report.words import BOUNDS, PHASES, STALLS, UNITS, verdict
+from tpuflow.report import figures
+from tpuflow.report.plots import bandwidth, roofline, similarity_plot
+from tpuflow.report.words import BOUNDS, PHASES, UNITS, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tpuflow.report.timeline import Slice, Timeline
 
-__all__ = ["render_page"]
+__all__ = ["RunView", "render_page"]
 
 Json = dict[str, Any]
 
+PARTS = ("template.html", "page.css", "page.js", "charts.js", "tables.js")
+LETTERS = "AB"
 
-def render_page(report: Mapping[str, Any], machine: Mapping[str, Any], charts: Timeline) -> str:
+
+@dataclass(frozen=True)
+class RunView:
+    """A run as a page shows it.
+
+    Attributes:
+        report: The run's figures, `Run.to_json()` parsed.
+        machine: The program's machine, as in its JSON form; None where only figures are known.
+        charts: Units and cache over time; None where they were not recorded.
+        tensors: The model's tensor every layer stands for, by the layer's name.
+    """
+
+    report: Mapping[str, Any]
+    machine: Mapping[str, Any] | None = None
+    charts: Timeline | None = None
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What was run, and how: `resnet50 -O5 on 128x128_asic`."""
+        return f"{self.report['program']} -O{self.report['level']} on {self.report['machine']}"
+
+    @property
+    def moved(self) -> list[int] | None:
+        """Bytes of external memory by layer; None where they were not recorded."""
+        if self.charts is None:
+            return None
+        return figures.moved_bytes(len(self.report["layers"]), self.charts.slices)
+
+
+def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Json] = ()) -> str:
     """The page of a run.
 
     Args:
-        report: The run's figures, `Run.to_json()` parsed.
-        machine: The program's machine, as in its JSON form.
-        charts: Units and cache over time.
+        run: What the page is about.
+        other: A second run to set beside it.
+        tensors: What is known of single tensors, from `tensor_rows`.
 
     Returns:
         A whole HTML document that refers to nothing outside itself.
@@ -39,28 +75,39 @@ def render_page(report: Mapping[str, Any], machine: Mapping[str, Any], charts: T
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - only pages need it
 
     folder = resources.files("tpuflow.report")
-    parts = {
-        name: (folder / name).read_text(encoding="utf-8") for name in ("template.html", "page.css", "page.js")
-    }
+    parts = {name: (folder / name).read_text(encoding="utf-8") for name in PARTS}
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
-    environment.filters["count"] = lambda value: f"{value:,}"
-    environment.filters["size"] = _size
-    environment.filters["share"] = lambda value: f"{value:.1%}"
+    environment.filters["count"] = "{:,}".format
+    environment.filters["size"] = figures.size_text
+    environment.filters["share"] = "{:.1%}".format
+    report, moved = run.report, run.moved
+    views = [run] if other is None else [run, other]
+    roof = None if run.machine is None or moved is None else roofline(report, run.machine, moved)
     return environment.from_string(parts["template.html"]).render(
         run=report,
+        title=run.title,
         css=parts["page.css"],
-        script=parts["page.js"],
-        data=_embedded(_data(report, machine, charts)),
-        units=_units(report),
-        bounds=_bounds(report),
-        costs=_costs(report),
+        script="\n".join(parts[name] for name in PARTS if name.endswith(".js")),
+        data=_embedded(_data(views, tensors)),
+        names={name: short for name, (short, _) in UNITS.items()},
+        units=figures.units(report),
+        bounds=figures.bounds(report),
+        costs=figures.costs(report),
         verdict=verdict(report["gap"]),
         why=BOUNDS[report["binding"]],
-        stalls=_stalls(report),
+        stalls=figures.stalls(report),
         clock=f"{report['clock_hz'] / 1e9:g} GHz",
         rate=1e6 / report["time_us"] if report["time_us"] else 0.0,
+        roof=roof,
+        similarity=similarity_plot(tensors),
+        tensors=len(tensors),
+        drawn=[letter for letter, view in zip(LETTERS, views, strict=False) if view.charts is not None],
+        other=None if other is None else other.report,
+        other_title=None if other is None else other.title,
+        versus=[] if other is None else figures.versus(report, other.report),
+        differences=[] if other is None else figures.differences(report, other.report),
     )
 
 
@@ -70,96 +117,44 @@ def _embedded(content: Json) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def _units(report: Mapping[str, Any]) -> list[Json]:
-    """Every unit's cycles as parts of the run: before its first instruction, at work, stalled by cause."""
-    names = ("dtl0", "dtl1", "me", "ewp", "pdp")
-    counters = dict(zip(names, report["counters"]["units"], strict=True))
-    cycles = max(1, report["cycles"])
-    found = []
-    for name, (short, long) in UNITS.items():
-        unit = counters[name]
-        parts = [{"cause": "busy", "text": "at work", "cycles": unit["busy"]}]
-        parts += [
-            {"cause": cause, "text": text, "cycles": unit["stalls"][cause]} for cause, text in STALLS.items()
-        ]
-        for part in parts:
-            part["share"] = part["cycles"] / cycles
-        found.append(
-            {
-                "name": name,
-                "short": short,
-                "long": long,
-                "before": unit["start"] / cycles,
-                "parts": [part for part in parts if part["cycles"]],
-                "share": unit["busy"] / cycles,
-                "instructions": unit["instructions"],
-            }
-        )
-    return found
-
-
-def _bounds(report: Mapping[str, Any]) -> list[Json]:
-    scale = max(1, report["cycles"], *report["bounds"].values())
-    rows = [
-        {"name": name, "cycles": cycles, "width": cycles / scale, "why": BOUNDS[name]}
-        for name, cycles in report["bounds"].items()
-    ]
-    return sorted(rows, key=lambda row: -row["cycles"])
-
-
-def _stalls(report: Mapping[str, Any]) -> list[Json]:
-    total = sum(report["stalls"].values())
-    rows = [
-        {"cause": cause, "text": STALLS[cause], "cycles": cycles, "share": cycles / max(1, total)}
-        for cause, cycles in report["stalls"].items()
-    ]
-    return sorted(rows, key=lambda row: -row["cycles"])
-
-
-def _costs(report: Mapping[str, Any]) -> list[str]:
-    """The layers that take longest, in words."""
-    layers = sorted(report["layers"], key=lambda layer: layer["start"] - layer["end"])[:3]
-    cycles = max(1, report["cycles"])
-    return [
-        f"{layer['name']} ({layer['op']}, {(layer['end'] - layer['start']) / cycles:.1%} of the time)"
-        for layer in layers
-        if layer["end"] > layer["start"]
-    ]
-
-
-def _data(report: Mapping[str, Any], machine: Mapping[str, Any], charts: Timeline) -> Json:
-    cache = machine["cache"]
-    texts: dict[str, int] = {}
-    lanes = {name: _lane([part for part in charts.slices if part.unit == name], texts) for name in UNITS}
+def _data(views: Sequence[RunView], tensors: Sequence[Json]) -> Json:
     return {
+        "runs": [_run(letter, view, tensors) for letter, view in zip(LETTERS, views, strict=False)],
+        "units": {name: short for name, (short, _) in UNITS.items()},
+        "phases": PHASES,
+        "tensors": list(tensors),
+    }
+
+
+def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
+    report = view.report
+    keys = ("name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding")
+    layers: list[Json] = [{key: layer[key] for key in keys} for layer in report["layers"]]
+    cosines = {row["name"]: row["cosine"] for row in tensors if "cosine" in row}
+    for layer, size in zip(layers, view.moved or (), strict=False):
+        layer["ddr"] = size
+    for layer in layers:
+        cosine = cosines.get(view.tensors.get(layer["name"], ""))
+        if cosine is not None:
+            layer["cosine"] = cosine
+    found: Json = {
+        "letter": letter,
         "cycles": report["cycles"],
         "clock": report["clock_hz"],
-        "units": {name: short for name, (short, _) in UNITS.items()},
-        "layers": [
-            {
-                key: layer[key]
-                for key in ("name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding")
-            }
-            for layer in report["layers"]
-        ],
-        "phases": PHASES,
+        "layers": layers,
+    }
+    if view.charts is None or view.machine is None:
+        return found
+    texts: dict[str, int] = {}
+    cache, slices = view.machine["cache"], view.charts.slices
+    lanes = {name: _lane([part for part in slices if part.unit == name], texts) for name in UNITS}
+    return found | {
         "lanes": lanes,
         "texts": list(texts),
-        "cache": {
-            "bytes": report["memory"]["cache_bytes"],
-            "bank": cache["words"] * cache["word_bytes"],
-            "banks": cache["banks"],
-        },
+        "bandwidth": bandwidth(view.machine),
+        "cache": {"bank": cache["words"] * cache["word_bytes"], "banks": cache["banks"]},
         "allocations": [
-            [part.name, part.address, part.size, part.start, part.end] for part in charts.allocations
+            [part.name, part.address, part.size, part.start, part.end] for part in view.charts.allocations
         ],
     }
 

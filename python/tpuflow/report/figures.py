@@ -1,0 +1,163 @@
+"""What a page says of runs in tables and bars: units, bounds, stalls, what costs most, two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpuflow.report.words import BOUNDS, STALLS, UNITS
+
+__all__ = ["bounds", "costs", "differences", "moved_bytes", "size_text", "stalls", "units", "versus"]
+
+Json = dict[str, Any]
+Report = Mapping[str, Any]
+LISTED = ("dtl0", "dtl1", "me", "ewp", "pdp")
+"""The order of the units in a report's counters."""
+MOST = 8
+
+
+def size_text(count: float) -> str:
+    """A number of bytes: `24.8 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def units(report: Report) -> list[Json]:
+    """Every unit's cycles as parts of the run: before its first instruction, at work, stalled by cause."""
+    counters = dict(zip(LISTED, report["counters"]["units"], strict=True))
+    cycles = max(1, report["cycles"])
+    found = []
+    for name, (short, long) in UNITS.items():
+        unit = counters[name]
+        parts = [{"cause": "busy", "text": "at work", "cycles": unit["busy"]}]
+        parts += [
+            {"cause": cause, "text": text, "cycles": unit["stalls"][cause]} for cause, text in STALLS.items()
+        ]
+        for part in parts:
+            part["share"] = part["cycles"] / cycles
+        found.append(
+            {
+                "name": name,
+                "short": short,
+                "long": long,
+                "before": unit["start"] / cycles,
+                "parts": [part for part in parts if part["cycles"]],
+                "share": unit["busy"] / cycles,
+                "instructions": unit["instructions"],
+            }
+        )
+    return found
+
+
+def bounds(report: Report) -> list[Json]:
+    """Lower bounds, the largest first."""
+    scale = max(1, report["cycles"], *report["bounds"].values())
+    rows = [
+        {"name": name, "cycles": cycles, "width": cycles / scale, "why": BOUNDS[name]}
+        for name, cycles in report["bounds"].items()
+    ]
+    return sorted(rows, key=lambda row: -row["cycles"])
+
+
+def stalls(report: Report) -> list[Json]:
+    """Causes, the worst first, each with its cycles by unit."""
+    total = sum(report["stalls"].values())
+    counters = dict(zip(LISTED, report["counters"]["units"], strict=True))
+    rows = [
+        {
+            "cause": cause,
+            "text": STALLS[cause],
+            "units": [counters[unit]["stalls"][cause] for unit in UNITS],
+            "cycles": cycles,
+            "share": cycles / max(1, total),
+        }
+        for cause, cycles in report["stalls"].items()
+    ]
+    return sorted(rows, key=lambda row: -row["cycles"])
+
+
+def costs(report: Report) -> list[str]:
+    """The layers that take longest, in words."""
+    layers = sorted(report["layers"], key=lambda layer: layer["start"] - layer["end"])[:3]
+    cycles = max(1, report["cycles"])
+    return [
+        f"{layer['name']} ({layer['op']}, {(layer['end'] - layer['start']) / cycles:.1%} of the time)"
+        for layer in layers
+        if layer["end"] > layer["start"]
+    ]
+
+
+def versus(first: Report, second: Report) -> list[Json]:
+    """Key figures of two runs, with how many times the second has what the first has.
+
+    Returns:
+        Rows of `what`, both texts, `ratio` (None where the first has nothing), and whether `less` is better.
+    """
+    rows: list[tuple[str, str, list[str], str]] = [
+        ("cycles", "count", ["cycles"], "less"),
+        ("microseconds", "time", ["time_us"], "less"),
+        ("lower bound, cycles", "count", ["bound"], "less"),
+        ("above the bound", "share", ["gap"], "less"),
+    ]
+    rows += [(f"{short} at work", "share", ["utilization", unit], "") for unit, (short, _) in UNITS.items()]
+    rows += [(f"stalls: {text}", "count", ["stalls", cause], "less") for cause, text in STALLS.items()]
+    rows += [
+        ("read from DDR", "size", ["memory", "ddr_read_bytes"], "less"),
+        ("written to DDR", "size", ["memory", "ddr_write_bytes"], "less"),
+        ("spilled activations", "size", ["memory", "spill_bytes"], "less"),
+        ("cache peak", "size", ["memory", "cache_peak_bytes"], "less"),
+    ]
+
+    def figure(run: Report, keys: list[str]) -> float:
+        found: Any = run
+        for key in keys:
+            found = found[key]
+        return float(found) if isinstance(found, float) else int(found)
+
+    texts = {"count": "{:,}".format, "time": "{:,.1f}".format, "share": "{:.1%}".format, "size": size_text}
+    found = []
+    for what, form, keys, better in rows:
+        a, b = figure(first, keys), figure(second, keys)
+        found.append(
+            {
+                "what": what,
+                "first": texts[form](a),
+                "second": texts[form](b),
+                "ratio": b / a if a else None,
+                "less": b < a if better and a != b else None,
+            }
+        )
+    return found
+
+
+def differences(first: Report, second: Report) -> list[Json]:
+    """Layers both runs have, by how far their microseconds are apart, the widest first.
+
+    Returns:
+        Rows of `name`, microseconds `first` and `second`, and what the second has more, `by`.
+    """
+
+    def lengths(run: Report) -> dict[tuple[str, int], float]:
+        found: dict[tuple[str, int], float] = {}
+        seen: dict[str, int] = {}
+        for layer in run["layers"]:
+            name = layer["name"]
+            seen[name] = seen.get(name, 0) + 1
+            found[name, seen[name]] = (layer["end"] - layer["start"]) * 1e6 / run["clock_hz"]
+        return found
+
+    ours, theirs = lengths(first), lengths(second)
+    apart = {key: theirs[key] - length for key, length in ours.items() if theirs.get(key, length) != length}
+    widest = sorted(apart, key=lambda key: -abs(apart[key]))[:MOST]
+    return [{"name": key[0], "first": ours[key], "second": theirs[key], "by": apart[key]} for key in widest]
+
+
+def moved_bytes(layers: int, slices: Sequence[Any]) -> list[int]:
+    """Bytes moved from and to external memory, by layer."""
+    found = [0] * layers
+    for part in slices:
+        found[part.layer] += abs(part.moved)
+    return found

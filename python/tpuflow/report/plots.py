@@ -1,0 +1,144 @@
+"""The plots of a page that need no script: roofline and similarity, as coordinates the template draws as SVG.
+
+A roofline (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 2009)
+sets what a layer reaches, in multiply-accumulates a cycle, against its intensity, in multiply-accumulates a
+byte of external memory. No layer is above the array's peak; one above the slanted line had its data in the
+cache before it began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["bandwidth", "roofline", "similarity_plot"]
+
+Json = dict[str, Any]
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 980, 330, 58, 14, 12, 42
+APART = 90
+GOOD = 0.99
+"""Cosine similarity below which a tensor is drawn as one to look at."""
+
+
+def bandwidth(machine: Mapping[str, Any]) -> float:
+    """Most bytes of external memory in a cycle of the machine."""
+    ddr = machine["ddr"]
+    return float(ddr["channels"] * ddr["word_bytes"] * ddr["clock_hz"] / machine["clock_hz"])
+
+
+def roofline(report: Mapping[str, Any], machine: Mapping[str, Any], moved: Sequence[int]) -> Json | None:
+    """Layers and roofs.
+
+    Args:
+        report: Figures of the run.
+        machine: Its machine.
+        moved: Bytes of external memory by layer.
+
+    Returns:
+        Coordinates of points, roofs and axes; None where nothing is multiplied.
+    """
+    points = [
+        (layer, layer["macs"] / size if size else None, layer["macs"] / (layer["end"] - layer["start"]))
+        for layer, size in zip(report["layers"], moved, strict=True)
+        if layer["macs"] and layer["end"] > layer["start"]
+    ]
+    if not points:
+        return None
+    peak = machine["array"]["rows"] * machine["array"]["columns"]
+    rate = bandwidth(machine)
+    total = report["memory"]["ddr_read_bytes"] + report["memory"]["ddr_write_bytes"]
+    own = (report["macs"] / max(1, total), report["macs"] / max(1, report["cycles"]))
+    ridge = peak / rate
+    # What needs nothing from outside stands apart, at the right.
+    across = _Axis([*(x for _, x, _ in points if x is not None), own[0], ridge], LEFT, WIDTH - RIGHT - APART)
+    up = _Axis([*(y for _, _, y in points), own[1], peak], HEIGHT - BOTTOM, TOP)
+    knee = (across.place(ridge), up.place(peak))
+    foot = max(across.low, up.low / rate)
+    most = max(layer["end"] - layer["start"] for layer, _, _ in points)
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "box": (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
+        "across": across.ticks(),
+        "up": up.ticks(),
+        "roof": f"M{across.place(foot):.1f} {up.place(foot * rate):.1f}"
+        f"L{knee[0]:.1f} {knee[1]:.1f}H{WIDTH - RIGHT}",
+        "apart": WIDTH - RIGHT - APART / 2 if any(x is None for _, x, _ in points) else None,
+        "peak": peak,
+        "rate": rate,
+        "network": {"x": across.place(own[0]), "y": up.place(own[1]), "intensity": own[0], "reached": own[1]},
+        "points": [
+            {
+                "name": layer["name"],
+                "unit": layer["unit"],
+                "x": WIDTH - RIGHT - APART / 2 if x is None else across.place(x),
+                "y": up.place(y),
+                "radius": 2.5 + 6 * math.sqrt((layer["end"] - layer["start"]) / most),
+                "text": f"{layer['name']}: {y:,.0f} MAC a cycle at "
+                f"{'no external memory' if x is None else f'{x:,.1f} MAC a byte'}, "
+                f"{layer['end'] - layer['start']:,} cycles",
+            }
+            for layer, x, y in points
+        ],
+    }
+
+
+class _Axis:
+    """A logarithmic axis over whole decades."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        positive = [value for value in values if value > 0] or [1.0]
+        self._first = math.floor(math.log10(min(positive)))
+        self._last = max(self._first + 1, math.ceil(math.log10(max(positive)) + 0.05))
+        self._start, self._end = start, end
+
+    @property
+    def low(self) -> float:
+        return float(10.0**self._first)
+
+    def place(self, value: float) -> float:
+        share = (math.log10(max(value, self.low)) - self._first) / (self._last - self._first)
+        return self._start + share * (self._end - self._start)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        decades = range(self._first, self._last + 1)
+        return [(self.place(10.0**decade), f"{10.0**decade:,g}") for decade in decades]
+
+
+def similarity_plot(rows: Sequence[Mapping[str, Any]]) -> Json | None:
+    """Cosine similarity of every compared tensor, in the order of the network; None where there is none."""
+    shown = [(row["name"], row["cosine"]) for row in rows if "cosine" in row]
+    if not shown:
+        return None
+    numbers: list[float] = [cosine for _, cosine in shown if not isinstance(cosine, str)]
+    low = min([0.9, *numbers]) - 0.005
+    height = 170
+
+    def y(cosine: float) -> float:
+        return TOP + (1.0 - cosine) / (1.0 - low) * (height - TOP - 24)
+
+    step = (WIDTH - LEFT - RIGHT) / len(shown)
+    points = []
+    for number, (name, cosine) in enumerate(shown):
+        value = low if isinstance(cosine, str) else cosine
+        points.append(
+            {
+                "name": name,
+                "x": LEFT + (number + 0.5) * step,
+                "y": y(value),
+                "good": not isinstance(cosine, str) and cosine >= GOOD,
+                "text": f"{name}: {cosine if isinstance(cosine, str) else f'{cosine:.4f}'}",
+            }
+        )
+    levels = [1.0, GOOD, 0.95, 0.9, 0.75, 0.5, 0.0]
+    return {
+        "width": WIDTH,
+        "height": height,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "points": points,
+        "lines": [(y(level), f"{level:g}") for level in levels if level >= low],
+        "low": sum(not point["good"] for point in points),
+    }

@@ -1,0 +1,134 @@
+"use strict";
+// Tables that sort and filter. A filter is words that must all occur, and conditions such as cycles>10000.
+function sortedTable(id, columns, rows, onRow, words) {
+  const table = document.getElementById(id), filter = document.getElementById(id + "-filter"), count = document.getElementById(id + "-count");
+  if (!table) return null;
+  const head = table.tHead.insertRow(), body = table.tBodies[0];
+  let order = 0, falling = false;
+  // What is no number stands before all numbers.
+  const text = (value) => typeof value !== "number";
+  const compare = (a, b) => text(b) - text(a) || (text(a) ? String(a).localeCompare(String(b)) : a - b);
+  const made = rows.map((item, i) => {
+    const row = document.createElement("tr"), values = columns.map((column) => column.value(item, i) ?? null);
+    columns.forEach((column, c) => {
+      const cell = row.insertCell(), value = values[c];
+      if (column.kind) cell.className = column.kind;
+      cell.textContent = value === null ? "" : typeof value === "string" ? value : column.text ? column.text(value) : whole.format(value);
+      if (column.kind === "name") cell.title = value;
+      column.more?.(cell, item, value);
+    });
+    if (onRow) {
+      row.addEventListener("click", () => onRow(item, i));
+      row.addEventListener("keydown", (event) => {
+        const next = event.key === "ArrowDown" ? row.nextElementSibling : event.key === "ArrowUp" ? row.previousElementSibling : null;
+        if (event.key === "Enter" || event.key === " ") onRow(item, i); else if (next) next.focus(); else return;
+        event.preventDefault();
+      });
+    }
+    return { row, values, text: words(item).join(" ").toLowerCase() };
+  });
+  const tests = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b, "=": (a, b) => a === b };
+  function wanted(text) {
+    return text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
+      const parts = /^(.+?)(>=|<=|>|<|=)(-?[\d.]+)$/.exec(word);
+      const c = parts ? columns.findIndex((column) => column.title.toLowerCase().replaceAll(" ", "") === parts[1]) : -1;
+      if (c < 0) return ({ text }) => text.includes(word);
+      return ({ values }) => typeof values[c] === "number" && tests[parts[2]](values[c], Number(parts[3]));
+    });
+  }
+  function arrange() {
+    const conditions = wanted(filter.value);
+    const kept = made.filter((row) => conditions.every((condition) => condition(row)));
+    kept.sort(({ values: { [order]: a } }, { values: { [order]: b } }) =>
+      (a === null) - (b === null) || (falling ? -1 : 1) * compare(a, b));  // what is not known comes last
+    body.replaceChildren(...kept.map(({ row }) => row));
+    if (onRow) kept.forEach(({ row }, i) => { row.tabIndex = i ? -1 : 0; });  // one stop of the tab key, arrows go on
+    count.textContent = kept.length < made.length ? `${kept.length} of ${made.length}` : "";
+    [...head.cells].forEach((cell, i) => {
+      if (i === order) cell.setAttribute("aria-sort", falling ? "descending" : "ascending"); else cell.removeAttribute("aria-sort");
+    });
+  }
+  columns.forEach((column, i) => {
+    const cell = document.createElement("th"), button = document.createElement("button");
+    button.type = "button"; button.textContent = column.title; button.title = column.hint ?? "";
+    cell.scope = "col"; if (column.kind === "number") cell.className = "number";
+    button.addEventListener("click", () => { falling = order === i ? !falling : column.kind === "number" && i > 0; order = i; arrange(); });
+    cell.append(button); head.append(cell);
+  });
+  filter.addEventListener("input", arrange);
+  arrange();
+  return made.map(({ row }) => row);
+}
+
+(() => {
+  const [run, other] = page.runs;
+  const length = (layer) => layer.end - layer.start;
+  const longest = Math.max(1, ...run.layers.map(length));
+  const fixed = (digits) => (value) => value.toFixed(digits);
+  const number = (title, value, hint, text) => ({ title, value, hint, text, kind: "number" });
+  const twins = other ? run.layers.map((_, i) => other.layers[other.ids.indexOf(run.ids[i])]) : [];
+  const columns = [
+    number("#", (_, i) => i),
+    { title: "layer", value: (l) => l.name, kind: "name" },
+    { title: "operator", value: (l) => l.op }, { title: "type", value: (l) => l.dtype },
+    { title: "unit", value: (l) => page.units[l.unit] },
+    number("start", (l) => l.start, "first cycle of its computing instructions"),
+    { ...number("cycles", length, "from its first to its last cycle"), more: (cell, layer, value) => {
+      const room = document.createElement("span"), part = document.createElement("span");
+      room.className = "room"; part.className = "part"; part.style.width = (value / longest * 60).toFixed(1) + "px";
+      part.style.background = `var(--${layer.unit})`; room.append(part); cell.append(room);
+    } },
+    number("at work", (l) => l.busy, "cycles in which its unit computed"),
+    number("MAC", (l) => l.macs),
+    number("bound", (l) => l.bound, "cycles no program can go below for this layer alone"),
+    number("×", (l) => l.bound ? length(l) / l.bound : null, "cycles over bound", fixed(2)),
+    { title: "binding", value: (l) => l.binding },
+  ];
+  if (run.layers.some((layer) => layer.ddr !== undefined)) columns.splice(9, 0, number("DDR", (l) => l.ddr, "bytes moved from and to external memory for it", sizeText));
+  if (run.layers.some((layer) => layer.cosine !== undefined)) columns.push(number("cosine", (l) => l.cosine, "similarity of its result with the float network", fixed(4)));
+  if (other) {
+    columns.splice(7, 0, number(`cycles ${other.letter}`, (_, i) => twins[i] && length(twins[i]), `cycles in run ${other.letter}`),
+      number(`${other.letter}/${run.letter}`, (l, i) => twins[i] && length(l) ? length(twins[i]) / length(l) : null, "below 1: the second run is faster", fixed(2)));
+  }
+  const rows = sortedTable("layers", columns, run.layers, (_, i) => mark(run.ids[i]),
+    (layer) => [layer.name, layer.op, layer.dtype, page.units[layer.unit], layer.binding]);
+  marking.listeners.push((id, source) => rows.forEach((row, i) => {
+    row.classList.toggle("marked", run.ids[i] === id);
+    if (run.ids[i] === id && source === "step") row.scrollIntoView({ block: "nearest" });
+  }));
+
+  const picture = document.getElementById("histogram");
+  const measure = (title, key, digits, hint) => number(title, (t) => t[key], hint, fixed(digits));
+  const known = (key) => page.tensors.some((tensor) => tensor[key] !== undefined);
+  const tensorColumns = [
+    number("#", (_, i) => i), { title: "tensor", value: (t) => t.name, kind: "name" },
+    ...[measure("import", "imported", 4, "cosine similarity of the normalised with the original network"),
+      measure("cosine", "cosine", 4, "cosine similarity of the integers with the normalised network"),
+      measure("euclid", "euclid", 4), measure("SQNR", "sqnr", 1, "decibels"), measure("max error", "error", 4)]
+      .filter((_, i) => known(["imported", "cosine", "euclid", "sqnr", "error"][i])),
+    ...(known("equal") ? [{ title: "program", value: (t) => t.equal === undefined ? null : t.equal ? "equal" : "DIFFERENT" }] : []),
+    ...(known("path") ? [
+      { ...number("low", (t) => t.low, "chosen threshold", fixed(4)) }, { ...number("high", (t) => t.high, "chosen threshold", fixed(4)) },
+      number("beyond", (t) => t.beyond, "values outside the thresholds"),
+      { title: "distribution", value: () => "", more: (cell, t) => { if (t.path) cell.append(histogram(t, 130, 24)); } },
+    ] : []),
+  ];
+  // A browser that reads this as HTML knows that it is SVG.
+  const empty = document.createElement("template");
+  empty.innerHTML = '<svg class="histogram" viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true"><path/><line y1="0" y2="1"/><line y1="0" y2="1"/></svg>';
+  function histogram(tensor, width, height) {
+    const svg = empty.content.firstChild.cloneNode(true), [path, ...lines] = svg.children;
+    svg.setAttribute("width", width); svg.setAttribute("height", height); path.setAttribute("d", tensor.path);
+    lines.forEach((line, i) => { line.setAttribute("x1", tensor.marks[i]); line.setAttribute("x2", tensor.marks[i]); });
+    return svg;
+  }
+  sortedTable("tensors", tensorColumns, page.tensors, known("path") ? (tensor) => {
+    if (!tensor.path) { picture.replaceChildren(); return; }
+    const text = document.createElement("p");
+    text.textContent = `${tensor.name}: ${whole.format(tensor.count)} values from ${tensor.least} to ${tensor.most}; thresholds ${tensor.low} and ${tensor.high}, ${whole.format(tensor.beyond)} beyond. Bars are logarithms of counts.`;
+    picture.replaceChildren(histogram(tensor, "100%", 160), text);
+  } : null, (tensor) => [tensor.name]);
+})();
+
+// Where there are no charts, the tables are all there is to wait for.
+if (!document.getElementById("charts")) root.dataset.ready = performance.now().toFixed(0);
