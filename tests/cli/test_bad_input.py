@@ -70,7 +70,7 @@ MODELS: dict[str, tuple[Callable[[onnx.ModelProto, Path], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(built: Built, command: Command, tmp_path: Path, name: str) -> None:
+def test_cmp_21_models(built: Built, command: Command, tmp_path: Path, name: str) -> None:
     change, reason = MODELS[name]
     folder = tmp_path / "models"
     folder.mkdir()
@@ -131,7 +131,7 @@ def test_missing_files(built: Built, command: Command, tmp_path: Path) -> None:
         "NaN",
     ],
 )
-def test_samples(
+def test_cmp_21_samples(
     built: Built, command: Command, tmp_path: Path, arrays: Mapping[str, Any], reason: str
 ) -> None:
     path = tmp_path / "x.npz"
@@ -148,7 +148,7 @@ def test_samples(
         assert reason in message
 
 
-def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: Path) -> None:
+def test_cmp_21_requests_that_make_no_sense(built: Built, command: Command, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quantize]\ndtpye = 'int8'\n", encoding="utf-8")
     ranges = tmp_path / "r.json"
@@ -194,7 +194,7 @@ def test_wrong_usage(built: Built, command: Command, option: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("kind", ["program", "graph"])
-def test_cut_and_altered_files(built: Built, command: Command, tmp_path: Path, kind: str) -> None:
+def test_cmp_21_cut_and_altered_files(built: Built, command: Command, tmp_path: Path, kind: str) -> None:
     whole = (built.program if kind == "program" else built.graph).read_bytes()
     path = tmp_path / f"x{(built.program if kind == 'program' else built.graph).suffix}"
     words = ("simulate", path) if kind == "program" else ("build", path, "-o", tmp_path / "x.tpu")

@@ -107,13 +107,14 @@ def test_simulate_writes_all_it_is_asked_for(built: Built, command: Command, tmp
     assert read(timing)["cycles"] == figures["cycles"]
 
 
-def test_every_level_gives_its_outputs(built: Built, command: Command, tmp_path: Path) -> None:
+def test_low_07_every_level_takes_and_gives_floats(built: Built, command: Command, tmp_path: Path) -> None:
     arrays = {}
     for file in (built.model, built.graph, built.program):
         path = tmp_path / f"{file.suffix[1:]}.npz"
         done(command, "run", file, "--inputs", built.calibration, "--outputs", path)
         with np.load(path) as outputs:
             assert list(outputs) == [built.output]
+            assert outputs[built.output].dtype == np.float32
             arrays[file.suffix] = outputs[built.output]
     assert np.array_equal(arrays[".tpuq"], arrays[".tpu"])
     assert not np.array_equal(arrays[".tpuq"], arrays[".onnx"])
@@ -164,7 +165,9 @@ def test_imp_08_stages_are_saved_and_the_default_name_says_it_all(
     assert [port.shape for port in load("stages/origin.onnx").outputs] == [(1, 6)]
 
 
-def test_compare(built: Built, command: Command, tmp_path: Path) -> None:
+def test_cmp_05_every_tensor_of_every_stage_is_compared(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
     figures = tmp_path / "c.json"
     words = ("compare", built.model, built.program, "--inputs", built.calibration, "--samples", "3")
     text = done(command, *words, "--json", figures, "--tolerance", "0.9,0.5")

@@ -21,7 +21,7 @@ NEAR = {"f16": 2e-3, "bf16": 2e-2, "f32": 1e-5}
 
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("level", ["-O1", "-O5"])
-def test_floats_go_through_every_level(
+def test_low_01_floats_go_through_every_level(
     built: Built, command: Command, tmp_path: Path, dtype: str, level: str
 ) -> None:
     graph, program = tmp_path / "net.tpuq", tmp_path / "net.tpu"

@@ -71,7 +71,9 @@ def test_equal_outputs_are_perfect(name: str) -> None:
     assert found.agreement == 1
 
 
-def test_one_different_bit_is_found(built: Built, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cmp_05_one_different_bit_of_a_program_is_found(
+    built: Built, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = ProgramLevel.compute
 
     def altered(self: ProgramLevel, arrays: dict[str, Array], *, all_tensors: bool = False) -> Found:
