@@ -24,6 +24,7 @@ from tpuflow.commands.listings import cuts, fields, machine, ops
 from tpuflow.commands.npz import npz
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.report import report
+from tpuflow.commands.search import search
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
 from tpuflow.commands.zoo import zoo
@@ -46,6 +47,7 @@ for command in (
     simulate,
     calibrate,
     quantize,
+    search,
     export,
     run,
     compare,

@@ -45,6 +45,7 @@ def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> No
         "qinvariant": [0],
         "target": "int8",
         "bins": 4096,
+        "global_calibration": "gptq",
         "trim_infinity": "clip(-9,9)",
         "bias_bits": 20,
         "bias_effective_bits": 20,

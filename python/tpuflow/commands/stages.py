@@ -95,6 +95,10 @@ def quantize(
     from tpuflow.partition import device_networks, partition
 
     settings = options.configuration(config, dtype, lenient=lenient)
+    if settings.calibrate.chain:
+        raise options.OptionError(
+            f"{model}: global_calibration needs samples, which `quantize` lacks: use `build` or `search`"
+        )
     if ranges is None and settings.needs_ranges:
         raise options.OptionError(f"{model}: {settings.quantize.dtype} needs ranges: give --ranges")
     found = None if ranges is None else Ranges.load(ranges)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
+from tpuflow.config.chain import GlobalMethod, parsed_chain
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS
@@ -186,6 +187,9 @@ class CalibrationConfig(Section):
     whole configuration: as for the tensor's grid."""
     clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 8
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
+    global_calibration: str = "none"
+    """Methods that change weights once ranges are known, joined by `&`, each limited to operators in
+    brackets or names in braces: `gptq`, `gptq[Conv]`, `gptq{blocks.*}`."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
 
@@ -193,6 +197,17 @@ class CalibrationConfig(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         return _known_strategy(name)
+
+    @field_validator("global_calibration")
+    @classmethod
+    def _chain(cls, text: str) -> str:
+        parsed_chain(text)
+        return text
+
+    @property
+    def chain(self) -> tuple[GlobalMethod, ...]:
+        """The methods of global calibration, in order."""
+        return parsed_chain(self.global_calibration)
 
     @field_validator("trim_infinity")
     @classmethod

@@ -1,0 +1,60 @@
+"""`tpuflow search`: the closest quantised form of a network among strategies, in one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.commands import options
+from tpuflow.commands.console import say, say_host
+
+__all__ = ["search"]
+
+
+def search(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the best graph goes.")
+    ],
+    calib: Annotated[
+        Path,
+        typer.Option(metavar="FILE.npz|DIR", help="Samples; one in four is held out to judge by."),
+    ],
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    host: options.Host = True,
+    report: options.JsonFile = None,
+) -> None:
+    """Try calibration strategies, refined weights and wider norms; keep what is closest to float."""
+    from tpuflow.files import replaced
+    from tpuflow.frontend import load
+    from tpuflow.refine import search as best
+    from tpuflow.samples import load_samples
+
+    settings = options.configuration(config, dtype)
+    if not settings.needs_ranges:
+        raise options.OptionError(f"{model}: {settings.quantize.dtype} needs no calibration")
+    float_model = load(
+        model,
+        input_shapes=options.shapes(input_shape),
+        batch=batch,
+        preprocess=settings.preprocess,
+        host=host,
+    )
+    found = best(float_model, load_samples(calib, float_model.inputs), settings, say)
+    found.graph.save(output)
+    chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
+    say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
+    say_host(found.graph)
+    if report is not None:
+        rows = [
+            {"name": entry.name, "sqnr_db": entry.sqnr_db, "refined": entry.refined, "kept": entry.kept}
+            for entry in found.candidates
+        ]
+        with replaced(report) as beside:
+            beside.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

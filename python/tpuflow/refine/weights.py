@@ -1,0 +1,206 @@
+"""Rounds the weights of all linear layers of a model by what they meet in samples."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.config import Config, QuantizeConfig
+from tpuflow.config.chain import GlobalMethod
+from tpuflow.frontend import FloatModel
+from tpuflow.refine.gptq import Rounded, cost, gptq, nearest
+from tpuflow.refine.layers import LinearLayer, linear_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import onnx_ir as ir
+
+    from tpuflow.samples import Samples
+
+__all__ = ["RefinedLayer", "refine_weights"]
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[np.float64]
+
+EVERYWHERE = GlobalMethod("gptq")
+"""The method without a scope."""
+
+DAMP = 0.01
+"""Share of the mean variance added to every variance."""
+
+MEMORY = 512 << 20
+"""Bytes of activations held at a time."""
+
+POSITIONS = 256
+"""Positions of a sample, evenly spread, at which a convolution is watched."""
+
+
+@dataclass(frozen=True)
+class RefinedLayer:
+    """What became of a layer.
+
+    Attributes:
+        name: The layer's.
+        before: Mean squared error of its sums with weights rounded by themselves.
+        after: The same with the weights it has now.
+        kept: Whether the new weights were taken; they are not where they are no better.
+    """
+
+    name: str
+    before: float
+    after: float
+    kept: bool
+
+
+@dataclass
+class _Watched:
+    """Sums over what a layer's weights meet, in the float model and in the one refined so far.
+
+    Columns `x` and `z` have the shape `[groups, columns, k]`; `cross` sums `x z^T`, `own` sums `z z^T`.
+    """
+
+    count: int
+    sum_x: Array
+    sum_z: Array
+    cross: Array
+    own: Array
+
+    @classmethod
+    def of(cls, layer: LinearLayer) -> _Watched:
+        groups, _, size = layer.weights.shape
+        vector, matrix = (groups, size), (groups, size, size)
+        return cls(0, np.zeros(vector), np.zeros(vector), np.zeros(matrix), np.zeros(matrix))
+
+    def observe(self, x: Array, z: Array) -> None:
+        self.count += x.shape[1]
+        self.sum_x += x.sum(axis=1)
+        self.sum_z += z.sum(axis=1)
+        self.cross += x.transpose(0, 2, 1) @ z
+        self.own += z.transpose(0, 2, 1) @ z
+
+
+def refine_weights(
+    model: FloatModel,
+    samples: Samples,
+    config: Config | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    method: GlobalMethod = EVERYWHERE,
+) -> tuple[FloatModel, list[RefinedLayer]]:
+    """The model with the weights of its linear layers rounded by GPTQ, which is not changed itself.
+
+    Widths follow the configuration; layers of floats, those with one step per tensor and those whose grid the
+    model states are left as they are. A layer whose new weights are no better keeps its own.
+
+    Args:
+        model: What to refine.
+        samples: What it is shown.
+        config: Types and widths by layer.
+        progress: Told after every layer.
+        method: Which layers it is for.
+
+    Returns:
+        The refined model, and what became of every layer.
+    """
+    config = config or Config()
+    refined = replace(model, model=_copied(model.model))
+    layers = [
+        (layer, largest)
+        for layer in linear_layers(refined.model.graph)
+        if (largest := _largest(layer, config)) is not None
+        and not layer.is_stated
+        and method.fits(layer.node.op_type, *layer.names)
+    ]
+    by_operand: dict[str, list[tuple[LinearLayer, int]]] = {}
+    for layer, largest in layers:
+        by_operand.setdefault(layer.operand, []).append((layer, largest))
+    report: list[RefinedLayer] = []
+    for operand, readers in by_operand.items():
+        watched = _watched([layer for layer, _ in readers], operand, model, refined, samples)
+        report += [_refined(layer, largest, watched[layer]) for layer, largest in readers]
+        if progress is not None:
+            progress(len(report), len(layers))
+    return refined, report
+
+
+def _copied(model: ir.Model) -> ir.Model:
+    """A copy of a model; constants are shared, and what is noted about them."""
+    made = model.clone()
+    for name, value in model.graph.initializers.items():
+        made.graph.initializers[name].meta.update(value.meta)
+    return made
+
+
+def _largest(layer: LinearLayer, config: Config) -> int | None:
+    """The largest code of a layer's weights; None where they are not to be refined."""
+    changes: dict[str, Any] = {}
+    for entry in config.layers:
+        if any(map(entry.fits, layer.names)):
+            changes |= entry.overrides(QuantizeConfig)
+    settings = config.quantize.model_copy(update=changes)
+    bits = settings.weight_bits or {"int8": 8}.get(settings.dtype, 16)
+    if settings.dtype not in {"int8", "int16"} or not settings.per_channel or bits > 8:
+        return None
+    return int((1 << (bits - 1)) - 1)
+
+
+def _watched(
+    layers: list[LinearLayer], operand: str, model: FloatModel, refined: FloatModel, samples: Samples
+) -> dict[LinearLayer, _Watched]:
+    """What layers of one operand meet when both models run over the samples."""
+    found = {layer: _Watched.of(layer) for layer in layers}
+    given = operand in {value.name for value in model.model.graph.inputs}
+    models = () if given else (model.model, refined.model)
+    sessions = [ActivationSession(each, memory_bytes=MEMORY, wanted={operand}) for each in models]
+    for batch in samples.batches():
+        if sessions:
+            arrays = [_only(session.run(batch.arrays), operand) for session in sessions]
+        else:
+            arrays = [batch.arrays[operand]] * 2
+        for layer in layers:
+            x, z = (layer.columns(array, POSITIONS * len(array)) for array in arrays)
+            found[layer].observe(x, z)
+    return found
+
+
+def _only(segments: Iterator[dict[str, NDArray[np.float32]]], name: str) -> NDArray[np.float32]:
+    """The one value handed out."""
+    (array,) = (values[name] for values in list(segments) if name in values)
+    return array
+
+
+def _refined(layer: LinearLayer, largest: int, watched: _Watched) -> RefinedLayer:
+    weights = layer.weights
+    mean_x, mean_z = watched.sum_x / watched.count, watched.sum_z / watched.count
+    cross, own = watched.cross / watched.count, watched.own / watched.count
+    if layer.has_bias:  # which takes the mean error: only what varies counts
+        cross = cross - mean_x[:, :, np.newaxis] * mean_z[:, np.newaxis]
+        own = own - mean_z[:, :, np.newaxis] * mean_z[:, np.newaxis]
+    parts: list[Rounded] = []
+    before = after = 0.0
+    for group, matrix in enumerate(weights):
+        damped = own[group] + np.eye(len(own[group])) * (DAMP * np.mean(np.diag(own[group])) + 1e-12)
+        # What weights of any precision would best do with the operands there really are.
+        wish = matrix @ (cross[group] + damped - own[group])
+        wish = np.linalg.solve(damped, wish.T).T
+        rounded = gptq(wish, damped, largest)
+        reach = np.abs(matrix).max(axis=1)
+        plain = np.where(reach > 0, reach, 1.0) / largest
+        alone = nearest(matrix, plain, largest) * plain[:, np.newaxis]
+        before += float(cost(wish - alone, damped).sum())
+        after += float(cost(wish - rounded.values, damped).sum())
+        parts.append(rounded)
+    kept = after < before
+    if kept:
+        values = np.stack([part.values for part in parts])
+        steps = np.stack([part.steps for part in parts])
+        shift = np.einsum("grk,gk->gr", weights, mean_x) - np.einsum("grk,gk->gr", values, mean_z)
+        layer.replace(values, steps, shift)
+    logger.info("%s: error of sums %.3g, was %.3g%s", layer.name, after, before, "" if kept else ", left")
+    return RefinedLayer(layer.name, before, after, kept)
