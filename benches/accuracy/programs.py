@@ -1,6 +1,6 @@
 """What quantisation costs in accuracy: every trained network of the shared material, float beside integers.
 
-    python benches/accuracy.py [NAME ...] [--dtype int8 int16] [--programs 50] [--json FILE]
+    python benches/accuracy/programs.py [NAME ...] [--dtype int8 int16] [--programs 50] [--json FILE]
 
 Each network is calibrated with default settings on its calibration samples and run, as an integer graph, on
 its whole evaluation set; the difference to float is paired. The compiled program then runs on the first
@@ -14,17 +14,15 @@ README for the networks, their data and the metrics, which its own `evalnets.py`
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from material import decision, imported, shared_data
 from numpy.typing import NDArray
 
 from tpuflow.calibrate import calibrate
@@ -35,7 +33,6 @@ from tpuflow.frontend import FloatSession, load
 from tpuflow.quantize import quantize
 from tpuflow.run import GraphLevel, ProgramLevel
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 Array = NDArray[Any]
 Outputs = list[list[Array]]
 
@@ -73,34 +70,6 @@ class Row:
     programs: int
     cycles: int
     seconds: float
-
-
-def shared_data() -> Path:
-    """The folder of trained networks."""
-    named = os.environ.get("TPUFLOW_SHARED")
-    folder = (Path(named) if named else REPOSITORY.parent / "shared") / "data"
-    if not (folder / "evalnets.py").is_file():
-        sys.exit(f"{folder}: no trained networks here; TPUFLOW_SHARED names their parent folder")
-    return folder
-
-
-def imported(path: Path) -> Any:
-    """A module of the shared material, by path."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def decision(name: str, nets: Any) -> Callable[[Outputs], Array] | None:
-    """One class per sample from the outputs of a network; None if it finds any number of things."""
-    if name.startswith("ultraface"):
-        return None
-    if name == "fastestdet":
-        return lambda outputs: np.array([nets.top_class(sample[0]) for sample in outputs])
-    return lambda outputs: np.array([sample[0].argmax() for sample in outputs])
 
 
 def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, level: int) -> Row:

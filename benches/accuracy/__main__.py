@@ -1,0 +1,90 @@
+"""What quantisation costs in accuracy, by ours and other toolkits: three figures per network and method.
+
+    python benches/accuracy [NAME ...] [--methods default search onnxruntime-minmax ...] [--page FILE.md]
+
+Every method is calibrated with all calibration samples of a network and judged on its whole evaluation set,
+beside float on the same samples: signal to noise of the first output, agreement of decisions, and the
+network's own metric with the samples that became wrong and right. `programs.py` beside this file compares
+programs with their graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+from material import Figures, Network, imported, shared_data
+from methods import METHODS
+
+TITLES = (
+    "network",
+    "method",
+    "SQNR dB",
+    "agreement",
+    "metric",
+    "float",
+    "quantised",
+    "lost / won",
+    "seconds",
+)
+
+
+def row(*cells: object) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def shown(name: str, method: str, found: Figures, seconds: float) -> str:
+    """A network under a method as a line of the table."""
+    return row(
+        name,
+        method,
+        f"{found.sqnr_db:.1f}",
+        "" if found.agreement is None else f"{found.agreement:.1%}",
+        found.metric,
+        f"{found.floating:.1%}",
+        f"{found.quantized:.1%}",
+        "" if found.lost is None else f"{found.lost} / {found.won}",
+        f"{seconds:.0f}",
+    )
+
+
+def main() -> None:
+    """Measures what is asked for and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks, all by default")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the table there as well")
+    asked = parser.parse_args()
+    folder = shared_data()
+    lines = [row(*TITLES), row(*["---"] * len(TITLES))]
+    print(*lines, sep="\n", flush=True)
+    for name in asked.names or imported(folder / "evalnets.py").names():
+        network = Network(folder, name)
+        for method in asked.methods:
+            start = time.perf_counter()
+            try:
+                forward = METHODS[method](network)
+            except Exception as error:  # noqa: BLE001 - a peer's failure is a result
+                lines.append(row(name, method, f"fails: {str(error).splitlines()[0][:80]}", *[""] * 6))
+            else:
+                seconds = time.perf_counter() - start
+                lines.append(shown(name, method, network.judged(network.run(forward)), seconds))
+            print(lines[-1], flush=True)
+    if asked.page is not None:
+        asked.page.write_text(page(lines), encoding="utf-8")
+
+
+def page(lines: list[str]) -> str:
+    """The table with how it was made."""
+    command = " ".join(["python benches/accuracy", *sys.argv[1:]])
+    machine = f"{platform.machine()}, {os.cpu_count()} processors"
+    return f"# Accuracy\n\nMade by `{command}` ({machine}).\n\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

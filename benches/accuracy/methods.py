@@ -1,0 +1,133 @@
+"""Ways to quantise a network: ours and those of other toolkits, each giving a forward function.
+
+The others are needed by the bench alone: onnxruntime's `quantize_static` and, where it is installed, nncf.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from material import Array, Network
+
+from tpuflow.calibrate import calibrate
+from tpuflow.config import Config
+from tpuflow.quantize import quantize
+from tpuflow.refine import refine_weights, search
+from tpuflow.run import GraphLevel
+from tpuflow.samples import Samples
+
+__all__ = ["METHODS", "Forward", "Method"]
+
+Forward = Callable[[dict[str, Array]], dict[str, Array]]
+Method = Callable[[Network], Forward]
+
+
+def _samples(network: Network) -> Samples:
+    return Samples.of({network.port: network.calibration}, network.model.inputs)
+
+
+def configured(content: dict[str, Any]) -> Method:
+    """Our stages with a configuration."""
+
+    def forward(network: Network) -> Forward:
+        config, model = Config.parse(content), network.model
+        for method in config.calibrate.chain:
+            model, _ = refine_weights(model, _samples(network), config, method=method)
+        ranges = calibrate(model, _samples(network), config)
+        return GraphLevel(quantize(model, ranges, config)).run
+
+    return forward
+
+
+def searched(network: Network) -> Forward:
+    """What `tpuflow search` finds."""
+    found = search(network.model, _samples(network), remark=lambda _: None)
+    assert not hasattr(found.graph, "device")
+    return GraphLevel(found.graph).run
+
+
+class _Reader:
+    """Calibration samples as onnxruntime's quantiser reads them."""
+
+    def __init__(self, network: Network) -> None:
+        self._feeds: Iterator[dict[str, Array]] = iter(
+            [{network.port: image[np.newaxis]} for image in network.calibration]
+        )
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self._feeds, None)
+
+
+def _session(path: Path) -> Forward:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feed: dict(zip(names, session.run(None, feed), strict=True))
+
+
+def onnxruntime_static(method: str) -> Method:
+    """Onnxruntime's static quantisation: QDQ, int8 weights per channel, all calibration samples."""
+
+    def forward(network: Network) -> Forward:
+        from onnxruntime.quantization import (  # noqa: PLC0415 - only for this peer
+            CalibrationMethod,
+            QuantFormat,
+            QuantType,
+            quant_pre_process,
+            quantize_static,
+        )  # fmt: skip
+
+        with tempfile.TemporaryDirectory() as folder:
+            ready, made = Path(folder) / "ready.onnx", Path(folder) / "made.onnx"
+            model = onnx.version_converter.convert_version(onnx.load(network.path), 17)
+            onnx.save(model, ready)
+            quant_pre_process(str(ready), str(ready), skip_symbolic_shape=True)
+            quantize_static(
+                str(ready),
+                str(made),
+                _Reader(network),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                activation_type=QuantType.QInt8,
+                calibrate_method=CalibrationMethod[method],
+            )
+            return _session(made)
+
+    return forward
+
+
+def nncf_static(network: Network) -> Forward:
+    """NNCF's post-training quantisation of ONNX with min-max ranges and all integers in use."""
+    import nncf  # noqa: PLC0415 - only for this peer
+
+    model = onnx.version_converter.convert_version(onnx.load(network.path), 17)
+    dataset = nncf.Dataset([{network.port: image[np.newaxis]} for image in network.calibration])
+    parameters = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.DISABLE)
+    made = nncf.quantize(model, dataset, subset_size=len(network.calibration), advanced_parameters=parameters)
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(made, Path(folder) / "made.onnx")
+        return _session(Path(folder) / "made.onnx")
+
+
+METHODS: dict[str, Method] = {
+    "default": configured({}),
+    "int16": configured({"quantize": {"dtype": "int16"}}),
+    "gptq": configured({"calibrate": {"global_calibration": "gptq"}}),
+    "search": searched,
+    "w4": configured({"quantize": {"weight_bits": 4}}),
+    "w4-gptq": configured({"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "gptq"}}),
+    "onnxruntime-minmax": onnxruntime_static("MinMax"),
+    "onnxruntime-percentile": onnxruntime_static("Percentile"),
+    "onnxruntime-entropy": onnxruntime_static("Entropy"),
+}
+if importlib.util.find_spec("nncf") is not None:
+    METHODS["nncf"] = nncf_static
