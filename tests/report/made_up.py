@@ -34,6 +34,7 @@ def made_up_run(layers: int, tiles: int, seed: int = 0) -> tuple[Json, Json, lis
     summaries: list[Json] = []
     clock = dict.fromkeys(("dtl0", "dtl1", "me", "ewp", "pdp"), 150)
     busy = dict.fromkeys(clock, 0)
+    loads = dict.fromkeys(clock, 0)
     for layer in range(layers):
         unit = chance.choice(["me", "me", "me", "me", "ewp", "pdp"])
         begin = len(instructions)
@@ -43,12 +44,13 @@ def made_up_run(layers: int, tiles: int, seed: int = 0) -> tuple[Json, Json, lis
             size = chance.randrange(4, 40) * 1024
             start, length = clock[line], size // 25 + 80
             instructions.append(instruction(line, layer, transfer(size)))
+            loads[line] += 1
             intervals.append(interval(line, len(instructions) - 1, layer, start, start + length, "execute"))
             clock[line] = start + length
             busy[line] += length - 80
             length = chance.randrange(200, 900)
             start = max(clock[unit], clock[line])
-            instructions.append(instruction(unit, layer, work(unit, tile)))
+            instructions.append(instruction(unit, layer, work(unit, tile), {"unit": line, "count": loads[line]}))
             number = len(instructions) - 1
             intervals.append(interval(unit, number, layer, start - 16, start, "issue"))
             intervals.append(interval(unit, number, layer, start, start + length, "execute"))
@@ -83,8 +85,8 @@ def made_up_run(layers: int, tiles: int, seed: int = 0) -> tuple[Json, Json, lis
     return report(cycles, busy, units, summaries), program, intervals
 
 
-def instruction(unit: str, layer: int, content: Json) -> Json:
-    return {"unit": unit, "layer": layer, "waits": [], "work": content}
+def instruction(unit: str, layer: int, content: Json, *waits: Json) -> Json:
+    return {"unit": unit, "layer": layer, "waits": list(waits), "work": content}
 
 
 def transfer(size: int) -> Json:

@@ -8,10 +8,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from report.made_up import made_up_run
-from tpuflow.report import RunView, encode_trace, render_page, timeline
+from tpuflow.report import RunView, render_page, timeline
 from tpuflow.report.words import verdict
 
 
@@ -118,31 +117,3 @@ def test_events_are_shown() -> None:
 )
 def test_verdict(gap: float, text: str) -> None:
     assert verdict(gap) == text
-
-
-def test_the_trace_holds_every_interval_and_no_slices_cross() -> None:
-    report, program, intervals = made_up_run(12, 5)
-    trace = pb.Trace()
-    trace.ParseFromString(encode_trace(timeline(program, intervals), report["clock_hz"], "net"))
-    names = {
-        packet.track_descriptor.uuid: packet.track_descriptor.name
-        for packet in trace.packet
-        if packet.HasField("track_descriptor")
-    }
-    begun: dict[int, list[int]] = {}
-    slices = 0
-    for packet in sorted(
-        (packet for packet in trace.packet if packet.HasField("track_event")),
-        key=lambda packet: packet.timestamp,
-    ):
-        event = packet.track_event
-        assert event.track_uuid in names
-        if event.type == pb.TrackEvent.TYPE_SLICE_BEGIN:
-            assert not begun.get(event.track_uuid), names[event.track_uuid]
-            begun[event.track_uuid] = [packet.timestamp]
-            slices += 1
-        elif event.type == pb.TrackEvent.TYPE_SLICE_END:
-            assert begun[event.track_uuid].pop() <= packet.timestamp
-    assert slices == len(intervals)
-    assert {"ME matrix engine", "DTL0 DMA line 0", "cache in use"} <= set(names.values())
-    assert max(packet.timestamp for packet in trace.packet) == max(part["end"] for part in intervals)

@@ -7,7 +7,7 @@ they are a chart over time, which the page and the Perfetto trace draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,11 +60,13 @@ class Timeline:
         slices: In the order of the run.
         allocations: In the order of the program.
         layers: Names of the layers by number.
+        flows: Numbers of two executing slices, of which the second waited for the token of the first.
     """
 
     slices: Sequence[Slice]
     allocations: Sequence[Allocation]
     layers: Sequence[str]
+    flows: Sequence[tuple[int, int]] = ()
 
 
 def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
@@ -73,7 +75,8 @@ def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
     texts: dict[int, str] = {}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    slices = []
+    executing: dict[int, int] = {}
+    slices: list[Slice] = []
     for interval in intervals:
         number = interval["instruction"]
         instruction = instructions[number]
@@ -82,6 +85,8 @@ def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
         first[number] = min(interval["start"], first.get(number, interval["start"]))
         last[number] = max(interval["end"], last.get(number, interval["end"]))
         executes = interval["phase"] == "execute"
+        if executes:
+            executing[number] = len(slices)
         slices.append(
             Slice(
                 interval["unit"],
@@ -101,7 +106,24 @@ def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
         for entry in program["allocations"]
         if entry["first"] in first and entry["last"] in last
     ]
-    return Timeline(slices, allocations, [layer["name"] for layer in program["layers"]])
+    flows = [
+        (executing[producer], executing[consumer])
+        for producer, consumer in _waits(instructions)
+        if producer in executing and consumer in executing
+    ]
+    return Timeline(slices, allocations, [layer["name"] for layer in program["layers"]], flows)
+
+
+def _waits(instructions: Sequence[Json]) -> Iterator[tuple[int, int]]:
+    """Numbers of the instruction whose token is waited for, and of the one that waits.
+
+    A wait for `count` tokens of a unit is over when its `count`-th instruction has finished.
+    """
+    of_unit: dict[str, list[int]] = {}
+    for number, instruction in enumerate(instructions):
+        for wait in instruction["waits"]:
+            yield of_unit[wait["unit"]][wait["count"] - 1], number
+        of_unit.setdefault(instruction["unit"], []).append(number)
 
 
 def timeline_of_all(programs: Sequence[Json], intervals: Sequence[Json]) -> Timeline:
@@ -109,12 +131,14 @@ def timeline_of_all(programs: Sequence[Json], intervals: Sequence[Json]) -> Time
     slices: list[Slice] = []
     allocations: list[Allocation] = []
     layers: list[str] = []
+    flows: list[tuple[int, int]] = []
     for number, program in enumerate(programs):
         own = timeline(program, [part for part in intervals if part.get("segment", 0) == number])
+        flows += [(producer + len(slices), consumer + len(slices)) for producer, consumer in own.flows]
         slices += [replace(part, layer=part.layer + len(layers)) for part in own.slices]
         allocations += own.allocations
         layers += own.layers
-    return Timeline(slices, allocations, layers)
+    return Timeline(slices, allocations, layers, flows)
 
 
 def describe(work: Json) -> str:
