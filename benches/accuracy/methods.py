@@ -125,6 +125,9 @@ METHODS: dict[str, Method] = {
     "search": searched,
     "w4": configured({"quantize": {"weight_bits": 4}}),
     "w4-gptq": configured({"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "gptq"}}),
+    "w4-adaround": configured(
+        {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround"}}
+    ),
     "onnxruntime-minmax": onnxruntime_static("MinMax"),
     "onnxruntime-percentile": onnxruntime_static("Percentile"),
     "onnxruntime-entropy": onnxruntime_static("Entropy"),

@@ -19,6 +19,7 @@ from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.frontend.values import array_of, steps_of
 from tpuflow.quantize import quantize
 from tpuflow.refine import refine_weights, search
+from tpuflow.refine.adaround import adaround
 from tpuflow.refine.gptq import cost, descended, gptq, nearest, steps_by_cost
 from tpuflow.refine.layers import linear_layers
 from tpuflow.run import GraphLevel
@@ -98,6 +99,27 @@ def test_gca_10_gptq_is_never_worse_than_rounding_alone(seed: int, size: int, la
     assert np.all(np.abs(found.codes) <= largest)
     assert np.array_equal(found.codes, np.rint(found.codes))
     assert np.all(cost(weights - found.values, covariance) <= cost(weights - alone, covariance) * (1 + 1e-9))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 24))
+def test_gca_04_adaround_is_never_worse_than_rounding_alone(seed: int, size: int) -> None:
+    weights = np.random.default_rng(seed).standard_normal((3, size))
+    covariance = correlated(seed, size)
+    found = adaround(weights, covariance, 7, iterations=60)
+    alone = nearest(weights, found.steps, 7) * found.steps[:, np.newaxis]
+    assert np.all(np.abs(found.codes) <= 7)
+    assert np.all(cost(weights - found.values, covariance) <= cost(weights - alone, covariance) * (1 + 1e-9))
+
+
+def test_gca_04_adaround_learns_to_round_up_or_down() -> None:
+    weights = np.random.default_rng(2).standard_normal((8, 64))
+    covariance = correlated(2, 64)
+    found = adaround(weights, covariance, 7, sweeps=0)
+    scaled = weights / found.steps[:, np.newaxis]
+    inside = np.abs(scaled) <= 7
+    assert np.all(np.abs(found.codes - scaled)[inside] < 1)
+    alone = nearest(weights, found.steps, 7) * found.steps[:, np.newaxis]
+    assert cost(weights - found.values, covariance).sum() < 0.6 * cost(weights - alone, covariance).sum()
 
 
 def test_gca_10_gptq_halves_the_error_of_four_bits() -> None:

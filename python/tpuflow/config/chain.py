@@ -1,7 +1,7 @@
 r"""The chain of global calibration: methods in order, each limited to some layers.
 
     gptq                     every linear layer
-    gptq[Conv]               those of these operators
+    adaround[Conv]           those of these operators
     gptq{blocks\..*}          those whose name fits a regular expression
 
 Methods are joined by `&` and run in order.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 __all__ = ["METHODS", "GlobalMethod", "parsed_chain"]
 
-METHODS = ("gptq",)
+METHODS = ("gptq", "adaround")
 """Methods of global calibration."""
 
 FORM = re.compile(r"\s*([a-z_]+)\s*(?:\[([^\]]*)\])?\s*(?:\{(.*)\})?\s*")

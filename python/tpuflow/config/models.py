@@ -189,7 +189,7 @@ class CalibrationConfig(Section):
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     global_calibration: str = "none"
     """Methods that change weights once ranges are known, joined by `&`, each limited to operators in
-    brackets or names in braces: `gptq`, `gptq[Conv]`, `gptq{blocks.*}`."""
+    brackets or names in braces: `gptq`, `adaround[Conv]`, `gptq{blocks.*}`."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.config import Config, QuantizeConfig
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
+from tpuflow.refine.adaround import adaround
 from tpuflow.refine.gptq import Rounded, cost, gptq, nearest
 from tpuflow.refine.layers import LinearLayer, linear_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import onnx_ir as ir
 
@@ -28,6 +30,9 @@ __all__ = ["RefinedLayer", "refine_weights"]
 logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
+
+ROUNDINGS: dict[str, Callable[[Array, Array, int], Rounded]] = {"gptq": gptq, "adaround": adaround}
+"""From weights, a covariance and the largest code to weights on a grid, by the method's name."""
 
 EVERYWHERE = GlobalMethod("gptq")
 """The method without a scope."""
@@ -93,7 +98,7 @@ def refine_weights(
     progress: Callable[[int, int], None] | None = None,
     method: GlobalMethod = EVERYWHERE,
 ) -> tuple[FloatModel, list[RefinedLayer]]:
-    """The model with the weights of its linear layers rounded by GPTQ, which is not changed itself.
+    """The model with the weights of its linear layers rounded by a method; it is not changed itself.
 
     Widths follow the configuration; layers of floats, those with one step per tensor and those whose grid the
     model states are left as they are. A layer whose new weights are no better keeps its own.
@@ -103,7 +108,7 @@ def refine_weights(
         samples: What it is shown.
         config: Types and widths by layer.
         progress: Told after every layer.
-        method: Which layers it is for.
+        method: How they are rounded, and which of them.
 
     Returns:
         The refined model, and what became of every layer.
@@ -123,7 +128,8 @@ def refine_weights(
     report: list[RefinedLayer] = []
     for operand, readers in by_operand.items():
         watched = _watched([layer for layer, _ in readers], operand, model, refined, samples)
-        report += [_refined(layer, largest, watched[layer]) for layer, largest in readers]
+        rounding = ROUNDINGS[method.name]
+        report += [_refined(layer, largest, watched[layer], rounding) for layer, largest in readers]
         if progress is not None:
             progress(len(report), len(layers))
     return refined, report
@@ -175,7 +181,9 @@ def _only(segments: Iterator[dict[str, NDArray[np.float32]]], name: str) -> NDAr
     return array
 
 
-def _refined(layer: LinearLayer, largest: int, watched: _Watched) -> RefinedLayer:
+def _refined(
+    layer: LinearLayer, largest: int, watched: _Watched, rounding: Callable[[Array, Array, int], Rounded]
+) -> RefinedLayer:
     weights = layer.weights
     mean_x, mean_z = watched.sum_x / watched.count, watched.sum_z / watched.count
     cross, own = watched.cross / watched.count, watched.own / watched.count
@@ -189,7 +197,7 @@ def _refined(layer: LinearLayer, largest: int, watched: _Watched) -> RefinedLaye
         # What weights of any precision would best do with the operands there really are.
         wish = matrix @ (cross[group] + damped - own[group])
         wish = np.linalg.solve(damped, wish.T).T
-        rounded = gptq(wish, damped, largest)
+        rounded = rounding(wish, damped, largest)
         reach = np.abs(matrix).max(axis=1)
         plain = np.where(reach > 0, reach, 1.0) / largest
         alone = nearest(matrix, plain, largest) * plain[:, np.newaxis]
