@@ -45,7 +45,8 @@ ROOMS = {
     "partition": VOCABULARY | {"frontend"},
     "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
     "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
-    "compile": VOCABULARY | {"config", "_core", "partition", "quantize"},
+    "parameters": {"errors", "config"},
+    "compile": VOCABULARY | {"config", "_core", "parameters", "partition", "quantize"},
     "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "calibrate", "simulate"},
@@ -63,6 +64,7 @@ ROOMS = {
         "calibrate",
         "quantize",
         "refine",
+        "parameters",
         "compile",
         "store",
         "event_log",
@@ -76,6 +78,7 @@ ROOMS = {
     "compat": VOCABULARY
     | {
         "config",
+        "parameters",
         "frontend",
         "partition",
         "calibrate",

@@ -113,6 +113,7 @@ def schedule(
     machine_toml: str,
     level: int,
     *,
+    parameters_json: str | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     origin: str = "machine",

@@ -23,11 +23,12 @@ import numpy as np
 from tpuflow.calibrate import Ranges, Statistics, calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
-from tpuflow.config import Config
+from tpuflow.config import Config, ScheduleConfig
 from tpuflow.errors import FileError, ModelError
 from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.parameters import parameters_of
 from tpuflow.partition import PartitionedModel, device_networks, partition
 from tpuflow.quantize import by_layer, quantize
 from tpuflow.samples import Samples, load_samples
@@ -213,6 +214,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             graph,
             machine=request.machine,
             level=request.level,
+            parameters=parameters_of(request.level, request.config.schedule),
             time_limit=request.time_limit,
             seed=request.seed,
         )
@@ -308,7 +310,7 @@ def _forbid_float_options(request: Request) -> None:
         "--cut-inputs": request.cut_inputs,
         "--cut-outputs": request.cut_outputs,
         "--cut-preset": request.cut_preset,
-        "--config or --dtype": request.config != Config(),
+        "--config or --dtype": request.config.model_copy(update={"schedule": ScheduleConfig()}) != Config(),
         "--save-stages": request.stages,
         "--log-dir": request.log,
     }

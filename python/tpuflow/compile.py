@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
 
+    from tpuflow.parameters import CompileParameters
+
 __all__ = ["LEVELS", "compile", "machine_text", "machines", "require_machine"]
 
 LEVELS = (1, 5)
@@ -90,6 +92,7 @@ def compile(  # noqa: A001 - as below
     machine: str | PathLike[str] = "128x128_asic",
     level: int = 1,
     *,
+    parameters: CompileParameters | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -102,6 +105,7 @@ def compile(  # noqa: A001 - as below
     machine: str | PathLike[str] = "128x128_asic",
     level: int = 1,
     *,
+    parameters: CompileParameters | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -113,6 +117,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     machine: str | PathLike[str] = "128x128_asic",
     level: int = 1,
     *,
+    parameters: CompileParameters | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -125,6 +130,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         graph: The quantised network, whole or in segments.
         machine: Name of a preset, or path of a TOML file.
         level: 1 or 5, see `LEVELS`.
+        parameters: What the schedule may do, in place of what the level allows.
         seed: Seed of the search of level 5; the same seed gives the same program.
         time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
@@ -146,7 +152,15 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     text = machine_text(machine)
 
     def scheduled(part: _core.Graph) -> _core.Program:
-        program = _core.schedule(part, text, level, seed=seed, time_limit=time_limit, origin=str(machine))
+        program = _core.schedule(
+            part,
+            text,
+            level,
+            parameters_json=None if parameters is None else parameters.to_json(),
+            seed=seed,
+            time_limit=time_limit,
+            origin=str(machine),
+        )
         if strict and program.fallback is not None:
             raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
         return program

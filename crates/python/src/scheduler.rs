@@ -1,5 +1,6 @@
 //! Compiling graphs, and the machines there are.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
 use tpuflow_scheduler::alloc::check::{aligned, validate};
@@ -23,18 +24,22 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Compiles a graph for the machine of a TOML text; `origin` names that text in errors.
 #[pyfunction]
-#[pyo3(signature = (graph, machine_toml, level, *, seed=0, time_limit=None, origin="machine"))]
+#[pyo3(signature = (graph, machine_toml, level, *, parameters_json=None, seed=0, time_limit=None, origin="machine"))]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 fn schedule(
     py: Python<'_>,
     graph: &Graph,
     machine_toml: &str,
     level: u8,
+    parameters_json: Option<&str>,
     seed: u64,
     time_limit: Option<f64>,
     origin: &str,
 ) -> PyResult<Program> {
+    let parameters = parameters_json.map(serde_json::from_str).transpose();
+    let parameters = parameters.map_err(|error| PyValueError::new_err(format!("parameters: {error}")))?;
     let machine = Machine::parse(origin, machine_toml).map_err(Failure::from)?;
-    let options = Options { level, seed, time_limit, ..Options::default() };
+    let options = Options { level, parameters, seed, time_limit, ..Options::default() };
     let program = py.detach(|| tpuflow_scheduler::schedule(&graph.graph, &machine, &options));
     Ok(Program::new(program.map_err(Failure::from)?))
 }

@@ -19,8 +19,8 @@ struct Open {
     parts: Vec<(u64, Packing)>,
 }
 
-/// Merges neighbouring small loads of constants.
-pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine) {
+/// Merges neighbouring small loads of constants, of at most so many layers.
+pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32) {
     let mut uses = vec![0u32; sketch.buffers.len()];
     for (to, from) in sketch.drafts.iter().filter_map(Draft::load) {
         uses[to.index()] += 1;
@@ -47,6 +47,7 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine) {
         }
         if let Some(bundle) = &mut open[slot]
             && bundle.bytes + bytes <= bundle.limit
+            && sketch.drafts[index].layer.0.abs_diff(sketch.drafts[bundle.draft].layer.0) < layers
         {
             moved[to.index()] = (bundle.to, bundle.bytes);
             bundle.parts.push((bundle.bytes, packing));

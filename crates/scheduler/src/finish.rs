@@ -2,13 +2,14 @@
 
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
+use tpuflow_ir::{Descriptor, Graph, Instruction, Program, Space, TensorId, Unit, View, Wait};
 
 use crate::ScheduleError;
 use crate::bounds::bounds;
 use crate::cost::Clock;
 use crate::emit::{Addresses, External, allocations, external, lifetimes, resolve, resolve_view, unit};
 use crate::homes::Housed;
+use crate::parameters::Balancing;
 use crate::plan::{Mode, Site};
 use crate::sketch::{Content, Draft, Sketch};
 use crate::summary;
@@ -30,10 +31,12 @@ impl Planned {
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn new(machine: &Machine, housed: Housed, mut addresses: Addresses, mode: Mode) -> Result<Self, ScheduleError> {
-        let sketch = &housed.sketch;
+    pub fn new(site: &Site, housed: Housed, mut addresses: Addresses, mode: Mode) -> Result<Self, ScheduleError> {
+        let (machine, sketch) = (site.machine, &housed.sketch);
         let parallel = mode != Mode::Sequential;
-        let memory = external(sketch, machine, parallel, &housed.outputs, &mut addresses)?;
+        let mirrored =
+            site.parameters.ram_io_balancing == Balancing::Mirror && (parallel || !site.parameters.parallel());
+        let memory = external(sketch, machine, mirrored, &housed.outputs, &mut addresses)?;
         let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
         let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
         let mut counts = [0u32; 5];

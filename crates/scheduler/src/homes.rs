@@ -39,6 +39,12 @@ pub(crate) struct Request<'a> {
     pub outputs: &'a [TensorId],
     pub parallel: bool,
     pub grain: Grain,
+    /// Most pieces a layer is cut into where it need not be.
+    pub pieces: u64,
+    /// Share of the free cache a piece may take.
+    pub utilization: f64,
+    /// Every tensor starts with DDR as its home.
+    pub outside: bool,
     /// Bytes of the cache to plan with.
     pub capacity: u64,
 }
@@ -50,7 +56,7 @@ pub(crate) struct Request<'a> {
 pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
     let network = request.network;
     let lives = lives(request);
-    let mut homes = vec![Home::Cache; network.tensors.len()];
+    let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
     'again: loop {
         let setting = Setting {
             network,
@@ -61,6 +67,8 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
             homes: &homes,
             parallel: request.parallel,
             grain: request.grain,
+            pieces: request.pieces,
+            utilization: request.utilization,
         };
         let mut lowering = Lowering::new(setting);
         for index in 0..network.steps.len() {

@@ -23,6 +23,7 @@ mod homes;
 mod lower;
 mod network;
 mod pack;
+pub mod parameters;
 mod placement;
 mod plan;
 mod prefetch;
@@ -34,6 +35,7 @@ mod weave;
 pub use error::ScheduleError;
 use finish::Planned;
 use lower::Grain;
+use parameters::Parameters;
 use plan::{Mode, Site};
 use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program};
@@ -44,6 +46,8 @@ use weave::Effort;
 pub struct Options {
     /// 1: sequential. 5: parallel.
     pub level: u8,
+    /// What the schedule may do, in place of what the level allows.
+    pub parameters: Option<Parameters>,
     /// Seed of searches.
     pub seed: u64,
     /// Budget of every search in steps of a thousand instructions placed.
@@ -54,7 +58,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { level: 1, seed: 0, budget_steps: 200, time_limit: None }
+        Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None }
     }
 }
 
@@ -67,33 +71,35 @@ pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<P
         let limit = Duration::try_from_secs_f64(seconds).ok()?;
         Instant::now().checked_add(limit)
     });
-    let effort = Effort { seed: options.seed, steps: options.budget_steps, deadline };
-    let site = Site::new(graph, machine, effort)?;
-    let sequential = || checked(graph, site.plan(Mode::Sequential)?.program(&site));
-    match options.level {
-        1 => sequential(),
-        5 => parallel(&site).and_then(|plan| checked(graph, Program { level: 5, ..plan.program(&site) })).or_else(
-            |reason| {
-                let mut program = sequential()?;
-                (program.level, program.fallback) = (5, Some(reason.to_string()));
-                Ok(program)
-            },
-        ),
-        level => Err(ScheduleError::Level(level)),
-    }
+    let preset = match options.level {
+        1 => Parameters::o1(),
+        5 => Parameters::o5(),
+        level => return Err(ScheduleError::Level(level)),
+    };
+    let parameters = options.parameters.as_ref().unwrap_or(&preset);
+    let effort = Effort { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
+    let site = Site::new(graph, machine, effort, parameters)?;
+    let wanted = if parameters.parallel() { parallel(&site) } else { site.plan(Mode::Sequential) };
+    let program = |plan: Planned| checked(graph, Program { level: options.level, ..plan.program(&site) });
+    let simplest = Parameters::o1();
+    wanted.and_then(program).or_else(|reason| {
+        if *parameters == simplest {
+            return Err(reason);
+        }
+        let plain = Site::new(graph, machine, effort, &simplest)?;
+        let mut program = checked(graph, plain.plan(Mode::Sequential)?.program(&plain))?;
+        (program.level, program.fallback) = (options.level, Some(reason.to_string()));
+        Ok(program)
+    })
 }
 
 /// The fastest of several plans by the cost model: layers interleaved, in pieces of two sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
 /// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open.
 fn parallel(site: &Site) -> Result<Planned, ScheduleError> {
-    let modes = [
-        Mode::Woven { grain: Grain::Fine },
-        Mode::Woven { grain: Grain::Finest },
-        Mode::Layers { paired: true },
-        Mode::Layers { paired: false },
-        Mode::Sequential,
-    ];
+    let woven = [Mode::Woven { grain: Grain::Fine }, Mode::Woven { grain: Grain::Finest }];
+    let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
+    let modes = woven.into_iter().filter(|_| site.parameters.layer_fusion != 0).chain(layers);
     let mut best: Result<Planned, ScheduleError> = Err(ScheduleError::Level(5));
     for found in modes.map(|mode| site.plan(mode)) {
         best = match (best, found) {

@@ -11,8 +11,9 @@ use crate::finish::Planned;
 use crate::homes::{Request, house};
 use crate::lower::Grain;
 use crate::network::{Network, prepare};
+use crate::parameters::Parameters;
 use crate::placement::Placement;
-use crate::prefetch::prefetch;
+use crate::prefetch::{Reaches, prefetch};
 use crate::sketch::{Memory, Sketch};
 use crate::weave::{Effort, Loom};
 
@@ -57,15 +58,27 @@ pub(crate) struct Site<'a> {
     pub graph: &'a Graph,
     pub machine: &'a Machine,
     pub network: Network,
+    pub parameters: &'a Parameters,
     placement: Placement,
     effort: Effort,
 }
 
 impl<'a> Site<'a> {
-    pub fn new(graph: &'a Graph, machine: &'a Machine, effort: Effort) -> Result<Self, ScheduleError> {
+    pub fn new(
+        graph: &'a Graph,
+        machine: &'a Machine,
+        effort: Effort,
+        parameters: &'a Parameters,
+    ) -> Result<Self, ScheduleError> {
         let network = prepare(graph)?;
         let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
-        Ok(Self { graph, machine, network, placement, effort })
+        Ok(Self { graph, machine, network, parameters, placement, effort })
+    }
+
+    /// Share of the free cache a piece may take; a piece alone may take what two would at a time.
+    fn utilization(&self, mode: Mode) -> f64 {
+        let share = self.parameters.slicer.max_cache_utilization;
+        if mode.paired() || !self.parameters.parallel() { share } else { (2.0 * share).min(1.0) }
     }
 
     /// Lowers the network and gives everything a place and a time.
@@ -81,56 +94,75 @@ impl<'a> Site<'a> {
                 outputs: &self.graph.outputs,
                 grain: mode.grain(),
                 parallel: mode.paired(),
+                pieces: self.parameters.pieces(),
+                utilization: self.utilization(mode),
+                outside: !self.parameters.action_graph_data_transfer_optimization,
                 capacity: machine.cache_bytes() / 100 * share,
             };
             let mut housed = match house(&request) {
                 Ok(housed) => housed,
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
-            if mode != Mode::Sequential {
-                bundle(&mut housed.sketch, machine);
+            if let (true, Some(layers)) = (mode != Mode::Sequential, self.parameters.grouped()) {
+                bundle(&mut housed.sketch, machine, layers);
             }
             let found = match mode {
                 Mode::Sequential => addresses(&housed.sketch, machine),
-                Mode::Layers { .. } => ahead(&mut housed.sketch, machine),
-                Mode::Woven { .. } => interleaved(&mut housed.sketch, machine, &self.effort),
+                Mode::Layers { .. } => self.ahead(&mut housed.sketch),
+                Mode::Woven { .. } => self.interleaved(&mut housed.sketch),
             };
             match found {
-                Ok(found) => return Planned::new(machine, housed, found, mode),
+                Ok(found) => return Planned::new(self, housed, found, mode),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
     }
-}
 
-/// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
-fn ahead(sketch: &mut Sketch, machine: &Machine) -> Result<Addresses, ScheduleError> {
-    for share in REACHES {
-        if let Some(found) = prefetch(sketch, machine, sketch.drafts.len() as u32 / share) {
-            *sketch = found.sketch;
-            return Ok(found.addresses);
+    /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
+    fn ahead(&self, sketch: &mut Sketch) -> Result<Addresses, ScheduleError> {
+        let parameters = self.parameters;
+        let caches = [&parameters.shared_cache_schedule_optimizations, &parameters.ewp_cache_schedule_optimizations];
+        for share in REACHES {
+            let reaches = Reaches {
+                layers: parameters.ahead(),
+                positions: sketch.drafts.len() as u32 / share,
+                ring: caches.map(|passes| passes.round_robin),
+            };
+            match prefetch(sketch, self.machine, &reaches) {
+                Ok(found) => {
+                    *sketch = found.sketch;
+                    return Ok(found.addresses);
+                }
+                Err(memory) => {
+                    let full = usize::from(memory == Memory::Ewp);
+                    if !caches[full].fallthrough_patch {
+                        break;
+                    }
+                }
+            }
         }
+        addresses(sketch, self.machine)
     }
-    addresses(sketch, machine)
-}
 
-/// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place lets
-/// all units take up their work as soon as they can.
-fn interleaved(sketch: &mut Sketch, machine: &Machine, effort: &Effort) -> Result<Addresses, ScheduleError> {
-    let depend = Depend::new(sketch, machine, None);
-    let loom = Loom::new(sketch, &depend, machine);
-    for share in ROOMS {
-        let order = loom.order(machine.cache_bytes() / 100 * share, effort);
-        let mut woven = sketch.reordered(&loom.late_loads(&order));
-        if let Ok(found) = ahead(&mut woven, machine) {
-            let depend = Depend::new(&woven, machine, Some(&found));
-            let order = Loom::new(&woven, &depend, machine).order(u64::MAX, effort);
-            *sketch = woven.reordered(&order);
-            return Ok(found);
+    /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
+    /// lets all units take up their work as soon as they can.
+    fn interleaved(&self, sketch: &mut Sketch) -> Result<Addresses, ScheduleError> {
+        let (machine, window) = (self.machine, self.parameters.window());
+        let depend = Depend::new(sketch, machine, None);
+        let loom = Loom::new(sketch, &depend, machine, window);
+        for share in ROOMS {
+            let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
+            let mut woven = sketch.reordered(&loom.late_loads(&order));
+            if let Ok(found) = self.ahead(&mut woven) {
+                let depend = Depend::new(&woven, machine, Some(&found));
+                let order = Loom::new(&woven, &depend, machine, window).order(u64::MAX, &self.effort);
+                *sketch = woven.reordered(&order);
+                return Ok(found);
+            }
         }
+        self.ahead(sketch)
     }
-    ahead(sketch, machine)
 }
 
 /// Addresses in both caches.

@@ -48,8 +48,19 @@ pub(crate) struct Prefetched {
 struct Room {
     items: Vec<(Item, u64)>,
     capacity: u64,
-    /// Where the next search starts: buffers follow each other like in a ring.
+    /// Where the next search starts: buffers follow each other like in a ring, if they are to.
     cursor: u64,
+    ring: bool,
+}
+
+/// How far loads may move ahead.
+pub(crate) struct Reaches {
+    /// Over so many layers.
+    pub layers: u32,
+    /// Over so many positions.
+    pub positions: u32,
+    /// Whether loads follow each other round the shared cache, and the parameter cache.
+    pub ring: [bool; 2],
 }
 
 impl Room {
@@ -74,8 +85,11 @@ impl Room {
     }
 }
 
-/// Moves loads ahead by at most `reach` positions; `None` when no room is found for some buffer.
-pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option<Prefetched> {
+/// Moves loads ahead.
+///
+/// # Errors
+/// The memory in which no room is found for some buffer.
+pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reaches: &Reaches) -> Result<Prefetched, Memory> {
     let word = machine.word() as u64;
     let lives = lifetimes(sketch);
     let loads = loads(sketch, &lives);
@@ -85,7 +99,7 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
     }
     let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
     let size = |index: usize| sketch.buffers[index].bytes.div_ceil(word);
-    let room = |memory: Memory, capacity: u64, addresses: &mut Addresses| -> Option<Room> {
+    let room = |memory: Memory, capacity: u64, addresses: &mut Addresses| -> Result<Room, Memory> {
         let owners: Vec<usize> = (0..sketch.buffers.len())
             .filter(|&i| sketch.buffers[i].memory == memory && !is_load[i] && lives[i].is_some())
             .collect();
@@ -94,18 +108,20 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
         let problem = Problem { items, capacity: capacity / word };
         let solution = place_apart(&problem, &apart(sketch, &owners), u64::from(machine.cache.words));
         if solution.height > problem.capacity {
-            return None;
+            return Err(memory);
         }
         let space = if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache };
         for (&owner, &offset) in owners.iter().zip(&solution.offsets) {
             addresses[owner] = (space, offset * word);
         }
         let items = problem.items.iter().copied().zip(solution.offsets).collect();
-        Some(Room { items, capacity: problem.capacity, cursor: solution.height })
+        let ring = reaches.ring[usize::from(memory == Memory::Ewp)];
+        Ok(Room { items, capacity: problem.capacity, cursor: if ring { solution.height } else { 0 }, ring })
     };
     let mut cache = room(Memory::Cache, machine.cache_bytes(), &mut addresses)?;
     let mut ewp = room(Memory::Ewp, machine.ewp_cache_bytes(), &mut addresses)?;
     let mut slots: Vec<u32> = (0..sketch.drafts.len() as u32).collect();
+    let firsts = firsts(sketch);
     let mut bar = 0;
     for load in &loads {
         let (space, room) = match sketch.buffers[load.buffer].memory {
@@ -113,10 +129,16 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
             _ => (Space::Cache, &mut cache),
         };
         let deadline = load.drafts[0] as u32;
-        let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(deadline.saturating_sub(reach));
+        let layer = sketch.drafts[load.drafts[0]].layer.0;
+        let near = match reaches.layers {
+            0 => deadline,
+            layers => firsts[layer.saturating_sub(layers) as usize].max(deadline.saturating_sub(reaches.positions)),
+        };
+        let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(near);
         let item = |first: u32| Item { first, last: load.last, size: size(load.buffer) };
         let mut good = deadline;
-        let mut address = room.hole(&item(deadline), &[])?;
+        let memory = sketch.buffers[load.buffer].memory;
+        let mut address = room.hole(&item(deadline), &[]).ok_or(memory)?;
         let mut low = earliest.min(deadline);
         while low < good {
             let middle = low + (good - low) / 2;
@@ -132,7 +154,9 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
             address = room.hole(&item(good), &busy(sketch, load, &addresses, machine)).unwrap_or(address);
         }
         room.items.push((item(good), address));
-        room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
+        if room.ring {
+            room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
+        }
         addresses[load.buffer] = (space, address * word);
         // Every transfer keeps its distance to the first: rows of an input are needed one after the other.
         for &draft in &load.drafts {
@@ -145,7 +169,21 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reach: u32) -> Option
     let mut sketch = sketch.clone();
     let mut drafts: Vec<Option<_>> = std::mem::take(&mut sketch.drafts).into_iter().map(Some).collect();
     sketch.drafts = order.into_iter().filter_map(|i| drafts[i].take()).collect();
-    Some(Prefetched { sketch, addresses })
+    Ok(Prefetched { sketch, addresses })
+}
+
+/// By layer, the first position at which it or a later one is under way.
+fn firsts(sketch: &Sketch) -> Vec<u32> {
+    let count = sketch.drafts.iter().map(|draft| draft.layer.0 as usize + 1).max().unwrap_or(0);
+    let mut firsts = vec![u32::MAX; count];
+    for (position, draft) in (0..).zip(&sketch.drafts) {
+        let first = &mut firsts[draft.layer.0 as usize];
+        *first = position.min(*first);
+    }
+    for layer in (1..count).rev() {
+        firsts[layer - 1] = firsts[layer - 1].min(firsts[layer]);
+    }
+    firsts
 }
 
 /// Words of the banks that an instruction uses beside what `load` brings it.

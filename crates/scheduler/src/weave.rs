@@ -50,6 +50,8 @@ pub(crate) struct Loom<'a> {
     /// By buffer, how many drafts touch it; by draft, the buffers of the cache it touches.
     touches: Vec<u32>,
     buffers: Vec<Vec<u32>>,
+    /// Layers that may be under way at a time.
+    window: u32,
 }
 
 /// How long to search.
@@ -73,7 +75,7 @@ struct Woven {
 }
 
 impl<'a> Loom<'a> {
-    pub fn new(sketch: &'a Sketch, depend: &'a Depend, machine: &Machine) -> Self {
+    pub fn new(sketch: &'a Sketch, depend: &'a Depend, machine: &Machine, window: u32) -> Self {
         let mut touches = vec![0; sketch.buffers.len()];
         let mut buffers = Vec::with_capacity(sketch.drafts.len());
         let mut loaded = vec![false; sketch.buffers.len()];
@@ -94,7 +96,7 @@ impl<'a> Loom<'a> {
             }
             buffers.push(list);
         }
-        Self { sketch, depend, jobs: jobs(sketch, machine), touches, buffers }
+        Self { sketch, depend, jobs: jobs(sketch, machine), touches, buffers, window }
     }
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
@@ -174,6 +176,7 @@ impl<'a> Loom<'a> {
         let mut order = Vec::with_capacity(count);
         let mut lanes: [Lane; LANES] = Default::default();
         let mut memory = Open::new(&self.touches, room);
+        let mut group = Group::new(self.sketch, if reverse { u32::MAX } else { self.window });
         let mut makespan = 0;
         for draft in (0..count).filter(|&d| left[d] == 0) {
             lanes[self.jobs[draft].lane].push(0, draft as u32);
@@ -183,7 +186,7 @@ impl<'a> Loom<'a> {
             let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
             let (time, draft) = if let Some((time, at)) = next {
                 lanes[at].wake(time, keys);
-                let fits = |&&(_, draft): &&(u64, u32)| memory.fits(self, draft);
+                let fits = |&&(_, draft): &&(u64, u32)| group.has(self.layer(draft)) && memory.fits(self, draft);
                 let Some(found) = lanes[at].open.iter().find(fits).copied() else {
                     lanes[at].blocked = true;
                     continue;
@@ -203,7 +206,7 @@ impl<'a> Loom<'a> {
             makespan = makespan.max(time + job.busy + job.tail);
             lanes[job.lane].free = time + job.busy;
             order.push(draft);
-            if memory.touch(self, draft) {
+            if memory.touch(self, draft) | group.placed(self.layer(draft)) {
                 lanes.iter_mut().for_each(|lane| lane.blocked = false);
             }
             for edge in &after[draft as usize] {
@@ -221,6 +224,10 @@ impl<'a> Loom<'a> {
             }
         }
         Woven { order, starts, makespan }
+    }
+
+    fn layer(&self, draft: u32) -> u32 {
+        self.sketch.drafts[draft as usize].layer.0
     }
 }
 
@@ -272,6 +279,44 @@ impl Lane {
             self.open.insert((keys[draft as usize], draft));
         }
         self.blocked = false;
+    }
+}
+
+/// Layers under way: from the first that is not done, as many as the window holds.
+struct Group {
+    /// By layer, drafts not yet placed.
+    left: Vec<u32>,
+    first: usize,
+    window: usize,
+}
+
+impl Group {
+    fn new(sketch: &Sketch, window: u32) -> Self {
+        let mut left = vec![0; sketch.drafts.iter().map(|draft| draft.layer.0 as usize + 1).max().unwrap_or(0)];
+        for draft in &sketch.drafts {
+            left[draft.layer.0 as usize] += 1;
+        }
+        let mut group = Self { left, first: 0, window: window as usize };
+        group.advance();
+        group
+    }
+
+    fn has(&self, layer: u32) -> bool {
+        (layer as usize) < self.first.saturating_add(self.window)
+    }
+
+    /// Books a draft; whether others may now begin.
+    fn placed(&mut self, layer: u32) -> bool {
+        self.left[layer as usize] -= 1;
+        self.advance()
+    }
+
+    fn advance(&mut self) -> bool {
+        let before = self.first;
+        while self.left.get(self.first) == Some(&0) {
+            self.first += 1;
+        }
+        self.first > before
     }
 }
 
@@ -406,7 +451,14 @@ mod tests {
 
     fn loom<'a>(sketch: &'a Sketch, depend: &'a Depend, jobs: &[Job]) -> Loom<'a> {
         let count = jobs.len();
-        Loom { sketch, depend, jobs: jobs.to_vec(), touches: Vec::new(), buffers: vec![Vec::new(); count] }
+        Loom {
+            sketch,
+            depend,
+            jobs: jobs.to_vec(),
+            touches: Vec::new(),
+            buffers: vec![Vec::new(); count],
+            window: u32::MAX,
+        }
     }
 
     /// How long the jobs take in this order, each as early as it can; `None` if the order is not one.

@@ -17,20 +17,8 @@ What the native side cannot do raises `NotAvailableError` and is never ignored. 
 """
 
 from tpuflow.compat.hardware import ModelParameters, TPU_128x128_PARAMS, TpuParameters, get_hw_params
+from tpuflow.compat.missing import NotAvailableError
 from tpuflow.compat.models import InMemoryQuantizedModel, QuantizedModel, RegularModel, TpuDtype
-from tpuflow.compat.parameters import (
-    DEFAULT,
-    O1,
-    O5,
-    BalancingMode,
-    BiasScaleNegativeScaleAggressiveGrouping,
-    CompileParameters,
-    DependencyResolutionAlgorithm,
-    IntermediateInsertion,
-    NotAvailableError,
-    ScheduleOptimization,
-    SubgraphSlicerParameters,
-)
 from tpuflow.compat.programs import (
     Executable,
     ExecutionResult,
@@ -42,6 +30,18 @@ from tpuflow.compat.programs import (
     model_execute,
 )
 from tpuflow.frontend import get_sub_model, onnx_to_tf
+from tpuflow.parameters import (
+    DEFAULT,
+    O1,
+    O5,
+    BalancingMode,
+    BiasScaleNegativeScaleAggressiveGrouping,
+    CompileParameters,
+    DependencyResolutionAlgorithm,
+    IntermediateInsertion,
+    ScheduleOptimization,
+    SubgraphSlicerParameters,
+)
 from tpuflow.runtime import Device, TensorDescription, convert_to_raw
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.calibrate import Range, Ranges, calibrate, collect
-from tpuflow.compat.parameters import NotAvailableError
+from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import CalibrationConfig, Config
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.files import replaced, write_arrays, write_json

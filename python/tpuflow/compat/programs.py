@@ -12,11 +12,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tpuflow.compat.hardware import ModelParameters
+from tpuflow.compat.missing import NotAvailableError
 from tpuflow.compat.models import QuantizedModel
-from tpuflow.compat.parameters import CompileParameters, NotAvailableError, level_of
 from tpuflow.compile import compile as compile_graph
 from tpuflow.errors import MachineError
 from tpuflow.files import replaced
+from tpuflow.parameters import CompileParameters
 from tpuflow.quantize import Graph
 from tpuflow.run import GraphLevel
 from tpuflow.runtime import TensorDescription, descriptions
@@ -93,17 +94,16 @@ def compile_(
     Args:
         hardware_parameters: The machine.
         network: What to compile.
-        parameters: `O1` or `O5`.
+        parameters: `O1`, `O5`, or fields of your own.
         slicing_scheme: None: layers are sliced as the scheduler finds best.
 
     Returns:
         The program, and its inputs and outputs by name.
 
     Raises:
-        NotAvailableError: Parameters, or a scheme, the scheduler has nothing for.
+        NotAvailableError: A scheme: the scheduler has nothing for it.
         MachineError: The machine makes no sense, or a layer does not fit it.
     """
-    level = level_of(parameters)
     if slicing_scheme is not None:
         raise NotAvailableError(
             "compile_: slicing_scheme: layers are sliced by the scheduler alone: give None"
@@ -112,7 +112,7 @@ def compile_(
         path = Path(folder) / f"{hardware_parameters.name}.toml"
         path.write_text(hardware_parameters.to_toml(), encoding="utf-8")
         try:
-            program = compile_graph(network.graph, path, level)
+            program = compile_graph(network.graph, path, parameters.level, parameters=parameters)
         except MachineError as error:
             raise MachineError(str(error).replace(str(path), hardware_parameters.name)) from None
     inputs, outputs = descriptions(program.metadata())

@@ -15,9 +15,9 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`models` and `preprocess` declare every field once, on what `section` knows of fields; all else follows from
-there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all forms, `registry` lists
-and explains the fields, `scope` looks up which layers an entry is for.
+`models`, `preprocess` and `schedule` declare every field once, on what `section` knows of fields; all else
+follows from there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all forms,
+`registry` lists and explains the fields, `scope` looks up which layers an entry is for.
 """
 
 from tpuflow.config.files import SHOWN, load_config
@@ -32,6 +32,7 @@ from tpuflow.config.models import (
     QuantizeConfig,
 )
 from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, scoped
 from tpuflow.config.section import ConfigError
 
@@ -47,6 +48,7 @@ __all__ = [
     "LayerConfig",
     "PreprocessConfig",
     "QuantizeConfig",
+    "ScheduleConfig",
     "layer_names",
     "load_config",
     "scoped",

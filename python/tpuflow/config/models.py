@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, field_vali
 
 from tpuflow.config.chain import GlobalMethod, parsed_chain
 from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS
 from tpuflow.config.strategies import STRATEGIES, parsed_strategy, parsed_trim
@@ -352,6 +353,8 @@ class Config(Section):
     """Exceptions by layer, in order; later entries win."""
     preprocess: PreprocessConfig | None = None
     """Preparation of images inside the program; without this section there is none."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """What a schedule may do, in place of what its level allows."""
 
     @property
     def needs_ranges(self) -> bool:
@@ -401,6 +404,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "calibrate": CalibrationConfig,
     "layers": LayerConfig,
     "preprocess": PreprocessConfig,
+    "schedule": ScheduleConfig,
 }
 """What stands in which section of a file."""
 

@@ -192,7 +192,7 @@ impl Lowering<'_> {
         }
         let parameters = self.parameter_space() - table;
         // Everything at once, else half of what is free so that the next piece can be loaded meanwhile, else all of it.
-        let budgets = if self.setting.parallel { vec![self.free / 2, self.free] } else { vec![self.free] };
+        let budgets = [self.piece_space(), self.free];
         let once = shape.staging(0..shape.output.rows, shape.linear.columns(), machine.word());
         if once == 0
             && shape.group_bytes(&whole, machine.word()) <= self.free
@@ -417,6 +417,7 @@ impl Lowering<'_> {
             return even;
         }
         let least = (machine.array.rows + machine.control.issue as u32).div_ceil(shape.line);
+        let least = least.max((u64::from(pixels / shape.line) / self.setting.pieces) as u32);
         if self.setting.grain == Grain::Finest && pixels < 2 * least * shape.line && pixels >= machine.array.rows {
             return ((pixels / shape.line).div_ceil(2).max(1) * shape.line).min(even);
         }

@@ -73,6 +73,10 @@ pub(crate) struct Setting<'a> {
     pub parallel: bool,
     /// How finely.
     pub grain: Grain,
+    /// Most pieces of a layer.
+    pub pieces: u64,
+    /// Share of the free cache a piece may take.
+    pub utilization: f64,
 }
 
 /// Lowers one step after the other into a sketch.
@@ -350,12 +354,17 @@ impl<'a> Lowering<'a> {
         piece_bytes(self.setting.machine)
     }
 
+    /// Bytes of the cache a piece may take: a share of what is free, so that the next can be loaded meanwhile.
+    fn piece_space(&self) -> u64 {
+        (self.free as f64 * self.setting.utilization) as u64
+    }
+
     /// Rows per instruction for `rows` rows that take `cycles` in all.
     fn rows_per_piece(&self, rows: u32, cycles: u64, start: u64) -> u32 {
         if !self.setting.parallel {
             return rows.max(1);
         }
-        let pieces = self.setting.grain.pieces(cycles, start);
+        let pieces = self.setting.grain.pieces(cycles, start).min(self.setting.pieces);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

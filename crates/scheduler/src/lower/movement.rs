@@ -203,7 +203,7 @@ impl Lowering<'_> {
         let views: Vec<View> = parts.iter().map(|p| self.fine(p.input)).collect();
         let row = i64::from(to.width) * i64::from(to.channels);
         let staged_input = views.iter().any(|v| v.space != Space::Cache);
-        let budget = if self.setting.parallel { self.free / 2 } else { self.free };
+        let budget = self.piece_space();
         // Half for the result, half for operands, where both are staged.
         let share = if staged_input { budget / 2 } else { budget };
         let need = |rows: Range<u32>| staged_bytes(to, rows, word);

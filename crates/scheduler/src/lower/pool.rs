@@ -181,7 +181,7 @@ impl Lowering<'_> {
         let (machine, word) = (self.setting.machine, self.setting.machine.word());
         let needs = |rows: Range<u32>| window_rows(&operation.window, from, to.height, rows);
         let need = |rows: Range<u32>| staged_bytes(from, needs(rows.clone()), word) + staged_bytes(to, rows, word);
-        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let budgets = [self.piece_space(), self.free];
         let height =
             budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need)).ok_or(Shortage(Memory::Cache))?;
         for rows in slices(0..to.rows, height) {

@@ -161,7 +161,7 @@ impl Lowering<'_> {
             let sums = View::whole(&[stretch.kept[1]], running, word, Space::Cache, 0).bytes(word);
             Some(staged_bytes(&view, 0..view.rows, word) + 2 * sums + staged(&part, 0..part.rows, word).bytes(word))
         };
-        let budget = if self.setting.parallel { self.free / 2 } else { self.free };
+        let budget = self.piece_space();
         let most = (budget / from.dtype.bytes() as u64) as usize;
         let mut most = most.min(shape.iter().product::<usize>().div_ceil(pieces));
         let list = loop {
@@ -217,7 +217,7 @@ impl Lowering<'_> {
             return 1;
         }
         let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
-        self.setting.grain.pieces(cycles, 2 * machine.ewp.start) as usize
+        self.setting.grain.pieces(cycles, 2 * machine.ewp.start).min(self.setting.pieces) as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {

@@ -166,7 +166,7 @@ impl Lowering<'_> {
             let inputs = views.iter().map(|v| staged_bytes(v, rows_of(v, rows.clone()), word)).sum::<u64>();
             inputs + staged_bytes(&to, rows, word)
         };
-        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let budgets = [self.piece_space(), self.free];
         let height = budgets.iter().find_map(|&budget| slice_rows(0..to.rows, budget, need));
         let height = height.ok_or(Shortage(Memory::Cache))?;
         for rows in slices(0..to.rows, height) {
@@ -237,7 +237,7 @@ impl Lowering<'_> {
         let need = |picks: Range<u32>| {
             staged_bytes(&from, needed(picks.clone()), word) + staged_bytes(&to, out_rows(picks), word)
         };
-        let budgets = if self.setting.parallel { [self.free / 2, self.free] } else { [self.free; 2] };
+        let budgets = [self.piece_space(), self.free];
         let Some(height) = budgets.iter().find_map(|&budget| slice_rows(0..units, budget, need)) else {
             return self.scattered(input, [outer, extent, inner], indices, &to, alone);
         };

@@ -1,26 +1,27 @@
-"""How a network is compiled: seven fields, two presets.
+"""What a schedule may do: seven fields, of which levels 1 and 5 are two presets.
 
-The native scheduler has two levels, which are the two presets: level 1 runs one instruction after another,
-level 5 in parallel with constants in both memory channels. Anything else is an error that says which field
-the scheduler has nothing for.
+Limits of -1 are none of their own; the budget of the whole search holds all the same. Seconds become steps of
+the search at a fixed rate, so that the same parameters give the same program on any computer.
+`docs/scheduling.md` says what each field does.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from tpuflow.errors import TpuflowError
 
+if TYPE_CHECKING:
+    from tpuflow.config import ScheduleConfig
+
 __all__ = [
     "DEFAULT", "O1", "O5", "BalancingMode", "BiasScaleNegativeScaleAggressiveGrouping", "CompileParameters",
-    "DependencyResolutionAlgorithm", "IntermediateInsertion", "NotAvailableError", "ScheduleOptimization",
-    "SubgraphSlicerParameters", "level_of",
+    "DependencyResolutionAlgorithm", "IntermediateInsertion", "ParameterError", "ScheduleOptimization",
+    "SubgraphSlicerParameters", "parameters_of",
 ]  # fmt: skip
-
-
-class NotAvailableError(TpuflowError):
-    """A published name or value the native side has nothing for."""
 
 
 class ParameterError(TpuflowError, ValueError):
@@ -99,9 +100,9 @@ class SubgraphSlicerParameters:
     max_cache_utilization: float
 
     def __post_init__(self) -> None:
-        for name in ("analysis_depth", "analysis_depth_branch", "spatial_limit"):
-            _require(f"SubgraphSlicerParameters.{name}", getattr(self, name), 1)
-        _require("SubgraphSlicerParameters.max_cache_utilization", self.max_cache_utilization, 0, 1)
+        for name, least in (("analysis_depth", 1), ("analysis_depth_branch", 1), ("spatial_limit", 0)):
+            _require(f"SubgraphSlicerParameters.{name}", getattr(self, name), least)
+        _require("SubgraphSlicerParameters.max_cache_utilization", self.max_cache_utilization, 0.01, 1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class CompileParameters:
         shared_cache_schedule_optimizations: Of the shared cache.
         ewp_cache_schedule_optimizations: Of the parameter cache.
         slicer: How layers are cut.
-        layer_fusion: How many layers run row by row together; -1: as many as fit, 0: none.
+        layer_fusion: How many further layers may run while one does; -1: as many as the slicer looks at.
     """
 
     action_graph_data_transfer_optimization: bool
@@ -141,6 +142,25 @@ class CompileParameters:
                     f"CompileParameters.{name} is {getattr(self, name)!r}, not a {kind.__name__}"
                 )
         _require("CompileParameters.layer_fusion", self.layer_fusion, -1)
+
+    @property
+    def level(self) -> int:
+        """The level whose programs these are: 5 where units work at the same time, else 1."""
+        return 5 if self.dependency_resolution_algorithm is DependencyResolutionAlgorithm.PARALLEL else 1
+
+    def to_json(self) -> str:
+        """The parameters as the scheduler reads them."""
+        return json.dumps(_plain(self))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return [{type(each).__name__: _plain(each)} for each in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value
 
 
 def _flags(owner: str, value: object, *names: str) -> None:
@@ -172,23 +192,52 @@ O5 = CompileParameters(
 DEFAULT = O1
 
 
-def level_of(parameters: CompileParameters) -> int:
-    """The native level of a preset.
+def parameters_of(level: int, schedule: ScheduleConfig) -> CompileParameters:
+    """The preset of a level, with what the section `schedule` of a configuration says put in.
+
+    Args:
+        level: 1 or 5.
+        schedule: Fields left unset stay those of the preset.
 
     Raises:
-        NotAvailableError: The parameters are no preset; the message names the fields that differ from the
-            nearest one.
+        ParameterError: Values that make no sense together.
     """
-    presets = {1: O1, 5: O5}
-    names = [field.name for field in fields(CompileParameters)]
-    different = {
-        level: [name for name in names if getattr(preset, name) != getattr(parameters, name)]
-        for level, preset in presets.items()
-    }
-    level = min(different, key=lambda level: len(different[level]))
-    if not different[level]:
-        return level
-    listed = ", ".join(f"{name}={getattr(parameters, name)!r}" for name in different[level])
-    raise NotAvailableError(
-        f"compile_: {listed}: the scheduler has the presets O1 and O5 only; O{level} is the nearest"
+    preset = {1: O1, 5: O5}[level]
+    shared, ewp = preset.shared_cache_schedule_optimizations, preset.ewp_cache_schedule_optimizations
+    given = schedule.model_dump(exclude_none=True)
+    found: dict[type[Optimization], Optimization] = {type(each): each for each in shared.configurations}
+    for prefix, kind in (
+        ("grouping", BiasScaleNegativeScaleAggressiveGrouping),
+        ("insertion", IntermediateInsertion),
+    ):
+        usual = found.get(kind, kind(-1, -1))
+        depth = given.get(f"{prefix}_depth", usual.depth)
+        seconds = given.get(f"{prefix}_time_limit", usual.time_limit_seconds)
+        if kind in found or f"{prefix}_depth" in given or f"{prefix}_time_limit" in given:
+            found[kind] = kind(depth, seconds)
+
+    def flags(
+        prefix: str, usual: ScheduleOptimization, passes: tuple[Optimization, ...]
+    ) -> ScheduleOptimization:
+        ring = given.get(f"{prefix}_round_robin", usual.round_robin)
+        return ScheduleOptimization(
+            passes, ring, given.get(f"{prefix}_fallthrough_patch", usual.fallthrough_patch)
+        )
+
+    def named(kind: type[Enum], key: str, usual: Any) -> Any:
+        return kind[given[key].upper()] if key in given else usual
+
+    return CompileParameters(
+        given.get("data_transfer_optimization", preset.action_graph_data_transfer_optimization),
+        named(DependencyResolutionAlgorithm, "dependency_resolution", preset.dependency_resolution_algorithm),
+        named(BalancingMode, "ram_io_balancing", preset.ram_io_balancing),
+        flags("shared", shared, tuple(found.values())),
+        flags("ewp", ewp, ewp.configurations),
+        SubgraphSlicerParameters(
+            **{
+                field.name: given.get(field.name, getattr(preset.slicer, field.name))
+                for field in fields(SubgraphSlicerParameters)
+            }
+        ),
+        given.get("layer_fusion", preset.layer_fusion),
     )

@@ -1,0 +1,48 @@
+"""The section `schedule`: what a schedule may do, in place of what its level allows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tpuflow.config.section import Section
+
+__all__ = ["ScheduleConfig"]
+
+
+class ScheduleConfig(Section):
+    """Fields of a schedule; unset ones are those of the level, see `tpuflow.parameters`."""
+
+    data_transfer_optimization: bool | None = None
+    """Tensors stay in the cache from their producer to their readers; otherwise all pass through DDR."""
+    dependency_resolution: Literal["sequential", "parallel"] | None = None
+    """One instruction after the other, or units side by side."""
+    ram_io_balancing: Literal["none", "mirror"] | None = None
+    """Constants in the first DDR alone, or in all."""
+    layer_fusion: int | None = Field(default=None, ge=-1)
+    """How many further layers may run while one does; -1: as many as are looked at together."""
+    insertion_depth: int | None = Field(default=None, ge=-1)
+    """Over how many layers loads may move ahead; -1: any number."""
+    insertion_time_limit: int | None = Field(default=None, ge=-1)
+    """Seconds of search, 20 steps each; 0: none, and no load moves; -1: the budget of the whole."""
+    grouping_depth: int | None = Field(default=None, ge=-1)
+    """Of how many layers small constants travel together; 0 and -1: as many as room allows."""
+    grouping_time_limit: int | None = Field(default=None, ge=-1)
+    """0: every constant travels alone."""
+    shared_round_robin: bool | None = None
+    """Loads follow each other round the shared cache; otherwise each takes the lowest hole."""
+    shared_fallthrough_patch: bool | None = None
+    """Loads that find no room in the shared cache move less far ahead; otherwise none moves."""
+    ewp_round_robin: bool | None = None
+    """As for the shared cache, in the parameter cache."""
+    ewp_fallthrough_patch: bool | None = None
+    """As for the shared cache, in the parameter cache."""
+    analysis_depth: int | None = Field(default=None, ge=1)
+    """Layers along a chain that are looked at together."""
+    analysis_depth_branch: int | None = Field(default=None, ge=1)
+    """Branches side by side that are."""
+    spatial_limit: int | None = Field(default=None, ge=0)
+    """How many times a plane may be cut in four where it need not be."""
+    max_cache_utilization: float | None = Field(default=None, ge=0.01, le=1)
+    """Share of the free cache a piece may take."""

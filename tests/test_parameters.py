@@ -1,0 +1,140 @@
+"""Parameters of schedules: presets, limits, and what they change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.make_models import MODELS, samples
+from tpuflow import _core
+from tpuflow.calibrate import calibrate
+from tpuflow.compile import compile as compile_graph
+from tpuflow.config import Config, ScheduleConfig
+from tpuflow.frontend import load
+from tpuflow.parameters import (
+    DEFAULT,
+    O1,
+    O5,
+    BalancingMode,
+    BiasScaleNegativeScaleAggressiveGrouping,
+    CompileParameters,
+    DependencyResolutionAlgorithm,
+    IntermediateInsertion,
+    ParameterError,
+    ScheduleOptimization,
+    SubgraphSlicerParameters,
+    parameters_of,
+)
+from tpuflow.quantize import quantize
+from tpuflow.simulate import simulate
+
+
+@pytest.fixture(scope="module")
+def graph() -> _core.Graph:
+    proto = MODELS["residual"]()
+    model = load(proto)
+    return quantize(model, calibrate(model, samples(proto, 2)))
+
+
+def test_sch_04_o1_has_the_published_fields() -> None:
+    assert repr(O1) == (
+        "CompileParameters(action_graph_data_transfer_optimization=True, "
+        "dependency_resolution_algorithm=<DependencyResolutionAlgorithm.SEQUENTIAL: 1>, "
+        "ram_io_balancing=<BalancingMode.NONE: 2>, "
+        "shared_cache_schedule_optimizations=ScheduleOptimization(configurations="
+        "(IntermediateInsertion(depth=16, time_limit_seconds=240),), round_robin=False, "
+        "fallthrough_patch=False), "
+        "ewp_cache_schedule_optimizations=ScheduleOptimization(configurations=(), round_robin=False, "
+        "fallthrough_patch=False), "
+        "slicer=SubgraphSlicerParameters(analysis_depth=1, analysis_depth_branch=4, spatial_limit=2, "
+        "max_cache_utilization=1), layer_fusion=0)"
+    )
+
+
+def test_sch_05_o5_has_the_published_fields() -> None:
+    assert (
+        CompileParameters(
+            True,
+            DependencyResolutionAlgorithm.PARALLEL,
+            BalancingMode.MIRROR,
+            ScheduleOptimization(
+                (BiasScaleNegativeScaleAggressiveGrouping(0, -1), IntermediateInsertion(-1, -1)), True, True
+            ),
+            ScheduleOptimization((), True, True),
+            SubgraphSlicerParameters(10, 4, 4, 0.5),
+            layer_fusion=-1,
+        )
+        == O5
+    )
+
+
+def test_sch_06_the_default_is_o1() -> None:
+    assert DEFAULT is O1
+
+
+@pytest.mark.parametrize(("level", "preset"), [(1, O1), (5, O5)])
+def test_sch_04_sch_05_levels_are_the_presets(
+    graph: _core.Graph, level: int, preset: CompileParameters
+) -> None:
+    assert preset.level == level
+    assert parameters_of(level, ScheduleConfig()) == preset
+    named, given = compile_graph(graph, level=level), compile_graph(graph, level=level, parameters=preset)
+    assert named.to_json() == given.to_json()
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "action_graph_data_transfer_optimization": {"data_transfer_optimization": False},
+    "dependency_resolution_algorithm": {"dependency_resolution": "sequential"},
+    "ram_io_balancing": {"ram_io_balancing": "none"},
+    "shared_cache_schedule_optimizations": {
+        "insertion_depth": 0,
+        "grouping_time_limit": 0,
+        "shared_round_robin": False,
+    },
+    "ewp_cache_schedule_optimizations": {"ewp_round_robin": False, "ewp_fallthrough_patch": False},
+    "slicer": {"analysis_depth": 1, "spatial_limit": 0, "max_cache_utilization": 0.1},
+    "layer_fusion": {"layer_fusion": 0},
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_sch_07_every_field_may_be_replaced_and_no_bit_changes(graph: _core.Graph, field: str) -> None:
+    config = Config.parse({"schedule": CHANGES[field]})
+    parameters = parameters_of(5, config.schedule)
+    others = [each.name for each in dataclasses.fields(O5) if each.name != field]
+    assert getattr(parameters, field) != getattr(O5, field)
+    assert all(getattr(parameters, name) == getattr(O5, name) for name in others)
+    program = compile_graph(graph, level=5, parameters=parameters)
+    assert program.fallback is None
+    usual, changed = simulate(compile_graph(graph, level=5)), simulate(program)
+    for name, array in usual.outputs.items():
+        assert (array == changed.outputs[name]).all()
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "depth": lambda: IntermediateInsertion(-2, 0),
+    "time_limit_seconds": lambda: BiasScaleNegativeScaleAggressiveGrouping(0, -3),
+    "configurations": lambda: ScheduleOptimization((3,), True, True),  # type: ignore[arg-type]
+    "round_robin": lambda: ScheduleOptimization((), 1, True),  # type: ignore[arg-type]
+    "spatial_limit": lambda: SubgraphSlicerParameters(1, 1, -1, 1),
+    "analysis_depth ": lambda: SubgraphSlicerParameters(0, 1, 1, 1),
+    "max_cache_utilization": lambda: SubgraphSlicerParameters(1, 1, 1, 1.5),
+    "layer_fusion": lambda: dataclasses.replace(O5, layer_fusion=-2),
+    "ram_io_balancing": lambda: dataclasses.replace(O5, ram_io_balancing=2),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_sch_07_impossible_values_are_refused_with_their_range(what: str) -> None:
+    with pytest.raises(ParameterError, match=what):
+        WRONG[what]()
+
+
+def test_sch_33_the_same_parameters_give_the_same_program(graph: _core.Graph, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        compile_graph(graph, level=5).save(tmp_path / f"{name}.tpu")
+    assert (tmp_path / "a.tpu").read_bytes() == (tmp_path / "b.tpu").read_bytes()
