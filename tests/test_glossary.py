@@ -27,7 +27,7 @@ TERMS = (
 def entries() -> dict[str, str]:
     """Explanations by term; an entry may name several, separated by commas."""
     text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
-    found = {}
+    found: dict[str, str] = {}
     for names, meaning in re.findall(r"(?m)^\*\*(.+?)\.\*\* ((?:.+\n)+)", text):
         found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
     return found

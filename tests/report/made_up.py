@@ -50,7 +50,9 @@ def made_up_run(layers: int, tiles: int, seed: int = 0) -> tuple[Json, Json, lis
             busy[line] += length - 80
             length = chance.randrange(200, 900)
             start = max(clock[unit], clock[line])
-            instructions.append(instruction(unit, layer, work(unit, tile), {"unit": line, "count": loads[line]}))
+            instructions.append(
+                instruction(unit, layer, work(unit, tile), {"unit": line, "count": loads[line]})
+            )
             number = len(instructions) - 1
             intervals.append(interval(unit, number, layer, start - 16, start, "issue"))
             intervals.append(interval(unit, number, layer, start, start + length, "execute"))
