@@ -31,6 +31,7 @@ from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.parameters import parameters_of
 from tpuflow.partition import PartitionedModel, device_networks, partition
 from tpuflow.quantize import by_layer, quantize
+from tpuflow.refine import refine_weights
 from tpuflow.samples import Samples, load_samples
 from tpuflow.store import load_graph
 
@@ -203,6 +204,9 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
                 ranges = calibrated(parts or model, request, listener)
+                if request.config.calibrate.chain:
+                    model = refined(model, request, listener)
+                    parts = partition(model) if request.host else None
         else:
             _forbid_ranges(request)
         with clock.stage("quantize"):
@@ -254,6 +258,26 @@ def _samples(model: FloatModel, request: Request) -> Samples:
     if request.calibration is None:
         return made_up(model, GENERATED, request.seed)
     return load_samples(request.calibration, model.inputs)
+
+
+def refined(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
+    """The model after the methods of global calibration, shown the samples of the request.
+
+    Raises:
+        FileError: There are only ranges: weights are refined by samples.
+    """
+    if request.calibration is None and request.ranges is not None:
+        raise FileError(f"{request.ranges}: global_calibration needs samples: give --calib, not --ranges")
+    samples = (
+        made_up(model, GENERATED, request.seed)
+        if request.calibration is None
+        else load_samples(request.calibration, model.inputs)
+    )
+    for method in request.config.calibrate.chain:
+        model, report = refine_weights(model, samples, request.config, listener.step, method)
+        kept = sum(layer.kept for layer in report)
+        listener.remark(f"{method.name}: weights of {kept} of {len(report)} layers refined")
+    return model
 
 
 def made_up(model: FloatModel, count: int, seed: int) -> Samples:

@@ -115,11 +115,13 @@ def refine_weights(
     """
     config = config or Config()
     refined = replace(model, model=_copied(model.model))
+    hosted = {finding.node for finding in model.findings}  # these stay in floats
     layers = [
         (layer, largest)
         for layer in linear_layers(refined.model.graph)
         if (largest := _largest(layer, config)) is not None
         and not layer.is_stated
+        and layer.name not in hosted
         and method.fits(layer.node.op_type, *layer.names)
     ]
     by_operand: dict[str, list[tuple[LinearLayer, int]]] = {}

@@ -1,0 +1,59 @@
+"""Refined weights and searches on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.conftest import Built, Command
+
+
+@pytest.mark.parametrize("method", ["gptq", "adaround[Conv]"])
+def test_gca_16_build_refines_after_ranges_are_known(
+    method: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'[quantize]\nweight_bits = 4\n[calibrate]\nglobal_calibration = "{method}"\n', encoding="utf-8"
+    )
+    program = tmp_path / "m.tpu"
+    made = command(
+        "build", built.model, "--calib", built.calibration, "--config", config, "-o", program, "--no-verify"
+    )
+    assert made.status == 0, made.err
+    told = made.out + made.err
+    assert "weights of" in told, told
+    assert f"{method.split('[', maxsplit=1)[0]}: weights of" in told
+    assert program.is_file()
+
+
+def test_methods_that_need_samples_say_so(built: Built, command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[calibrate]\nglobal_calibration = "gptq"\n', encoding="utf-8")
+    ranges = tmp_path / "r.json"
+    assert command("calibrate", built.model, "--calib", built.calibration, "-o", ranges).status == 0
+    refused = command("build", built.model, "--ranges", ranges, "--config", config, "-o", tmp_path / "m.tpu")
+    assert refused.status == 1
+    assert "global_calibration needs samples" in refused.err
+    refused = command(
+        "quantize", built.model, "--ranges", ranges, "--config", config, "-o", tmp_path / "m.tpuq"
+    )
+    assert refused.status == 1
+    assert "global_calibration needs samples" in refused.err
+
+
+def test_gca_13_search_writes_the_best_graph(built: Built, command: Command, tmp_path: Path) -> None:
+    graph, report = tmp_path / "m.tpuq", tmp_path / "r.json"
+    found = command("search", built.model, "--calib", built.calibration, "-o", graph, "--json", report)
+    assert found.status == 0, found.err
+    rows = json.loads(report.read_text(encoding="utf-8"))
+    best = max(rows, key=lambda row: row["sqnr_db"])
+    assert [row for row in rows if row["kept"]][-1] == best
+    assert f"{best['sqnr_db']:.1f} dB on samples held out" in found.out + found.err
+    inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
+    with np.load(built.calibration) as arrays:
+        np.savez(inputs, **{name: arrays[name] for name in arrays.files})
+    assert command("run", graph, "--inputs", inputs, "--outputs", outputs).status == 0
