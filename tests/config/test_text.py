@@ -145,8 +145,12 @@ def other_value(name: str, kind: str) -> Any:
     """A value of a field that is not its default, and valid."""
     if name == "with_winograd":
         return False
-    if name == "strategy":
+    if name in {"strategy", "weight_strategy"}:
         return "kld"
+    if name == "trim_infinity":
+        return "clip(-5,5)"
+    if name == "bins":
+        return 4096
     if name == "momentum":
         return 0.5
     if name in {"bias_bits", "bias_effective_bits", "weight_bits"}:
@@ -158,6 +162,36 @@ def other_value(name: str, kind: str) -> Any:
 
 
 PER_LAYER = [entry for entry in registry() if entry.per_layer]
+
+
+FIELDS = (
+    "calibration_strategy_for_activation", "calibration_strategy_for_weight", "quantize_method_for_weight",
+    "quantize_method_for_activation", "weight_bits", "activation_bits", "bias_bits", "lut_items_in_bits",
+    "force_dtype_int", "force_shift_positive", "running_statistic_momentum", "histc_bins",
+    "resize_degrade_to_nearest", "with_winograd", "trigger_float_op", "trim_infinity_before_statistic",
+)  # fmt: skip
+VALUES = {
+    "calibration_strategy_for_activation": "3std",
+    "calibration_strategy_for_weight": "mse",
+    "quantize_method_for_weight": "per_tensor_symmetric_full_range",
+    "quantize_method_for_activation": "per_tensor_asymmetric",
+    "running_statistic_momentum": 0.5,
+    "histc_bins": 1024,
+    "trigger_float_op": "float16_preferred!",
+    "trim_infinity_before_statistic": "second(-1,1)",
+    "with_winograd": False,
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_cfg_05_fields_that_may_differ_by_layer(name: str) -> None:
+    value = VALUES.get(name, True if name.startswith(("force", "resize")) else 16)
+    found = Config.parse(read(f"{name} = {value} & <[(0,2)]:{value}> <[Conv]:{value}>"))
+    assert [entry.operators is None for entry in found.layers] == [False, True]
+    assert all(entry.overrides() for entry in found.layers)
+    assert found.layers[0].overrides() == found.layers[1].overrides()
+    with pytest.raises(ConfigError, match=r"unify_scales_for_concat holds for the whole network"):
+        read("unify_scales_for_concat = true & <[Conv]:false>")
 
 
 @pytest.mark.parametrize("entry", PER_LAYER, ids=lambda entry: entry.name)

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from models.builder import Builder
 from quantize.quantized import Array, Quantized, lowered, normal
+from tpuflow.calibrate import calibrate
 from tpuflow.config import Config, ConfigError
+from tpuflow.frontend import load
 from tpuflow.quantize import scheme
 from tpuflow.quantize.fixed_point import FactorError, Requant, approximate
 from tpuflow.quantize.ops.linear import high_bits
+from tpuflow.quantize.weight_reach import weight_reach
 
 
 def network() -> onnx.ModelProto:
@@ -301,3 +304,60 @@ def test_qmo_04_positive_codes_only_after_relu(force: bool) -> None:  # noqa: FB
     found = made(20, activation_mode="symmetric_restricted", unsigned=True, force_dtype_int=force)
     relu = next(t for t in found.graph.tensors if t.name == "relu_3")
     assert relu.zero_point == (0 if force else -128)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "axis", "expected"),
+    [
+        ("0.5percentile", 0, lambda rows: 0.5 * np.abs(rows).max(1)),
+        (
+            "2std",
+            0,
+            lambda rows: np.minimum(np.abs(rows.mean(1)) + 2 * rows.std(1, ddof=1), np.abs(rows).max(1)),
+        ),
+        ("mean", None, lambda rows: np.abs(rows).max(1)),
+    ],
+)
+def test_strategies_of_weights(strategy: str, axis: int | None, expected: Any) -> None:
+    array = np.random.default_rng(4).normal(size=(3, 40, 2)).astype(np.float32)
+    config = Config.parse({"quantize": {"weight_strategy": strategy}}).quantize
+    rows = array.reshape(3, -1) if axis == 0 else array.reshape(1, -1)
+    found = weight_reach(array, axis, config)
+    assert found is not None
+    assert found == pytest.approx(expected(rows.astype(np.float64)), rel=1e-3)
+
+
+def test_weights_clipped_by_their_strategy_saturate() -> None:
+    plain, clipped = made(weight_bits=4, sqnr=0), made(weight_bits=4, sqnr=0, weight_strategy="0.5percentile")
+    scales = [
+        [tensor.scale for tensor in found.graph.tensors if tensor.name.startswith("constant")]
+        for found in (plain, clipped)
+    ]
+    for wide, narrow in zip(*scales, strict=True):
+        assert narrow == pytest.approx([scale / 2 for scale in wide or ()], rel=1e-6)
+    own = made(layers=[{"match": "/conv_0", "weight_strategy": "mse"}])
+    assert own.graph.tensors[1].scale != made().graph.tensors[1].scale
+
+
+def test_layers_have_their_own_bins_and_trims() -> None:
+    model = load(network())
+    samples = {"x": np.stack([feed["x"][0] for feed in normal(network(), 6)])}
+    names = [value.name or "" for node in model.model.graph for value in node.outputs]
+
+    def ranges(**content: Any) -> Any:
+        return calibrate(model, samples, Config.parse(content)).tensors
+
+    base = {"calibrate": {"strategy": "extrema"}}
+    plain = ranges(**base)
+    entry = {"names": [names[0]], "trim_infinity_before_statistic": "clip(-0.25,0.25)"}
+    cut = ranges(**base, layers=[entry])
+    assert (cut[names[0]].min, cut[names[0]].max) == (-0.25, 0.25)
+    assert {name: cut[name] for name in cut if name != names[0]} == {
+        name: plain[name] for name in plain if name != names[0]
+    }
+    few, many = (
+        ranges(calibrate={"strategy": "kld"}, layers=[{"names": [names[0]], "histc_bins": bins}])
+        for bins in (128, 8192)
+    )
+    everywhere = ranges(calibrate={"strategy": "kld", "bins": 8192})
+    assert many[names[0]] == everywhere[names[0]] != few[names[0]]

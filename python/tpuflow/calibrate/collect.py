@@ -63,24 +63,17 @@ def calibrate(
     if not isinstance(samples, Samples):
         samples = Samples.of(samples, float_model.inputs)
     exceptions: dict[str, CalibrationConfig] = {}
-    histogram: bool | None = None
     if isinstance(config, Config):
         whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
         config = scoped(config, whole.model)
         exceptions = _exceptions(whole.model, config)
-        histogram = _histograms(config, exceptions)
         base, usual = config.calibrate, config.calibration()
     else:
         base = usual = config or CalibrationConfig()
-    statistics = collect(float_model, samples, base, progress, True if counted else histogram)
+    statistics = collect(float_model, samples, base, progress, exceptions, histograms=counted is not None)
     if counted is not None:
         counted(statistics)
     return fit(statistics, usual, exceptions)
-
-
-def _histograms(config: Config, exceptions: Mapping[str, CalibrationConfig]) -> bool:
-    """Whether any tensor is calibrated by what reads histograms."""
-    return any(STRATEGIES[each.method[0]].histogram for each in (config.calibrate, *exceptions.values()))
 
 
 def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]:
@@ -100,18 +93,31 @@ def collect(
     samples: Samples,
     config: CalibrationConfig,
     progress: Progress | None = None,
-    histogram: bool | None = None,  # noqa: FBT001 - a fact about the data, not a switch
+    exceptions: Mapping[str, CalibrationConfig] | None = None,
+    *,
+    histograms: bool = False,
 ) -> Statistics:
     """Runs the model over the samples once and keeps what the strategy needs.
 
     Statistics of shards, merged in order, equal those of all samples; a shard must be a multiple of the
     model's batch. A last batch that is not full is filled up by repeating its last sample.
 
+    Args:
+        float_model: What to run.
+        samples: Samples of its inputs.
+        config: What is needed of every tensor.
+        progress: Told after every batch.
+        exceptions: What is needed of single tensors, by name.
+        histograms: Count values even where no strategy needs it.
+
     Raises:
         SampleError: A value becomes NaN or infinite for a sample.
     """
-    histogram = STRATEGIES[config.method[0]].histogram if histogram is None else histogram
+    own = dict(exceptions or {})
+    histogram = histograms or any(STRATEGIES[each.method[0]].histogram for each in (config, *own.values()))
     statistics = Statistics(config.bins if histogram else None)
+    statistics.own_bins = {name: each.bins for name, each in own.items() if each.bins != config.bins}
+    trims = {name: each.trim_infinity for name, each in own.items()}
     if isinstance(float_model, FloatModel) and float_model.findings:
         float_model = partition(float_model)
     if isinstance(float_model, PartitionedModel):
@@ -122,7 +128,7 @@ def collect(
     session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):
-            statistics.observe(trimmed(activations, config.trim_infinity))
+            statistics.observe(trimmed(activations, config.trim_infinity, trims))
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)

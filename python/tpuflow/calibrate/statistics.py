@@ -57,12 +57,17 @@ class Statistics:
         tensors: By name, in the order of the graph.
         samples: Number of samples seen.
         sums: Sums by channel of the tensors that shall have them.
+        own_bins: Resolution of the histograms that differ from the others, by name.
     """
 
     bins: int | None
     tensors: dict[str, TensorStatistics] = field(default_factory=dict)
     samples: int = 0
     sums: dict[str, ChannelSums] = field(default_factory=dict)
+    own_bins: Mapping[str, int] = field(default_factory=dict)
+
+    def _histogram(self, name: str) -> _core.Histogram | None:
+        return None if self.bins is None else _core.Histogram(self.own_bins.get(name, self.bins))
 
     def observe(self, activations: Mapping[str, NDArray[np.float32]]) -> None:
         """Adds one batch of some of the tensors; C-contiguous arrays of any shape.
@@ -73,8 +78,7 @@ class Statistics:
         arrays = {name: array for name, array in activations.items() if array.size}
         for name in arrays:
             if name not in self.tensors:
-                histogram = None if self.bins is None else _core.Histogram(self.bins)
-                self.tensors[name] = TensorStatistics([], histogram)
+                self.tensors[name] = TensorStatistics([], self._histogram(name))
         tensors = [self.tensors[name] for name in arrays]
         histograms = [tensor.histogram for tensor in tensors if tensor.histogram is not None]
         found = _core.observe(list(arrays.values()), histograms)
@@ -96,13 +100,12 @@ class Statistics:
         Raises:
             ValueError: The histograms differ in resolution, or only one side has them.
         """
-        if self.bins != later.bins:
+        if (self.bins, self.own_bins) != (later.bins, later.own_bins):
             raise ValueError(f"statistics of {self.bins} and {later.bins} bins cannot be merged")
         for name, theirs in later.tensors.items():
             ours = self.tensors.get(name)
             if ours is None:
-                histogram = None if self.bins is None else _core.Histogram(self.bins)
-                ours = self.tensors[name] = TensorStatistics([], histogram)
+                ours = self.tensors[name] = TensorStatistics([], self._histogram(name))
             ours.batches += theirs.batches
             ours.left_out += theirs.left_out
             if ours.histogram is not None and theirs.histogram is not None:

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["trimmed"]
 
 
-def trimmed(activations: Mapping[str, NDArray[np.float32]], trim: str) -> Mapping[str, NDArray[np.float32]]:
-    """The activations as `trim` leaves them: `clip(a,b)`, `second(a,b)` or nothing; NaN stays."""
-    parsed = parsed_trim(trim)
-    if parsed is None:
+def trimmed(
+    activations: Mapping[str, NDArray[np.float32]], trim: str, own: Mapping[str, str] | None = None
+) -> Mapping[str, NDArray[np.float32]]:
+    """The activations as `trim` leaves them: `clip(a,b)`, `second(a,b)` or nothing; NaN stays.
+
+    `own` holds what is done to single tensors instead, by name.
+    """
+    parsed = {text: parsed_trim(text) for text in {trim, *(own or {}).values()}}
+    if not any(parsed.values()):
         return activations
-    kind, low, high = parsed
-    return {name: _trimmed(array, kind, low, high) for name, array in activations.items()}
+    found = {}
+    for name, array in activations.items():
+        wanted = parsed[(own or {}).get(name, trim)]
+        found[name] = array if wanted is None else _trimmed(array, *wanted)
+    return found
 
 
 def _trimmed(array: NDArray[np.float32], kind: str, low: float, high: float) -> NDArray[np.float32]:

@@ -75,6 +75,10 @@ class QuantizeConfig(Section):
     """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
     weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
     """Grid of weights."""
+    weight_strategy: Annotated[
+        str, PerLayer(), Also("calibration_strategy_for_weight", "q_strategy_weight")
+    ] = "extrema"
+    """Calibration strategy of weights, one of those of activations: per channel, or per tensor."""
     per_channel: Annotated[bool, PerLayer()] = True
     """One weight scale per output channel; otherwise one per tensor."""
     bias_correction: Annotated[bool, PerLayer()] = True
@@ -121,6 +125,11 @@ class QuantizeConfig(Section):
     def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
         """See `Section.completed`."""
         return _typed(content)
+
+    @field_validator("weight_strategy")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _known_strategy(name)
 
     @field_validator("with_winograd")
     @classmethod
@@ -172,10 +181,10 @@ class CalibrationConfig(Section):
     """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
     batch_size: Annotated[int, Also("calibration_batch_size"), Field(ge=1)] = 1
     """Batches of the model that make one step of a running range (`mean`)."""
-    trim_infinity: Annotated[str, Also("trim_infinity_before_statistic")] = ""
+    trim_infinity: Annotated[str, PerLayer(), Also("trim_infinity_before_statistic")] = ""
     """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
     them within the extrema of those strictly between a and b. Unset: nothing."""
-    bins: Annotated[int, Also("histc_bins"), Field(ge=2, le=65536)] = 2048
+    bins: Annotated[int, PerLayer(), Also("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     bits: int = Field(default=8, ge=2, le=16)
     """Width of the codes the range is meant for (`mse`, `kld`); unset in a whole configuration: that of the
@@ -224,14 +233,18 @@ class CalibrationConfig(Section):
     @field_validator("bins")
     @classmethod
     def _halves(cls, bins: int) -> int:
-        if bins & (bins - 1):
-            raise ValueError(f"{bins} is not a power of two, which bins must be to widen without loss")
-        return bins
+        return _power_of_two(bins)
 
     @property
     def codes(self) -> tuple[int, int]:
         """Smallest and largest signed code of `bits`."""
         return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
+
+def _power_of_two(bins: int) -> int:
+    if bins & (bins - 1):
+        raise ValueError(f"{bins} is not a power of two, which bins must be to widen without loss")
+    return bins
 
 
 def _known_strategy(name: str) -> str:
@@ -285,12 +298,26 @@ class LayerConfig(_Overrides):
         """See `Section.completed`."""
         return _typed(content)
 
-    @field_validator("strategy", "with_winograd", check_fields=False)
+    @field_validator("strategy", "weight_strategy", check_fields=False)
     @classmethod
-    def _as_everywhere(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return _known_strategy(value)
-        return value if value is None else _without_winograd(wanted=value)
+    def _known(cls, name: str | None) -> str | None:
+        return None if name is None else _known_strategy(name)
+
+    @field_validator("trim_infinity", check_fields=False)
+    @classmethod
+    def _trims(cls, text: str | None) -> str | None:
+        parsed_trim(text or "")
+        return text
+
+    @field_validator("bins", check_fields=False)
+    @classmethod
+    def _halves(cls, bins: int | None) -> int | None:
+        return None if bins is None else _power_of_two(bins)
+
+    @field_validator("with_winograd", check_fields=False)
+    @classmethod
+    def _no_winograd(cls, wanted: bool | None) -> bool | None:  # noqa: FBT001 - pydantic calls it so
+        return None if wanted is None else _without_winograd(wanted=wanted)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> LayerConfig:

@@ -203,6 +203,7 @@ def weights(
     *,
     width: int | None = None,
     power_of_two: bool = False,
+    reach: Array | None = None,
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
     """Codes of a weight array and its scales, symmetric.
 
@@ -215,6 +216,7 @@ def weights(
         stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for.
         width: Bits of the codes; by default all of the type.
         power_of_two: Scales are the next powers of two; not with `stated` ones.
+        reach: Magnitudes the grids reach instead of the largest ones, per channel (or one).
 
     Returns:
         Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
@@ -224,7 +226,7 @@ def weights(
     # Both extrema instead of the largest magnitude: no second array of that size.
     high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
     magnitude = np.atleast_1d(np.maximum(high, -low))
-    grids = [symmetric(float(m), dtype, mode, width=width) for m in magnitude]
+    grids = [symmetric(float(m), dtype, mode, width=width) for m in (magnitude if reach is None else reach)]
     scale = np.array([grid.scale for grid in grids], np.float64) if stated is None else stated
     if floor is not None:
         # A channel without weights has no scale of its own; any will do that the bias can be written in.

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 NEEDS: Mapping[str, str] = {
     "weight_bits": "weights",
     "weight_mode": "weights",
+    "weight_strategy": "weights",
     "per_channel": "weights",
     "bias_bits": "biases",
     "bias_effective_bits": "biases",

@@ -26,6 +26,7 @@ from tpuflow.quantize.plan import CLAMPS
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.view import View
+from tpuflow.quantize.weight_reach import weight_reach
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -113,6 +114,7 @@ def linear(
         stated,
         width=config.weight_bits,
         power_of_two=config.power_of_two,
+        reach=weight_reach(weights, axis if per_channel else None, config),
     )
     if mean is not None and config.bias_correction:
         bias = bias - scheme.mean_error(weights, codes, scales, axis, mean)
