@@ -18,12 +18,12 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use tpuflow_ir::Window;
 
 use crate::Element;
 use crate::gemm::tiles::Walk;
-use crate::linear::{Linear, Scratch};
+use crate::linear::Linear;
+use crate::parallel;
 use crate::scratch::{self, buffer};
 
 /// Sizes of a windowed operator: input `[n,h,w,c]`, output `[n,oh,ow,..]`.
@@ -171,8 +171,9 @@ impl Conv {
         let shared = (self.geometry.input[0] * oh).div_ceil(rayon::current_num_threads());
         let blocks = oh.div_ceil(fitting.min(shared).clamp(1, oh));
         let block = oh.div_ceil(blocks);
-        y.par_chunks_mut((oh * ow * o).max(1)).zip(x.par_chunks((h * w * c).max(1))).for_each(|(y, x)| {
-            y.par_chunks_mut(block * ow * o).enumerate().for_each(|(index, y)| {
+        parallel::chunks(y, oh * ow * o, |image, y| {
+            let x = &x[image * h * w * c..][..h * w * c];
+            parallel::chunks(y, block * ow * o, |index, y| {
                 scratch::with(|scratch| self.block(x, index * block, y, scratch));
             });
         });
@@ -288,23 +289,22 @@ pub fn conv<X: Element, Y: Element>(geometry: &Geometry, x: &[X], groups: &[Line
     let o = columns * groups.len();
     assert_eq!(y.len(), geometry.pixels() * o, "y holds every output");
     let block = block_rows(k * size_of::<X>(), columns, geometry.pixels());
-    y.par_chunks_mut((block * o).max(1)).enumerate().for_each_init(
-        || (Vec::new(), Scratch::default()),
-        |(rows, scratch), (index, y)| {
-            let pixels = index * block..index * block + y.len() / o;
-            for (group, linear) in groups.iter().enumerate() {
-                let y = &mut y[group * columns..];
-                if groups.len() == 1 && geometry.is_pointwise() {
-                    linear.rows(&x[pixels.start * k..pixels.end * k], y, o, scratch);
-                    continue;
-                }
-                rows.resize(pixels.len() * k, zero_point);
-                let taken = group * channels..(group + 1) * channels;
-                gather(geometry, x, pixels.clone(), taken, zero_point, rows);
-                linear.rows(rows, y, o, scratch);
+    parallel::chunks(y, block * o, |index, y| {
+        let mut rows = Vec::new();
+        let pixels = index * block..index * block + y.len() / o;
+        for (group, linear) in groups.iter().enumerate() {
+            let y = &mut y[group * columns..];
+            if groups.len() == 1 && geometry.is_pointwise() {
+                let rows = &x[pixels.start * k..pixels.end * k];
+                scratch::with(|scratch| linear.rows(rows, y, o, &mut scratch.linear));
+                continue;
             }
-        },
-    );
+            rows.resize(pixels.len() * k, zero_point);
+            let taken = group * channels..(group + 1) * channels;
+            gather(geometry, x, pixels.clone(), taken, zero_point, &mut rows);
+            scratch::with(|scratch| linear.rows(&rows, y, o, &mut scratch.linear));
+        }
+    });
 }
 
 /// Rows per block: as many as the cache holds, but enough blocks for every thread.

@@ -10,9 +10,9 @@ use rayon::prelude::*;
 use crate::conv::Geometry;
 use crate::epilogue::{Epilogue, Offsets};
 use crate::isa::Lanes;
-#[cfg(target_arch = "x86_64")]
-use crate::scratch;
 use crate::{Element, Isa};
+#[cfg(target_arch = "x86_64")]
+use crate::{parallel, scratch};
 
 /// A prepared depthwise operand of `c` channels.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl Depthwise {
         assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
         #[cfg(target_arch = "x86_64")]
         if let (Some(filters), Some(x)) = (&self.interleaved, X::as_bytes(x)) {
-            y.par_chunks_mut((columns * c).max(1)).enumerate().for_each(|(line, y)| {
+            parallel::chunks(y, columns * c, |line, y| {
                 scratch::with(|scratch| filters.line(geometry, &self.epilogue, x, line, y, scratch));
             });
             return;

@@ -10,6 +10,7 @@ use tpuflow_ir::{BinaryKind, Requant};
 
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Lanes;
+use crate::parallel;
 use crate::requant::reference::round_divide;
 use crate::requant::{finish, requantize, scale};
 use crate::{Element, Isa};
@@ -186,17 +187,22 @@ impl Broadcast {
         let is_long = extent >= PIECE;
         let (run, piece) =
             if is_long { (extent, PIECE) } else { (outer.0 * extent, (PIECE / extent).clamp(1, outer.0) * extent) };
-        y.par_chunks_mut(run).with_min_len(PIECE.div_ceil(run)).enumerate().for_each(|(index, y)| {
+        // Where a part begins in an operand, and its shape there.
+        let place = |at: usize, first: usize, count: usize, outer: usize, step: usize| {
+            if is_long {
+                (at + first * step, [1, count])
+            } else {
+                (at + first / extent * outer, [count / extent, extent])
+            }
+        };
+        parallel::chunks(y, run, |index, y| {
             let (at_a, at_b) = self.start(if is_long { index } else { index * outer.0 });
-            let rooms = || (Vec::new(), Vec::new());
-            y.par_chunks_mut(piece).enumerate().for_each_init(rooms, |(room_a, room_b), (part, y)| {
-                let first = part * piece;
-                let shape = if is_long { [1, y.len()] } else { [y.len() / extent, extent] };
-                let start = |outer: usize, step: usize| {
-                    if is_long { first * step } else { first / extent * outer }
-                };
-                let a = dense(a, at_a + start(outer.1, step_a), shape, [outer.1, step_a], room_a);
-                let b = dense(b, at_b + start(outer.2, step_b), shape, [outer.2, step_b], room_b);
+            parallel::chunks(y, piece, |part, y| {
+                let (mut room_a, mut room_b) = (Vec::new(), Vec::new());
+                let (start_a, shape) = place(at_a, part * piece, y.len(), outer.1, step_a);
+                let (start_b, _) = place(at_b, part * piece, y.len(), outer.2, step_b);
+                let a = dense(a, start_a, shape, [outer.1, step_a], &mut room_a);
+                let b = dense(b, start_b, shape, [outer.2, step_b], &mut room_b);
                 f(a, b, y);
             });
         });

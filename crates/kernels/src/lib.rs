@@ -24,6 +24,7 @@ pub mod isa;
 pub mod linear;
 pub mod movement;
 pub mod normalize;
+mod parallel;
 pub mod pool;
 pub mod reduce;
 pub mod requant;

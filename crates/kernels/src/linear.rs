@@ -10,12 +10,11 @@
 //!
 //! Source: docs/arithmetic.md, section 6.
 
-use rayon::prelude::*;
-
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
 use crate::gemm::tiles::{Tiles, WIDTH, Walk};
 use crate::gemm::{PackedI8, PackedI16, Rows};
+use crate::parallel;
 use crate::scratch::{self, buffer};
 use crate::{Element, Values};
 
@@ -190,7 +189,7 @@ pub fn multiply<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [Y]) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
     let block = crate::conv::block_rows(k * size_of::<X>(), n, y.len() / n);
-    y.par_chunks_mut(block * n).enumerate().for_each(|(index, y)| {
+    parallel::chunks(y, block * n, |index, y| {
         let rows = y.len() / n;
         scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));
     });

@@ -2,10 +2,10 @@
 //!
 //! Source: docs/arithmetic.md, "Pooling".
 
-use rayon::prelude::*;
 use tpuflow_ir::{Divisor, Requant};
 
 use crate::conv::Geometry;
+use crate::parallel;
 use crate::requant::{finish, scale};
 use crate::{Element, Isa};
 
@@ -57,7 +57,7 @@ pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
     assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
     let row = (geometry.output[1] * c).max(1);
     let lanes = Isa::selected().lanes();
-    y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
+    parallel::chunks(y, row, |index, y| {
         lanes.run(|| {
             y.fill(X::MIN);
             for (column, y) in y.chunks_exact_mut(c).enumerate() {
@@ -145,7 +145,8 @@ pub fn average_pool<X: Element, Y: Element>(geometry: &Geometry, average: &Avera
         Requant { multiplier: vec![], shift: vec![], zero_point: average.zero_point, lo: average.lo, hi: average.hi };
     let row = (geometry.output[1] * c).max(1);
     let lanes = Isa::selected().lanes();
-    y.par_chunks_mut(row).enumerate().for_each_init(Vec::new, |sums: &mut Vec<i64>, (index, y)| {
+    parallel::chunks(y, row, |index, y| {
+        let sums = &mut Vec::new();
         for (column, y) in y.chunks_exact_mut(c).enumerate() {
             let pixel = index * geometry.output[1] + column;
             let count = lanes.run(|| sum_cells(geometry, pixel, x, sums));

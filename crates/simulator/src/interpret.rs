@@ -103,6 +103,9 @@ impl Interpreter {
                 expected: graph.inputs.len(),
             });
         }
+        if rayon::current_num_threads() == 1 {
+            return self.run_layers(inputs, keep);
+        }
         // Within the threads' pool from the start: layers then need not call into it one by one.
         rayon::scope(|_| self.run_layers(inputs, keep))
     }

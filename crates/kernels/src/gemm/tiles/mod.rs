@@ -138,12 +138,15 @@ impl Tiles {
         for panel in 0..n.div_ceil(COLUMNS) {
             let columns = panel * COLUMNS..n.min((panel + 1) * COLUMNS);
             for run in 0..runs {
-                for p in 0..length {
-                    let line = &mut lines[(panel * runs + run) * steps + p / 4].0;
-                    for (i, j) in columns.clone().enumerate() {
-                        let code = at(run * length + p, j);
-                        line[i * 4 + p % 4] = code.cast_unsigned();
-                        start[j] = start[j].wrapping_add(i32::from(code));
+                let lines = &mut lines[(panel * runs + run) * steps..][..steps];
+                for (step, line) in lines.iter_mut().enumerate() {
+                    let rows = step * 4..length.min(step * 4 + 4);
+                    for (four, j) in line.0.as_chunks_mut::<4>().0.iter_mut().zip(columns.clone()) {
+                        for (byte, p) in four.iter_mut().zip(rows.clone()) {
+                            let code = at(run * length + p, j);
+                            *byte = code.cast_unsigned();
+                            start[j] = start[j].wrapping_add(i32::from(code));
+                        }
                     }
                 }
             }
