@@ -63,12 +63,15 @@ pub(crate) struct Stream {
 
 impl Job {
     fn read_due(&self, access: u64, accesses: u64) -> u64 {
-        self.begin + (u128::from(access) * u128::from(self.cycles) / u128::from(accesses)) as u64
+        self.begin + share(access, self.cycles, accesses)
     }
 
     fn write_due(&self, access: u64, latency: u64) -> u64 {
-        let share = (u128::from(access + 1) * u128::from(self.cycles)).div_ceil(u128::from(self.writes.accesses()));
-        self.begin + share as u64 + latency - 1
+        let accesses = self.writes.accesses();
+        let whole = share(access + 1, self.cycles, accesses);
+        // Rounded up: the next multiple, unless the quotient is exact.
+        let exact = u128::from(whole) * u128::from(accesses) == u128::from(access + 1) * u128::from(self.cycles);
+        self.begin + whole + u64::from(!exact) + latency - 1
     }
 
     /// Unit time of its last cycle.
@@ -80,6 +83,14 @@ impl Job {
     fn next_due(&self, latency: u64) -> Option<u64> {
         let reads = self.reads.iter().filter_map(|walk| walk.next().map(|i| self.read_due(i, walk.accesses())));
         reads.chain(self.writes.next().map(|i| self.write_due(i, latency))).min()
+    }
+}
+
+/// `floor(access * cycles / accesses)`; wide division only where it must be.
+fn share(access: u64, cycles: u64, accesses: u64) -> u64 {
+    match access.checked_mul(cycles) {
+        Some(product) => product / accesses,
+        None => (u128::from(access) * u128::from(cycles) / u128::from(accesses)) as u64,
     }
 }
 
