@@ -1,4 +1,4 @@
-"""One engine in one process: reads a number of runs per line, answers with the seconds each of them took.
+"""One engine in one process: reads a number of runs per line, answers with the seconds each took.
 
 Engines are kept apart so that none of them disturbs another's threads, and run only when they are asked, so
 that the machine belongs to one of them at a time.
@@ -73,12 +73,13 @@ def main() -> None:
         run()
     print("ready", flush=True)
     for line in sys.stdin:
-        seconds = []
+        times: dict[str, list[float]] = {"wall": [], "processor": []}
         for _ in range(int(line)):
-            start = time.perf_counter()
+            wall, processor = time.perf_counter(), time.process_time()
             run()
-            seconds.append(time.perf_counter() - start)
-        print(json.dumps(seconds), flush=True)
+            times["processor"].append(time.process_time() - processor)
+            times["wall"].append(time.perf_counter() - wall)
+        print(json.dumps(times), flush=True)
 
 
 if __name__ == "__main__":
