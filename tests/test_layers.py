@@ -49,7 +49,7 @@ ROOMS = {
     "compile": VOCABULARY | {"config", "_core", "parameters", "partition", "quantize"},
     "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
-    "report": VOCABULARY | {"config", "calibrate", "simulate"},
+    "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
     "store": {"errors", "_core", "partition"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},

@@ -106,12 +106,7 @@ class Comparison:
                 return f"{self.name}: graph and program differ, {what}"
         if least is None:
             return ""
-        low = [
-            (tensor.name, pair)
-            for tensor in self.tensors
-            for pair in (tensor.normalized, tensor.quantized)
-            if tensor.name not in excepts and pair is not None and not pair.reaches(least)
-        ]
+        low = self._low(least, excepts)
         if not low:
             return ""
         name, pair = low[0]
@@ -119,6 +114,20 @@ class Comparison:
             f"{self.name}: {len(low)} tensors are below {least[0]:g}, {least[1]:g}, first "
             f'"{name}": cosine {pair.cosine:.3f}, euclid {pair.euclid:.3f}'
         )
+
+    def failed(self, least: tuple[float, float] | None, excepts: Collection[str] = ()) -> set[str]:
+        """Names of the tensors `failures` speaks of: those that differ in any bit, those that are unlike."""
+        low = [] if least is None else self._low(least, excepts)
+        different = {tensor.name for tensor in self.tensors if tensor.equal is False}
+        return different | {name for name, _ in low}
+
+    def _low(self, least: tuple[float, float], excepts: Collection[str]) -> list[tuple[str, Similarity]]:
+        return [
+            (tensor.name, pair)
+            for tensor in self.tensors
+            for pair in (tensor.normalized, tensor.quantized)
+            if tensor.name not in excepts and pair is not None and not pair.reaches(least)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""

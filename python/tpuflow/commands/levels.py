@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["compare", "evaluate", "run"]
 
 MOST_SHAPES = 5
+PICTURES = (".svg", ".dot")
 
 
 def run(
@@ -69,6 +70,13 @@ def compare(
     config: options.ConfigFile = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg|.dot",
+            help="Draw the graph with the similarity of every layer; what is below the tolerance is red.",
+        ),
+    ] = None,
 ) -> None:
     """Compare original, normalised network, integer graph and program, tensor by tensor.
 
@@ -77,8 +85,11 @@ def compare(
     from tpuflow.compare import ComparisonError, compare_levels, open_pair
     from tpuflow.files import write_json
     from tpuflow.frontend import load
+    from tpuflow.store import graph_beside
 
-    least = _tolerance(tolerance)
+    least, ignored = _tolerance(tolerance), options.names(excepts)
+    if picture is not None and picture.suffix not in PICTURES:
+        raise options.OptionError(f"{picture}: a picture is {' or '.join(PICTURES)}")
     original = load(
         model,
         input_shapes=options.shapes(input_shape),
@@ -94,8 +105,11 @@ def compare(
         found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance)
     if json is not None:
         write_json(json, found.to_json())
+    if picture is not None:
+        source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
+        _draw(picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
-    failures = found.failures(least, options.names(excepts))
+    failures = found.failures(least, ignored)
     if failures:
         raise ComparisonError(failures)
 
@@ -108,6 +122,39 @@ def _tolerance(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
     return cosine, euclid
+
+
+def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:
+    """Draws a graph, a segment below the other, with the similarity of what its layers give."""
+    from tpuflow.files import write_text
+    from tpuflow.partition import HostSegment, Partitioned
+    from tpuflow.report import Mark, dot_text, graph_nodes, host_node, joined, svg_picture
+    from tpuflow.store import load_graph
+
+    network = load_graph(graph)
+    if isinstance(network, Partitioned):
+        nodes = joined(
+            [
+                [host_node(part.name, part.reason, part.inputs, part.outputs)]
+                if isinstance(part, HostSegment)
+                else graph_nodes(part.network)
+                for part in network.segments
+            ]
+        )
+    else:
+        nodes = graph_nodes(network)
+    marks = {}
+    for tensor in found.tensors:
+        pair = tensor.quantized or tensor.normalized
+        text = "" if pair is None else f"cos {pair.cosine:.3f}, euclid {pair.euclid:.3f}"
+        if tensor.equal is False:
+            text = f"{text}, program differs" if text else "program differs"
+        if text:
+            marks[tensor.name] = Mark(text, tensor.name in failed)
+    drawn = svg_picture(nodes, marks) if path.suffix == ".svg" else dot_text(nodes, marks, network.name)
+    write_text(path, drawn)
+    count = sum(mark.failed for mark in marks.values())
+    say(f"picture    {path}: {len(nodes)} nodes, {count} tensors failed")
 
 
 def _show_comparison(found: Comparison) -> None:

@@ -4,6 +4,7 @@
     page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
     histograms.py    distributions of calibrated tensors with thresholds, kept and drawn
+    picture.py       a network as a picture, marked by a comparison
     perfetto.py      the timeline as a Perfetto trace
     words.py         what units, bounds and stall causes are called, and what they mean
 
@@ -13,19 +14,27 @@ Everything is read from the JSON forms of `Run` and `Program`, so a page can be 
 from tpuflow.report.histograms import TensorHistogram, load_histograms, save_histograms, tensor_histograms
 from tpuflow.report.page import RunView, render_page
 from tpuflow.report.perfetto import encode_trace
+from tpuflow.report.picture import Mark, Node, dot_text, graph_nodes, host_node, joined, svg_picture
 from tpuflow.report.tensors import tensor_rows
 from tpuflow.report.timeline import Allocation, Slice, Timeline, timeline, timeline_of_all
 
 __all__ = [
     "Allocation",
+    "Mark",
+    "Node",
     "RunView",
     "Slice",
     "TensorHistogram",
     "Timeline",
+    "dot_text",
     "encode_trace",
+    "graph_nodes",
+    "host_node",
+    "joined",
     "load_histograms",
     "render_page",
     "save_histograms",
+    "svg_picture",
     "tensor_histograms",
     "tensor_rows",
     "timeline",
