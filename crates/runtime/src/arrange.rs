@@ -223,23 +223,28 @@ fn planes_in<'a, const S: usize>(
 ) {
     match (S, channels, pixel) {
         (_, 1, _) if pixel == S => words.copy_from_slice(plane(0).as_flattened()),
+        // Pixels are put together as integers, which compilers turn into vector instructions.
         (1, 3, 4) => {
-            let (a, b, c) = (plane(0), plane(1), plane(2));
-            for (word, ((a, b), c)) in words.as_chunks_mut::<4>().0.iter_mut().zip(a.iter().zip(b).zip(c)) {
-                *word = [a[0], b[0], c[0], 0];
+            let planes = plane(0).iter().zip(plane(1)).zip(plane(2));
+            for (word, ((a, b), c)) in words.as_chunks_mut::<4>().0.iter_mut().zip(planes) {
+                *word = (u32::from(a[0]) | u32::from(b[0]) << 8 | u32::from(c[0]) << 16).to_le_bytes();
             }
         }
         (1, 4, 4) => {
-            let (a, b, c, d) = (plane(0), plane(1), plane(2), plane(3));
-            let planes = a.iter().zip(b).zip(c.iter().zip(d));
-            for (word, ((a, b), (c, d))) in words.as_chunks_mut::<4>().0.iter_mut().zip(planes) {
-                *word = [a[0], b[0], c[0], d[0]];
+            let planes = plane(0).iter().zip(plane(1)).zip(plane(2).iter().zip(plane(3)));
+            for (word, pair) in words.as_chunks_mut::<4>().0.iter_mut().zip(planes) {
+                *word = four(pair);
             }
         }
-        (2, 3, 8) => {
-            let (a, b, c) = (plane(0), plane(1), plane(2));
-            for (word, ((a, b), c)) in words.as_chunks_mut::<8>().0.iter_mut().zip(a.iter().zip(b).zip(c)) {
-                *word = [a[0], a[S - 1], b[0], b[S - 1], c[0], c[S - 1], 0, 0];
+        (1, _, _) if channels.is_multiple_of(4) => {
+            for (block, words) in words.chunks_mut(BLOCK * pixel).enumerate() {
+                let part = |c: usize| &plane(c)[block * BLOCK..];
+                for c in (0..channels).step_by(4) {
+                    let planes = part(c).iter().zip(part(c + 1)).zip(part(c + 2).iter().zip(part(c + 3)));
+                    for (word, pair) in words.chunks_exact_mut(pixel).zip(planes) {
+                        word[c..c + 4].copy_from_slice(&four(pair));
+                    }
+                }
             }
         }
         _ => {
@@ -255,11 +260,18 @@ fn planes_in<'a, const S: usize>(
     }
 }
 
+/// One element each of four planes.
+#[inline(always)]
+fn four<const S: usize>(((a, b), (c, d)): ((&[u8; S], &[u8; S]), (&[u8; S], &[u8; S]))) -> [u8; 4] {
+    (u32::from(a[0]) | u32::from(b[0]) << 8 | u32::from(c[0]) << 16 | u32::from(d[0]) << 24).to_le_bytes()
+}
+
 fn plane_out<const S: usize>(words: &[u8], plane: &mut [[u8; S]], offset: usize, pixel: usize) {
     match (S, pixel) {
         (1, 4) => {
+            let shift = 8 * (offset % 4) as u32;
             for (element, word) in plane.iter_mut().zip(words.as_chunks::<4>().0) {
-                element[0] = word[offset % 4];
+                element[0] = (u32::from_le_bytes(*word) >> shift) as u8;
             }
         }
         _ => {
