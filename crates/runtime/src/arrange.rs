@@ -230,6 +230,19 @@ fn planes_in<'a, const S: usize>(
                 *word = (u32::from(a[0]) | u32::from(b[0]) << 8 | u32::from(c[0]) << 16).to_le_bytes();
             }
         }
+        (1, 3, 3) => {
+            let (planes, rest) = ([plane(0), plane(1), plane(2)], words.len() / 12 * 4);
+            let [a, b, c] = planes.map(|plane| plane.as_chunks::<4>().0);
+            for (twelve, ((a, b), c)) in words.as_chunks_mut::<12>().0.iter_mut().zip(a.iter().zip(b).zip(c)) {
+                let [[a0], [a1], [a2], [a3]] = a.map(|x| [x[0]]);
+                let [[b0], [b1], [b2], [b3]] = b.map(|x| [x[0]]);
+                let [[c0], [c1], [c2], [c3]] = c.map(|x| [x[0]]);
+                *twelve = [a0, b0, c0, a1, b1, c1, a2, b2, c2, a3, b3, c3];
+            }
+            for (n, pixel) in words.chunks_exact_mut(3).enumerate().skip(rest) {
+                pixel.copy_from_slice(&planes.map(|plane| plane[n][0]));
+            }
+        }
         (1, 4, 4) => {
             let planes = plane(0).iter().zip(plane(1)).zip(plane(2).iter().zip(plane(3)));
             for (word, pair) in words.as_chunks_mut::<4>().0.iter_mut().zip(planes) {
