@@ -134,6 +134,44 @@ def test_sch_07_impossible_values_are_refused_with_their_range(what: str) -> Non
         WRONG[what]()
 
 
+def test_sch_18_weights_are_loaded_while_the_array_works(graph: _core.Graph) -> None:
+    def overlap(level: int) -> int:
+        intervals = simulate(compile_graph(graph, level=level), values=False, trace=True).intervals
+        assert intervals is not None
+        work = [each for each in intervals if each["phase"] == "execute"]
+        loads = [each for each in work if each["unit"] in {"dtl0", "dtl1"}]
+        array = [each for each in work if each["unit"] == "me"]
+        return sum(
+            max(0, min(a["end"], b["end"]) - max(a["start"], b["start"])) for a in loads for b in array
+        )
+
+    assert overlap(1) == 0
+    assert overlap(5) > 0
+
+
+FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
+
+
+@pytest.mark.parametrize(
+    "change", [{"insertion_depth": 0}, {"shared_round_robin": False}, {"layer_fusion": 0}]
+)
+def test_sch_19_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict[str, Any]) -> None:
+    """Each of what level 5 does with the cache, switched off: the same bits, and over all no fewer cycles."""
+    parameters = parameters_of(5, ScheduleConfig(**change))
+    with_all = without = 0
+    for name in FIXTURES:
+        proto = MODELS[name]()
+        model = load(proto)
+        graph = quantize(model, calibrate(model, samples(proto, 1)))
+        program = compile_graph(graph, level=5, parameters=parameters)
+        assert not _core.check(graph, program)
+        usual, changed = simulate(compile_graph(graph, level=5)), simulate(program)
+        with_all, without = with_all + usual.cycles, without + changed.cycles
+        for output, array in usual.outputs.items():
+            assert (array == changed.outputs[output]).all()
+    assert with_all <= without
+
+
 def test_sch_33_the_same_parameters_give_the_same_program(graph: _core.Graph, tmp_path: Path) -> None:
     for name in ("a", "b"):
         compile_graph(graph, level=5).save(tmp_path / f"{name}.tpu")

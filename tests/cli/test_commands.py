@@ -145,7 +145,7 @@ def test_stages_on_their_own_make_the_same_program(built: Built, command: Comman
     assert program.read_bytes() == built.program.read_bytes()
 
 
-def test_imp_08_stages_are_saved_and_the_default_name_says_it_all(
+def test_imp_08_sch_37_stages_are_saved_and_the_default_name_says_it_all(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

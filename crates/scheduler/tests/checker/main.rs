@@ -108,7 +108,7 @@ impl Subject {
 }
 
 #[test]
-fn every_kind_of_damage_is_reported() {
+fn sch_34_every_kind_of_damage_is_reported() {
     const TRIES: u64 = 40;
     let mut met = vec![0; FAULTS.len()];
     let (mut wrong, mut places, mut harmless) = (Vec::new(), 0, Vec::new());

@@ -1,0 +1,51 @@
+"""Every tool that computes a network in integers gives the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.make_models import random_model, samples
+from tpuflow import reference
+from tpuflow.calibrate import calibrate
+from tpuflow.compile import compile as compile_graph
+from tpuflow.frontend import load
+from tpuflow.quantize import quantize
+from tpuflow.run import GraphLevel, ProgramLevel
+from tpuflow.runtime import Device
+from tpuflow.simulate import simulate
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sim_11_reference_interpreter_simulator_and_devices_agree(seed: int, tmp_path: Path) -> None:
+    proto = random_model(seed)
+    model, drawn = load(proto), samples(proto, 3)
+    graph = quantize(model, calibrate(model, drawn))
+    program = compile_graph(graph, machine="32x32_fpga", level=5)
+    program.save(tmp_path / "net.tpu")
+    feed = {port.name: drawn[port.name][: port.shape[0]] for port in model.inputs}
+    interpreted, executed = GraphLevel(graph).compute(feed), ProgramLevel(program).compute(feed)
+    for name, codes in interpreted.codes.items():
+        assert codes.tobytes() == executed.codes[name].tobytes()
+    tensors = [graph.tensors[index] for index in graph.inputs]
+    stored = {
+        t.name: port.encode(feed[port.name]) for t, port in zip(tensors, GraphLevel(graph).ports, strict=True)
+    }
+    own = reference.run(graph, stored)
+    for name, array in graph.run(stored).items():
+        assert np.array_equal(own[name], array)
+    simulated = simulate(program, feed).outputs
+    found = {name: [simulated[name], interpreted.tensors[name], executed.tensors[name]] for name in simulated}
+    for mode in ("fast", "exact"):
+        with (
+            Device.open("sim:32x32_fpga", mode=mode) as device,  # type: ignore[arg-type]
+            device.load(tmp_path / "net.tpu") as loaded,
+            loaded.inference() as inference,
+        ):
+            for name, array in inference.sync(feed).items():
+                found[name].append(array)
+    for arrays in found.values():
+        assert len(arrays) == 5
+        assert all(array.tobytes() == arrays[0].tobytes() for array in arrays[1:])
