@@ -97,7 +97,7 @@ ROOMS = {
     | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
     "__init__": VOCABULARY
     | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"}
-    | {"event_log"},
+    | {"event_log", "report"},
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}

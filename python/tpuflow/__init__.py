@@ -13,9 +13,10 @@ The functions are imported when they are first used, so that the command line st
 """
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Ranges, calibrate
@@ -70,14 +71,30 @@ _HOMES = {
 }
 
 
+_SHOWN = {"_core": ("Graph", "Program"), "simulate": ("Run",)}
+"""Classes notebooks show as HTML, by the module they come from."""
+
+
+def _show(kind: str) -> Callable[[object], str]:
+    def html(shown: object) -> str:
+        text: str = getattr(import_module("tpuflow.report.notebook"), f"{kind.lower()}_html")(shown)
+        return text
+
+    return html
+
+
 class _Package(ModuleType):
     """This package. Five functions bear the names of the rooms they come from: the function is the attribute.
 
-    Importing a room makes Python set the room as an attribute of the package; rooms are reached by import
-    alone.
+    Classes that notebooks show get their display when their module is set here, for the extension's cannot
+    know the report. Importing a room makes Python set the room as an attribute of the package; rooms are
+    reached by import alone.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
+        for kind in _SHOWN.get(name, ()) if isinstance(value, ModuleType) else ():
+            shown: Any = getattr(value, kind)
+            shown._repr_html_ = _show(kind)
         if name in _HOMES and isinstance(value, ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)

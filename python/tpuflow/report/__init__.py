@@ -5,6 +5,7 @@
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
     histograms.py    distributions of calibrated tensors with thresholds, kept and drawn
     picture.py       a network as a picture, marked by a comparison
+    notebook.py      what a notebook shows of graph, program and run
     perfetto.py      the timeline as a Perfetto trace
     words.py         what units, bounds and stall causes are called, and what they mean
 
