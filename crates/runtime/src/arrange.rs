@@ -273,9 +273,12 @@ fn planes_in<'a, const S: usize>(
     }
 }
 
+/// An element of one plane and the element of the next at the same pixel.
+type Pair<'a, const S: usize> = (&'a [u8; S], &'a [u8; S]);
+
 /// One element each of four planes.
 #[inline(always)]
-fn four<const S: usize>(((a, b), (c, d)): ((&[u8; S], &[u8; S]), (&[u8; S], &[u8; S]))) -> [u8; 4] {
+fn four<const S: usize>(((a, b), (c, d)): (Pair<'_, S>, Pair<'_, S>)) -> [u8; 4] {
     (u32::from(a[0]) | u32::from(b[0]) << 8 | u32::from(c[0]) << 16 | u32::from(d[0]) << 24).to_le_bytes()
 }
 
