@@ -245,16 +245,18 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
             )
         return Ranges.load(request.ranges)
     if request.calibration is None:
-        listener.remark(
-            f"no --calib and no --ranges: ranges come from {GENERATED} generated samples, "
-            "accuracy is not calibrated"
-        )
+        zeros = request.config.calibrate.no_data == "zeros"
+        kind = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
+        listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
     whole = model.model if isinstance(model, PartitionedModel) else model
     return calibrate(model, _samples(whole, request), request.config, listener.step, listener.counted)
 
 
 def _samples(model: FloatModel, request: Request) -> Samples:
-    """Those given, or generated ones."""
+    """Those given, or what the configuration says of samples that are not there."""
+    if request.calibration is None and request.config.calibrate.no_data == "zeros":
+        feed = {port.name: np.zeros(port.shape, port.dtype) for port in model.inputs}
+        return Samples.of_feeds([feed], model.inputs)
     if request.calibration is None:
         return made_up(model, GENERATED, request.seed)
     return load_samples(request.calibration, model.inputs)
@@ -268,11 +270,7 @@ def refined(model: FloatModel, request: Request, listener: Listener) -> FloatMod
     """
     if request.calibration is None and request.ranges is not None:
         raise FileError(f"{request.ranges}: global_calibration needs samples: give --calib, not --ranges")
-    samples = (
-        made_up(model, GENERATED, request.seed)
-        if request.calibration is None
-        else load_samples(request.calibration, model.inputs)
-    )
+    samples = _samples(model, request)
     for method in request.config.calibrate.chain:
         model, report = refine_weights(model, samples, request.config, listener.step, method)
         kept = sum(layer.kept for layer in report)

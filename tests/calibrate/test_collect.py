@@ -107,7 +107,7 @@ def test_every_float_value_is_calibrated() -> None:
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
-def test_segments_compute_the_same_and_forget_early() -> None:
+def test_cal_30_segments_compute_the_same_and_forget_early() -> None:
     model = network()
     batch = next(samples().batches())
     whole = ActivationSession(model, memory_bytes=1 << 20)
@@ -133,7 +133,7 @@ def test_segments_compute_the_same_and_forget_early() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_shards_in_order_give_the_same_ranges(strategy: str) -> None:
+def test_cal_29_shards_in_order_give_the_same_ranges(strategy: str) -> None:
     config = CalibrationConfig(strategy=strategy)
     shards = [
         Samples.of({name: array[part] for name, array in arrays().items()}, PORTS)
@@ -144,7 +144,7 @@ def test_shards_in_order_give_the_same_ranges(strategy: str) -> None:
     assert fit(first, config).to_json() == calibrate(float_model(), samples(), config).to_json()
 
 
-def test_the_number_of_threads_does_not_show() -> None:
+def test_cal_29_the_number_of_threads_does_not_show() -> None:
     script = (
         "import numpy as np\n"
         "from tpuflow.calibrate import *\n"

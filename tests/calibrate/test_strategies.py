@@ -55,11 +55,11 @@ def quantized(values: NDArray[np.float32], found: Range, *, symmetric: bool) -> 
 BATCHES_OF_THREE = (floats(-1, 2), floats(-3, 1), floats(-2, 4))
 
 
-def test_extrema_are_those_of_all_batches() -> None:
+def test_cal_01_extrema_are_those_of_all_batches() -> None:
     assert fitted(*BATCHES_OF_THREE, strategy="extrema") == Range(-3.0, 4.0)
 
 
-def test_mean_follows_the_golden_sequence() -> None:
+def test_cal_02_cal_18_mean_follows_the_golden_sequence() -> None:
     # min: -1, 0.9 * -1 + 0.1 * -3 = -1.2, 0.9 * -1.2 + 0.1 * -2 = -1.28
     # max:  2, 0.9 *  2 + 0.1 *  1 =  1.9, 0.9 *  1.9 + 0.1 *  4 =  2.11
     ((low, high),) = fitted(*BATCHES_OF_THREE, strategy="mean").pairs
@@ -82,7 +82,8 @@ def test_num_03_zero_is_always_inside(strategy: str) -> None:
 
 @given(
     batches=BATCHES,
-    strategy=st.sampled_from(sorted(STRATEGIES)),
+    # `weighted_scale_param` gives both sides the same reach, which one of them may not have.
+    strategy=st.sampled_from(sorted(STRATEGIES.keys() - {"weighted_scale_param"})),
     symmetric=st.booleans(),
     bits=st.integers(2, 16),
 )
@@ -95,18 +96,18 @@ def test_ranges_lie_within_what_was_seen(
     assert seen_low - slack <= low <= 0 <= high <= seen_high + slack
 
 
-def test_percentile_of_known_distributions() -> None:
+def test_cal_04_percentile_of_known_distributions() -> None:
     uniform = np.linspace(-1, 1, 100_001, dtype=np.float32)
-    ((low, high),) = fitted(uniform, strategy="percentile", percentile=75).pairs
+    ((low, high),) = fitted(uniform, strategy="pct", percentile=75).pairs
     assert (low, high) == pytest.approx((-0.75, 0.75), abs=1e-3)
     # 99.73 % of a normal distribution lie within three deviations.
-    ((low, high),) = fitted(gaussian(1_000_000), strategy="percentile", percentile=99.73).pairs
+    ((low, high),) = fitted(gaussian(1_000_000), strategy="pct", percentile=99.73).pairs
     assert (low, high) == pytest.approx((-3, 3), abs=0.03)
     # A share of magnitudes: the short side is left alone.
-    ((low, high),) = fitted(uniform + np.float32(0.9), strategy="percentile", percentile=50).pairs
+    ((low, high),) = fitted(uniform + np.float32(0.9), strategy="pct", percentile=50).pairs
     assert low == pytest.approx(-0.1, abs=1e-6)
     assert high == pytest.approx(0.9, abs=1e-3)
-    assert fitted(uniform, strategy="percentile", percentile=100) == Range(-1.0, 1.0)
+    assert fitted(uniform, strategy="pct", percentile=100) == Range(-1.0, 1.0)
 
 
 def losses(values: NDArray[np.float32], *, symmetric: bool) -> tuple[float, float]:

@@ -57,3 +57,18 @@ def test_gca_13_search_writes_the_best_graph(built: Built, command: Command, tmp
     with np.load(built.calibration) as arrays:
         np.savez(inputs, **{name: arrays[name] for name in arrays.files})
     assert command("run", graph, "--inputs", inputs, "--outputs", outputs).status == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("zeros", "a sample of zeros"), ("generated", "8 generated samples")]
+)
+def test_cal_21_without_data_it_is_said_what_stands_in(
+    kind: str, told: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'[calibrate]\nno_data = "{kind}"\n', encoding="utf-8")
+    found = command("calibrate", built.model, "--config", config, "-o", tmp_path / "r.json")
+    assert found.status == 0, found.err
+    assert f"ranges come from {told}, accuracy is not calibrated" in found.out + found.err
+    ranges = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["tensors"]["image"]
+    assert ((ranges["min"], ranges["max"]) == (0, 0)) == (kind == "zeros")

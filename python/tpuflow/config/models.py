@@ -197,6 +197,8 @@ class CalibrationConfig(Section):
     whole configuration: as for the tensor's grid."""
     clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 8
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
+    no_data: Literal["generated", "zeros"] = "generated"
+    """What stands in for samples where there are none."""
     global_calibration: str = "none"
     """Methods that change weights once ranges are known, joined by `&`, each limited to operators in
     brackets or names in braces: `gptq`, `adaround[Conv]`, `gptq{blocks.*}`."""
