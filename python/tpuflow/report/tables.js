@@ -94,7 +94,10 @@ function sortedTable(id, columns, rows, onRow, words) {
     (layer) => [layer.name, layer.op, layer.dtype, page.units[layer.unit], layer.binding]);
   marking.listeners.push((id, source) => rows.forEach((row, i) => {
     row.classList.toggle("marked", run.ids[i] === id);
-    if (run.ids[i] === id && source === "step") row.scrollIntoView({ block: "nearest" });
+    if (run.ids[i] !== id || source !== "step") return;
+    // Only the table scrolls: whoever steps through the charts wants to go on seeing them.
+    const frame = row.closest(".scroll"), head = row.closest("table").tHead.offsetHeight;
+    if (row.offsetTop - head < frame.scrollTop || row.offsetTop + row.offsetHeight > frame.scrollTop + frame.clientHeight) frame.scrollTop = row.offsetTop - head;
   }));
 
   const picture = document.getElementById("histogram");
