@@ -20,7 +20,7 @@ from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.export import export
 from tpuflow.commands.levels import compare, evaluate, run
-from tpuflow.commands.listings import cuts, fields, machine, ops
+from tpuflow.commands.listings import cuts, fields, machine, ops, plugins
 from tpuflow.commands.npz import npz
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.report import report
@@ -69,6 +69,7 @@ app.command()(ops)
 app.add_typer(machine, name="machine")
 app.add_typer(npz, name="npz")
 app.command()(fields)
+app.command()(plugins)
 app.command()(cuts)
 
 

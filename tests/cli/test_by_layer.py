@@ -118,3 +118,30 @@ def test_cfg_04_cfg_06_text_names_a_file_by_layer(built: Built, command: Command
     }
     assert widths.pop("/conv_0") == "int8"
     assert "int16" in widths.values()
+
+
+def test_cfg_02_the_command_line_of_configurations(
+    built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, program = tmp_path / "x.cfg", tmp_path / "x.tpu"
+    text.write_text("[Common]\nweight_bits = 16\n", encoding="utf-8")
+    for option in ("-c", "--cfg", "--config"):
+        asked = ("build", built.model, "--calib", built.calibration, option, text, "-o", program)
+        assert command(*asked).status == 0
+        graph = _core.Graph.load(program.with_suffix(".tpuq"))
+        assert {t.dtype for t in graph.tensors if t.is_constant and t.scale is not None} == {"int16"}
+    assert command("--version").out.startswith("tpuflow ")
+    listed = command("fields", "--markdown").out
+    assert all(entry.name in listed for entry in registry())
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    (folder / "aipubt_dataset_a.py").write_text(
+        "from AIPUBuilder.Optimizer.framework import *\n"
+        "@register_plugin(PluginType.Dataset, '1.5')\nclass Mine: pass\n",
+        encoding="utf-8",
+    )
+    (folder / "aipubt_op_b.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shown = command("plugins").out
+    assert "Mine" in shown and "1.5" in shown
+    assert "not loaded" in shown and "aipubt_op_b.py" in shown

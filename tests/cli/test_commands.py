@@ -23,7 +23,7 @@ MEMORY = {"cache_peak_bytes", "cache_bytes", "ddr_read_bytes", "ddr_write_bytes"
 LAYER = {"name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding"}
 COMMANDS = (
     "build", "simulate", "calibrate", "quantize", "export", "run", "compare", "evaluate", "inspect", "check",
-    "disasm", "asm", "ops", "fields", "alloc",
+    "disasm", "asm", "ops", "fields", "plugins", "alloc",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from tpuflow.commands.console import heading, say, table
 
-__all__ = ["cuts", "fields", "machine", "ops"]
+__all__ = ["cuts", "fields", "machine", "ops", "plugins"]
 
 
 def ops() -> None:
@@ -28,6 +28,20 @@ def cuts() -> None:
 
     rows = [(name, preset.about, ", ".join(preset.published)) for name, preset in PRESETS.items()]
     table([("name", "left"), ("", "left"), ("published tensors", "left")], rows)
+
+
+def plugins() -> None:
+    """List the plugins that are found, where they come from, and those that cannot be loaded."""
+    from tpuflow.plugins import load_plugins
+
+    found = load_plugins()
+    rows = [
+        (kind, name, ".".join(map(str, entry.version)), entry.source)
+        for (kind, name), entry in sorted(found.entries.items())
+    ]
+    table([("kind", "left"), ("name", "left"), ("version", "left"), ("from", "left")], rows)
+    for source, reason in found.failures.items():
+        say(f"not loaded: {source}: {reason}")
 
 
 machine = typer.Typer(help="Machines programs can be compiled for.", no_args_is_help=True)

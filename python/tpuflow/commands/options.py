@@ -69,7 +69,9 @@ Calib = Annotated[
 ConfigFile = Annotated[
     list[Path] | None,
     typer.Option(
+        "-c",
         "--config",
+        "--cfg",
         metavar="FILE.toml|.cfg|.json",
         help="Configuration; `tpuflow fields` lists every key. Repeatable: later files win.",
     ),
