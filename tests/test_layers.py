@@ -51,6 +51,8 @@ ROOMS = {
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
     "store": {"errors", "_core", "partition"},
+    "plugins": {"errors", "samples", "config", "calibrate", "metrics"},
+    "weights": {"errors", "partition", "compile", "store"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
@@ -58,6 +60,7 @@ ROOMS = {
     "build": VOCABULARY
     | {
         "config",
+        "plugins",
         "_core",
         "frontend",
         "partition",

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
 from tpuflow.parameters import parameters_of
 from tpuflow.partition import PartitionedModel, device_networks, partition
+from tpuflow.plugins import Registry, configured, dataset_samples, is_dataset, with_input_scales
 from tpuflow.quantize import by_layer, quantize
 from tpuflow.refine import refine_weights
 from tpuflow.samples import Samples, load_samples
@@ -92,7 +93,9 @@ class Request:
         model: `.onnx`, or `.tpuq` to start from a quantised graph.
         level: Optimisation level, 1 or 5.
         machine: Preset or TOML file.
-        calibration: Samples: `.npz` or a directory of them.
+        calibration: Samples: `.npz` or a directory of them, or a dataset plugin, `NAME(data_file)`.
+        plugins: What plugins registered.
+        qconfig: The plugin that gives settings by layer.
         ranges: Saved ranges; they make samples superfluous.
         config: What to quantise how.
         batch: Size of the batch; the model's own, or 1, by default.
@@ -113,6 +116,8 @@ class Request:
     level: int = 1
     machine: str = "128x128_asic"
     calibration: Path | None = None
+    plugins: Registry = field(default_factory=Registry)
+    qconfig: str | None = None
     ranges: Path | None = None
     config: Config = field(default_factory=Config)
     batch: int | None = None
@@ -200,6 +205,9 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         with clock.stage("import"):
             model = _imported(request, listener)
             parts = partition(model) if request.host else None
+            if request.qconfig is not None:
+                settings = configured(request.config, request.plugins, request.qconfig, model.model)
+                request = replace(request, config=settings)
         floating = float_bytes(model)
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
@@ -207,6 +215,9 @@ def build(request: Request, listener: Listener | None = None) -> Built:
                 if request.config.calibrate.chain:
                     model = refined(model, request, listener)
                     parts = partition(model) if request.host else None
+            if request.qconfig is not None:
+                settings = configured(request.config, request.plugins, request.qconfig, model.model)
+                request = replace(request, config=settings)
         else:
             _forbid_ranges(request)
         with clock.stage("quantize"):
@@ -249,7 +260,9 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
         kind = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
         listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
     whole = model.model if isinstance(model, PartitionedModel) else model
-    return calibrate(model, _samples(whole, request), request.config, listener.step, listener.counted)
+    ranges = calibrate(model, _samples(whole, request), request.config, listener.step, listener.counted)
+    names = [port.name for port in whole.inputs]
+    return with_input_scales(ranges, request.plugins, names, request.config)
 
 
 def _samples(model: FloatModel, request: Request) -> Samples:
@@ -259,6 +272,8 @@ def _samples(model: FloatModel, request: Request) -> Samples:
         return Samples.of_feeds([feed], model.inputs)
     if request.calibration is None:
         return made_up(model, GENERATED, request.seed)
+    if is_dataset(str(request.calibration)) and not request.calibration.exists():
+        return dataset_samples(request.plugins, str(request.calibration), model.inputs)[0]
     return load_samples(request.calibration, model.inputs)
 
 

@@ -16,6 +16,7 @@ import typer
 
 from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
+from tpuflow.commands.bundle import bundle
 from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.export import export
@@ -27,6 +28,7 @@ from tpuflow.commands.report import report
 from tpuflow.commands.search import search
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
+from tpuflow.commands.weights import weights
 from tpuflow.commands.zoo import zoo
 from tpuflow.errors import TpuflowError
 
@@ -70,6 +72,8 @@ app.add_typer(machine, name="machine")
 app.add_typer(npz, name="npz")
 app.command()(fields)
 app.command()(plugins)
+app.add_typer(bundle, name="bundle")
+app.add_typer(weights, name="weights")
 app.command()(cuts)
 
 

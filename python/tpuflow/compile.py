@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tpuflow.parameters import CompileParameters
 
-__all__ = ["LEVELS", "compile", "machine_text", "machines", "require_machine"]
+__all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine"]
 
 LEVELS = (1, 5)
 """Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
@@ -54,6 +54,25 @@ def machine_text(machine: str | PathLike[str]) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MachineError(f"{path}: cannot be read as text ({error})") from error
+
+
+def machine_toml(machine: Mapping[str, Any]) -> str:
+    """The TOML text of a machine given as nested values, such as a program's metadata hold."""
+    lines: list[str] = []
+
+    def write(table: Mapping[str, Any], prefix: str) -> None:
+        if prefix:
+            lines.append(f"[{prefix}]")
+        # JSON's numbers, texts, truth values and lists of them are TOML's.
+        lines.extend(
+            f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)
+        )
+        for key, value in table.items():
+            if isinstance(value, dict):
+                write(value, f"{prefix}.{key}" if prefix else key)
+
+    write(machine, "")
+    return "\n".join(lines) + "\n"
 
 
 def require_machine(program: _core.Program, machine: str | PathLike[str]) -> None:

@@ -90,7 +90,7 @@ def pair(reference: Array, outputs: Array) -> Pairing:
 
 def evaluate_level(
     level: Level,
-    data: Path,
+    data: Path | tuple[Samples, Array | None],
     metrics: str,
     *,
     reference: Level | None = None,
@@ -102,7 +102,7 @@ def evaluate_level(
 
     Args:
         level: What to judge.
-        data: `.npz` with the inputs, and `labels` if a metric needs them.
+        data: `.npz` with the inputs, and `labels` if a metric needs them; or both.
         metrics: Names, with arguments in parentheses, separated by commas.
         reference: The float network, for the paired comparison.
         outputs: Which outputs to read; the first ones by default.
@@ -118,7 +118,9 @@ def evaluate_level(
         if each.against == "float" and reference is None:
             raise MetricError(f"{name} compares with the float network: give it with --float MODEL.onnx")
     wanted = {name: _outputs(name, each, level, reference, outputs) for name, each in chosen.items()}
-    samples, labels = _open(data, level, chosen.values())
+    samples, labels = data if isinstance(data, tuple) else _open(data, level, chosen.values())
+    if labels is None and any(each.against == "labels" for each in chosen.values()):
+        raise SampleError("the samples have no labels, which the metric needs")
     found = run_samples(level, samples, progress=progress)
     theirs = None if reference is None else run_samples(reference, samples)
     return [
@@ -143,6 +145,8 @@ def _outputs(
     name: str, chosen: Metric, level: Level, reference: Level | None, outputs: Sequence[str]
 ) -> tuple[str, ...]:
     """The outputs a metric reads, known to exist at both levels."""
+    if not chosen.outputs:
+        return tuple(outputs) or tuple(level.outputs)
     if len(level.outputs) < chosen.outputs:
         raise MetricError(f"{name} reads {chosen.outputs} outputs, the network has {len(level.outputs)}")
     found = tuple(outputs) or tuple(level.outputs[: chosen.outputs])

@@ -7,6 +7,8 @@
     programs.py   inspect, check, disasm, asm
     device.py     raw, smoke
     debug.py      debug, steps
+    bundle.py     bundle and its commands
+    weights.py    weights and its commands
     npz.py        npz and its commands
     zoo.py        zoo
     listings.py   ops, machine, fields

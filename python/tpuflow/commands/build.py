@@ -44,6 +44,7 @@ def build(
     ] = "128x128_asic",
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
+    qconfig: options.QConfig = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     lenient: options.Lenient = False,
@@ -81,6 +82,7 @@ def build(
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
+    from tpuflow.plugins import load_plugins
 
     if output is not None and not output.absolute().parent.is_dir():
         raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
@@ -89,6 +91,8 @@ def build(
         level=int(level.value),
         machine=machine,
         calibration=calib,
+        plugins=load_plugins(),
+        qconfig=qconfig,
         ranges=ranges,
         config=options.configuration(config, dtype, lenient=lenient),
         batch=batch,

@@ -202,7 +202,13 @@ def evaluate(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
     ],
-    data: Annotated[Path, typer.Option(metavar="FILE.npz", help="Inputs by name, and `labels`.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.npz|PLUGIN",
+            help="Inputs by name, and `labels`; or a dataset plugin, NAME(DATA,LABELS).",
+        ),
+    ],
     metric: Annotated[
         str,
         typer.Option(
@@ -222,13 +228,23 @@ def evaluate(
     """Score a network at any level on labelled data, beside its float original, sample by sample."""
     from tpuflow.evaluate import evaluate_level
     from tpuflow.files import write_json
+    from tpuflow.plugins import dataset_samples, is_dataset, load_plugins, plugin_metrics
     from tpuflow.run import open_level
 
     level = open_level(file)
+    plugins = load_plugins()
+    named = is_dataset(str(data)) and not data.exists()
+    given = dataset_samples(plugins, str(data), level.ports) if named else data
     original = None if reference is None else open_level(reference)
     with progress("evaluate") as advance:
         found = evaluate_level(
-            level, data, metric, reference=original, outputs=options.names(output), progress=advance
+            level,
+            given,
+            metric,
+            reference=original,
+            outputs=options.names(output),
+            plugins=plugin_metrics(plugins),
+            progress=advance,
         )
     if json is not None:
         figures = [each.to_json() for each in found]

@@ -28,6 +28,7 @@ __all__ = [
     "JsonFile",
     "Lenient",
     "OptionError",
+    "QConfig",
     "RangesFile",
     "SeedOption",
     "configuration",
@@ -64,7 +65,10 @@ Batch = Annotated[
 ]
 Calib = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.npz|DIR", help="Calibration samples, one array per input by its name."),
+    typer.Option(
+        metavar="FILE.npz|DIR|PLUGIN",
+        help="Calibration samples, one array per input by its name; or a dataset plugin, NAME(FILE).",
+    ),
 ]
 ConfigFile = Annotated[
     list[Path] | None,
@@ -105,6 +109,7 @@ Lenient = Annotated[
     typer.Option("--lenient", help="Settings for layers that have no effect are warnings, not errors."),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON.")]
+QConfig = Annotated[str | None, typer.Option(metavar="NAME", help="Plugin that gives settings by layer.")]
 RangesFile = Annotated[
     Path | None, typer.Option("--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.")
 ]

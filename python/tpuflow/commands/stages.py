@@ -43,10 +43,12 @@ def calibrate(
     from tpuflow.build import Listener, Request, calibrated
     from tpuflow.frontend import load
     from tpuflow.partition import partition
+    from tpuflow.plugins import load_plugins
     from tpuflow.report import save_histograms, tensor_histograms
 
     settings = options.configuration(config, dtype, lenient=lenient)
-    request = Request(model, calibration=calib, config=settings, batch=batch, seed=seed)
+    plugins = load_plugins()
+    request = Request(model, calibration=calib, plugins=plugins, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
         input_shapes=options.shapes(input_shape),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from tpuflow.compile import machine_text
+from tpuflow.compile import machine_text, machine_toml
 from tpuflow.errors import MachineError
 
 __all__ = ["ModelParameters", "TPU_128x128_PARAMS", "TpuParameters", "get_hw_params"]
@@ -80,21 +80,7 @@ class ModelParameters:
 
     def to_toml(self) -> str:
         """The machine's file."""
-        lines: list[str] = []
-        _write(self.machine, "", lines)
-        return "\n".join(lines) + "\n"
-
-
-def _write(table: Mapping[str, Any], prefix: str, lines: list[str]) -> None:
-    if prefix:
-        lines.append(f"[{prefix}]")
-    # JSON's numbers, texts, truth values and lists of them are TOML's.
-    lines += [
-        f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, Mapping)
-    ]
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            _write(value, f"{prefix}.{key}" if prefix else key, lines)
+        return machine_toml(self.machine)
 
 
 def get_hw_params(tpu_type: str | PathLike[str]) -> ModelParameters:

@@ -33,7 +33,7 @@ class Metric:
         against: What they are compared with: labels, or the outputs of the float network.
         value: The result of all samples, from the outputs it reads, each [samples, ...], and what they are
             compared with: labels [samples, ...], or of float the same outputs joined in a list.
-        outputs: How many outputs it reads.
+        outputs: How many outputs it reads; 0: all.
         score: One number per sample, of which `value` is the mean; None where there is no such thing.
         share: Scores are 0 or 1, so that their mean is a share of the samples.
         percent: The result is a share of something, shown in percent.

@@ -1,0 +1,46 @@
+"""Plugins: datasets, metrics, operators and settings by layer that come from outside.
+
+`load` finds and imports them, `registry` keeps what they register, `use` puts them to work. Operator plugins
+are functions on the nodes and tensors of `nodes`, with the helpers of `numbers` and the messages of `logs`;
+`shim` lets files written for another tool import all this under the names they know.
+"""
+
+from tpuflow.plugins.load import load_plugins
+from tpuflow.plugins.nodes import PyNode, PyTensor, run_operator
+from tpuflow.plugins.registry import (
+    OpType,
+    PluginError,
+    PluginType,
+    Registry,
+    op_register,
+    quant_register,
+    register_optype,
+    register_plugin,
+)
+from tpuflow.plugins.use import (
+    configured,
+    dataset_samples,
+    is_dataset,
+    plugin_metrics,
+    with_input_scales,
+)
+
+__all__ = [
+    "OpType",
+    "PluginError",
+    "PluginType",
+    "PyNode",
+    "PyTensor",
+    "Registry",
+    "configured",
+    "dataset_samples",
+    "is_dataset",
+    "load_plugins",
+    "op_register",
+    "plugin_metrics",
+    "quant_register",
+    "register_optype",
+    "register_plugin",
+    "run_operator",
+    "with_input_scales",
+]

@@ -1,0 +1,83 @@
+"""Finds plugins and imports them.
+
+They are looked for in this order:
+
+1. the entry points `tpuflow.plugins` of installed packages: modules, imported by name;
+2. every folder of the environment variable `AIPUPLUGIN_PATH`;
+3. the folder `plugin` of the working directory.
+
+Of folders, files whose names begin as a plugin's does are loaded: `aipubt_opt_op_`, `aipubt_op_`,
+`aipubt_opt_dataset_`, `aipubt_dataset_`, `aipubt_opt_metric_`, `aipubt_metric_`, `aipubt_opt_qconfig_`,
+`aipubt_qconfig_`, `tpuflow_`. A file that cannot be imported is told about, with the place in it, and hides
+no other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from tpuflow.plugins import shim
+from tpuflow.plugins.registry import Registry, filling
+
+__all__ = ["GROUP", "PATH", "PREFIXES", "load_plugins"]
+
+logger = logging.getLogger(__name__)
+
+GROUP = "tpuflow.plugins"
+PATH = "AIPUPLUGIN_PATH"
+KINDS = ("op", "dataset", "metric", "qconfig")
+PREFIXES = (
+    *(f"aipubt_opt_{kind}_" for kind in KINDS),
+    *(f"aipubt_{kind}_" for kind in KINDS),
+    "tpuflow_",
+)
+
+
+def load_plugins(folders: list[Path] | None = None) -> Registry:
+    """Everything that plugins register; by default those of all the places above."""
+    registry = Registry()
+    with filling(registry):
+        if folders is None:
+            for point in entry_points(group=GROUP):
+                registry.source = f"{point.name} ({point.value})"
+                _guarded(registry, point.load)
+        for folder in _folders() if folders is None else folders:
+            for path in sorted(folder.glob("*.py")):
+                if path.name.startswith(PREFIXES):
+                    shim.install()
+                    registry.source = str(path)
+                    _guarded(registry, partial(_import, path))
+    return registry
+
+
+def _folders() -> list[Path]:
+    named = [Path(word) for word in os.environ.get(PATH, "").split(os.pathsep) if word]
+    return [folder for folder in (*named, Path("plugin")) if folder.is_dir()]
+
+
+def _import(path: Path) -> None:
+    name = f"tpuflow_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def _guarded(registry: Registry, load: Callable[[], object]) -> None:
+    try:
+        load()
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is its own
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())} ({place.filename}:{place.lineno})"
+        registry.failures[registry.source] = reason
+        logger.warning("plugin %s is not loaded: %s", registry.source, reason)
+        logger.debug("%s", "".join(traceback.format_exception(error)))

@@ -1,0 +1,179 @@
+"""Plugins at work: samples from a dataset, metrics for `evaluate`, scales of inputs, settings by layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.calibrate import Range, Ranges
+from tpuflow.config import Config, layer_names
+from tpuflow.errors import SampleError
+from tpuflow.metrics import Metric
+from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
+from tpuflow.plugins.registry import PluginError, Registry
+from tpuflow.samples import Samples
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.samples import Port
+
+__all__ = ["configured", "dataset_samples", "is_dataset", "plugin_metrics", "with_input_scales"]
+
+WORD = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
+
+
+def is_dataset(text: str) -> bool:
+    """Whether a word names a dataset and its files: `NAME(data_file,label_file)`."""
+    return WORD.fullmatch(text) is not None
+
+
+def dataset_samples(registry: Registry, text: str, ports: Sequence[Port]) -> tuple[Samples, Any | None]:
+    """All samples of a dataset plugin and their labels, None where it has none.
+
+    Args:
+        registry: Where it is registered.
+        text: `NAME(data_file,label_file)`.
+        ports: The network's inputs, in the order of the dataset's.
+
+    Raises:
+        PluginError: There is no such dataset, or it cannot be opened.
+        SampleError: Its samples do not fit the inputs.
+    """
+    match = WORD.fullmatch(text)
+    if match is None:
+        raise PluginError(f'"{text}": write NAME(data_file,label_file)')
+    words = [word.strip() for word in match[2].split(",") if word.strip()]
+    maker = registry.get("dataset", match[1])
+    rows = _called(match[1], lambda: _rows(maker(*words)))
+    if not rows:
+        raise SampleError(f"{text}: there are no samples")
+    columns: dict[str, list[Any]] = {port.name: [] for port in ports}
+    for index, (inputs, _) in enumerate(rows):
+        if len(inputs) != len(ports):
+            raise SampleError(f"{text}: sample {index} has {len(inputs)} inputs, the network {len(ports)}")
+        for port, values in zip(ports, inputs, strict=True):
+            columns[port.name].append(np.asarray(numpy_of(values)).astype(port.dtype))
+    try:
+        arrays = {name: np.stack(values) for name, values in columns.items()}
+    except ValueError as error:
+        raise SampleError(f"{text}: samples differ in shape: {error}") from None
+    labels = [label for _, label in rows]
+    # What stands for no label at all.
+    absent = all(isinstance(label, float) and label == float("-inf") for label in labels)
+    return Samples.of(arrays, ports, text), None if absent else np.stack([numpy_of(each) for each in labels])
+
+
+def _rows(dataset: Any) -> list[tuple[list[Any], Any]]:
+    rows = []
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        inputs = sample[0]
+        rows.append((list(inputs) if isinstance(inputs, list | tuple) else [inputs], sample[1]))
+    return rows
+
+
+def _called(name: str, call: Callable[[], Any]) -> Any:
+    """What a plugin's code gives; whatever it raises becomes one sentence.
+
+    Raises:
+        PluginError: Naming the plugin.
+    """
+    try:
+        return call()
+    except PluginError as error:
+        raise PluginError(f"{name}: {error}") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise PluginError(f"plugin {name} failed: {type(error).__name__}: {reason}") from error
+
+
+def plugin_metrics(registry: Registry) -> dict[str, Callable[..., Metric]]:
+    """The metrics of plugins, as `evaluate` takes them: they read every output, and labels."""
+    return {name: _metric(name, registry.get("metric", name)) for name in registry.names("metric")}
+
+
+def _metric(name: str, made: Any) -> Callable[..., Metric]:
+    def metric(*words: str) -> Metric:
+        def value(outputs: Sequence[Any], labels: Any) -> float:
+            def run() -> float:
+                judge = made(*words)
+                judge.reset()
+                for index in range(len(outputs[0])):
+                    row = slice(index, index + 1)
+                    judge([backend(output[row]) for output in outputs], backend(labels[row]))
+                return float(judge.compute())
+
+            found: float = _called(name, run)
+            return found
+
+        return Metric("labels", value, outputs=0)
+
+    return metric
+
+
+def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], config: Config) -> Ranges:
+    """Ranges of inputs as the quantise function of the operator type `Input` sets them, if there is one.
+
+    Raises:
+        PluginError: It gave up, or set no scale.
+    """
+    if "Input" not in registry.names("quantise"):
+        return ranges
+    quantise = registry.get("quantise", "Input")
+    found = dict(ranges.tensors)
+    for number, name in enumerate(names):
+        if name not in found:
+            continue  # integers need no range
+        node = PyNode(name, "Input")
+        tensor = PyTensor(name)
+        tensor.min, tensor.max = (
+            min(low for low, _ in ranges.tensors[name].pairs),
+            max(high for _, high in ranges.tensors[name].pairs),
+        )
+        node.attrs["layer_id"] = str(number)
+        node.outputs = [tensor]
+        _called("Input", partial(quantise, node))
+        if tensor.scale is None or tensor.zerop is None:
+            raise PluginError(f'Input: quantise sets no scale and zero point of "{name}"')
+        scale, zero = onnx_form(tensor)
+        found[name] = _range_of(scale, zero, config)
+    return Ranges(found, ranges.samples, ranges.strategy)
+
+
+def _range_of(scale: float, zero: int, config: Config) -> Range:
+    """The range for which the configured grid has that scale and zero point."""
+    half = 1 << (config.quantize.grid_bits - 1)
+    if config.quantize.dtype == "int16":
+        reach = scale * (half - 1) / config.quantize.headroom_16
+        return Range(-reach, reach)
+    mode = config.quantize.activation_mode
+    if mode == "asymmetric":
+        return Range(min(0.0, (-half - zero) * scale), max(0.0, (half - 1 - zero) * scale))
+    reach = scale * (half - 0.5 if mode == "symmetric_full" else half - 1)
+    return Range(-reach, reach)
+
+
+def configured(config: Config, registry: Registry, name: str, model: ir.Model) -> Config:
+    """A configuration with the settings by layer that a plugin gives for a model.
+
+    The plugin is called with one description per layer, `{"name", "type", "id"}`, and returns settings by
+    layer name; they come after the entries there are.
+
+    Raises:
+        PluginError: There is no such plugin, or it failed.
+        ConfigError: Its settings are wrong.
+    """
+    maker = registry.get("qconfig", name)
+    numbers = {each: number for number, each in enumerate(layer_names(model))}
+    layers = [
+        {"name": node.name, "type": node.op_type, "id": numbers[node.name or ""]} for node in model.graph
+    ]
+    settings: Mapping[str, Mapping[str, Any]] = _called(name, lambda: maker()(layers))
+    entries = [{"names": [layer], **values} for layer, values in settings.items() if values]
+    added = Config.parse({"layers": entries}, f"plugin {name}")
+    return config.model_copy(update={"layers": (*config.layers, *added.layers)})
