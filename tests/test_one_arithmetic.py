@@ -40,7 +40,7 @@ def test_sim_11_reference_interpreter_simulator_and_devices_agree(seed: int, tmp
     found = {name: [simulated[name], interpreted.tensors[name], executed.tensors[name]] for name in simulated}
     for mode in ("fast", "exact"):
         with (
-            Device.open("sim:32x32_fpga", mode=mode) as device,  # type: ignore[arg-type]
+            Device.open("sim:32x32_fpga", mode=mode) as device,
             device.load(tmp_path / "net.tpu") as loaded,
             loaded.inference() as inference,
         ):
