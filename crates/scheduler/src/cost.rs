@@ -1,12 +1,19 @@
 //! How long a program takes, instruction by instruction: the timing laws of the units, tokens, channels and page misses, and
-//! the words of one instruction that lie in the same bank; instructions do not disturb each other.
+//! the banks at which instructions meet themselves and each other ([`crate::banks`]).
+
+use std::collections::VecDeque;
 
 use tpuflow_ir::access::{Accesses, Stretch};
 use tpuflow_ir::isa::Work;
 use tpuflow_ir::timing::{self, Streams};
 use tpuflow_ir::{Descriptor, Instruction, Machine, Space, Unit};
 
+use crate::banks::{Traffic, waits};
+
 const UNITS: usize = Unit::ALL.len();
+
+/// Instructions of a unit that are remembered.
+const RECENT: usize = 16;
 
 /// The state of all units after the instructions so far.
 #[derive(Clone, Debug)]
@@ -18,6 +25,8 @@ pub(crate) struct Clock<'a> {
     issue: [u64; UNITS],
     /// When each unit's data path is free.
     free: [u64; UNITS],
+    /// The last instructions of each unit that may still meet others at banks: first and last cycle, traffic.
+    recent: [VecDeque<(u64, u64, Traffic)>; UNITS],
     channels: Vec<Channel>,
 }
 
@@ -42,6 +51,7 @@ impl<'a> Clock<'a> {
             finished: Default::default(),
             issue: [machine.control.start; UNITS],
             free: [machine.control.start; UNITS],
+            recent: Default::default(),
             channels: vec![Channel::default(); machine.ddr.channels as usize],
         }
     }
@@ -86,6 +96,7 @@ impl<'a> Clock<'a> {
                     if drained { machine.control.issue_cold + machine.array.setup } else { machine.control.issue };
                 // Weights of the first tile are loaded while the tile before is streamed.
                 let stream = (begin + lead + rows).max(self.free[unit]);
+                let slots = slots + self.meet(instruction, touched, descriptors, stream, slots);
                 self.free[unit] = stream + slots;
                 let tile = timing::tile_slots(u64::from(matrix.pixels), machine);
                 self.issue[unit] = (begin + lead).max(stream + slots - tile);
@@ -101,11 +112,41 @@ impl<'a> Clock<'a> {
                 let begin = issued.max(self.free[unit]);
                 self.issue[unit] = begin;
                 let cycles = refused(&streams, touched, machine);
+                let cycles = cycles + self.meet(instruction, touched, descriptors, begin, cycles);
                 self.free[unit] = begin + cycles;
                 begin + cycles + latency
             }
         };
         self.finished[unit].push(done);
+    }
+
+    /// Cycles an instruction that takes `cycles` from `begin` on loses at banks to units before its own; those behind it lose
+    /// theirs from now on.
+    fn meet(
+        &mut self,
+        instruction: &Instruction,
+        touched: &Accesses,
+        descriptors: &[Descriptor],
+        begin: u64,
+        cycles: u64,
+    ) -> u64 {
+        let unit = instruction.unit;
+        let traffic = Traffic::new(instruction, touched, descriptors, self.machine);
+        let mut lost = 0;
+        for other in [Unit::Me, Unit::Ewp, Unit::Pdp].into_iter().filter(|&other| other != unit) {
+            let mut theirs = 0;
+            for (from, to, met) in &self.recent[other.index()] {
+                let shared = (begin + cycles).min(*to).saturating_sub(begin.max(*from));
+                theirs += if shared > 0 { traffic.collisions(met, shared) } else { 0 };
+            }
+            if waits(unit, other) { lost += theirs } else { self.free[other.index()] += theirs }
+        }
+        let recent = &mut self.recent[unit.index()];
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back((begin, begin + cycles + lost, traffic));
+        lost
     }
 
     /// Page runs `(channel, page, bytes)` of a line one after the other. Where the other line is still at the channel the two

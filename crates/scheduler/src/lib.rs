@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+mod banks;
 mod bounds;
 mod bundle;
 pub mod checker;
@@ -20,6 +21,7 @@ mod emit;
 mod error;
 mod finish;
 mod homes;
+mod jobs;
 mod lower;
 mod network;
 mod pack;
@@ -37,6 +39,7 @@ use finish::Planned;
 use lower::Grain;
 use parameters::Parameters;
 use plan::{Mode, Site};
+use rayon::prelude::*;
 use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program};
 use weave::Effort;
@@ -93,15 +96,17 @@ pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<P
     })
 }
 
-/// The fastest of several plans by the cost model: layers interleaved, in pieces of two sizes; layers one after the other in
+/// The fastest of several plans by the cost model: layers interleaved, in pieces of several sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
 /// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open.
 fn parallel(site: &Site) -> Result<Planned, ScheduleError> {
-    let woven = [Mode::Woven { grain: Grain::Fine }, Mode::Woven { grain: Grain::Finest }];
+    let grains = [Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
+    let woven = grains.into_iter().filter(|_| site.parameters.layer_fusion != 0).map(|grain| Mode::Woven { grain });
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
-    let modes = woven.into_iter().filter(|_| site.parameters.layer_fusion != 0).chain(layers);
+    let modes: Vec<Mode> = woven.chain(layers).collect();
     let mut best: Result<Planned, ScheduleError> = Err(ScheduleError::Level(5));
-    for found in modes.map(|mode| site.plan(mode)) {
+    let plans: Vec<_> = modes.into_par_iter().map(|mode| site.plan(mode)).collect();
+    for found in plans {
         best = match (best, found) {
             (Ok(best), Ok(found)) if found.predicted_cycles < best.predicted_cycles => Ok(found),
             (Ok(best), _) => Ok(best),

@@ -150,13 +150,13 @@ impl<'a> Site<'a> {
     fn interleaved(&self, sketch: &mut Sketch) -> Result<Addresses, ScheduleError> {
         let (machine, window) = (self.machine, self.parameters.window());
         let depend = Depend::new(sketch, machine, None);
-        let loom = Loom::new(sketch, &depend, machine, window);
+        let loom = Loom::new(sketch, &depend, machine, window, None);
         for share in ROOMS {
             let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
             let mut woven = sketch.reordered(&loom.late_loads(&order));
             if let Ok(found) = self.ahead(&mut woven) {
                 let depend = Depend::new(&woven, machine, Some(&found));
-                let order = Loom::new(&woven, &depend, machine, window).order(u64::MAX, &self.effort);
+                let order = Loom::new(&woven, &depend, machine, window, Some(&found)).order(u64::MAX, &self.effort);
                 *sketch = woven.reordered(&order);
                 return Ok(found);
             }

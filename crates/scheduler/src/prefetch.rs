@@ -151,7 +151,8 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reaches: &Reaches) ->
             bar = bar.max(good);
         }
         if space == Space::Cache {
-            address = room.hole(&item(good), &busy(sketch, load, &addresses, machine)).unwrap_or(address);
+            let apart = busy(sketch, load, &is_load, &addresses, machine);
+            address = room.hole(&item(good), &apart).unwrap_or(address);
         }
         room.items.push((item(good), address));
         if room.ring {
@@ -186,15 +187,15 @@ fn firsts(sketch: &Sketch) -> Vec<u32> {
     firsts
 }
 
-/// Words of the banks that an instruction uses beside what `load` brings it.
-fn busy(sketch: &Sketch, load: &Load, addresses: &Addresses, machine: &Machine) -> Vec<(u64, u64)> {
+/// Words of the banks that an instruction uses beside what is loaded for it.
+fn busy(sketch: &Sketch, load: &Load, is_load: &[bool], addresses: &Addresses, machine: &Machine) -> Vec<(u64, u64)> {
     let bank = u64::from(machine.cache.words);
     let word = machine.word() as u64;
     let mut found = Vec::new();
     for &user in &load.users {
         for buffer in sketch.drafts[user].touches() {
             let b = &sketch.buffers[buffer.index()];
-            if b.memory == Memory::Cache && buffer.index() != load.buffer && b.content == Content::Computed {
+            if b.memory == Memory::Cache && b.content == Content::Computed && !is_load[buffer.index()] {
                 let start = addresses[buffer.index()].1 / word;
                 let end = start + b.bytes.div_ceil(word);
                 found.push((start / bank * bank, end.next_multiple_of(bank)));
@@ -238,7 +239,7 @@ fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
 const TOGETHER: u64 = 4;
 
 /// Instructions of other units after an instruction that may run at the same time.
-const BESIDE: usize = 3;
+const BESIDE: usize = 8;
 
 /// Pairs of buffers (positions in `owners`) that are read and written at the same time, and how often.
 fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {

@@ -19,9 +19,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::time::Instant;
 
-use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
+use tpuflow_ir::{Machine, Unit};
 
+use crate::banks::{Traffic, waits};
 use crate::depend::Depend;
+use crate::emit::Addresses;
+use crate::jobs::{Job, jobs, traffic};
 use crate::sketch::{Content, Memory, Sketch};
 
 const LANES: usize = Unit::ALL.len();
@@ -29,24 +32,19 @@ const LANES: usize = Unit::ALL.len();
 /// Times a schedule and its mirror image improve each other.
 const ROUNDS: u32 = 8;
 
+/// Instructions looked at for the one that meets the fewest others at banks.
+const CHOICES: usize = 6;
+
 /// Instructions placed in a step of the search.
 const STEP: u64 = 1000;
-
-/// What a draft asks of its unit.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    lane: usize,
-    /// Cycles until the unit can take the next.
-    busy: u64,
-    /// Cycles from then to the result.
-    tail: u64,
-}
 
 /// A sketch as a scheduling problem.
 pub(crate) struct Loom<'a> {
     sketch: &'a Sketch,
     depend: &'a Depend,
     jobs: Vec<Job>,
+    /// By draft, once buffers have their places.
+    traffic: Vec<Traffic>,
     /// By buffer, how many drafts touch it; by draft, the buffers of the cache it touches.
     touches: Vec<u32>,
     buffers: Vec<Vec<u32>>,
@@ -75,7 +73,14 @@ struct Woven {
 }
 
 impl<'a> Loom<'a> {
-    pub fn new(sketch: &'a Sketch, depend: &'a Depend, machine: &Machine, window: u32) -> Self {
+    /// With `addresses`, instructions that would meet at banks are kept apart where others may begin as well.
+    pub fn new(
+        sketch: &'a Sketch,
+        depend: &'a Depend,
+        machine: &Machine,
+        window: u32,
+        addresses: Option<&Addresses>,
+    ) -> Self {
         let mut touches = vec![0; sketch.buffers.len()];
         let mut buffers = Vec::with_capacity(sketch.drafts.len());
         let mut loaded = vec![false; sketch.buffers.len()];
@@ -96,7 +101,8 @@ impl<'a> Loom<'a> {
             }
             buffers.push(list);
         }
-        Self { sketch, depend, jobs: jobs(sketch, machine), touches, buffers, window }
+        let traffic = addresses.map_or_else(Vec::new, |addresses| traffic(sketch, machine, addresses));
+        Self { sketch, depend, jobs: jobs(sketch, machine), traffic, touches, buffers, window }
     }
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
@@ -187,7 +193,14 @@ impl<'a> Loom<'a> {
             let (time, draft) = if let Some((time, at)) = next {
                 lanes[at].wake(time, keys);
                 let fits = |&&(_, draft): &&(u64, u32)| group.has(self.layer(draft)) && memory.fits(self, draft);
-                let Some(found) = lanes[at].open.iter().find(fits).copied() else {
+                let mut open = lanes[at].open.iter().filter(fits).copied();
+                let found = if self.traffic.is_empty() || reverse {
+                    open.next()
+                } else {
+                    open.take(CHOICES)
+                        .min_by_key(|&(key, draft)| key + self.met(&lanes, draft, time).iter().sum::<u64>())
+                };
+                let Some(found) = found else {
                     lanes[at].blocked = true;
                     continue;
                 };
@@ -201,7 +214,18 @@ impl<'a> Loom<'a> {
                 lane.open.remove(&(keys[draft as usize], draft));
                 (lane.free.max(ready[draft as usize]), draft)
             };
-            let job = self.jobs[draft as usize];
+            let mut job = self.jobs[draft as usize];
+            if !self.traffic.is_empty() && !reverse {
+                let met = self.met(&lanes, draft, time);
+                for (other, &cycles) in met.iter().enumerate() {
+                    if waits(Unit::ALL[job.lane], Unit::ALL[other]) {
+                        job.busy += cycles;
+                    } else {
+                        lanes[other].free += cycles;
+                    }
+                }
+                lanes[job.lane].last = Some(draft);
+            }
             starts[draft as usize] = time;
             makespan = makespan.max(time + job.busy + job.tail);
             lanes[job.lane].free = time + job.busy;
@@ -231,6 +255,19 @@ impl<'a> Loom<'a> {
     }
 }
 
+impl Loom<'_> {
+    /// By lane, cycles lost at banks between `draft` from `time` on and what the lane is at.
+    fn met(&self, lanes: &[Lane; LANES], draft: u32, time: u64) -> [u64; LANES] {
+        let (own, job) = (&self.traffic[draft as usize], self.jobs[draft as usize]);
+        std::array::from_fn(|lane| match lanes[lane].last {
+            Some(other) if lane != job.lane => {
+                own.collisions(&self.traffic[other as usize], job.busy.min(lanes[lane].free.saturating_sub(time)))
+            }
+            _ => 0,
+        })
+    }
+}
+
 fn keep(best: &mut Woven, found: Woven) {
     if found.makespan < best.makespan {
         *best = found;
@@ -249,6 +286,8 @@ fn draw(state: &mut u64) -> u64 {
 #[derive(Debug, Default)]
 struct Lane {
     free: u64,
+    /// What it took up last.
+    last: Option<u32>,
     /// By the time they may begin.
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
     /// Those that may begin, by key.
@@ -359,63 +398,13 @@ impl Open {
     }
 }
 
-/// What every draft asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
-fn jobs(sketch: &Sketch, machine: &Machine) -> Vec<Job> {
-    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
-    let lines = if machine.ddr.channels > 1 { 2 } else { 1 };
-    let mut traffic = [0u64; 2];
-    let job = |draft: &crate::sketch::Draft| {
-        let mut transfer = |busy: u64, anywhere: bool| {
-            let lane = if anywhere && lines > 1 && traffic[1] < traffic[0] { 1 } else { 0 };
-            traffic[lane] += busy;
-            Job { lane, busy, tail: 1 }
-        };
-        let start = machine.dma.start + machine.dma.latency;
-        match &draft.work {
-            Work::Transfer(t) => {
-                let constant = draft
-                    .load()
-                    .is_some_and(|(_, from)| matches!(sketch.buffers[from.index()].content, Content::Constant(_)));
-                transfer(start + timing::transfer_cycles(t, machine), constant || machine.ddr_spaces() == 1)
-            }
-            Work::Lookup(l) => {
-                let row = machine.ddr_cycles(l.table.payload() as u64) + machine.page_miss();
-                transfer(start + u64::from(l.count) * row, machine.ddr_spaces() == 1)
-            }
-            Work::Matrix(m) => {
-                let slots = match &descriptors[m.descriptor.index()] {
-                    Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),
-                    _ => 0,
-                };
-                let rows = u64::from(machine.array.rows);
-                let lead = machine.control.issue + rows;
-                // The next instruction is issued when the last tile begins to stream.
-                let gap = lead.saturating_sub(timing::tile_slots(m.pixels.into(), machine));
-                Job { lane: Unit::Me.index(), busy: slots + gap, tail: lead + timing::array_depth(machine) - gap + 1 }
-            }
-            work => {
-                // A bank serves a word a cycle, and neighbouring rows lie in the same one.
-                let streams = timing::streams(work, &descriptors, machine);
-                let cycles = streams.map_or(0, |s| s.reads.iter().fold(s.cycles, |most, &reads| most.max(reads)));
-                let (unit, start, latency) = match work {
-                    Work::Pool(_) => (Unit::Pdp, machine.pdp.start, machine.pdp.latency),
-                    _ => (Unit::Ewp, machine.ewp.start, machine.ewp.latency),
-                };
-                let busy = cycles.max(start);
-                Job { lane: unit.index(), busy, tail: start + cycles + latency + 1 - busy }
-            }
-        }
-    };
-    sketch.drafts.iter().map(job).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::depend::Edge;
     use crate::sketch::Draft;
     use tpuflow_ir::isa::{Direction, Transfer};
-    use tpuflow_ir::{LayerId, Space};
+    use tpuflow_ir::{LayerId, Space, Work};
 
     /// Jobs on random lanes with random dependences, no memory.
     fn problem(seed: u64, count: usize) -> (Sketch, Depend, Vec<Job>) {
@@ -455,6 +444,7 @@ mod tests {
             sketch,
             depend,
             jobs: jobs.to_vec(),
+            traffic: Vec::new(),
             touches: Vec::new(),
             buffers: vec![Vec::new(); count],
             window: u32::MAX,

@@ -133,4 +133,10 @@ fn same_bytes_every_time() {
     for level in [1, 5] {
         assert_eq!(compiles(&graph, &machine, level), compiles(&graph, &machine, level));
     }
+    // Plans are made side by side; which is taken must not depend on who comes first.
+    let by = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| compiles(&graph, &machine, 5))
+    };
+    assert_eq!(by(1), by(2));
 }

@@ -12,7 +12,7 @@ use tpuflow_ir::{DType, Descriptor, Op, Space, Table, TensorId, View, Work, timi
 
 use super::linear::{Linear, row_bytes};
 use super::reduce::cut_out;
-use super::{Grain, Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
+use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes, window_rows};
 use crate::placement::natural;
 use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Tile};
 
@@ -407,29 +407,6 @@ impl Lowering<'_> {
         tiles.iter().map(weights).collect()
     }
 
-    /// Pixels of an instruction that works on a part of `pixels`: as many as the accumulators take, or, finely cut, the fewest
-    /// image rows that hide the next instruction's weights and waste no slots.
-    fn chunk(&self, shape: &Shape, pixels: u32) -> u32 {
-        let machine = self.setting.machine;
-        let most = machine.matrix_rows(shape.wide) as u32;
-        let even = pixels.div_ceil(pixels.div_ceil(most));
-        if !self.setting.parallel || self.setting.grain == Grain::Coarse {
-            return even;
-        }
-        let least = (machine.array.rows + machine.control.issue as u32).div_ceil(shape.line);
-        let least = least.max((u64::from(pixels / shape.line) / self.setting.pieces) as u32);
-        if self.setting.grain == Grain::Finest && pixels < 2 * least * shape.line && pixels >= machine.array.rows {
-            return ((pixels / shape.line).div_ceil(2).max(1) * shape.line).min(even);
-        }
-        let slots = |chunk: u32| {
-            let rest = u64::from(pixels % chunk);
-            let last = if rest > 0 { timing::tile_slots(rest, machine) } else { 0 };
-            u64::from(pixels / chunk) * timing::tile_slots(chunk.into(), machine) + last
-        };
-        let rows = (least..=most / shape.line).map(|lines| lines * shape.line);
-        rows.chain([even]).min_by_key(|&chunk| (slots(chunk), chunk)).unwrap_or(even)
-    }
-
     /// The instructions of a group for output rows `rows`; `output` holds columns from `shift` on.
     #[expect(clippy::too_many_arguments, reason = "one call site's loop variables")]
     fn multiply(
@@ -443,9 +420,9 @@ impl Lowering<'_> {
         rows: Range<u32>,
     ) {
         let (start, end) = (rows.start * output.width, rows.end * output.width);
-        let chunk = self.chunk(&nest.shape, end - start);
+        let chunks = self.chunks(nest.shape.line, nest.shape.wide, start..end);
         let entry = ChannelParameters::bytes(nest.shape.wide) as u32;
-        for first_pixel in (start..end).step_by(chunk as usize) {
+        for chunk in chunks {
             for (index, tile) in nest.cut.groups[group].clone().enumerate() {
                 let weights = loaded.weights[index];
                 self.sketch.drafts.extend(loaded.pending[index].take());
@@ -457,8 +434,8 @@ impl Lowering<'_> {
                     descriptor: nest.descriptor,
                     input: *input,
                     output,
-                    first_pixel,
-                    pixels: chunk.min(end - first_pixel),
+                    first_pixel: chunk.start,
+                    pixels: chunk.end - chunk.start,
                     first_column,
                     columns,
                     output_channel: first_column - shift,

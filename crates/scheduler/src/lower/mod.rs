@@ -5,6 +5,7 @@
 //! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
 
 mod blocks;
+mod chunk;
 mod linear;
 mod matrix;
 mod movement;
@@ -43,8 +44,8 @@ pub(crate) enum Grain {
     Coarse,
     /// As small as start-ups can be hidden behind the instruction before.
     Fine,
-    /// Smaller still, even where a unit is held for nothing.
-    Finest,
+    /// Smaller still, even where a unit is held for nothing: so many pieces for twice the time a unit takes to begin.
+    Finest(u8),
 }
 
 impl Grain {
@@ -54,7 +55,7 @@ impl Grain {
         match self {
             Self::Coarse => (cycles / (6 * start)).clamp(1, 8),
             Self::Fine => (cycles / (2 * start)).clamp(1, 64),
-            Self::Finest => (2 * cycles / start).clamp(1, 64),
+            Self::Finest(halves) => (u64::from(halves) * cycles / (2 * start)).clamp(1, 64),
         }
     }
 }
@@ -90,6 +91,8 @@ pub(crate) struct Lowering<'a> {
     results: BTreeMap<TensorId, BufferId>,
     /// Cache buffers of tensors in blocks of channels.
     blocks: BTreeMap<TensorId, Vec<BufferId>>,
+    /// By tensor, rows that windows reach over the edges of what they are computed for, since images last changed their size.
+    halos: Vec<u32>,
     /// Bytes of the cache the current step may use for staging and weights.
     free: u64,
     index: usize,
@@ -105,6 +108,7 @@ impl<'a> Lowering<'a> {
             external: BTreeMap::new(),
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
+            halos: chunk::halos(setting.network),
             free: 0,
             index: 0,
             layer: LayerId(0),
