@@ -468,7 +468,14 @@ impl<'a> Walk<'a> {
             }
             // What is undefined at the source wipes out what the destination held.
             let mut done = from;
-            for piece in self.load(from_space, from, from + bytes)? {
+            let pieces = self.load(from_space, from, from + bytes)?;
+            if pieces.is_empty() && bytes > 0 {
+                return Err((
+                    "undefined",
+                    format!("a transfer of nothing: no byte from {from:#x} on was ever written"),
+                ));
+            }
+            for piece in pieces {
                 let at = to + (piece.start - from);
                 self.store(to_space, to + (done - from), at, Value::Undefined)?;
                 self.store(to_space, at, at + (piece.end - piece.start), piece.value)?;
