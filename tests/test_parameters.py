@@ -152,9 +152,7 @@ def test_sch_18_weights_are_loaded_while_the_array_works(graph: _core.Graph) -> 
 FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
 
 
-@pytest.mark.parametrize(
-    "change", [{"insertion_depth": 0}, {"shared_round_robin": False}, {"layer_fusion": 0}]
-)
+@pytest.mark.parametrize("change", [{"insertion_depth": 0}, {"layer_fusion": 0}])
 def test_sch_19_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict[str, Any]) -> None:
     """Each of what level 5 does with the cache, switched off: the same bits, and over all no fewer cycles."""
     parameters = parameters_of(5, ScheduleConfig(**change))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibrate import Range, Ranges, calibrate, collect
+from tpuflow.calibrate import Means, Range, Ranges, calibrate, collect
 from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import CalibrationConfig, Config
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
@@ -253,13 +253,12 @@ class RegularModel:
         self._outputs = [names.get(name, name) for name in output_nodes or ()]
         self._shapes = _named_shapes(original_graph_def, input_shapes)
         way = (
-            {"strategy": "extrema"}
-            if percentile == 100.0
-            else {"strategy": "percentile", "percentile": percentile}
+            {"strategy": "extrema"} if percentile == 100.0 else {"strategy": "pct", "percentile": percentile}
         )
         layers = [{"match": match, **settings} for match, settings in (operation_cfg or {}).items()]
         self._config = Config.parse({"calibrate": way, "layers": layers}, "RegularModel")
         self._batch: int | None = None
+        self._means: Mapping[str, Means] = {}
         self.model = self._load()
 
     def _load(self) -> FloatModel:
@@ -302,6 +301,7 @@ class RegularModel:
             else Samples.of_feeds([dict(feed) for feed in calibration_data], ports)
         )
         ranges = calibrate(self.model, samples, self._config)
+        self._means = ranges.means
         thresholds = {name: _pair(found) for name, found in ranges.tensors.items()}
         folder = Path(save_dir)
         if save_output_histograms:
@@ -317,7 +317,7 @@ class RegularModel:
 
     def _save_histograms(self, samples: Samples, thresholds: Thresholds, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        statistics = collect(self.model, samples, CalibrationConfig(strategy="percentile"))
+        statistics = collect(self.model, samples, CalibrationConfig(strategy="pct"))
         for name, tensor in statistics.tensors.items():
             counts = tensor.counts
             arrays: dict[str, Array] = {
@@ -386,7 +386,9 @@ class RegularModel:
         Raises:
             QuantizeError: A threshold is missing.
         """
-        ranges = Ranges({name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()})
+        tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
+        # Thresholds are ranges alone; averages by channel, by which biases are corrected, stay with the model.
+        ranges = Ranges(tensors, means=self._means)
         return InMemoryQuantizedModel(quantize(self.model, ranges, self._config), self, thresholds)
 
 
