@@ -387,7 +387,7 @@ class RegularModel:
             QuantizeError: A threshold is missing.
         """
         tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
-        # Thresholds are ranges alone; averages by channel, by which biases are corrected, stay with the model.
+        # Thresholds are ranges alone; the averages by which biases are corrected stay with the model.
         ranges = Ranges(tensors, means=self._means)
         return InMemoryQuantizedModel(quantize(self.model, ranges, self._config), self, thresholds)
 
