@@ -20,7 +20,7 @@ BOUNDS = {
     "pdp": "every word of a pooling or depthwise convolution must pass the pooling unit",
     "ports": "every word must pass a bank of the cache, every weight the weight port",
     "flow": "the array cannot start before its first weights have come from memory",
-    "segment": "a full reduction splits the network, and nothing overlaps across the split",
+    "segment": "what cannot start before some moment follows it, one after the other, on its unit",
     "path": "the longest chain of dependent layers cannot be shortened",
 }
 """Why no program can be faster."""
