@@ -50,6 +50,7 @@ machine = typer.Typer(help="Machines programs can be compiled for.", no_args_is_
 @machine.command("list")
 def list_machines() -> None:
     """List the machines that come with tpuflow."""
+    import re
     import tomllib
 
     from tpuflow.compile import machine_text, machines
@@ -66,7 +67,7 @@ def list_machines() -> None:
                 f"{content['clock_hz'] / 1e9:g} GHz",
                 f"{cache['banks'] * cache['words'] * cache['word_bytes'] / 2**20:g} MiB",
                 f"{ddr['channels']} x {ddr['word_bytes'] * ddr['clock_hz'] / 1e9:g} GB/s",
-                text.partition("\n")[0].lstrip("# ").rstrip("."),
+                re.split(r"[.;] |[.;]?\n", text.lstrip("# "), maxsplit=1)[0],
             )
         )
     table(
