@@ -72,6 +72,16 @@ def test_limits_make_sense(graph: _core.Graph) -> None:
         compile_graph(graph, time_limit=0)
 
 
+def test_strict_refuses_what_fell_back(graph: _core.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fallen:
+        fallback = "12 violations of the checker"
+
+    monkeypatch.setattr(_core, "schedule", lambda *_, **__: Fallen())
+    assert isinstance(compile_graph(graph, level=5), Fallen)
+    with pytest.raises(ProgramError, match="level 5 fell back to a lower one: 12 violations"):
+        compile_graph(graph, level=5, strict=True)
+
+
 def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
     builder = _core.GraphBuilder("wide")
     x = builder.input("x", [1, 200_000], "int8", 0.05)

@@ -105,6 +105,7 @@ class Request:
         cut_preset: Name of a known cut instead.
         time_limit: Seconds after which the scheduler takes the best plan it has.
         seed: Seed of generated samples and searches.
+        strict: A level that had to fall back to a lower one is an error.
         host: Let the host compute what the machine cannot; else that is an error.
         verify: Compare original and normalised model on a sample.
         excepts: Outputs that may differ there.
@@ -127,6 +128,7 @@ class Request:
     cut_preset: str | None = None
     time_limit: float | None = None
     seed: int = 0
+    strict: bool = False
     host: bool = True
     verify: bool = True
     excepts: Sequence[str] = ()
@@ -232,6 +234,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             parameters=parameters_of(request.level, request.config.schedule),
             time_limit=request.time_limit,
             seed=request.seed,
+            strict=request.strict,
         )
     if request.log is not None and model is not None:
         log_stages(request.log, model, graph, program, _samples(model, request))

@@ -58,6 +58,9 @@ def build(
         float | None,
         typer.Option(min=0.0, metavar="S", help="Seconds level 5 may search for a faster order."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A level that has to fall back to a lower one is an error.")
+    ] = False,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
     save_stages: Annotated[
@@ -102,6 +105,7 @@ def build(
         cut_preset=cut_preset,
         time_limit=time_limit,
         seed=seed,
+        strict=strict,
         host=host,
         verify=verify,
         excepts=options.names(excepts),
