@@ -50,11 +50,7 @@ def export(
     found = load_graph(graph)
     loaded = load(
         model,
-        input_shapes=options.shapes(input_shape),
-        batch=batch,
-        cut_inputs=options.names(cut_inputs),
-        cut_outputs=options.names(cut_outputs),
-        cut_preset=cut_preset,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         preprocess=options.configuration(config, None).preprocess,
         host=True,
     )

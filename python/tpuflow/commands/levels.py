@@ -92,11 +92,7 @@ def compare(
         raise options.OptionError(f"{picture}: a picture is {' or '.join(PICTURES)}")
     original = load(
         model,
-        input_shapes=options.shapes(input_shape),
-        batch=batch,
-        cut_inputs=options.names(cut_inputs),
-        cut_outputs=options.names(cut_outputs),
-        cut_preset=cut_preset,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         preprocess=options.configuration(config, None).preprocess,
         host=True,
     )

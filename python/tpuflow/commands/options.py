@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -27,12 +27,14 @@ __all__ = [
     "InputShapes",
     "JsonFile",
     "Lenient",
+    "Opening",
     "OptionError",
     "QConfig",
     "RangesFile",
     "SeedOption",
     "configuration",
     "names",
+    "opening",
     "shapes",
 ]
 
@@ -137,6 +139,37 @@ def shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
             raise OptionError(f'--input-shape: input "{name}" is given twice')
         found[name] = tuple(int(number) for number in numbers)
     return found
+
+
+class Opening(TypedDict):
+    """What of a model file becomes the network: arguments of `frontend.load`, by their names there."""
+
+    input_shapes: dict[str, tuple[int, ...]]
+    batch: int | None
+    cut_inputs: tuple[str, ...]
+    cut_outputs: tuple[str, ...]
+    cut_preset: str | None
+
+
+def opening(
+    input_shape: list[str] | None,
+    batch: int | None,
+    cut_inputs: str | None,
+    cut_outputs: str | None,
+    cut_preset: str | None,
+) -> Opening:
+    """The options that say what of a model file becomes the network, read.
+
+    Raises:
+        OptionError: A shape makes no sense.
+    """
+    return {
+        "input_shapes": shapes(input_shape),
+        "batch": batch,
+        "cut_inputs": names(cut_inputs),
+        "cut_outputs": names(cut_outputs),
+        "cut_preset": cut_preset,
+    }
 
 
 def configuration(files: list[Path] | None, dtype: DType | None, *, lenient: bool = False) -> Config:

@@ -238,11 +238,7 @@ def check(
 
         model = load(
             file,
-            input_shapes=options.shapes(input_shape),
-            batch=batch,
-            cut_inputs=options.names(cut_inputs),
-            cut_outputs=options.names(cut_outputs),
-            cut_preset=cut_preset,
+            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
             preprocess=options.configuration(config, None).preprocess,
             host=True,
         )
@@ -258,11 +254,7 @@ def check(
             machine=machine,
             config=options.configuration(config, None),
             ranges=None if ranges is None else Ranges.load(ranges),
-            input_shapes=options.shapes(input_shape),
-            batch=batch,
-            cut_inputs=options.names(cut_inputs),
-            cut_outputs=options.names(cut_outputs),
-            cut_preset=cut_preset,
+            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         )
         if found.findings:
             raise UnsupportedModelError(str(file), found.findings, found.cut_points)

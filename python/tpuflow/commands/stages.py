@@ -51,11 +51,7 @@ def calibrate(
     request = Request(model, calibration=calib, plugins=plugins, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
-        input_shapes=options.shapes(input_shape),
-        batch=batch,
-        cut_inputs=options.names(cut_inputs),
-        cut_outputs=options.names(cut_outputs),
-        cut_preset=cut_preset,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         preprocess=settings.preprocess,
         host=host,
     )
@@ -106,11 +102,7 @@ def quantize(
     found = None if ranges is None else Ranges.load(ranges)
     float_model = load(
         model,
-        input_shapes=options.shapes(input_shape),
-        batch=batch,
-        cut_inputs=options.names(cut_inputs),
-        cut_outputs=options.names(cut_outputs),
-        cut_preset=cut_preset,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         preprocess=settings.preprocess,
         host=host,
     )
