@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from tensorboard.backend.event_processing import event_accumulator
 
 import tpuflow
 from models.make_models import MODELS, samples
@@ -20,8 +21,6 @@ from tpuflow.event_log.histogram import ChannelStatistics, Histogram
 from tpuflow.frontend import FloatSession, load
 from tpuflow.partition import Partitioned
 
-event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-pytest.importorskip("matplotlib")
 RUNS = ("original", "normalised", "quantised", "program")
 
 

@@ -108,10 +108,7 @@ def test_msc_08_random_networks_run(seed: int) -> None:
     proto = random_model(seed)
     feeds = normal(proto)
     made = lowered(proto, feeds)
-    try:
-        exported = quantised_onnx(made.model, made.graph)
-    except ModelError:
-        pytest.skip("the network stores nothing as codes")
+    exported = quantised_onnx(made.model, made.graph)
     ours, theirs = made.run(feeds[0]), outputs(exported, feeds[0])
     for name, found in theirs.items():
         assert found.shape == ours[name].shape
