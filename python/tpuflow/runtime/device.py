@@ -5,12 +5,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from tpuflow.compile import machine_text, machines, require_machine
 from tpuflow.errors import DeviceError, MachineError
 from tpuflow.partition import Partitioned, device_networks
+from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Session
 from tpuflow.runtime.inference import IN_FLIGHT, Inference
 from tpuflow.runtime.tensors import TensorDescription, descriptions, of_ports
@@ -53,7 +53,7 @@ class DeviceInfo:
             raise MachineError(f"{machine}: not a machine file: {error}") from None
 
 
-class Device:
+class Device(Closing):
     """An open device.
 
     Attributes:
@@ -126,19 +126,11 @@ class Device:
         self._loaded.clear()
         self._open = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"Device({self.info.name!r}, {self.mode!r})"
 
 
-class LoadedProgram:
+class LoadedProgram(Closing):
     """A program on a device.
 
     Attributes:
@@ -188,14 +180,6 @@ class LoadedProgram:
             inference.close()
         self._inferences.clear()
         self._open = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LoadedProgram({self.name!r} on {self.device.info.name!r})"

@@ -7,14 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import DeviceError
 from tpuflow.partition import DeviceSegment, HostRunner, Partitioned, walk
+from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Answer, Session
 from tpuflow.runtime.tensors import TensorDescription, descriptions, given
 
@@ -74,7 +74,7 @@ class Ticket:
         return self._future.result()
 
 
-class Inference:
+class Inference(Closing):
     """Runs one program; what it prepared is kept for the next run."""
 
     def __init__(self, program: LoadedProgram, in_flight: int = IN_FLIGHT) -> None:
@@ -168,14 +168,6 @@ class Inference:
             self._hosts.runner = HostRunner()
         feeds = {port.name: array for port, array in zip(program.inputs, ordered, strict=True)}
         return Outputs(walk(program.program, feeds, self._hosts.runner, device), answers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _answered(
