@@ -6,11 +6,45 @@ mod common;
 use common::Random;
 use proptest::prelude::*;
 use tpuflow_scheduler::alloc::check::{Fault, validate};
-use tpuflow_scheduler::alloc::{Item, PORTFOLIO, Problem, Solution, place, solve};
+use tpuflow_scheduler::alloc::{Fit, Item, Order, PORTFOLIO, Problem, Solution, place, solve};
+
+fn item() -> impl Strategy<Value = Item> {
+    (0u32..60, 0u32..25, 1u64..50).prop_map(|(first, life, size)| Item { first, last: first + life, size })
+}
 
 fn items() -> impl Strategy<Value = Vec<Item>> {
-    let item = (0u32..60, 0u32..25, 1u64..50).prop_map(|(first, life, size)| Item { first, last: first + life, size });
-    proptest::collection::vec(item, 0..60)
+    proptest::collection::vec(item(), 0..60)
+}
+
+/// The largest first, each at the lowest address, or in the smallest gap, that holds it: every address is tried.
+fn by_size(items: &[Item], fit: Fit) -> Solution {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(items[i].size));
+    let mut offsets: Vec<Option<u64>> = vec![None; items.len()];
+    for &index in &order {
+        let item = items[index];
+        let met: Vec<(u64, u64)> = (0..items.len())
+            .filter(|&other| items[other].meets(&item))
+            .filter_map(|other| offsets[other].map(|offset| (offset, offset + items[other].size)))
+            .collect();
+        let free = |address: u64| met.iter().all(|&(from, to)| address < from || to <= address);
+        let top = met.iter().map(|&(_, to)| to).max().unwrap_or(0);
+        let (mut gaps, mut start) = (Vec::new(), 0);
+        for address in 0..=top {
+            if !free(address) || address == top {
+                gaps.extend((address - start >= item.size && address < top).then_some((address - start, start)));
+                start = address + 1;
+            }
+        }
+        let found = match fit {
+            Fit::Lowest => gaps.first(),
+            Fit::Tightest => gaps.iter().min(),
+        };
+        offsets[index] = Some(found.map_or(top, |&(_, address)| address));
+    }
+    let offsets: Vec<u64> = offsets.into_iter().map(Option::unwrap).collect();
+    let height = items.iter().zip(&offsets).map(|(item, offset)| item.size + offset).max().unwrap_or(0);
+    Solution { offsets, height }
 }
 
 proptest! {
@@ -23,6 +57,14 @@ proptest! {
             prop_assert!(solution.height >= problem.lower_bound());
             let total: u64 = problem.items.iter().map(|i| i.size).sum();
             prop_assert!(solution.height <= total);
+        }
+    }
+
+    #[test]
+    fn a_greedy_order_takes_the_gap_a_plain_search_finds(items in proptest::collection::vec(item(), 0..300)) {
+        let problem = Problem { items, capacity: u64::MAX };
+        for fit in [Fit::Lowest, Fit::Tightest] {
+            prop_assert_eq!(place(&problem, Order::Size, fit), by_size(&problem.items, fit));
         }
     }
 

@@ -170,6 +170,42 @@ fn sch_25_full_rectangles_are_put_together_again() {
     assert!(greedy < 4, "{greedy} of 12 need no search");
 }
 
+/// A full rectangle in the middle of a long time, and `count` other items around it that leave a fourth of the space free.
+fn crowd(seed: u64, count: usize) -> Problem {
+    let mut random = Random(seed);
+    let Problem { mut items, capacity } = cut(seed, 60, 1 << 12, false);
+    let (length, peak) = (8_000, 4_000..4_400);
+    for item in &mut items {
+        (item.first, item.last) = (item.first + peak.start, item.last + peak.start);
+    }
+    let mut load = vec![0; length as usize];
+    while items.len() < 60 + count {
+        let first = random.below(length as usize) as u32;
+        let last = (first + random.below(200) as u32).min(length - 1);
+        let size = 1 + random.below(1 << 7) as u64;
+        let life = first as usize..last as usize + 1;
+        if (last < peak.start || peak.end <= first) && load[life.clone()].iter().all(|l| l + size <= capacity * 3 / 4) {
+            load[life].iter_mut().for_each(|l| *l += size);
+            items.push(Item { first, last, size });
+        }
+    }
+    // Where an item stands in the list must not matter.
+    for at in (1..items.len()).rev() {
+        items.swap(at, random.below(at + 1));
+    }
+    Problem { items, capacity }
+}
+
+#[test]
+fn sch_25_of_thousands_the_hard_ones_are_searched() {
+    for seed in 0..3 {
+        let problem = crowd(seed, 4_500);
+        assert!(solve(&problem, true).height > problem.capacity, "seed {seed} needs no search");
+        let outcome = run(&problem.items, &[], &effort(problem.capacity));
+        assert_eq!((outcome.solution.height, outcome.bound), (problem.capacity, problem.capacity), "seed {seed}");
+    }
+}
+
 #[test]
 fn sch_33_the_same_steps_give_the_same_addresses() {
     let problem = cut(5, 150, 4096, true);

@@ -2,6 +2,9 @@
 
 use super::{Item, Problem, Solution};
 
+/// Blocks of time there are at most.
+const MOST_BLOCKS: usize = 256;
+
 /// Which item comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -69,38 +72,102 @@ pub(super) fn portfolio(
     best.unwrap_or(Solution { offsets: Vec::new(), height: 0 })
 }
 
-/// Places all items; never fails, as the address space is taken to be unbounded. `O(n^2)`.
+/// Places all items; never fails, as the address space is taken to be unbounded. `O(n^2)` where all meet all.
 #[must_use]
 pub fn place(problem: &Problem, order: Order, fit: Fit) -> Solution {
     place_aligned(problem, &[], order, fit)
 }
 
+/// As [`place`], each item at a multiple of its alignment; where there is none, at any address.
+fn place_aligned(problem: &Problem, alignments: &[u64], order: Order, fit: Fit) -> Solution {
+    let mut offsets = vec![0; problem.items.len()];
+    let mut placed = Placed::new(&problem.items);
+    for index in sequence(&problem.items, order) {
+        offsets[index] = placed.put(problem.items[index], alignment(alignments, index), fit);
+    }
+    Solution { offsets, height: placed.height }
+}
+
+/// Places the items that have no address yet by size, lowest gap first, around those that have one.
+pub(super) fn place_around(problem: &Problem, alignments: &[u64], fixed: &[Option<u64>]) -> Solution {
+    let mut placed = Placed::new(&problem.items);
+    for (item, offset) in problem.items.iter().zip(fixed) {
+        if let Some(offset) = offset {
+            placed.add(*item, *offset);
+        }
+    }
+    let mut offsets: Vec<u64> = fixed.iter().map(|offset| offset.unwrap_or(0)).collect();
+    for index in sequence(&problem.items, Order::Size) {
+        if fixed[index].is_none() {
+            offsets[index] = placed.put(problem.items[index], alignment(alignments, index), Fit::Lowest);
+        }
+    }
+    Solution { offsets, height: placed.height }
+}
+
+fn alignment(alignments: &[u64], index: usize) -> u64 {
+    alignments.get(index).copied().unwrap_or(1).max(1)
+}
+
 /// A buffer with an address.
 #[derive(Clone, Copy)]
-struct Placed {
+struct Taken {
     offset: u64,
     item: Item,
 }
 
-/// As [`place`], each item at a multiple of its alignment; where there is none, at any address.
-fn place_aligned(problem: &Problem, alignments: &[u64], order: Order, fit: Fit) -> Solution {
-    let items = &problem.items;
-    let mut offsets = vec![0; items.len()];
-    // Sorted by offset, so that gaps are found in one sweep; items lie in it, so that the sweep runs through memory.
-    let mut placed: Vec<Placed> = Vec::with_capacity(items.len());
-    let mut height = 0;
-    for index in sequence(items, order) {
-        let item = items[index];
-        let meeting = placed.iter().filter(|other| other.item.meets(&item));
-        let alignment = alignments.get(index).copied().unwrap_or(1).max(1);
-        let taken = meeting.map(|other| (other.offset, other.offset + other.item.size));
-        let offset = gap(item.size, alignment, taken, fit);
-        offsets[index] = offset;
-        height = height.max(offset + item.size);
-        let at = placed.partition_point(|other| other.offset <= offset);
-        placed.insert(at, Placed { offset, item });
+/// Buffers with addresses, found by when they live: time is cut into blocks, and a buffer is listed where it starts and in
+/// the blocks it lives on in. Whoever meets a buffer lives on into its first block, or starts in one of its blocks.
+struct Placed {
+    moments: u32,
+    starting: Vec<Vec<Taken>>,
+    living_on: Vec<Vec<Taken>>,
+    /// Those the last one met, to be used again.
+    meeting: Vec<(u64, u64)>,
+    height: u64,
+}
+
+impl Placed {
+    fn new(items: &[Item]) -> Self {
+        let end = items.iter().map(|item| item.last).max().unwrap_or(0);
+        let blocks = (items.len() / 16).clamp(1, MOST_BLOCKS) as u32;
+        let moments = end / blocks + 1;
+        let blocks = (end / moments + 1) as usize;
+        Self {
+            moments,
+            starting: vec![Vec::new(); blocks],
+            living_on: vec![Vec::new(); blocks],
+            meeting: Vec::new(),
+            height: 0,
+        }
     }
-    Solution { offsets, height }
+
+    /// Gives an item an address.
+    fn put(&mut self, item: Item, alignment: u64, fit: Fit) -> u64 {
+        let (first, last) = self.blocks(item);
+        self.meeting.clear();
+        let met = self.starting[first..=last].iter().flatten().chain(&self.living_on[first]);
+        let met = met.filter(|other| other.item.meets(&item));
+        self.meeting.extend(met.map(|other| (other.offset, other.offset + other.item.size)));
+        self.meeting.sort_unstable();
+        let offset = gap(item.size, alignment, self.meeting.iter().copied(), fit);
+        self.add(item, offset);
+        offset
+    }
+
+    fn add(&mut self, item: Item, offset: u64) {
+        let (first, last) = self.blocks(item);
+        let taken = Taken { offset, item };
+        self.starting[first].push(taken);
+        for block in &mut self.living_on[first + 1..=last] {
+            block.push(taken);
+        }
+        self.height = self.height.max(offset + item.size);
+    }
+
+    fn blocks(&self, item: Item) -> (usize, usize) {
+        ((item.first / self.moments) as usize, (item.last / self.moments) as usize)
+    }
 }
 
 /// Places by size, keeping items that `apart` names for each other out of each other's banks of `bank` units where a gap
@@ -166,11 +233,7 @@ fn gap(size: u64, alignment: u64, taken: impl Iterator<Item = (u64, u64)>, fit: 
 
 fn sequence(items: &[Item], order: Order) -> Vec<usize> {
     let life = |i: usize| u64::from(items[i].last - items[i].first) + 1;
-    let conflicts: Vec<u64> = if order == Order::Conflicts {
-        items.iter().map(|a| items.iter().filter(|b| a.meets(b)).map(|b| b.size).sum()).collect()
-    } else {
-        Vec::new()
-    };
+    let conflicts = if order == Order::Conflicts { conflicts(items) } else { Vec::new() };
     let mut indices: Vec<usize> = (0..items.len()).collect();
     // Ties by size, then by position: the same answer on every run.
     indices.sort_by_key(|&i| {
@@ -185,4 +248,26 @@ fn sequence(items: &[Item], order: Order) -> Vec<usize> {
         (first, size, i)
     });
     indices
+}
+
+/// Of every item the total size of those it meets: all that starts until it ends, but for what ends before it starts.
+fn conflicts(items: &[Item]) -> Vec<u64> {
+    let sums = |moment: fn(&Item) -> u32| {
+        let mut sums: Vec<(u32, u64)> = items.iter().map(|item| (moment(item), item.size)).collect();
+        sums.sort_unstable();
+        let mut total = 0u64;
+        for (_, size) in &mut sums {
+            total = total.wrapping_add(*size);
+            *size = total;
+        }
+        sums
+    };
+    let until = |sums: &[(u32, u64)], count: usize| count.checked_sub(1).map_or(0, |last| sums[last].1);
+    let (started, ended) = (sums(|item| item.first), sums(|item| item.last));
+    let of = |item: &Item| {
+        let started = until(&started, started.partition_point(|&(first, _)| first <= item.last));
+        let ended = until(&ended, ended.partition_point(|&(last, _)| last < item.first));
+        started.wrapping_sub(ended)
+    };
+    items.iter().map(of).collect()
 }

@@ -9,7 +9,8 @@
 //! The search is given steps, not seconds, so that an answer repeats; the caller's clock can only cut it short, and what was
 //! found until then stands.
 
-use super::exact::{Exact, Verdict};
+use super::core::Search;
+use super::exact::Verdict;
 use super::greedy::portfolio;
 use super::{Problem, Solution};
 
@@ -57,7 +58,7 @@ pub fn climb(problem: &Problem, alignments: &[u64], effort: &Effort, go_on: &mut
     if effort.steps == 0 || !searchable || solution.height <= effort.enough.max(bound) || hopeless(bound) {
         return Outcome { solution, bound, steps: 0 };
     }
-    let mut search = Exact::new(problem, alignments, effort.seed);
+    let mut search = Search::new(problem, alignments, effort.seed, effort.steps);
     let unit = search.unit();
     bound = bound.next_multiple_of(unit);
     let mut probe_steps = if effort.enough > bound { effort.steps } else { FIRST_PROBE };
@@ -73,12 +74,11 @@ pub fn climb(problem: &Problem, alignments: &[u64], effort: &Effort, go_on: &mut
             _ if low == bound => bound,
             _ => low + (solution.height - unit - low) / unit / 2 * unit,
         };
-        let steps = probe_steps.min(effort.steps - search.steps);
         let mut watch = |steps: u64| {
             cut |= !go_on(steps);
             !cut
         };
-        match search.below(probe, steps, &mut watch) {
+        match search.below(probe, probe_steps, &mut watch) {
             Verdict::Found(offsets) => {
                 let ends = problem.items.iter().zip(&offsets).map(|(item, offset)| item.size + offset);
                 solution = Solution { height: ends.max().unwrap_or(0), offsets };
@@ -88,6 +88,9 @@ pub fn climb(problem: &Problem, alignments: &[u64], effort: &Effort, go_on: &mut
                 low = low.max(bound);
             }
             Verdict::Unknown => low = probe + unit,
+        }
+        if let Some(other) = search.best.take_if(|other| other.height < solution.height) {
+            solution = other;
         }
     }
     Outcome { solution, bound, steps: search.steps }

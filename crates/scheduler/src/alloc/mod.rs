@@ -10,11 +10,12 @@
 //! ```
 //!
 //! There are two problems. In a linear space every address is as good as another: [`ladder::climb`] goes from a portfolio of
-//! greedy orders ([`solve`] is that portfolio alone) to exact search, and says how far from the lower bound it stopped. In a
-//! space of banks, buffers that are used at the same time should not share a bank: [`place_apart`].
+//! greedy orders ([`solve`] is that portfolio alone) to exact search, of all items or, where there are very many, of those
+//! that leave no choice, and says how far from the lower bound it stopped. In a space of banks, buffers that are used at the same time should not share a bank: [`place_apart`].
 //! [`check::validate`] re-derives soundness the slow way.
 
 pub mod check;
+mod core;
 mod exact;
 mod greedy;
 pub mod ladder;
@@ -61,6 +62,11 @@ impl Problem {
     /// The largest sum of sizes alive at one time: no solution is lower.
     #[must_use]
     pub fn lower_bound(&self) -> u64 {
+        self.loads().into_iter().map(|(_, load)| load).max().unwrap_or(0)
+    }
+
+    /// The sum of sizes alive from each moment at which it changes, in the order of time.
+    fn loads(&self) -> Vec<(u32, u64)> {
         let mut events: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * self.items.len());
         for item in &self.items {
             events.push((item.first, true, item.size));
@@ -68,15 +74,15 @@ impl Problem {
         }
         // Ends before starts at the same time: intervals are closed and `last + 1` is free again.
         events.sort_unstable();
-        let (mut load, mut most) = (0u64, 0u64);
-        for (_, starts, size) in events {
-            if starts {
-                load += size;
-                most = most.max(load);
-            } else {
-                load -= size;
+        let mut loads: Vec<(u32, u64)> = Vec::with_capacity(events.len());
+        let mut load = 0u64;
+        for (time, starts, size) in events {
+            load = if starts { load + size } else { load - size };
+            match loads.last_mut() {
+                Some(last) if last.0 == time => last.1 = load,
+                _ => loads.push((time, load)),
             }
         }
-        most
+        loads
     }
 }
