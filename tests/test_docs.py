@@ -14,7 +14,7 @@ import pytest
 from cli.conftest import run_command
 from conftest import REPOSITORY
 
-PAGES = ("compare", "report", "runtime", "tutorial")
+PAGES = ("compare", "precision", "report", "runtime", "tutorial")
 DIGITS = REPOSITORY / "examples" / "digits"
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
 

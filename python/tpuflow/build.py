@@ -28,12 +28,21 @@ from tpuflow.errors import FileError, ModelError
 from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.likeness import Likeness, likeness
 from tpuflow.parameters import parameters_of
 from tpuflow.partition import PartitionedModel, device_networks, partition
-from tpuflow.plugins import Registry, configured, dataset_samples, is_dataset, with_input_scales
+from tpuflow.plugins import (
+    Registry,
+    configured,
+    dataset_samples,
+    is_dataset,
+    plugin_metrics,
+    with_input_scales,
+)
+from tpuflow.precision import Judge, Trials, parsed_rule, raised_from_the_end
 from tpuflow.quantize import by_layer, quantize
 from tpuflow.refine import refine_weights
-from tpuflow.samples import Samples, load_samples
+from tpuflow.samples import Samples, load_judged, load_samples
 from tpuflow.store import load_graph
 
 if TYPE_CHECKING:
@@ -56,6 +65,7 @@ __all__ = [
     "made_up",
     "peak_rss_bytes",
     "quantized",
+    "trials",
 ]
 
 GENERATED = 8
@@ -154,7 +164,8 @@ class Built:
         ranges: Ranges of activations; None if none were needed, in floats or from a graph.
         layers: Settings and results by layer (see `tpuflow.quantize.by_layer`); None from a graph.
         sizes: What quantisation saved.
-        seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0.
+        seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0. A search
+            for precisions is a stage of its own.
         peak_rss_bytes: Largest resident memory of the process so far.
     """
 
@@ -210,7 +221,12 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             if request.qconfig is not None:
                 settings = configured(request.config, request.plugins, request.qconfig, model.model)
                 request = replace(request, config=settings)
-        floating = float_bytes(model)
+        floating, original = float_bytes(model), model
+        found: Trials | None = None
+        if request.config.evaluate.searches:
+            with clock.stage("search"):
+                found, chosen = _searched(model, request, listener)
+                request = replace(request, config=chosen)
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
                 ranges = calibrated(parts or model, request, listener)
@@ -224,7 +240,11 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             _forbid_ranges(request)
         with clock.stage("quantize"):
             graph = quantized(parts or model, ranges, request.config)
-            layers = by_layer(graph, model.model, request.config, ranges)
+            layers = by_layer(graph, model.model, request.config, ranges, _alike(original, graph, request))
+        if found is not None:
+            judge = found.judge
+            value = judge.value(judge.outputs(graph))
+            listener.remark(f"verified: {judge.name} {value:.4f}, float {judge.base:.4f}")
         _save_stages(request, model, ranges, graph)
     with clock.stage("schedule"):
         program: AnyProgram = compile_graph(
@@ -270,14 +290,15 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
 
 def _samples(model: FloatModel, request: Request) -> Samples:
     """Those given, or what the configuration says of samples that are not there."""
+    workers = request.config.evaluate.dataloader_workers
     if request.calibration is None and request.config.calibrate.no_data == "zeros":
         feed = {port.name: np.zeros(port.shape, port.dtype) for port in model.inputs}
         return Samples.of_feeds([feed], model.inputs)
     if request.calibration is None:
         return made_up(model, GENERATED, request.seed)
     if is_dataset(str(request.calibration)) and not request.calibration.exists():
-        return dataset_samples(request.plugins, str(request.calibration), model.inputs)[0]
-    return load_samples(request.calibration, model.inputs)
+        return dataset_samples(request.plugins, str(request.calibration), model.inputs, workers)[0]
+    return load_samples(request.calibration, model.inputs, workers)
 
 
 def refined(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
@@ -294,6 +315,69 @@ def refined(model: FloatModel, request: Request, listener: Listener) -> FloatMod
         kept = sum(layer.kept for layer in report)
         listener.remark(f"{method.name}: weights of {kept} of {len(report)} layers refined")
     return model
+
+
+def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
+    """The network of a request with layers of any precision, judged by what its configuration names.
+
+    Without samples to judge by those of calibration are taken.
+
+    Raises:
+        TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
+    """
+    chosen = request.config.evaluate
+    if chosen.dataset:
+        samples, labels = dataset_samples(
+            request.plugins, chosen.source, model.inputs, chosen.dataloader_workers
+        )
+    elif is_dataset(chosen.data) and not Path(chosen.data).exists():
+        samples, labels = dataset_samples(
+            request.plugins, chosen.data, model.inputs, chosen.dataloader_workers
+        )
+    elif chosen.data:
+        samples, labels = load_judged(chosen.data, model.inputs, chosen.dataloader_workers)
+    else:
+        samples, labels = _samples(model, request), None
+    if chosen.searches:
+        count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
+        samples, labels = samples.first(count), None if labels is None else labels[:count]
+    judge = Judge(model, samples, labels, chosen.metric, plugin_metrics(request.plugins), loss)
+    parts = partition(model) if request.host else model
+
+    def ranges(config: Config) -> Ranges:
+        return calibrated(parts, replace(request, config=config), Listener())
+
+    return Trials(
+        model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host
+    )
+
+
+def _searched(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
+    """The configuration with what `mixed_precision_auto_search` finds, and by what it was judged."""
+    rule = parsed_rule(request.config.evaluate.mixed_precision_auto_search)
+    found = trials(model, request)
+    raised = raised_from_the_end(found, rule, remark=listener.remark)
+    for what, (first, last) in raised.ranges.items():
+        kind = {"unchanged": "stay as they are", "16": "get 16 bits"}.get(what, "become floats")
+        listener.remark(f"layers {first} to {last} {kind}")
+    name = found.judge.name
+    verdict = "" if raised.holds else ", which still is not what was asked for"
+    listener.remark(f"{name} {raised.before:.4f} before, {raised.after:.4f} now{verdict}")
+    hosted = found.hosted(raised.assignment)
+    if hosted:
+        listener.remark(
+            f"{len(hosted)} layers in floats need the CPU of the host, target "
+            f'"{request.config.quantize.target}" has none: {", ".join(hosted)}'
+        )
+    return found, found.config(raised.assignment)
+
+
+def _alike(model: FloatModel, graph: AnyGraph, request: Request) -> dict[str, Likeness] | None:
+    """Likeness to float of every tensor; None where there are no samples to compare by."""
+    count = request.config.evaluate.similarity_data_num
+    if count == 0 or (request.calibration is None and request.ranges is not None):
+        return None
+    return likeness(model, graph, _samples(model, request), count)
 
 
 def made_up(model: FloatModel, count: int, seed: int) -> Samples:

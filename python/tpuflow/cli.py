@@ -23,6 +23,7 @@ from tpuflow.commands.export import export
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops, plugins
 from tpuflow.commands.npz import npz
+from tpuflow.commands.precision import bisect, mixed, sensitivity
 from tpuflow.commands.programs import asm, check, disasm, inspect
 from tpuflow.commands.report import report
 from tpuflow.commands.search import search
@@ -50,6 +51,9 @@ for command in (
     calibrate,
     quantize,
     search,
+    sensitivity,
+    mixed,
+    bisect,
     export,
     run,
     compare,

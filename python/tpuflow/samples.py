@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +25,17 @@ from numpy.typing import NDArray
 from tpuflow.errors import SampleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
 __all__ = [
-    "Batch", "Port", "Samples", "joined_samples", "load_labelled", "load_samples", "read_arrays",
+    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_judged", "load_labelled", "load_samples",
+    "read_arrays",
 ]  # fmt: skip
 
 Array = NDArray[Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 LABELS = "labels"
 
 
@@ -69,12 +76,14 @@ class Samples:
         ports: The network inputs they belong to.
         count: Number of samples.
         batch: Number of samples in a feed.
+        workers: Threads that read files ahead.
     """
 
     ports: tuple[Port, ...]
     count: int
     batch: int
     _sources: tuple[Path | Mapping[str, Array], ...]
+    workers: int = 0
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], ports: Sequence[Port], source: str = "samples") -> Samples:
@@ -100,11 +109,21 @@ class Samples:
 
     def rows(self) -> Iterator[dict[str, Array]]:
         """Sample after sample, every input by name; batched inputs without their batch axis."""
-        for source in self._sources:
-            arrays = _read(source, self.ports) if isinstance(source, Path) else source
+
+        def arrays_of(source: Path | Mapping[str, Array]) -> Mapping[str, Array]:
+            return _read(source, self.ports) if isinstance(source, Path) else source
+
+        for arrays in in_turn(arrays_of, self._sources, self.workers):
             count = next(iter(arrays.values())).shape[0]
             for index in range(count):
                 yield {port.name: arrays[port.name][index] for port in self.ports}
+
+    def first(self, count: int) -> Samples:
+        """The first `count` samples, in memory; all if there are fewer."""
+        if count >= self.count:
+            return self
+        rows = list(islice(self.rows(), count))
+        return Samples.of({name: np.stack([row[name] for row in rows]) for name in rows[0]}, self.ports)
 
     def batches(self) -> Iterator[Batch]:
         """Feeds of `batch` samples each; a last partial one is filled up with its last sample."""
@@ -127,10 +146,30 @@ class Samples:
         return Batch(arrays, count)
 
 
-def load_samples(path: str | Path, ports: Sequence[Port]) -> Samples:
+def in_turn(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """What `work` makes of every item, in their order; with workers as many items ahead are under way."""
+    if workers < 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        under_way: deque[Future[Result]] = deque()
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) > workers:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def load_samples(path: str | Path, ports: Sequence[Port], workers: int = 0) -> Samples:
     """Opens an `.npz` file, or a directory of `.npz` and `.npy` files in the order of their names.
 
     A file of a directory may hold one sample without the leading axis.
+
+    Args:
+        path: The file or directory.
+        ports: The network's inputs.
+        workers: Threads that read the files of a directory ahead; what they give does not depend on it.
 
     Raises:
         SampleError: A file cannot be read; a name, shape, dtype or value is wrong; there are no samples.
@@ -141,13 +180,13 @@ def load_samples(path: str | Path, ports: Sequence[Port]) -> Samples:
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy") and file.is_file())
     if not files:
         raise SampleError(f"{path}: the directory holds no .npz or .npy file")
-    checked = [_check(_read(file, ports), ports, str(file)) for file in files]
+    checked = list(in_turn(lambda file: _check(_read(file, ports), ports, str(file)), files, workers))
     for file, (_, batch) in zip(files, checked, strict=True):
         if batch != checked[0][1]:
             raise SampleError(
                 f"{file}: its samples are whole inputs, those of {files[0]} are not, or vice versa"
             )
-    return Samples(tuple(ports), sum(count for count, _ in checked), checked[0][1], tuple(files))
+    return Samples(tuple(ports), sum(count for count, _ in checked), checked[0][1], tuple(files), workers)
 
 
 def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Array]:
@@ -166,6 +205,18 @@ def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Arr
             f'{path}: array "{LABELS}" has shape {_shape(labels.shape)} for {samples.count} samples'
         )
     return samples, labels
+
+
+def load_judged(path: str | Path, ports: Sequence[Port], workers: int = 0) -> tuple[Samples, Array | None]:
+    """As `load_samples`, with the labels of an `.npz` that has some.
+
+    Raises:
+        SampleError: As for `load_samples`; the number of labels is not that of samples.
+    """
+    path = Path(path)
+    if path.is_dir() or LABELS not in read_arrays(path):
+        return load_samples(path, ports, workers), None
+    return load_labelled(path, ports)
 
 
 def joined_samples(

@@ -67,8 +67,12 @@ def test_cfg_08_every_field_of_layers_stands_there_and_what_came_of_it(built: Bu
         assert list(each) == [entry.name for entry in registry() if entry.per_layer]
         assert set(each.values()) == {None}
         assert set(shown) == {"quantization_info", "optimization_info", "brief_info"}
-        (layer,) = (layer for layer in graph.layers if name in layer.nodes)
-        tensor = graph.tensors[layer.output]
+        if shown["brief_info"]["layer_type"] == "Input":
+            tensor = graph.tensors[graph.inputs[0]]
+            assert name == tensor.name
+        else:
+            (layer,) = (layer for layer in graph.layers if name in layer.nodes)
+            tensor = graph.tensors[layer.output]
         facts = shown["quantization_info"][tensor.name]
         assert (facts["dtype"], facts["scale"], facts["zerop"]) == (
             tensor.dtype,

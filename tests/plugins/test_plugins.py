@@ -302,7 +302,7 @@ def test_plg_07_settings_by_layer_from_code(tmp_path: Path) -> None:
         if len(layer.operands) > 1
     }
     assert made.layers is not None
-    assert sorted(each["weight_bits"] or 0 for each in made.layers.values()) == [0, 16], wide
+    assert sorted(each["weight_bits"] or 0 for each in made.layers.values()) == [0, 0, 16], wide
     with pytest.raises(ConfigError, match='did you mean "weight_bits"'):
         build(Request(model, plugins=registry, qconfig="Wrong", verify=False))
     with pytest.raises(PluginError, match='no qconfig plugin is called "None"'):

@@ -2,6 +2,7 @@
 
     build.py      build
     stages.py     calibrate, quantize
+    precision.py  sensitivity, mixed, bisect
     simulate.py   simulate
     levels.py     run, compare, evaluate
     programs.py   inspect, check, disasm, asm

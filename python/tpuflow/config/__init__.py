@@ -15,12 +15,13 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`models`, `preprocess` and `schedule` declare every field once, on what `section` knows of fields; all else
-follows from there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all forms,
-`registry` lists and explains the fields, `scope` looks up which layers an entry is for.
+`models`, `preprocess`, `schedule` and `judging` declare every field once, on what `section` knows of fields;
+all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all
+forms, `registry` lists and explains the fields, `scope` looks up which layers an entry is for.
 """
 
 from tpuflow.config.files import SHOWN, load_config
+from tpuflow.config.judging import EvaluateConfig, parsed_search
 from tpuflow.config.models import (
     FLOATS,
     SECTIONS,
@@ -45,11 +46,13 @@ __all__ = [
     "Config",
     "ConfigError",
     "DType",
+    "EvaluateConfig",
     "LayerConfig",
     "PreprocessConfig",
     "QuantizeConfig",
     "ScheduleConfig",
     "layer_names",
     "load_config",
+    "parsed_search",
     "scoped",
 ]

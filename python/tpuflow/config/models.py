@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
 from tpuflow.config.chain import GlobalMethod, parsed_chain
+from tpuflow.config.judging import EvaluateConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
@@ -384,6 +385,8 @@ class Config(Section):
     """Preparation of images inside the program; without this section there is none."""
     schedule: ScheduleConfig = ScheduleConfig()
     """What a schedule may do, in place of what its level allows."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """What results are judged by."""
 
     @property
     def needs_ranges(self) -> bool:
@@ -434,6 +437,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "layers": LayerConfig,
     "preprocess": PreprocessConfig,
     "schedule": ScheduleConfig,
+    "evaluate": EvaluateConfig,
 }
 """What stands in which section of a file."""
 

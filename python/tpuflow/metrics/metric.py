@@ -37,6 +37,7 @@ class Metric:
         score: One number per sample, of which `value` is the mean; None where there is no such thing.
         share: Scores are 0 or 1, so that their mean is a share of the samples.
         percent: The result is a share of something, shown in percent.
+        smaller_is_better: The result is an error.
     """
 
     against: Literal["labels", "float"]
@@ -45,6 +46,7 @@ class Metric:
     score: Callable[[Sequence[Array], Any], Scores] | None = None
     share: bool = False
     percent: bool = False
+    smaller_is_better: bool = False
 
 
 def by_sample(

@@ -32,7 +32,7 @@ def word_error_rate(blank: str = "0") -> Metric:
         errors = sum(distance(text, words) for text, words in zip(texts, wanted, strict=True))
         return errors / total if total else float("nan")
 
-    return Metric("labels", value, percent=True)
+    return Metric("labels", value, percent=True, smaller_is_better=True)
 
 
 def _words(row: Array) -> list[int]:

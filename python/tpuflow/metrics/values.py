@@ -30,12 +30,12 @@ def euclid(against: str = "float") -> Metric:
 
 def max_error(against: str = "float") -> Metric:
     """Largest absolute difference over all samples."""
-    return _all(max_error_of, against)
+    return _all(max_error_of, against, smaller_is_better=True)
 
 
 def rmse(against: str = "float") -> Metric:
     """Root of the mean squared difference over all values of all samples."""
-    return _all(lambda given, ours: math.sqrt(_squared(given, ours)), against)
+    return _all(lambda given, ours: math.sqrt(_squared(given, ours)), against, smaller_is_better=True)
 
 
 def psnr(peak: str = "", against: str = "float") -> Metric:
@@ -96,6 +96,12 @@ def _each(measure: Callable[[Array, Array], float], against: str) -> Metric:
     return Metric(kind, value, score=score)
 
 
-def _all(measure: Callable[[Array, Array], float], against: str) -> Metric:
+def _all(
+    measure: Callable[[Array, Array], float], against: str, *, smaller_is_better: bool = False
+) -> Metric:
     kind = _checked(against)
-    return Metric(kind, lambda outputs, given: measure(_given(outputs, given, kind), outputs[0]))
+
+    def value(outputs: Sequence[Array], given: Any) -> float:
+        return measure(_given(outputs, given, kind), outputs[0])
+
+    return Metric(kind, value, smaller_is_better=smaller_is_better)

@@ -15,7 +15,7 @@ from tpuflow.errors import SampleError
 from tpuflow.metrics import Metric
 from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
 from tpuflow.plugins.registry import PluginError, Registry
-from tpuflow.samples import Samples
+from tpuflow.samples import Samples, in_turn
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,13 +32,16 @@ def is_dataset(text: str) -> bool:
     return WORD.fullmatch(text) is not None
 
 
-def dataset_samples(registry: Registry, text: str, ports: Sequence[Port]) -> tuple[Samples, Any | None]:
+def dataset_samples(
+    registry: Registry, text: str, ports: Sequence[Port], workers: int = 0
+) -> tuple[Samples, Any | None]:
     """All samples of a dataset plugin and their labels, None where it has none.
 
     Args:
         registry: Where it is registered.
         text: `NAME(data_file,label_file)`.
         ports: The network's inputs, in the order of the dataset's.
+        workers: Threads that ask for samples ahead; the dataset must bear that. 0: none.
 
     Raises:
         PluginError: There is no such dataset, or it cannot be opened.
@@ -49,7 +52,7 @@ def dataset_samples(registry: Registry, text: str, ports: Sequence[Port]) -> tup
         raise PluginError(f'"{text}": write NAME(data_file,label_file)')
     words = [word.strip() for word in match[2].split(",") if word.strip()]
     maker = registry.get("dataset", match[1])
-    rows = _called(match[1], lambda: _rows(maker(*words)))
+    rows = _called(match[1], lambda: _rows(maker(*words), workers))
     if not rows:
         raise SampleError(f"{text}: there are no samples")
     columns: dict[str, list[Any]] = {port.name: [] for port in ports}
@@ -68,13 +71,13 @@ def dataset_samples(registry: Registry, text: str, ports: Sequence[Port]) -> tup
     return Samples.of(arrays, ports, text), None if absent else np.stack([numpy_of(each) for each in labels])
 
 
-def _rows(dataset: Any) -> list[tuple[list[Any], Any]]:
-    rows = []
-    for index in range(len(dataset)):
+def _rows(dataset: Any, workers: int) -> list[tuple[list[Any], Any]]:
+    def row(index: int) -> tuple[list[Any], Any]:
         sample = dataset[index]
         inputs = sample[0]
-        rows.append((list(inputs) if isinstance(inputs, list | tuple) else [inputs], sample[1]))
-    return rows
+        return list(inputs) if isinstance(inputs, list | tuple) else [inputs], sample[1]
+
+    return list(in_turn(row, range(len(dataset)), workers))
 
 
 def _called(name: str, call: Callable[[], Any]) -> Any:

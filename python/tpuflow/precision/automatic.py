@@ -1,0 +1,165 @@
+"""The search from the end of the network: as many layers as must be get 16 bits, or else become floats.
+
+    rule = parsed_rule("10,0.02,L")     # ten batches; float may be at most 0.02 better
+
+The rule compares the metric of float, `base`, with that of the quantised network: with `L` it holds where
+`base - value <= threshold`, with `G` where `base - value >= threshold` (for metrics that are errors). Later
+layers are taken for the more sensitive ones, so what is searched is one number: from which layer on bits are
+raised. Halving finds a number for which the rule holds, doubled steps from there the last one that does;
+that needs about `2 log2(layers)` evaluations. A single early layer that ruins everything is not found so:
+`sensitivity` and `within_budget` look at each layer alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuflow.config import parsed_search
+from tpuflow.precision.limits import Limits
+
+if TYPE_CHECKING:
+    from tpuflow.precision.trials import Trials
+
+__all__ = ["Raised", "Rule", "parsed_rule", "raised_from_the_end"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a quantised network is good enough.
+
+    Attributes:
+        batches: How many batches it is judged by; below 1 there is no search.
+        threshold: What `base - value` is compared with.
+        at_most: It must be at most the threshold (`L`), else at least (`G`).
+    """
+
+    batches: int
+    threshold: float
+    at_most: bool
+
+    def holds(self, base: float, value: float) -> bool:
+        """Whether a value of the metric is good enough; NaN never is."""
+        drop = base - value
+        return drop <= self.threshold if self.at_most else drop >= self.threshold
+
+
+def parsed_rule(text: str) -> Rule:
+    """The rule a text `batches,threshold,L|G` states.
+
+    Raises:
+        ValueError: It states none.
+    """
+    return Rule(*parsed_search(text))
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What the search found.
+
+    Attributes:
+        assignment: Precision by layer; empty if all may stay as they are.
+        base: The metric of float.
+        before: The metric without the assignment.
+        after: The metric with it.
+        holds: Whether the rule holds for it.
+        ranges: Numbers of the first and last layer that stay, get 16 bits, become floats.
+        evaluations: How many assignments were evaluated.
+    """
+
+    assignment: dict[str, str]
+    base: float
+    before: float
+    after: float
+    holds: bool
+    ranges: dict[str, tuple[int, int]]
+    evaluations: int
+
+
+def raised_from_the_end(
+    trials: Trials, rule: Rule, limits: Limits | None = None, remark: Callable[[str], None] = logger.info
+) -> Raised:
+    """Finds from which layer on more bits are needed.
+
+    First with 16 bits; where even 16 bits everywhere do not satisfy the rule, with floats in place of them.
+
+    Args:
+        trials: The network.
+        rule: What must hold.
+        limits: Where the search ends at the latest.
+        remark: Told about every evaluation.
+    """
+    limits = limits or Limits()
+    base, layers = trials.judge.base, trials.layers
+    values: dict[tuple[str, int], float] = {}
+
+    def value(precision: str, first: int) -> float:
+        key = (precision, first)
+        if key not in values:
+            values[key] = trials.value(_suffix(trials, precision, first))
+            what = (
+                "nothing raised"
+                if first == len(layers)
+                else f"{precision} from layer {_number(trials, first)} on"
+            )
+            remark(f"{what}: {values[key]:.4f}, float {base:.4f}")
+        return values[key]
+
+    def holds(precision: str, first: int) -> bool:
+        return limits.go_on() and rule.holds(base, value(precision, first))
+
+    end, before = len(layers), value("16", len(layers))
+    chosen, precision = end, "16"
+    if not rule.holds(base, before):
+        for precision in ("16", "f32"):
+            found = latest(end, lambda first, kind=precision: holds(kind, first))  # type: ignore[misc]
+            if found is not None:
+                chosen = found
+                break
+        else:
+            chosen, precision = 0, "f32"
+    assignment = _suffix(trials, precision, chosen)
+    after = before if chosen == end else trials.value(assignment)
+    return Raised(
+        assignment,
+        base,
+        before,
+        after,
+        rule.holds(base, after),
+        _ranges(trials, precision, chosen),
+        limits.done,
+    )
+
+
+def latest(end: int, holds: Callable[[int], bool]) -> int | None:
+    """The last beginning for which a property holds, as halving and doubled steps find it; None for none."""
+    first = end // 2
+    while first > 0 and not holds(first):
+        first //= 2
+    if first == 0 and not holds(0):
+        return None
+    step = 1
+    while first + step < end and holds(first + step):
+        first += step
+        step *= 2
+    return first
+
+
+def _suffix(trials: Trials, precision: str, first: int) -> dict[str, str]:
+    return {layer.name: precision for layer in trials.layers[first:] if trials.can(layer, precision)}
+
+
+def _number(trials: Trials, first: int) -> int:
+    return trials.layers[first].number
+
+
+def _ranges(trials: Trials, precision: str, first: int) -> dict[str, tuple[int, int]]:
+    numbers = [layer.number for layer in trials.layers]
+    found = {"unchanged": (numbers[0], numbers[first - 1])} if first > 0 else {}
+    if first < len(numbers):
+        found[precision] = (numbers[first], numbers[-1])
+    return found

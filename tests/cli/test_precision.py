@@ -1,0 +1,255 @@
+"""Searches for precisions on the command line, and where samples come from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.conftest import Built, Command
+from tpuflow import _core
+from tpuflow import samples as room
+from tpuflow.frontend import load
+from tpuflow.samples import Samples, load_samples
+from tpuflow.store import load_graph
+
+
+def search(folder: Path, text: str) -> Path:
+    path = folder / "search.cfg"
+    path.write_text(f"[Common]\n{text}\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("mixed_precision_auto_search = 1,0.1,L", "needs metric and data"),
+        ("mixed_precision_auto_search = 1,0.1,L\nmetric = top1\n", "needs data to judge by"),
+        ("mixed_precision_auto_search = 1,0.1,M", "followed by L or G"),
+        ("metric = top1", "metric has no effect without data"),
+        ("data = x.npz\nlabel = y.npy", "label has no effect without dataset"),
+    ],
+)
+def test_mix_02_a_search_without_a_metric_is_refused_at_once(
+    text: str, told: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    config = search(tmp_path, text)
+    refused = command(
+        "build", built.model, "--calib", built.calibration, "--cfg", config, "-o", tmp_path / "x.tpu"
+    )
+    assert refused.status == 1 and told in refused.err
+    assert "import" not in refused.out
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize("threshold", ["1e-5", "-1"])
+def test_mix_03_a_build_from_what_was_found_gives_the_same_program(
+    threshold: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    config = search(
+        tmp_path,
+        f"mixed_precision_auto_search = 5,{threshold},L\nmetric = cosine\ndata = {built.labelled}",
+    )
+    first, again = tmp_path / "first.tpu", tmp_path / "again.tpu"
+    made = command("build", built.model, "-O5", "--calib", built.calibration, "--cfg", config, "-o", first)
+    assert made.status == 0, made.err
+    told = made.out + made.err
+    kind = "become floats" if threshold == "-1" else "get 16 bits"
+    assert kind in told and "verified: cosine" in told
+    assert ("still is not what was asked for" in told) == (threshold == "-1")
+    layers = json.loads(first.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    raised = {name for name, each in layers.items() if each["dtype"] is not None}
+    assert raised
+    made = command(
+        "build", built.model, "-O5", "--calib", built.calibration,
+        "--config", first.with_suffix(".layers.json"), "-o", again,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    assert again.read_bytes() == first.read_bytes()
+    assert json.loads(again.with_suffix(".layers.json").read_text(encoding="utf-8")) == layers
+
+
+def test_mix_01_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_path: Path) -> None:
+    config = search(tmp_path, f"mixed_precision_auto_search = 0,0.,L\nmetric = top1\ndata = {built.labelled}")
+    program = tmp_path / "x.tpu"
+    made = command("build", built.model, "-O5", "--calib", built.calibration, "--cfg", config, "-o", program)
+    assert made.status == 0, made.err
+    assert program.read_bytes() == built.program.read_bytes()
+
+
+def test_mix_13_mix_15_the_table_of_layers(built: Built, command: Command, tmp_path: Path) -> None:
+    report = tmp_path / "r.json"
+    found = command(
+        "sensitivity", built.model, "--calib", built.calibration, "--data", built.labelled, "--metric",
+        "top1", "--json", report,
+    )  # fmt: skip
+    assert found.status == 0, found.err
+    rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
+    assert [row["gain"] for row in rows] == sorted((row["gain"] for row in rows), reverse=True)
+    shown = [
+        line.split()[1] for line in found.out.splitlines() if line.split()[:1] and line.split()[0].isdigit()
+    ]
+    assert shown == [row["layer"] for row in rows]
+
+
+def test_mix_07_settings_within_a_budget_are_built_as_they_were_judged(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    layers, report, program = tmp_path / "l.json", tmp_path / "r.json", tmp_path / "x.tpu"
+    found = command(
+        "mixed", built.model, "--budget", "cycles=3600", "--calib", built.calibration, "--data",
+        built.labelled, "--metric", "cosine", "-o", layers, "--json", report,
+    )  # fmt: skip
+    assert found.status == 0, found.err
+    chosen = json.loads(report.read_text(encoding="utf-8"))
+    assert chosen["within"] and chosen["cycles"][0] < chosen["cycles"][1] <= 3600
+    made = command(
+        "build", built.model, "--calib", built.calibration, "--config", layers, "-o", program, "--json",
+        tmp_path / "b.json",
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["cycles"] == chosen["cycles"][1]
+    judged = command(
+        "evaluate", program.with_suffix(".tpuq"), "--data", built.labelled, "--metric", "cosine", "--float",
+        built.model, "--json", tmp_path / "e.json",
+    )  # fmt: skip
+    assert judged.status == 0, judged.err
+    assert json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["value"] == chosen["metric"][1]
+
+
+def test_cmp_16_culprits_are_written_as_settings(built: Built, command: Command, tmp_path: Path) -> None:
+    config, layers = tmp_path / "bad.json", tmp_path / "l.json"
+    config.write_text(json.dumps({"/conv_2": {"weight_bits": 4}}), encoding="utf-8")
+    found = command(
+        "bisect", built.model, "--calib", built.calibration, "--data", built.labelled, "--metric", "cosine",
+        "--allowed", "0.0005", "--config", config, "-o", layers,
+    )  # fmt: skip
+    assert found.status == 0, found.err
+    written = json.loads(layers.read_text(encoding="utf-8"))
+    assert [name for name, each in written.items() if each["dtype"] == "float32"] == ["/conv_2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("sensitivity", "MODEL"), "give --calib or --ranges"),
+        (("sensitivity", "MODEL", "--calib", "CALIB", "--to", "12"), '--to "12": choose of'),
+        (("sensitivity", "MODEL", "--calib", "CALIB", "--loss", "x"), '"x" is no loss'),
+        (("mixed", "MODEL", "--calib", "CALIB", "--budget", "x=1", "-o", "OUT"), 'budget "x=1"'),
+        (("mixed", "MODEL", "--calib", "CALIB", "--budget", "drop=1", "-o", "OUT"), "give it with --metric"),
+        (("bisect", "MODEL", "--calib", "CALIB", "--metric", "top1"), "the samples have no labels"),
+        (("bisect", "MODEL", "--calib", "CALIB", "--metric", "nonsense"), "no metric is called"),
+    ],
+)
+def test_what_cannot_be_searched(
+    words: tuple[str, ...], told: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    names = {"MODEL": built.model, "CALIB": built.calibration, "OUT": tmp_path / "l.json"}
+    refused = command(*(names.get(word, word) for word in words))
+    assert refused.status == 1 and told in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_cmp_14_similarity_by_layer_is_that_of_a_comparison_of_dumps(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    ours, theirs, one = tmp_path / "q.npz", tmp_path / "f.npz", tmp_path / "one.npz"
+    with np.load(built.calibration) as arrays:
+        np.savez(one, **{name: arrays[name][:1] for name in arrays.files})
+    for file, out in ((built.graph, ours), (built.model, theirs)):
+        assert command("run", file, "--inputs", one, "--outputs", out, "--all-tensors").status == 0
+    layers = json.loads(built.program.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    graph = load_graph(built.graph)
+    assert isinstance(graph, _core.Graph)
+    outputs = {
+        name: json.loads(graph.tensors[layer.output].source_json or "{}").get("name")
+        for layer in graph.layers
+        for name in layer.nodes
+    }
+    checked = 0
+    with np.load(ours) as quantised, np.load(theirs) as floating:
+        for name, each in layers.items():
+            brief, facts = (each["just_for_display"][key] for key in ("brief_info", "quantization_info"))
+            tensor = outputs.get(name, name)
+            if tensor not in quantised.files or tensor not in floating.files:
+                continue
+            x, y = (side[tensor].astype(np.float64).ravel() for side in (floating, quantised))
+            cosine = x @ y / np.sqrt((x @ x) * (y @ y))
+            assert brief["similarity"] == pytest.approx(cosine, rel=1e-6)
+            assert brief["MSE"] == pytest.approx(np.mean((x - y) ** 2), rel=1e-5)
+            assert any(found.get("similarity") == brief["similarity"] for found in facts.values())
+            checked += 1
+    assert checked >= 4
+
+
+def test_cmp_14_without_samples_there_is_no_similarity(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    ranges, program = tmp_path / "r.json", tmp_path / "x.tpu"
+    assert command("calibrate", built.model, "--calib", built.calibration, "-o", ranges).status == 0
+    assert command("build", built.model, "--ranges", ranges, "-o", program).status == 0
+    written: dict[str, Any] = json.loads(program.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    assert all("similarity" not in each["just_for_display"]["brief_info"] for each in written.values())
+
+
+# Samples read ahead
+
+
+@pytest.fixture
+def directory(built: Built, tmp_path: Path) -> Path:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    with np.load(built.calibration) as arrays:
+        for index, row in enumerate(arrays["image"]):
+            np.save(folder / f"{index:02}.npy", row)
+    return folder
+
+
+def test_msc_02_samples_are_the_same_for_any_number_of_threads(
+    built: Built, command: Command, directory: Path, tmp_path: Path
+) -> None:
+    programs = []
+    for workers in (0, 1, 4):
+        config, program = search(tmp_path, f"dataloader_workers = {workers}"), tmp_path / f"{workers}.tpu"
+        made = command("build", built.model, "-O5", "--calib", directory, "--cfg", config, "-o", program)
+        assert made.status == 0, made.err
+        programs.append(program.read_bytes())
+    assert programs == [built.program.read_bytes()] * 3
+
+
+def test_msc_02_files_are_read_by_so_many_threads(
+    directory: Path, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports, seen = load(built.model).inputs, set[str]()
+    read = room.read_arrays
+
+    def noted(path: Path) -> dict[str, Any]:
+        seen.add(threading.current_thread().name)
+        return read(path)
+
+    monkeypatch.setattr(room, "read_arrays", noted)
+
+    def rows(workers: int) -> list[Any]:
+        seen.clear()
+        found: Samples = load_samples(directory, ports, workers)
+        return [row["image"].tobytes() for row in found.rows()]
+
+    alone = rows(0)
+    assert seen == {threading.main_thread().name}
+    assert rows(4) == alone
+    assert threading.main_thread().name not in seen
+
+
+def test_msc_02_a_file_that_cannot_be_read_is_told_all_the_same(
+    built: Built, command: Command, directory: Path, tmp_path: Path
+) -> None:
+    (directory / "03.npy").write_bytes(b"nothing")
+    config = search(tmp_path, "dataloader_workers = 4")
+    refused = command(
+        "calibrate", built.model, "--calib", directory, "--cfg", config, "-o", tmp_path / "r.json"
+    )
+    assert refused.status == 1 and "03.npy: not a complete NumPy file" in refused.err

@@ -1,0 +1,303 @@
+"""Layers at other precisions: what trials say is true, and what searches find is right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision.networks import chain, images, trials, usual
+from tpuflow.calibrate import calibrate
+from tpuflow.compile import compile as compile_graph
+from tpuflow.config import Config, ConfigError
+from tpuflow.frontend import load
+from tpuflow.metrics import MetricError
+from tpuflow.partition import Partitioned
+from tpuflow.precision import (
+    LOSSES,
+    PRECISIONS,
+    Budget,
+    Limits,
+    PrecisionError,
+    culprits,
+    parsed_budget,
+    parsed_rule,
+    raised_from_the_end,
+    sensitivity,
+    smallest,
+    within_budget,
+)
+from tpuflow.precision.automatic import latest
+from tpuflow.precision.budget import path
+from tpuflow.quantize import quantize
+from tpuflow.samples import Samples
+from tpuflow.simulate import simulate
+
+# Trials
+
+
+def test_an_assignment_is_its_configuration() -> None:
+    """The graph of a trial is, to the letter, the one that its configuration gives from the start."""
+    found = usual()
+    assignment = {"image": "16", "/relu_1": "4", "/relu_3": "f16", "/gemm_8": "16"}
+    assert set(assignment) < {layer.name for layer in found.layers}
+    config = found.config(assignment)
+    model = load(chain())
+    ranges = calibrate(model, Samples.of({"image": images(seed=2)}, model.inputs), config)
+    graph = found.graph(assignment)
+    assert not isinstance(graph, Partitioned)
+    assert quantize(model, ranges, config).to_json() == graph.to_json()
+
+
+def test_mix_15_cycles_and_bytes_are_those_of_the_program() -> None:
+    found = trials(level=5)
+    rows = sensitivity(found, "16")
+    for row in rows:
+        cycles = [
+            simulate(compile_graph(found.graph(each), level=5), values=False).report["cycles"]
+            for each in ({row.layer.name: "16"}, {})
+        ]
+        assert row.cost.cycles == cycles[0] - cycles[1]
+    base = found.cost({})
+    weights = {"/relu_1": 3 * 8 * 9, "/relu_3": 8 * 8 * 9, "/relu_5": 8 * 8 * 9, "/gemm_8": 80}
+    for name, count in weights.items():
+        assert (found.cost({name: "4"}) - base).bytes == -count // 2
+        graph = found.graph({name: "16"})
+        assert not isinstance(graph, Partitioned)
+        stored = [graph.constant(i).nbytes for i, tensor in enumerate(graph.tensors) if tensor.is_constant]
+        assert found.cost({name: "16"}).bytes == sum(stored) > base.bytes + count
+
+
+def test_mix_13_mix_04_layers_are_ranked_by_what_they_gain() -> None:
+    found = usual(loud="/conv_2")
+    rows = sensitivity(found, "16")
+    assert rows[0].layer.name == "/relu_3"
+    gains = [row.gain for row in rows]
+    assert gains == sorted(gains, reverse=True)
+    for row in rows:
+        assert row.gain == found.loss({}) - found.loss({row.layer.name: "16"})
+        assert row.value == found.value({row.layer.name: "16"})
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_mix_08_losses(name: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 5))
+    loss = LOSSES[name]
+    assert loss(x, x) == pytest.approx(0, abs=1e-12)
+    near, far = x + 0.01 * rng.standard_normal(x.shape), x + 0.3 * rng.standard_normal(x.shape)
+    assert 0 < loss(x, near) < loss(x, far)
+
+
+def test_mix_12_noise_sees_a_wrong_gain_and_cosine_does_not() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 5))
+    assert LOSSES["cosine"](x, 1.5 * x) == pytest.approx(0, abs=1e-12)
+    assert LOSSES["sqnr"](x, 1.5 * x) == pytest.approx(0.25)
+
+
+# From the end of the network
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "value", "holds"),
+    [
+        ("1,0.02,L", 0.9, 0.89, True),
+        ("1,0.02,L", 0.9, 0.87, False),
+        ("1,-0.02,G", 0.1, 0.11, True),
+        ("1,-0.02,G", 0.1, 0.13, False),
+        ("1, 0., L", 0.5, 0.5, True),
+        ("1,0.1,L", 0.5, float("nan"), False),
+    ],
+)
+def test_mix_01_the_rule(text: str, base: float, value: float, holds: bool) -> None:  # noqa: FBT001 - parametrised
+    assert parsed_rule(text).holds(base, value) is holds
+
+
+@pytest.mark.parametrize("text", ["", "1,0.1", "1,x,L", "1,0.1,M", "1,inf,L", "1.5,0.1,L"])
+def test_mix_01_what_is_no_rule(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|threshold"):
+        parsed_rule(text)
+
+
+def test_mix_01_a_sensitive_layer_and_all_behind_it_get_sixteen_bits() -> None:
+    found = usual("cosine", "/conv_4")
+    raised = raised_from_the_end(found, parsed_rule("1,0.0005,L"))
+    assert raised.before < 0.9995 <= raised.after and raised.holds
+    assert raised.after == found.value(raised.assignment)
+    names = [layer.name for layer in found.layers]
+    first = names.index(next(iter(raised.assignment)))
+    assert list(raised.assignment) == names[first:]
+    assert set(raised.assignment.values()) == {"16"}
+    assert "/relu_5" in raised.assignment
+    # One layer later the rule does not hold.
+    later = dict(list(raised.assignment.items())[1:])
+    assert not parsed_rule("1,0.0005,L").holds(1.0, found.value(later))
+
+
+def test_mix_01_nothing_is_raised_where_all_is_well() -> None:
+    raised = raised_from_the_end(usual(), parsed_rule("1,0.5,L"))
+    assert raised.assignment == {} and raised.holds and raised.evaluations == 0
+
+
+def test_mix_01_floats_where_sixteen_bits_do_not_suffice() -> None:
+    found = usual("max_error")
+    assert found.judge.base == 0
+    raised = raised_from_the_end(found, parsed_rule("1,-1e-6,G"))
+    assert set(raised.assignment.values()) == {"f32"} and raised.holds
+    assert len(raised.assignment) == len(found.layers)
+
+
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_mix_01_halving_finds_the_last_beginning_that_holds(last: int, more: int) -> None:
+    """Of properties that hold up to some beginning, as they do where later layers are raised too."""
+    end = last + more
+    found = latest(end, lambda first: first <= last)
+    assert found is not None and found <= last
+    asked: list[int] = []
+
+    def holds(first: int) -> bool:
+        asked.append(first)
+        return first <= last
+
+    latest(end, holds)
+    assert len(asked) <= 4 * max(1, end).bit_length() + 2
+    assert latest(end, lambda _: False) is None
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("text", ["", "cycles", "cycles=x", "bytes=-1", "time=3", "drop=nan"])
+def test_mix_07_what_is_no_budget(text: str) -> None:
+    with pytest.raises(PrecisionError, match="write cycles=N"):
+        parsed_budget(text)
+
+
+@pytest.mark.parametrize("kind", ["cycles", "bytes"])
+def test_mix_07_a_budget_is_obeyed_and_spent_well(kind: str) -> None:
+    found = usual(loud="/conv_2")
+    every = {layer.name: "16" for layer in found.layers}
+    low, high = (getattr(found.cost(each), kind) for each in ({}, every))
+    losses = []
+    for share in (0.0, 0.3, 0.6, 1.0):
+        budget = parsed_budget(f"{kind}={low + share * (high - low)}")
+        chosen = within_budget(found, budget)
+        assert chosen.within
+        assert getattr(chosen.cost, kind) <= budget.limit
+        assert chosen.cost == found.cost(chosen.assignment)
+        assert chosen.loss == (found.loss({}), found.loss(chosen.assignment))
+        losses.append(chosen.loss[1])
+    assert losses[-1] < losses[0] / 100
+    assert min(losses) == losses[-1]
+
+
+def test_mix_07_less_than_everything_costs_is_said_not_to_fit() -> None:
+    chosen = within_budget(usual(), Budget("bytes", 10), ("8", "16"))
+    assert not chosen.within
+
+
+def test_mix_06_four_and_eight_bits() -> None:
+    found = usual()
+    base = found.cost({}).bytes
+    chosen = within_budget(found, Budget("bytes", base - 300), ("4", "8"))
+    assert chosen.within and chosen.cost.bytes <= base - 300
+    assert set(chosen.assignment.values()) <= {"4", "8"}
+    narrow = {name for name, width in chosen.assignment.items() if width == "4"}
+    assert narrow and narrow < {layer.name for layer in found.layers if layer.weights}
+
+
+def test_mix_07_the_allowed_drop_decides_how_far_to_go() -> None:
+    found = usual("cosine", "/conv_2")
+    drop = found.judge.worse(found.value({}))
+    chosen = within_budget(found, Budget("drop", drop / 20))
+    assert chosen.within and found.judge.worse(found.value(chosen.assignment)) <= drop / 20
+    assert 0 < len(chosen.assignment) < len(found.layers)
+    assert within_budget(found, Budget("drop", 2 * drop)).cost.cycles <= chosen.cost.cycles
+
+
+def test_mix_07_the_path_takes_the_hull() -> None:
+    """Against a search through all choices: at the cost of every point of the path nothing is better."""
+    found = usual(loud="/conv_2")
+    chosen = within_budget(found, Budget("bytes", 10**9), ("4", "8", "16"))
+    rows = chosen.rows
+    options = {
+        layer.name: [(0.0, 0.0), *((row.cost.bytes, -row.gain) for row in rows if row.layer == layer)]
+        for layer in found.layers
+    }
+    choices = [
+        (sum(c for c, _ in picks), sum(e for _, e in picks)) for picks in itertools.product(*options.values())
+    ]
+    held = dict.fromkeys(options, (0.0, 0.0))
+    points = {(row.layer.name, row.precision): (row.cost.bytes, -row.gain) for row in rows}
+    for step in path(rows, "bytes"):
+        held[step.layer] = points.get((step.layer, step.precision), (0.0, 0.0))
+        if step.slope != float("inf"):
+            cost, error = (sum(each[side] for each in held.values()) for side in (0, 1))
+            assert error <= min(e for c, e in choices if c <= cost) + 1e-12
+
+
+def test_mix_16_a_search_that_is_cut_short_says_so() -> None:
+    found = usual()
+    chosen = within_budget(found, Budget("bytes", 10**9), limits=Limits(steps=3))
+    assert chosen.partial and len(chosen.rows) == 3
+    times = iter(range(100))
+    rows = sensitivity(found, "16", Limits(seconds=2.5, clock=lambda: float(next(times))))
+    assert len(rows) == 2
+    assert raised_from_the_end(found, parsed_rule("1,-1,L"), Limits(steps=0)).evaluations == 0
+
+
+def test_widths_and_metrics_there_are_not() -> None:
+    found = usual()
+    with pytest.raises(PrecisionError, match=f"choose of {', '.join(PRECISIONS)}"):
+        within_budget(found, Budget("bytes", 1), ("8", "12"))
+    with pytest.raises(PrecisionError, match="--metric"):
+        within_budget(usual(""), Budget("drop", 0.1))
+    with pytest.raises(MetricError, match="no metric is called"):
+        trials(metric="nonsense")
+
+
+# Culprits
+
+
+@given(st.sets(st.integers(0, 30), min_size=1, max_size=4))
+def test_cmp_16_the_smallest_set_is_found(blamed: set[int]) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def restores(items: Sequence[int]) -> bool:
+        asked.append(tuple(items))
+        return blamed <= set(items)
+
+    assert smallest(range(31), restores) == sorted(blamed)
+    assert len(asked) <= 31 * 8
+
+
+def test_cmp_16_either_of_two_will_do() -> None:
+    assert smallest(range(8), lambda items: 2 in items or 6 in items) == [2]
+
+
+def test_cmp_16_an_injected_bad_layer_is_found() -> None:
+    bad = {"layers": [{"names": ["/relu_3"], "weight_bits": 4}]}
+    found = trials(bad, metric="cosine")
+    good = usual("cosine").value({})
+    assert found.value({}) < good
+    blamed = culprits(found, 1.05 * (1 - good))
+    assert [layer.name for layer in blamed.layers] == ["/relu_3"]
+    assert blamed.after >= 1 - 1.05 * (1 - good) > blamed.before
+    again = culprits(trials(bad, metric="cosine"), 1.05 * (1 - good))
+    assert again == blamed
+
+
+def test_cmp_16_nothing_to_blame_and_nothing_that_helps() -> None:
+    found = usual()
+    assert culprits(found, 1.0).layers == ()
+    with pytest.raises(PrecisionError, match="even with 6 layers in floats"):
+        culprits(usual("max_error"), -1.0)
+
+
+def test_mix_02_a_search_needs_a_metric_and_data() -> None:
+    with pytest.raises(ConfigError, match="mixed_precision_auto_search needs metric and data"):
+        Config.parse({"evaluate": {"mixed_precision_auto_search": "1,0.1,L"}})
