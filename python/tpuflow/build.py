@@ -221,6 +221,9 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             if request.qconfig is not None:
                 settings = configured(request.config, request.plugins, request.qconfig, model.model)
                 request = replace(request, config=settings)
+        debugged = request.config.quantize
+        if debugged.fake_quant_operators or debugged.fake_quant_scopes:
+            listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
         floating, original = float_bytes(model), model
         found: Trials | None = None
         if request.config.evaluate.searches:

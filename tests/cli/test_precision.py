@@ -73,6 +73,26 @@ def test_mix_03_a_build_from_what_was_found_gives_the_same_program(
     assert json.loads(again.with_suffix(".layers.json").read_text(encoding="utf-8")) == layers
 
 
+def test_mix_14_a_build_says_that_floats_need_the_cpu(built: Built, command: Command, tmp_path: Path) -> None:
+    config = search(
+        tmp_path,
+        f"mixed_precision_auto_search = 5,-1,L\nmetric = cosine\ndata = {built.labelled}\ntarget = int8",
+    )
+    found = command(
+        "build", built.model, "--calib", built.calibration, "--cfg", config, "-o", tmp_path / "x.tpu"
+    )
+    assert "need the CPU of the host" in found.out + found.err
+
+
+def test_cfg_18_cmp_15_debugging_is_told_aloud(built: Built, command: Command, tmp_path: Path) -> None:
+    config = search(tmp_path, "fake_quant_operators_for_debug = Conv\nfake_quant_scopes_for_debug = [(0,1)]")
+    found = command(
+        "build", built.model, "--calib", built.calibration, "--cfg", config, "-o", tmp_path / "x.tpu"
+    )
+    assert found.status == 0, found.err
+    assert "WARNING: fake_quant is set" in found.out + found.err
+
+
 def test_mix_01_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_path: Path) -> None:
     config = search(tmp_path, f"mixed_precision_auto_search = 0,0.,L\nmetric = top1\ndata = {built.labelled}")
     program = tmp_path / "x.tpu"

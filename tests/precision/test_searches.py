@@ -14,7 +14,8 @@ from precision.networks import chain, images, trials, usual
 from tpuflow.calibrate import calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.config import Config, ConfigError
-from tpuflow.frontend import load
+from tpuflow.errors import UnsupportedModelError
+from tpuflow.frontend import FloatSession, load
 from tpuflow.metrics import MetricError
 from tpuflow.partition import Partitioned
 from tpuflow.precision import (
@@ -34,6 +35,7 @@ from tpuflow.precision import (
 from tpuflow.precision.automatic import latest
 from tpuflow.precision.budget import path
 from tpuflow.quantize import quantize
+from tpuflow.run import graph_level
 from tpuflow.samples import Samples
 from tpuflow.simulate import simulate
 
@@ -141,6 +143,11 @@ def test_mix_01_a_sensitive_layer_and_all_behind_it_get_sixteen_bits() -> None:
 def test_mix_01_nothing_is_raised_where_all_is_well() -> None:
     raised = raised_from_the_end(usual(), parsed_rule("1,0.5,L"))
     assert raised.assignment == {} and raised.holds and raised.evaluations == 0
+
+
+def test_mix_01_the_nearest_is_kept_where_nothing_suffices() -> None:
+    raised = raised_from_the_end(usual("cosine"), parsed_rule("1,-1,L"))
+    assert not raised.holds and raised.after > raised.before
 
 
 def test_mix_01_floats_where_sixteen_bits_do_not_suffice() -> None:
@@ -301,3 +308,82 @@ def test_cmp_16_nothing_to_blame_and_nothing_that_helps() -> None:
 def test_mix_02_a_search_needs_a_metric_and_data() -> None:
     with pytest.raises(ConfigError, match="mixed_precision_auto_search needs metric and data"):
         Config.parse({"evaluate": {"mixed_precision_auto_search": "1,0.1,L"}})
+
+
+def test_mix_14_layers_in_floats_without_floats_need_the_host() -> None:
+    """The search gives them up to the host's CPU; the settings say the same network again."""
+    bad = {"names": ["/relu_5"], "multiplier_bits": 2}
+    found = trials({"quantize": {"target": "int8"}, "layers": [bad]}, metric="max_error")
+    enough = found.value({layer.name: "f32" for layer in found.layers[3:]})
+    raised = raised_from_the_end(found, parsed_rule(f"1,{-enough},G"))
+    assert set(raised.assignment.values()) == {"f32"} and raised.holds
+    hosted = found.hosted(raised.assignment)
+    assert hosted and hosted == tuple(raised.assignment)
+    graph = found.graph(raised.assignment)
+    assert isinstance(graph, Partitioned)
+    reasons = {finding.reason for part in graph.host for finding in part.findings}
+    assert reasons == {'float32 asked for, which target "int8" lacks: the CPU of the host has it'}
+    assert not usual().hosted({"/relu_3": "f32"})
+    assert [row.layer.name for row in sensitivity(found, "f32")] == ["image"]
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_mix_14_without_the_host_it_is_an_error(host: bool) -> None:  # noqa: FBT001 - parametrised
+    config = {"quantize": {"target": "int8"}, "layers": [{"names": ["/relu_3"], "dtype": "float32"}]}
+    if host:
+        graph = trials(config).graph({})
+        assert isinstance(graph, Partitioned)
+        assert [part.nodes for part in graph.host] == [("/conv_2", "/relu_3")]
+    else:
+        with pytest.raises(UnsupportedModelError, match='target "int8" lacks'):
+            trials(config, host=False)
+
+
+# Floats for debugging
+
+
+def test_cmp_15_all_scopes_in_floats_are_the_float_network() -> None:
+    last = 2 * 3 + 3
+    everything = {"fake_quant_scopes_for_debug": [(0, last)]}
+    found = trials({"quantize": everything}).graph({})
+    whole = trials({"quantize": {"dtype": "float32"}}).graph({})
+    assert not isinstance(found, Partitioned) and not isinstance(whole, Partitioned)
+    assert {tensor.dtype for tensor in found.tensors} == {"float32"}
+    assert found.to_json() == whole.to_json()
+    # onnxruntime adds in another order: float32 networks agree to its rounding.
+    model = load(chain())
+    session = FloatSession(model.original)
+    for row in images():
+        feed = {"image": row[np.newaxis]}
+        exact, ours = session.run(feed)["gemm_8"], graph_level(found).run(feed)["gemm_8"]
+        assert np.allclose(exact, ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "floats"),
+    [
+        ({"fake_quant_operators_for_debug": ["Conv"]}, ["/relu_1", "/relu_3", "/relu_5"]),
+        ({"fake_quant_operators": ["GlobalAveragePool"]}, ["/globalaveragepool_6"]),
+        ({"fake_quant_scopes": [(3, 4)]}, ["/relu_3"]),
+        ({"fake_quant_scopes": [(1, 2)], "fake_quant_operators": ["GlobalAveragePool"]},
+         ["/relu_1", "/globalaveragepool_6"]),
+    ],
+)  # fmt: skip
+def test_cmp_15_chosen_layers_compute_in_floats(fields: dict[str, object], floats: list[str]) -> None:
+    graph = trials({"quantize": fields}).graph({})
+    assert not isinstance(graph, Partitioned)
+    found = [
+        layer.nodes[-1]
+        for layer in graph.layers
+        if layer.nodes and graph.tensors[layer.output].dtype == "float32" and layer.op != "dequantize"
+    ]
+    assert set(floats) <= set(found)
+    kinds = {layer.nodes[-1] for layer in graph.layers if layer.op in {"conv", "average_pool", "reduce"}}
+    assert set(found) & kinds == set(floats) & kinds
+
+
+def test_cmp_15_what_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="there is no layer 99"):
+        trials({"quantize": {"fake_quant_scopes": [(0, 99)]}})
+    with pytest.raises(ConfigError, match='no operator "Convolution", did you mean "Conv"'):
+        trials({"quantize": {"fake_quant_operators": ["Convolution"]}})

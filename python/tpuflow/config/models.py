@@ -119,6 +119,10 @@ class QuantizeConfig(Section):
     """Outputs are given as the codes they are stored in, without a cast to floats."""
     fuse_tables: bool = True
     """Functions behind a linear operator read its 16-bit intermediate; otherwise the stored tensor."""
+    fake_quant_operators: Annotated[tuple[str, ...], Also("fake_quant_operators_for_debug")] = ()
+    """For debugging: operators of these types compute in float32, whatever else is said of them."""
+    fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Also("fake_quant_scopes_for_debug")] = ()
+    """For debugging: layers of these ranges of numbers, inputs first, compute in float32."""
     lenient: bool = False
     """Entries of `layers` without effect are warned about; otherwise they are errors."""
 

@@ -9,12 +9,11 @@ import difflib
 import logging
 from typing import TYPE_CHECKING
 
+from tpuflow.config.models import Config, LayerConfig
 from tpuflow.config.section import ConfigError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from tpuflow.config.models import Config, LayerConfig
 
 __all__ = ["layer_names", "scoped"]
 
@@ -30,10 +29,12 @@ def layer_names(model: ir.Model) -> list[str]:
 def scoped(config: Config, model: ir.Model) -> Config:
     """The configuration with entries by operator and number turned into entries by name; inputs likewise.
 
+    What is to run in floats for debugging becomes entries, too.
+
     Raises:
         ConfigError: An entry fits nothing, unless the configuration is lenient: then it is left out.
     """
-    config = _inputs_by_name(config, model)
+    config = _with_floats(_inputs_by_name(config, model))
     if all(entry.operators is None and entry.ids is None for entry in config.layers):
         return config
     entries = []
@@ -58,6 +59,21 @@ def _inputs_by_name(config: Config, model: ir.Model) -> Config:
         raise ConfigError(f"qinvariant: there is no input {unknown[0]}, the model has {listed}")
     found = tuple(names[each] if isinstance(each, int) else each for each in wanted)
     return config.model_copy(update={"quantize": config.quantize.model_copy(update={"qinvariant": found})})
+
+
+def _with_floats(config: Config) -> Config:
+    """What is to run in floats for debugging, as entries after all others."""
+    chosen = config.quantize
+    wanted: list[dict[str, object]] = []
+    if chosen.fake_quant_operators:
+        wanted.append({"operators": chosen.fake_quant_operators, "dtype": "float32"})
+    if chosen.fake_quant_scopes:
+        wanted.append({"ids": chosen.fake_quant_scopes, "dtype": "float32"})
+    if not wanted:
+        return config
+    entries = Config.parse({"layers": wanted}, "fake_quant").layers
+    asked = chosen.model_copy(update={"fake_quant_operators": (), "fake_quant_scopes": ()})
+    return config.model_copy(update={"quantize": asked, "layers": (*config.layers, *entries)})
 
 
 def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig:

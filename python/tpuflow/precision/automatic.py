@@ -13,11 +13,13 @@ that needs about `2 log2(layers)` evaluations. A single early layer that ruins e
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.config import parsed_search
+from tpuflow.errors import ModelError
 from tpuflow.precision.limits import Limits
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ def raised_from_the_end(
     """Finds from which layer on more bits are needed.
 
     First with 16 bits; where even 16 bits everywhere do not satisfy the rule, with floats in place of them.
+    Where nothing does, what came nearest is kept.
 
     Args:
         trials: The network.
@@ -100,7 +103,10 @@ def raised_from_the_end(
     def value(precision: str, first: int) -> float:
         key = (precision, first)
         if key not in values:
-            values[key] = trials.value(_suffix(trials, precision, first))
+            try:
+                values[key] = trials.value(_suffix(trials, precision, first))
+            except ModelError:  # nothing would be left for the machine
+                values[key] = math.nan
             what = (
                 "nothing raised"
                 if first == len(layers)
@@ -113,24 +119,26 @@ def raised_from_the_end(
         return limits.go_on() and rule.holds(base, value(precision, first))
 
     end, before = len(layers), value("16", len(layers))
-    chosen, precision = end, "16"
+    precision, first = "16", end
     if not rule.holds(base, before):
-        for precision in ("16", "f32"):
-            found = latest(end, lambda first, kind=precision: holds(kind, first))  # type: ignore[misc]
+        for kind in ("16", "f32"):
+            found = latest(end, lambda first, kind=kind: holds(kind, first))  # type: ignore[misc]
             if found is not None:
-                chosen = found
+                precision, first = kind, found
                 break
         else:
-            chosen, precision = 0, "f32"
-    assignment = _suffix(trials, precision, chosen)
-    after = before if chosen == end else trials.value(assignment)
+            side = 1 if rule.at_most else -1
+            known = [key for key in values if not math.isnan(values[key])]
+            precision, first = min(known, key=lambda key: side * (base - values[key]))
+    assignment = _suffix(trials, precision, first)
+    after = before if first == end else trials.value(assignment)
     return Raised(
         assignment,
         base,
         before,
         after,
         rule.holds(base, after),
-        _ranges(trials, precision, chosen),
+        _ranges(trials, precision, first),
         limits.done,
     )
 
@@ -150,7 +158,10 @@ def latest(end: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def _suffix(trials: Trials, precision: str, first: int) -> dict[str, str]:
-    return {layer.name: precision for layer in trials.layers[first:] if trials.can(layer, precision)}
+    layers = trials.layers[first:]
+    return {
+        layer.name: precision for layer in layers if trials.can(layer, precision, host=precision == "f32")
+    }
 
 
 def _number(trials: Trials, first: int) -> int:

@@ -99,7 +99,7 @@ def culprits(trials: Trials, allowed: float, limits: Limits | None = None) -> Cu
     before = value(())
     if judge.worse(before) <= allowed:
         return Culprits((), judge.base, before, before, limits.done, limits.cut)
-    able = [layer for layer in trials.layers if trials.can(layer, "f32")]
+    able = [layer for layer in trials.layers if trials.can(layer, "f32", host=True)]
     if not restores(able):
         raise PrecisionError(
             f"{judge.name}: even with {len(able)} layers in floats it is {value(able):.4f}, "

@@ -71,12 +71,14 @@ class Layer:
         number: Among all layers of the model.
         operator: Of the graph; `input` for what the network takes.
         weights: Whether it has weights of its own.
+        nodes: All nodes of the model it computes.
     """
 
     name: str
     number: int
     operator: str
     weights: bool
+    nodes: tuple[str, ...] = ()
 
     def allows(self, precision: str) -> bool:
         """Whether the precision is another one for this layer: 4 bits are for weights."""
@@ -192,14 +194,16 @@ class Trials:
                 found[name] = others[precision][name]
         return Ranges(found, base.samples, base.strategy, base.means)
 
-    def can(self, layer: Layer, precision: str) -> bool:
-        """Whether a layer can have a precision on its own, and on the machine."""
+    def can(self, layer: Layer, precision: str, *, host: bool = False) -> bool:
+        """Whether a layer can have a precision on its own, on the machine or, with `host`, there."""
         if not layer.allows(precision):
             return False
         try:
-            return _host_nodes(self.graph({layer.name: precision})) == self._hosted
+            moved = _host_nodes(self.graph({layer.name: precision})) - self._hosted
         except TpuflowError:
             return False
+        # Views beside it may go with it.
+        return not moved or (host and not moved.isdisjoint(layer.nodes))
 
     def outputs(self, assignment: Assignment) -> dict[str, Any]:
         """What the network under an assignment makes of the judge's samples."""
@@ -257,7 +261,9 @@ class Trials:
                 if not names or layer.op in MOVES or not rounds:
                     continue
                 linear = layer.op in LINEAR and tensors[layer.operands[1]].is_constant
-                found.setdefault(names[-1], Layer(names[-1], numbers[names[-1]], layer.op, linear))
+                found.setdefault(
+                    names[-1], Layer(names[-1], numbers[names[-1]], layer.op, linear, tuple(names))
+                )
         return sorted(found.values(), key=lambda layer: layer.number)
 
 

@@ -104,6 +104,9 @@ class Lowering:
         """
         values = [value.name for value in self.graph.inputs if value.name]
         self.settings.check_matches([*values, *(name for step in self.steps for name in step.names)])
+        elsewhere = list(self._floats_elsewhere())
+        if elsewhere:
+            raise UnsupportedModelError(self.graph.name or "model", elsewhere)
         findings: list[Finding] = []
         for value in self.graph.inputs:
             try:
@@ -122,6 +125,17 @@ class Lowering:
         if whole:
             self.settings.check_effects()
         return self.builder.finish()
+
+    def _floats_elsewhere(self) -> Iterator[Finding]:
+        """Nodes an entry wants in floats the target does not have: the host has them."""
+        target = self.settings.target
+        for step in self.steps:
+            dtype = self.settings.explicit(step.names, "dtype")
+            if dtype is None or not scheme.is_float(dtype) or target.allows(step.node.op_type, dtype):
+                continue
+            reason = f'{dtype} asked for, which target "{target.name}" lacks: the CPU of the host has it'
+            for node in step.nodes:
+                yield Finding(node.name or "", operator(node), None, reason)
 
     def _lower(self, step: Step, findings: list[Finding]) -> None:
         node = step.node

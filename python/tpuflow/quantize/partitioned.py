@@ -39,7 +39,7 @@ def quantize_segments(
         refused: list[Finding] = []
         graphs: list[Graph] = []
         lowerings: list[Lowering] = []
-        _check_entries(parts, config)
+        _check_entries(parts, config, {finding.node for finding in known})
         for segment in parts.device:
             own = _own_entries(segment.network, config)
             lowerings.append(Lowering(segment.network.model, ranges, own, means))
@@ -98,8 +98,11 @@ def _own_entries(model: FloatModel, config: Config) -> Config:
     return config if own == tuple(config.layers) else config.model_copy(update={"layers": own})
 
 
-def _check_entries(parts: PartitionedModel, config: Config) -> None:
-    names = {name for segment in parts.device for name in _names(segment.network)}
+def _check_entries(parts: PartitionedModel, config: Config, moved: set[str]) -> None:
+    """Every entry must fit something the device computes, or would have if it could."""
+    names = {name for segment in parts.device for name in _names(segment.network)} | moved
+    if moved:  # what reads an input may be among it
+        names |= {value.name or "" for value in parts.model.model.graph.inputs}
 
     def idle(entry: LayerConfig) -> bool:
         return not any(map(entry.fits, names))

@@ -32,6 +32,9 @@ from tpuflow.config import ConfigError, QuantizeConfig
 __all__ = ["BUILT_IN", "Target", "load_target"]
 
 ElementType = Literal["int8", "int16", "f16", "bf16", "f32"]
+SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""Target files' names of the types of floats."""
+
 Mode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
 
 
@@ -76,11 +79,16 @@ class Target(_Strict):
         Raises:
             ConfigError: If neither is.
         """
-        allowed = self.limits(operator).activations
         for choice in (wanted, fallback):
-            if choice is not None and (allowed is None or choice in allowed):
+            if choice is not None and self.allows(operator, choice):
                 return choice
+        allowed = self.limits(operator).activations
         raise self._forbidden(layer, operator, f"{wanted} outputs", allowed or ())
+
+    def allows(self, operator: str, dtype: str) -> bool:
+        """Whether outputs of an operator may have an element type."""
+        allowed = self.limits(operator).activations
+        return allowed is None or SHORT.get(dtype, dtype) in allowed
 
     def adapted(self, operator: str, layer: str, config: QuantizeConfig) -> QuantizeConfig:
         """A layer's configuration with what it leaves open chosen among what is allowed.
