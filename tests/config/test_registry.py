@@ -43,6 +43,8 @@ def test_names_are_unique_where_they_meet() -> None:
 def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
     special = {
         "qinvariant": [0],
+        "fake_quant_operators": ["Conv"],
+        "fake_quant_scopes": [(0, 3)],
         "target": "int8",
         "bins": 4096,
         "global_calibration": "gptq",
