@@ -221,7 +221,19 @@ class Stepper:
 @final
 class Histogram:
     def __new__(cls, bins: int) -> Self: ...
+    @staticmethod
+    def of_counts(
+        bins: int,
+        *,
+        width: float,
+        zeros: int,
+        negative: Sequence[int],
+        positive: Sequence[int],
+        extrema: tuple[float, float] | None,
+    ) -> Histogram: ...
     def merge(self, other: Histogram) -> None: ...
+    @property
+    def extrema(self) -> tuple[float, float] | None: ...
     @property
     def bins(self) -> int: ...
     @property

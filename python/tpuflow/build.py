@@ -65,6 +65,7 @@ __all__ = [
     "made_up",
     "peak_rss_bytes",
     "quantized",
+    "samples_of",
     "trials",
 ]
 
@@ -260,7 +261,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             strict=request.strict,
         )
     if request.log is not None and model is not None:
-        log_stages(request.log, model, graph, program, _samples(model, request))
+        log_stages(request.log, model, graph, program, samples_of(model, request))
     sizes = Sizes(floating, graph_bytes(graph))
     return Built(program, graph, ranges, layers, sizes, clock.seconds, peak_rss_bytes())
 
@@ -281,18 +282,22 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
                 f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
             )
         return Ranges.load(request.ranges)
-    if request.calibration is None:
+    whole = model.model if isinstance(model, PartitionedModel) else model
+    file = request.config.calibrate.statistic_file
+    if request.calibration is None and not file:
         zeros = request.config.calibrate.no_data == "zeros"
         kind = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
         listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
-    whole = model.model if isinstance(model, PartitionedModel) else model
-    ranges = calibrate(model, _samples(whole, request), request.config, listener.step, listener.counted)
+    if file:
+        listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
+    samples = {} if file else samples_of(whole, request)
+    ranges = calibrate(model, samples, request.config, listener.step, listener.counted)
     names = [port.name for port in whole.inputs]
     return with_input_scales(ranges, request.plugins, names, request.config)
 
 
-def _samples(model: FloatModel, request: Request) -> Samples:
-    """Those given, or what the configuration says of samples that are not there."""
+def samples_of(model: FloatModel, request: Request) -> Samples:
+    """The samples of a request, or what its configuration says of samples that are not there."""
     workers = request.config.evaluate.dataloader_workers
     if request.calibration is None and request.config.calibrate.no_data == "zeros":
         feed = {port.name: np.zeros(port.shape, port.dtype) for port in model.inputs}
@@ -312,7 +317,7 @@ def refined(model: FloatModel, request: Request, listener: Listener) -> FloatMod
     """
     if request.calibration is None and request.ranges is not None:
         raise FileError(f"{request.ranges}: global_calibration needs samples: give --calib, not --ranges")
-    samples = _samples(model, request)
+    samples = samples_of(model, request)
     for method in request.config.calibrate.chain:
         model, report = refine_weights(model, samples, request.config, listener.step, method)
         kept = sum(layer.kept for layer in report)
@@ -340,7 +345,7 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
     elif chosen.data:
         samples, labels = load_judged(chosen.data, model.inputs, chosen.dataloader_workers)
     else:
-        samples, labels = _samples(model, request), None
+        samples, labels = samples_of(model, request), None
     if chosen.searches:
         count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
         samples, labels = samples.first(count), None if labels is None else labels[:count]
@@ -380,7 +385,7 @@ def _alike(model: FloatModel, graph: AnyGraph, request: Request) -> dict[str, Li
     count = request.config.evaluate.similarity_data_num
     if count == 0 or (request.calibration is None and request.ranges is not None):
         return None
-    return likeness(model, graph, _samples(model, request), count)
+    return likeness(model, graph, samples_of(model, request), count)
 
 
 def made_up(model: FloatModel, count: int, seed: int) -> Samples:

@@ -29,6 +29,7 @@ from tpuflow.commands.report import report
 from tpuflow.commands.search import search
 from tpuflow.commands.simulate import simulate
 from tpuflow.commands.stages import calibrate, quantize
+from tpuflow.commands.statistics import compare_statistics
 from tpuflow.commands.weights import weights
 from tpuflow.commands.zoo import zoo
 from tpuflow.errors import TpuflowError
@@ -57,6 +58,7 @@ for command in (
     export,
     run,
     compare,
+    compare_statistics,
     evaluate,
     report,
     inspect,

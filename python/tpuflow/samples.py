@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -84,6 +84,7 @@ class Samples:
     batch: int
     _sources: tuple[Path | Mapping[str, Array], ...]
     workers: int = 0
+    _seed: int | None = None
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], ports: Sequence[Port], source: str = "samples") -> Samples:
@@ -109,21 +110,40 @@ class Samples:
 
     def rows(self) -> Iterator[dict[str, Array]]:
         """Sample after sample, every input by name; batched inputs without their batch axis."""
+        generator = None if self._seed is None else np.random.default_rng(self._seed)
 
         def arrays_of(source: Path | Mapping[str, Array]) -> Mapping[str, Array]:
             return _read(source, self.ports) if isinstance(source, Path) else source
 
         for arrays in in_turn(arrays_of, self._sources, self.workers):
             count = next(iter(arrays.values())).shape[0]
-            for index in range(count):
+            order = range(count) if generator is None else generator.permutation(count)
+            for index in order:
                 yield {port.name: arrays[port.name][index] for port in self.ports}
 
     def first(self, count: int) -> Samples:
-        """The first `count` samples, in memory; all if there are fewer."""
+        """The first samples, in memory, at most `count` of them, `count > 0`."""
+        return self if count >= self.count else self._of_rows(list(islice(self.rows(), count)))
+
+    def spread(self, count: int) -> Samples:
+        """At most `count` samples at even distances, `count > 0`."""
         if count >= self.count:
             return self
-        rows = list(islice(self.rows(), count))
-        return Samples.of({name: np.stack([row[name] for row in rows]) for name in rows[0]}, self.ports)
+        wanted = {at * self.count // count for at in range(count)}
+        return self._of_rows([row for at, row in enumerate(self.rows()) if at in wanted])
+
+    def shuffled(self, seed: int) -> Samples:
+        """The samples in another order: files among each other, and the samples within each of them."""
+        generator = np.random.default_rng(seed)
+        if not all(isinstance(source, Path) for source in self._sources):
+            rows = list(self.rows())
+            return self._of_rows([rows[at] for at in generator.permutation(len(rows))])
+        order = [self._sources[at] for at in generator.permutation(len(self._sources))]
+        return replace(self, _sources=tuple(order), _seed=seed)
+
+    def _of_rows(self, rows: Sequence[Mapping[str, Array]]) -> Samples:
+        arrays = {port.name: np.stack([row[port.name] for row in rows]) for port in self.ports}
+        return Samples(self.ports, len(rows), self.batch, (arrays,))
 
     def batches(self) -> Iterator[Batch]:
         """Feeds of `batch` samples each; a last partial one is filled up with its last sample."""

@@ -5,7 +5,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn, PyUntypedArrayM
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_statistics as statistics;
-use tpuflow_statistics::{Channels, Quantizer, Range, StatisticsError};
+use tpuflow_statistics::{Channels, HistogramParts, Quantizer, Range, StatisticsError};
 
 /// Registers the functions and classes of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -32,6 +32,27 @@ impl Histogram {
         statistics::Histogram::new(bins).map(Self).map_err(value_error)
     }
 
+    /// A histogram from what one consists of, as it was saved.
+    ///
+    /// # Errors
+    /// `ValueError` if counts, width and extrema do not fit together.
+    #[staticmethod]
+    #[pyo3(signature = (bins, *, width, zeros, negative, positive, extrema))]
+    fn of_counts(
+        bins: usize,
+        width: f64,
+        zeros: u64,
+        negative: Vec<u64>,
+        positive: Vec<u64>,
+        extrema: Option<(f32, f32)>,
+    ) -> PyResult<Self> {
+        // A width is a power of two, whose logarithm is exact; any other does not follow from the extrema.
+        let exponent = (width > 0.0).then(|| width.log2() as i32);
+        let extrema = extrema.map(|(min, max)| statistics::Extrema { min, max });
+        let parts = HistogramParts { bins, exponent, zeros, negative, positive, extrema };
+        statistics::Histogram::from_parts(parts).map(Self).map_err(value_error)
+    }
+
     /// Adds the counts of another histogram.
     fn merge(&mut self, other: PyRef<'_, Self>) -> PyResult<()> {
         self.0.merge(&other.0).map_err(value_error)
@@ -41,6 +62,12 @@ impl Histogram {
     #[getter]
     fn bins(&self) -> usize {
         self.0.bins()
+    }
+
+    /// Smallest and largest value counted; None before the first.
+    #[getter]
+    fn extrema(&self) -> Option<(f32, f32)> {
+        self.0.extrema().map(|extrema| (extrema.min, extrema.max))
     }
 
     /// Width of a bin.

@@ -12,14 +12,17 @@ and shards of the samples merge to the very same statistics (see `crates/statist
 This room chooses no bit widths and touches no weights.
 """
 
+from tpuflow.calibrate.artefacts import Artefacts, save_artefacts
 from tpuflow.calibrate.collect import calibrate, collect, fit
 from tpuflow.calibrate.config import CalibrationConfig
 from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.statistics import Statistics, TensorStatistics
+from tpuflow.calibrate.statistics_file import load_statistics, save_statistics
 from tpuflow.calibrate.strategies import STRATEGIES, Strategy
 
 __all__ = [
     "STRATEGIES",
+    "Artefacts",
     "CalibrationConfig",
     "Means",
     "Range",
@@ -30,4 +33,7 @@ __all__ = [
     "calibrate",
     "collect",
     "fit",
+    "load_statistics",
+    "save_artefacts",
+    "save_statistics",
 ]

@@ -6,15 +6,19 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.calibrate.means import ChannelSums, linear_operands
 from tpuflow.calibrate.ranges import Means, Range, Ranges
-from tpuflow.calibrate.statistics import Statistics
+from tpuflow.calibrate.stated import stated_ranges, stated_weights
+from tpuflow.calibrate.statistics import Statistics, TensorStatistics
+from tpuflow.calibrate.statistics_file import load_statistics, save_statistics
 from tpuflow.calibrate.strategies import STRATEGIES
 from tpuflow.calibrate.trim import trimmed
 from tpuflow.config import CalibrationConfig, Config, scoped
+from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import PartitionedModel, device_values, partition
 from tpuflow.samples import Samples
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
     from numpy.typing import NDArray
-
-    from tpuflow.calibrate.statistics import TensorStatistics
 
 __all__ = ["Progress", "calibrate", "collect", "fit"]
 
@@ -49,6 +51,7 @@ def calibrate(
     Args:
         float_model: What to calibrate.
         samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
+            Not read where `statistic_file` says what was counted, or the model states all ranges.
         config: A whole configuration, by which every tensor is calibrated for the grid it will have; or one
             way to calibrate all of them, by default the default strategy.
         progress: Told after every batch.
@@ -59,21 +62,50 @@ def calibrate(
 
     Raises:
         SampleError: Arrays do not fit the inputs, or a value becomes NaN or infinite for a sample.
+        RangesError: A file of statistics is wrong, or lacks what a strategy reads.
     """
-    if not isinstance(samples, Samples):
-        samples = Samples.of(samples, float_model.inputs)
+    whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
     exceptions: dict[str, CalibrationConfig] = {}
+    weights: dict[str, Range] = {}
     if isinstance(config, Config):
-        whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
         config = scoped(config, whole.model)
         exceptions = _exceptions(whole.model, config)
         base, usual = config.calibrate, config.calibration()
+        weights = stated_weights(whole.origin)
     else:
         base = usual = config or CalibrationConfig()
-    statistics = collect(float_model, samples, base, progress, exceptions, histograms=counted is not None)
+    stated = stated_ranges(whole.origin)
+    saved = base.save_statistic_info
+    if base.statistic_file:
+        statistics = load_statistics(base.statistic_file)
+    elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
+        statistics = _only_stated(whole.model, stated)
+    else:
+        if not isinstance(samples, Samples):
+            samples = Samples.of(samples, float_model.inputs)
+        if base.shuffle:
+            samples = samples.shuffled(base.shuffle_seed)
+        histograms = counted is not None or bool(saved)
+        statistics = collect(float_model, samples, base, progress, exceptions, histograms=histograms)
+    for name, found in stated.items():
+        if name in statistics.tensors:
+            statistics.tensors[name].stated_range = found.pairs[0]
     if counted is not None:
         counted(statistics)
-    return fit(statistics, usual, exceptions)
+    if saved:
+        save_statistics(statistics, saved)
+    ranges = fit(statistics, usual, exceptions)
+    return replace(ranges, tensors={**ranges.tensors, **weights})
+
+
+def _only_stated(model: ir.Model, stated: Mapping[str, Range]) -> Statistics:
+    """Statistics of values whose ranges the model states: nothing needs to run."""
+    statistics = Statistics(None)
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    for name in (value.name or "" for value in values):
+        if name in stated:
+            statistics.tensors[name] = TensorStatistics([stated[name].pairs[0]], None)
+    return statistics
 
 
 def _exceptions(model: ir.Model, config: Config) -> dict[str, CalibrationConfig]:
@@ -166,7 +198,10 @@ def fit(
             return name, Range(0.0, 0.0)  # nothing but masks
         settings = (exceptions or {}).get(name, config)
         strategy, numbers = settings.method
-        low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
+        try:
+            low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
+        except RangesError as error:
+            raise RangesError(f'tensor "{name}": {error}') from None
         return name, Range(min(low, 0.0), max(high, 0.0))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -174,4 +209,4 @@ def fit(
     means = {
         name: Means(sums.axis, found) for name, sums in statistics.sums.items() if (found := sums.means())
     }
-    return Ranges(ranges, statistics.samples, config.strategy, means)
+    return Ranges(ranges, statistics.samples or None, config.strategy, means)

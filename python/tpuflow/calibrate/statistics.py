@@ -8,11 +8,11 @@ on the values only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuflow import _core
 from tpuflow.calibrate.means import ChannelSums
-from tpuflow.errors import SampleError
+from tpuflow.errors import RangesError, SampleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Histogram", "Statistics", "TensorStatistics"]
+__all__ = ["Histogram", "Moments", "Statistics", "TensorStatistics"]
 
 Histogram = _core.Histogram
 """Counts of values by sign and magnitude."""
+
+
+class Moments(NamedTuple):
+    """Mean, unbiased standard deviation and mean absolute deviation of a tensor."""
+
+    mean: float
+    deviation: float
+    absolute: float
 
 
 @dataclass
@@ -34,17 +42,23 @@ class TensorStatistics:
         batches: Smallest and largest value of every batch, in order.
         histogram: Counts of all values by sign and magnitude; None if not collected.
         left_out: Number of values that are masks.
+        stated_extrema: Smallest and largest value a file says, whatever its batches say.
+        stated_moments: Moments a file says, whatever its histogram says.
+        stated_range: The range the model itself states.
     """
 
     batches: list[tuple[float, float]]
     histogram: _core.Histogram | None
     left_out: int = 0
+    stated_extrema: tuple[float, float] | None = None
+    stated_moments: Moments | None = None
+    stated_range: tuple[float, float] | None = None
 
     @property
     def counts(self) -> _core.Histogram:
         """The histogram of a tensor known to have one."""
         if self.histogram is None:
-            raise LookupError("no histogram was collected")
+            raise RangesError("its statistics have no histogram, which this strategy reads")
         return self.histogram
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpuflow.calibrate.divergence import widest_of_best
+from tpuflow.calibrate.statistics import Moments
+from tpuflow.errors import RangesError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,14 +66,6 @@ class Strategy(NamedTuple):
     histogram: bool
 
 
-class Moments(NamedTuple):
-    """Mean, unbiased standard deviation and mean absolute deviation of a tensor."""
-
-    mean: float
-    deviation: float
-    absolute: float
-
-
 def _centres(histogram: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Middle and count of every bin with values, zeros included; the outermost end at the extrema."""
     low, high = histogram.range
@@ -83,8 +77,12 @@ def _centres(histogram: Histogram) -> tuple[NDArray[np.float64], NDArray[np.floa
     return np.concatenate(values), np.concatenate(counts)
 
 
-def moments_of(histogram: Histogram) -> Moments:
-    """The moments of a histogram's values; zeros where there are none."""
+def moments_of(tensor: TensorStatistics) -> Moments:
+    """Moments as a file states them, else those of the histogram; zeros where there are no values."""
+    return tensor.stated_moments or _moments(tensor.counts)
+
+
+def _moments(histogram: Histogram) -> Moments:
     values, counts = _centres(histogram)
     total = counts.sum()
     if total == 0:
@@ -103,7 +101,9 @@ def _within(tensor: TensorStatistics, low: float, high: float) -> tuple[float, f
 
 
 def extrema_of(tensor: TensorStatistics) -> tuple[float, float]:
-    """Smallest and largest value seen."""
+    """Smallest and largest value seen, or stated in a file."""
+    if tensor.stated_extrema is not None:
+        return tensor.stated_extrema
     return min(low for low, _ in tensor.batches), max(high for _, high in tensor.batches)
 
 
@@ -139,7 +139,7 @@ def pct(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -
 def std(tensor: TensorStatistics, _config: CalibrationConfig, numbers: Numbers) -> tuple[float, float]:
     """So many standard deviations around the mean, once by default, within what is seen."""
     (times,) = numbers or (1.0,)
-    found = moments_of(tensor.counts)
+    found = moments_of(tensor)
     return _within(tensor, found.mean - times * found.deviation, found.mean + times * found.deviation)
 
 
@@ -147,7 +147,7 @@ def _aciq(
     tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers, clip: float, spread: float
 ) -> tuple[float, float]:
     (factor,) = numbers or (1.0,)
-    centre = moments_of(tensor.counts).mean
+    centre = moments_of(tensor).mean
     if config.symmetric:
         reach = abs(centre) + clip * spread * factor
         return _within(tensor, -reach, reach)
@@ -159,12 +159,12 @@ def aciq_laplace(
     tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers
 ) -> tuple[float, float]:
     """Where clipping and rounding of a Laplace distribution are balanced, within what is seen."""
-    return _aciq(tensor, config, numbers, LAPLACE[config.bits], moments_of(tensor.counts).absolute)
+    return _aciq(tensor, config, numbers, LAPLACE[config.bits], moments_of(tensor).absolute)
 
 
 def aciq_gauss(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -> tuple[float, float]:
     """Where clipping and rounding of a normal distribution are balanced, within what is seen."""
-    return _aciq(tensor, config, numbers, GAUSS[config.bits], moments_of(tensor.counts).deviation)
+    return _aciq(tensor, config, numbers, GAUSS[config.bits], moments_of(tensor).deviation)
 
 
 def weighted_scale_param(
@@ -185,7 +185,7 @@ def weighted_scale_param(
     elif high > -low:
         share = first
     else:
-        share = second if moments_of(tensor.counts).deviation > threshold else third
+        share = second if moments_of(tensor).deviation > threshold else third
     reach = _reach(share, low, high)
     return -reach, reach
 
@@ -233,6 +233,13 @@ def kld(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -
     return widest_of_best(tensor.counts, levels, int(top))
 
 
+def in_ir(tensor: TensorStatistics, _config: CalibrationConfig, _numbers: Numbers) -> tuple[float, float]:
+    """The range the model itself states."""
+    if tensor.stated_range is None:
+        raise RangesError("the model states no range of it (in_ir)")
+    return tensor.stated_range
+
+
 STRATEGIES: dict[str, Strategy] = {
     "extrema": Strategy(extrema, histogram=False),
     "mean": Strategy(mean, histogram=False),
@@ -244,4 +251,5 @@ STRATEGIES: dict[str, Strategy] = {
     "aciq_laplace": Strategy(aciq_laplace, histogram=True),
     "aciq_gauss": Strategy(aciq_gauss, histogram=True),
     "weighted_scale_param": Strategy(weighted_scale_param, histogram=True),
+    "in_ir": Strategy(in_ir, histogram=False),
 }

@@ -3,6 +3,7 @@
     build.py      build
     stages.py     calibrate, quantize
     precision.py  sensitivity, mixed, bisect
+    statistics.py compare-statistics
     simulate.py   simulate
     levels.py     run, compare, evaluate
     programs.py   inspect, check, disasm, asm

@@ -38,15 +38,32 @@ def calibrate(
             metavar="DIR", help="Write every tensor's distribution there, with its thresholds: .npz and .svg."
         ),
     ] = None,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Take saved statistics instead of running over samples."),
+    ] = None,
+    save_statistics: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Save what was counted, to be edited and reread.")
+    ] = None,
+    save_dir: Annotated[
+        str, typer.Option(metavar="DIR", help="Write thresholds, statistics and histograms there.")
+    ] = "",
+    debug_sample_number: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Samples that what --save-dir gets is of; 0: all.")
+    ] = 0,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
-    from tpuflow.build import Listener, Request, calibrated
+    from tpuflow.build import Listener, Request, calibrated, samples_of
+    from tpuflow.calibrate import Artefacts, save_artefacts
     from tpuflow.frontend import load
     from tpuflow.partition import partition
     from tpuflow.plugins import load_plugins
     from tpuflow.report import save_histograms, tensor_histograms
 
     settings = options.configuration(config, dtype, lenient=lenient)
+    named = {"statistic_file": statistics, "save_statistic_info": save_statistics}
+    given = {key: str(path) for key, path in named.items() if path is not None}
+    settings = settings.model_copy(update={"calibrate": settings.calibrate.model_copy(update=given)})
     plugins = load_plugins()
     request = Request(model, calibration=calib, plugins=plugins, config=settings, batch=batch, seed=seed)
     float_model = load(
@@ -59,8 +76,13 @@ def calibrate(
     counted: list[Statistics] = []
     with progress("calibrate") as advance:
         listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
-        ranges = calibrated(partition(float_model) if host else float_model, request, listener)
+        parts = partition(float_model) if host else float_model
+        ranges = calibrated(parts, request, listener)
     ranges.save(output)
+    if save_dir:
+        kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
+        written = save_artefacts(parts, samples_of(float_model, request), ranges, kept)
+        say(f"{save_dir}: thresholds.json, statistics.json, histograms of {len(written) - 2} tensors")
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
     if histograms is not None:
         files = save_histograms(tensor_histograms(counted[0], ranges), histograms)

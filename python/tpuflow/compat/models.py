@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibrate import Means, Range, Ranges, calibrate, collect
+from tpuflow.calibrate import Artefacts, Means, Range, Ranges, calibrate, save_artefacts
 from tpuflow.compat.missing import NotAvailableError
-from tpuflow.config import CalibrationConfig, Config
+from tpuflow.config import Config
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
-from tpuflow.files import replaced, write_arrays, write_json
-from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.files import replaced, write_json
+from tpuflow.frontend import FloatModel, load
 from tpuflow.partition import Partitioned
 from tpuflow.quantize import Graph, quantize
 from tpuflow.run import GraphLevel
@@ -286,9 +286,9 @@ class RegularModel:
         Args:
             calibration_data: Arrays by input, `[samples, ...]`; or one whole feed after another.
             save_output_histograms: Write the histogram of every tensor, and its thresholds, into `save_dir`.
-            debug_sample_number: Write all tensors of this many samples into `save_dir`.
-            save_dir: Where.
-            original_model_statistic_filename: Write extrema of every tensor as JSON.
+            debug_sample_number: Of how many samples histograms and statistics are; 0 for all.
+            save_dir: Where thresholds and all else goes; nothing is written without it.
+            original_model_statistic_filename: Write the statistics of every tensor there, in `save_dir`.
 
         Raises:
             SampleError: The samples do not fit.
@@ -302,39 +302,11 @@ class RegularModel:
         )
         ranges = calibrate(self.model, samples, self._config)
         self._means = ranges.means
-        thresholds = {name: _pair(found) for name, found in ranges.tensors.items()}
-        folder = Path(save_dir)
-        if save_output_histograms:
-            self._save_histograms(samples, thresholds, folder / "histograms")
-        if debug_sample_number > 0:
-            self._save_samples(samples, debug_sample_number, folder / "samples")
-        if original_model_statistic_filename is not None:
-            write_json(
-                original_model_statistic_filename,
-                {name: {"min": low, "max": high} for name, (low, high) in thresholds.items()},
-            )
-        return thresholds
-
-    def _save_histograms(self, samples: Samples, thresholds: Thresholds, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        statistics = collect(self.model, samples, CalibrationConfig(strategy="pct"))
-        for name, tensor in statistics.tensors.items():
-            counts = tensor.counts
-            arrays: dict[str, Array] = {
-                "counts": np.concatenate([counts.negative[::-1], counts.positive]),
-                "edges": np.arange(-counts.bins, counts.bins + 1) * counts.width,
-                "zeros": np.array(counts.zeros),
-                "thresholds": np.array(thresholds.get(name, (np.nan, np.nan))),
-            }
-            write_arrays(folder / f"{_file_name(name)}.npz", arrays)
-
-    def _save_samples(self, samples: Samples, count: int, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        session = FloatSession(self.model.model, "all")
-        for number, batch in enumerate(samples.batches()):
-            if number == count:
-                break
-            write_arrays(folder / f"{number}.npz", {**batch.arrays, **session.run(batch.arrays)})
+        kept = Artefacts(
+            save_dir, save_output_histograms, debug_sample_number, original_model_statistic_filename
+        )
+        save_artefacts(self.model, samples, ranges, kept)
+        return {name: _pair(found) for name, found in ranges.tensors.items()}
 
     @staticmethod
     def dump_thresholds(file_name: str | Path, thresholds: Mapping[str, tuple[float, float]]) -> None:
@@ -416,7 +388,3 @@ def _named_shapes(
     if len(names) != len(shapes):
         raise ModelError(f"{len(shapes)} input shapes for {len(names)} inputs: {', '.join(names)}")
     return dict(zip(names, shapes, strict=True))
-
-
-def _file_name(tensor: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in tensor).lstrip(".") or "_"

@@ -179,7 +179,7 @@ class CalibrationConfig(Section):
     ] = "mse"
     """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `[R]percentile` (R times the
     extrema), `pct[p]` (a true percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`,
-    `weighted_scale_param[r1,r2,r3,r4]`."""
+    `weighted_scale_param[r1,r2,r3,r4]`, `in_ir` (ranges the model states in its metadata)."""
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
     """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
     momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
@@ -202,6 +202,14 @@ class CalibrationConfig(Section):
     whole configuration: as for the tensor's grid."""
     clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 8
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
+    statistic_file: str = ""
+    """Ranges come from the statistics saved in this file; samples are not read."""
+    save_statistic_info: str = ""
+    """File to save the statistics of every tensor in, to be edited and read again with `statistic_file`."""
+    shuffle: Annotated[bool, Also("calibration_shuffe", "calibration_shuffle")] = False
+    """Samples are taken in another order, which running ranges depend on."""
+    shuffle_seed: int = Field(default=0, ge=0)
+    """Seed of that order."""
     no_data: Literal["generated", "zeros"] = "generated"
     """What stands in for samples where there are none."""
     global_calibration: str = "none"

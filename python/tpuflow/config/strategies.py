@@ -1,7 +1,7 @@
 """Names of calibration strategies, which may carry numbers: `3std`, `0.9percentile`, `pct[99.9]`.
 
 extrema  mean  mse  [R]percentile  pct[p]  [N]std  [N]kld  [R]aciq_laplace  [R]aciq_gauss
-weighted_scale_param[r1,r2,r3,r4]
+weighted_scale_param[r1,r2,r3,r4]  in_ir
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["STRATEGIES", "parsed_strategy", "parsed_trim"]
 
 STRATEGIES = (
     "extrema", "mean", "percentile", "pct", "mse", "kld", "std", "aciq_laplace", "aciq_gauss",
-    "weighted_scale_param",
+    "weighted_scale_param", "in_ir",
 )  # fmt: skip
 """Strategies without their numbers; `tpuflow.calibrate.STRATEGIES` holds what they do."""
 

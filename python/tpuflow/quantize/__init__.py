@@ -25,6 +25,8 @@ from tpuflow.quantize.partitioned import quantize_segments
 from tpuflow.quantize.registry import supported_operators
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx_ir as ir
 
     from tpuflow.calibrate import Range, Ranges
@@ -67,7 +69,7 @@ def quantize(
         QuantizeError: If a range is missing, empty or not finite.
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
     """
-    bounds = {} if ranges is None else {name: _whole(found) for name, found in ranges.tensors.items()}
+    bounds: Mapping[str, Range] = {} if ranges is None else ranges.tensors
     means = {} if ranges is None else ranges.means
     whole = model.model if isinstance(model, PartitionedModel | FloatModel) else model
     config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
@@ -77,8 +79,3 @@ def quantize(
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
     return Lowering(graph, bounds, config, means).run()
-
-
-def _whole(found: Range) -> tuple[float, float]:
-    """One range of a tensor that may have been calibrated per channel: activations have one scale."""
-    return min(low for low, _ in found.pairs), max(high for _, high in found.pairs)

@@ -22,6 +22,7 @@ from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 
 if TYPE_CHECKING:
+    from tpuflow.calibrate import Range
     from tpuflow.config import QuantizeConfig
     from tpuflow.quantize.settings import Settings
 
@@ -72,7 +73,7 @@ class Grids:
     """Chooses grids for the steps of one network."""
 
     def __init__(
-        self, ranges: Mapping[str, tuple[float, float]], settings: Settings, steps: Mapping[ir.Node, Step]
+        self, ranges: Mapping[str, Range], settings: Settings, steps: Mapping[ir.Node, Step]
     ) -> None:
         self._ranges = ranges
         self._settings = settings
@@ -94,9 +95,11 @@ class Grids:
         producer = value.producer()
         if producer is not None and self.has_fixed_range(value):
             return FIXED_RANGES[producer.op_type]
-        found = self._ranges.get(value.name or "")
-        if found is None:
+        stated = self._ranges.get(value.name or "")
+        if stated is None:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
+        # One range of a tensor that may have been calibrated per channel: activations have one scale.
+        found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             raise QuantizeError(
                 f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
@@ -104,6 +107,10 @@ class Grids:
         if found[0] > found[1]:
             raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
         return found
+
+    def stated(self, value: ir.Value | None) -> Range | None:
+        """The range of a constant, where ranges hold one."""
+        return None if value is None else self._ranges.get(value.name or "")
 
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""

@@ -52,7 +52,7 @@ from tpuflow.quantize.unify import unified
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
-    from tpuflow.calibrate import Means
+    from tpuflow.calibrate import Means, Range
     from tpuflow.config import Config, QuantizeConfig
     from tpuflow.quantize.functions import Function
 
@@ -74,7 +74,7 @@ class Lowering:
     def __init__(
         self,
         model: ir.Model,
-        ranges: Mapping[str, tuple[float, float]],
+        ranges: Mapping[str, Range],
         config: Config,
         means: Mapping[str, Means] | None = None,
     ) -> None:

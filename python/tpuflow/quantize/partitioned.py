@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tpuflow.calibrate import Means
+from tpuflow.calibrate import Means, Range
 from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.frontend import FloatModel
@@ -23,7 +23,7 @@ __all__ = ["quantize_segments"]
 
 def quantize_segments(
     parts: PartitionedModel,
-    ranges: Mapping[str, tuple[float, float]],
+    ranges: Mapping[str, Range],
     config: Config,
     means: Mapping[str, Means],
 ) -> Partitioned[Graph]:

@@ -9,15 +9,20 @@ import numpy.typing as npt
 
 from tpuflow.calibrate import STRATEGIES, Statistics, fit
 from tpuflow.config import CalibrationConfig
+from tpuflow.errors import RangesError
 
 if TYPE_CHECKING:
+    from tpuflow.calibrate import Range
     from tpuflow.config import QuantizeConfig
 
 __all__ = ["weight_reach"]
 
 
 def weight_reach(
-    array: npt.NDArray[np.floating[Any]], axis: int | None, config: QuantizeConfig
+    array: npt.NDArray[np.floating[Any]],
+    axis: int | None,
+    config: QuantizeConfig,
+    stated: Range | None = None,
 ) -> npt.NDArray[np.float64] | None:
     """The magnitude each grid shall reach, one per channel or one; None for the largest ones.
 
@@ -25,9 +30,15 @@ def weight_reach(
         array: Weights.
         axis: The axis of output channels, or None for one grid.
         config: Its `weight_strategy` is one of those of activations, and works as it does there.
+        stated: The range the model states, for `in_ir`.
+
+    Raises:
+        RangesError: It states none, or another number of channels.
     """
     if config.weight_strategy == "extrema":
         return None
+    if config.weight_strategy == "in_ir":
+        return _stated_reach(stated, 1 if axis is None else array.shape[axis])
     bits = config.weight_bits or (8 if config.dtype == "int8" else 16)
     settings = CalibrationConfig(strategy=config.weight_strategy, bits=bits, symmetric=True)
     rows = (
@@ -38,3 +49,12 @@ def weight_reach(
     found = fit(statistics, settings).tensors
     reach = [max(max(-low, high) for low, high in found[str(i)].pairs) for i in range(len(rows))]
     return np.array(reach, np.float64)
+
+
+def _stated_reach(stated: Range | None, channels: int) -> npt.NDArray[np.float64]:
+    if stated is None:
+        raise RangesError("the model states no range of its weights (in_ir)")
+    reach = np.array([max(-low, high) for low, high in stated.pairs], np.float64)
+    if len(reach) not in {1, channels}:
+        raise RangesError(f"the model states {len(reach)} ranges of weights for {channels} channels (in_ir)")
+    return np.broadcast_to(reach, channels)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.errors import RangesError
 from tpuflow.frontend.values import steps_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.layout import Stored
@@ -31,6 +32,7 @@ from tpuflow.quantize.weight_reach import weight_reach
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from tpuflow.config import QuantizeConfig
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
 
@@ -114,7 +116,7 @@ def linear(
         stated,
         width=config.weight_bits,
         power_of_two=config.power_of_two,
-        reach=weight_reach(weights, axis if per_channel else None, config),
+        reach=_reach(context, step, weights, axis if per_channel else None, config),
     )
     if mean is not None and config.bias_correction:
         bias = bias - scheme.mean_error(weights, codes, scales, axis, mean)
@@ -128,6 +130,21 @@ def linear(
         epilogue(context, step, sums, target, wide=wide),
         target,
     )
+
+
+def _reach(
+    context: Lowering, step: Step, weights: Weights, axis: int | None, config: QuantizeConfig
+) -> Array | None:
+    """How far the grids of a step's weights reach; None for the largest ones.
+
+    Raises:
+        RangesError: The model should state it and does not.
+    """
+    value = given(step.node, 1)
+    try:
+        return weight_reach(weights, axis, config, context.grids.stated(value))
+    except RangesError as error:
+        raise RangesError(f'layer "{step.names[0]}": {error}') from None
 
 
 def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:

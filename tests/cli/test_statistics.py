@@ -1,0 +1,66 @@
+"""Statistics and what else calibration leaves behind, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.conftest import Built, Command
+
+
+def test_cal_14_ranges_of_saved_statistics_need_no_samples(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    first, again, saved = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "s.json"
+    made = command(
+        "calibrate", built.model, "--calib", built.calibration, "-o", first, "--save-statistics", saved
+    )
+    assert made.status == 0, made.err
+    reread = command("calibrate", built.model, "--statistics", saved, "-o", again)
+    assert reread.status == 0, reread.err
+    assert again.read_bytes() == first.read_bytes()
+    assert "no sample is read" in reread.out + reread.err
+    config = tmp_path / "c.cfg"
+    config.write_text(f"[Common]\nstatistic_file = {saved}\n", encoding="utf-8")
+    nothing = tmp_path / "is_not_there.npz"
+    graph = tmp_path / "m.tpu"
+    made = command("build", built.model, "--config", config, "--calib", nothing, "-o", graph, "--no-verify")
+    assert made.status == 0, made.err
+
+
+def test_cal_25_statistics_of_the_original_model_beside_its_ranges(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    folder, ranges, report = tmp_path / "kept", tmp_path / "r.json", tmp_path / "c.json"
+    config = tmp_path / "c.toml"
+    config.write_text('[calibrate]\nstrategy = "pct[90]"\n', encoding="utf-8")
+    options = ("--config", config, "--save-dir", folder, "--debug-sample-number", "2")
+    made = command("calibrate", built.model, "--calib", built.calibration, "-o", ranges, *options)
+    assert made.status == 0, made.err
+    assert (folder / "thresholds.json").read_bytes() == ranges.read_bytes()
+    shown = command("compare-statistics", folder / "statistics.json", ranges, "--json", report)
+    assert shown.status == 0, shown.err
+    assert "values beyond their ranges" in shown.out + shown.err
+    rows = {row["tensor"]: row for row in json.loads(report.read_text(encoding="utf-8"))}
+    with np.load(built.calibration) as arrays:
+        image = arrays["image"][:2]
+    assert rows["image"]["count"] == image.size
+    assert (rows["image"]["min"], rows["image"]["max"]) == (min(image.min(), 0), max(image.max(), 0))
+    assert sum(row["beyond"] for row in rows.values()) > 0
+    wrong = command("compare-statistics", ranges, ranges)
+    assert wrong.status == 1
+    assert 'means of "image": axis, count and mean are needed' in wrong.err
+
+
+def test_cal_26_by_default_no_file_is_written(
+    built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = tmp_path / "r.json"
+    here = tmp_path / "here"
+    here.mkdir(mode=0o555)
+    monkeypatch.chdir(here)
+    assert command("calibrate", built.model, "--calib", built.calibration, "-o", ranges).status == 0
+    assert sorted(tmp_path.rglob("*")) == [here, ranges]
