@@ -290,7 +290,7 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
         listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
     if file:
         listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
-    samples = {} if file else samples_of(whole, request)
+    samples: Samples | dict[str, Any] = {} if file else samples_of(whole, request)
     ranges = calibrate(model, samples, request.config, listener.step, listener.counted)
     names = [port.name for port in whole.inputs]
     return with_input_scales(ranges, request.plugins, names, request.config)

@@ -26,9 +26,9 @@ def test_cal_14_ranges_of_saved_statistics_need_no_samples(
     config = tmp_path / "c.cfg"
     config.write_text(f"[Common]\nstatistic_file = {saved}\n", encoding="utf-8")
     nothing = tmp_path / "is_not_there.npz"
-    graph = tmp_path / "m.tpu"
-    made = command("build", built.model, "--config", config, "--calib", nothing, "-o", graph, "--no-verify")
+    made = command("calibrate", built.model, "--config", config, "--calib", nothing, "-o", again)
     assert made.status == 0, made.err
+    assert again.read_bytes() == first.read_bytes()
 
 
 def test_cal_25_statistics_of_the_original_model_beside_its_ranges(

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-
 from tpuflow.calibrate.means import ChannelSums
 from tpuflow.calibrate.statistics import Histogram, Moments, Statistics, TensorStatistics
 from tpuflow.calibrate.strategies import extrema_of, moments_of
