@@ -39,6 +39,7 @@ from tpuflow.compat import (
     get_hw_params,
     model_execute,
 )
+from tpuflow.config import ConfigError
 from tpuflow.errors import FileError, MachineError, RangesError, SampleError, TpuflowError
 from tpuflow.runtime import Device
 from tpuflow.simulate import simulate
@@ -228,8 +229,40 @@ def test_what_the_scheduler_has_nothing_for_is_named(quantized: QuantizedModel, 
         )
     with pytest.raises(NotAvailableError, match="fine_tune"):
         model.fine_tune({}, {})
-    with pytest.raises(NotAvailableError, match="swish_layer_mode"):
+
+
+def test_low_11_forms_of_swish(data: Arrays) -> None:
+    def gated() -> Builder:
+        b = Builder("gated")
+        b.output(b.gemm(b.silu(b.conv(b.input("image", [1, 3, 6, 5]), 8)), 4))
+        return b
+
+    graphs = {}
+    for mode in (None, "function", "product"):
+        made = RegularModel(gated().model(), None, None, swish_layer_mode=mode)
+        graphs[mode] = made.quantize(made.calibrate(data)).graph
+    assert graphs[None].to_json() == graphs["function"].to_json() != graphs["product"].to_json()
+    assert [layer.op for layer in graphs["product"].layers] == ["conv", "unary", "mul", "conv"]
+    with pytest.raises(ConfigError, match="swish_layer_mode: input should be 'function' or 'product'"):
         RegularModel(network().model(), None, None, swish_layer_mode="exact")
+
+
+def test_cfg_09_options_of_layers_by_name(data: Arrays) -> None:
+    def types(options: dict[str, str | dict[str, object]]) -> dict[str, str]:
+        made = RegularModel(network().model(), None, None, operation_cfg=options)
+        graph = made.quantize(made.calibrate(data)).graph
+        return {layer.nodes[-1]: graph.tensors[layer.output].dtype for layer in graph.layers if layer.nodes}
+
+    usual = types({})
+    pool = next(name for name in usual if "pool" in name)
+    assert types({pool: "float"}) == {**usual, pool: "float32"}
+    assert types({pool: "bfloat16"}) == {**usual, pool: "bfloat16"}
+    assert types({"*": "w8a16"}) == dict.fromkeys(usual, "int16")
+    assert types({pool: {"dtype": "float16"}}) == {**usual, pool: "float16"}
+    with pytest.raises(ConfigError, match='"nothing" matches no node'):
+        types({"nothing": "float"})
+    with pytest.raises(ConfigError, match='quant_type = "exact" is not known'):
+        types({pool: "exact"})
 
 
 def test_msc_05_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 
 from models.builder import Builder
 from models.random_model import random_model
-from quantize.quantized import Array, lowered, normal, source_of
-from tpuflow.calibrate import Ranges
+from quantize.quantized import Array, Quantized, lowered, normal, source_of
+from tpuflow.calibrate import Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.errors import ModelError, RangesError
 from tpuflow.export import quantised_onnx, scales
@@ -167,3 +167,39 @@ def test_what_cannot_be_exported() -> None:
 def test_thresholds_that_are_none(text: str) -> None:
     with pytest.raises(RangesError):
         Ranges.from_json(text)
+
+
+def corrected(b: Builder) -> str:
+    """Linear layers with and without biases of their own."""
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 10, 10]), 8, pads=(1, 1, 1, 1), bias=False))
+    x = b.node("Relu", b.conv(x, 6, (3, 3)))
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    x = b.node("Relu", b.linear(x, 7))
+    return b.node("MatMul", x, b.weight(7, 5, fan_in=7))
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_biases_are_the_corrected_ones_of_the_graph(fake: bool) -> None:  # noqa: FBT001 - parametrised
+    """Biases take back what rounded weights add: those of the model would be off in every layer."""
+    b = Builder("corrected")
+    b.output(corrected(b))
+    proto = b.model()
+    model = load(proto)
+    feeds = normal(proto, 6)
+    ranges = calibrate(model, {"x": np.concatenate([feed["x"] for feed in feeds])})
+    assert ranges.means
+    made = Quantized(model, quantize(model.model, ranges, Config.parse({"quantize": {"weight_bits": 4}})))
+    biases = [
+        made.graph.constant(index)
+        for layer in made.graph.layers
+        if (index := json.loads(layer.op_json).get("bias")) is not None
+    ]
+    assert len(biases) == 4 and all(bias.any() for bias in biases)
+    exported = quantised_onnx(model, made.graph, fake=fake)
+    onnx.checker.check_model(exported)
+    (tensor,) = (made.graph.tensors[i] for i in made.graph.outputs)
+    assert tensor.scale is not None
+    for feed in normal(proto, 3, seed=7):
+        name = source_of(tensor)["name"]
+        ours, theirs = made.run(feed)[name], outputs(exported, feed, fake=fake)[name]
+        assert np.abs(np.rint((theirs - ours) / tensor.scale[0])).max() <= 1

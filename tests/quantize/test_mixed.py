@@ -161,3 +161,11 @@ def test_every_node_that_cannot_be_lowered_is_listed() -> None:
     found = {(finding.operator, finding.attribute) for finding in caught.value.findings}
     assert found == {("Cast", "to")}
     assert len(caught.value.findings) == 2
+
+
+def test_qmo_26_presets_of_layers_need_not_matter_in_every_field() -> None:
+    """A preset says how wide tables and biases would be; a layer without them has it all the same."""
+    found = dtypes({"layers": [{"match": "*maxpool*", "quant_type": "w8a16"}]})
+    assert "int16" in found.values()
+    with pytest.raises(ConfigError, match="sets table_bits, but no layer"):
+        dtypes({"layers": [{"match": "*maxpool*", "dtype": "int16", "table_bits": 12}]})

@@ -361,3 +361,21 @@ def test_layers_have_their_own_bins_and_trims() -> None:
     )
     everywhere = ranges(calibrate={"strategy": "kld", "bins": 8192})
     assert many[names[0]] == everywhere[names[0]] != few[names[0]]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("operator", ["Silu", "HardSwish"])
+def test_low_11_a_product_is_near_the_function(operator: str, dtype: str) -> None:
+    b = Builder("gated")
+    x = b.conv(b.input("x", [1, 3, 8, 8]), 6)
+    b.output(b.silu(x) if operator == "Silu" else b.node("HardSwish", x))
+    proto = b.model()
+    layers = {}
+    for mode in ("function", "product"):
+        made = lowered(proto, normal(proto), {"quantize": {"swish_layer_mode": mode, "dtype": dtype}})
+        layers[mode] = made.operators
+        for feed in normal(proto, 2, seed=5):
+            made.equals_reference(feed)
+            (alike,) = made.compare(feed).values()
+            assert alike.sqnr > (20 if dtype == "int8" else 55)
+    assert layers == {"function": ["conv"], "product": ["conv", "unary", "mul"]}

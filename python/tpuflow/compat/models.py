@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.calibrate import Artefacts, Means, Range, Ranges, calibrate, save_artefacts
 from tpuflow.compat.missing import NotAvailableError
-from tpuflow.config import Config
+from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.files import replaced, write_json
 from tpuflow.frontend import FloatModel, load
@@ -216,6 +216,15 @@ class _FileSystemMappedQuantizedModel(QuantizedModel):
         return found
 
 
+def _fields(option: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields an option of a layer stands for: an element type, a preset, or fields themselves."""
+    if not isinstance(option, str):
+        return option
+    if option in get_args(DType):
+        return {"dtype": option}
+    return {"dtype": "float32"} if option == "float" else {"quant_type": option}
+
+
 class RegularModel:
     """A float model on its way to integers.
 
@@ -225,13 +234,15 @@ class RegularModel:
         output_nodes: Tensors that become the outputs; none keeps the model's.
         anchors_mapping: Other names of tensors that may stand in `output_nodes`.
         percentile: Share of values that stay unclipped, in percent; 100 keeps all.
-        operation_cfg: What differs for layers, by a pattern of their names: fields of `tpuflow fields`.
-        swish_layer_mode: None computes x * sigmoid(x) as one function, which is the only way there is.
+        operation_cfg: What differs for layers, by their names or a pattern of them: an element type
+            (`"float"` keeps a layer unquantised), a preset such as `"w8a16"`, or fields of `tpuflow fields`.
+        swish_layer_mode: `"function"` (or None) computes x * sigmoid(x) as one function, `"product"` as the
+            product it is written as.
 
     Raises:
         ModelError: The model cannot be used.
-        ConfigError: `operation_cfg` names what there is not.
-        NotAvailableError: A mode there is nothing for.
+        ConfigError: `operation_cfg` or `swish_layer_mode` names what there is not; layers are looked up
+            when the model is quantised.
     """
 
     def __init__(
@@ -241,13 +252,9 @@ class RegularModel:
         output_nodes: Sequence[str] | None,
         anchors_mapping: Mapping[str, str] | None = None,
         percentile: float = 100.0,
-        operation_cfg: Mapping[str, Mapping[str, Any]] | None = None,
+        operation_cfg: Mapping[str, str | Mapping[str, Any]] | None = None,
         swish_layer_mode: str | None = None,
     ) -> None:
-        if swish_layer_mode is not None:
-            raise NotAvailableError(
-                f'swish_layer_mode="{swish_layer_mode}": there is one way to compute it, None'
-            )
         self._source = original_graph_def
         names = anchors_mapping or {}
         self._outputs = [names.get(name, name) for name in output_nodes or ()]
@@ -255,8 +262,9 @@ class RegularModel:
         way = (
             {"strategy": "extrema"} if percentile == 100.0 else {"strategy": "pct", "percentile": percentile}
         )
-        layers = [{"match": match, **settings} for match, settings in (operation_cfg or {}).items()]
-        self._config = Config.parse({"calibrate": way, "layers": layers}, "RegularModel")
+        layers = [{"match": match, **_fields(option)} for match, option in (operation_cfg or {}).items()]
+        swish = {} if swish_layer_mode is None else {"swish_layer_mode": swish_layer_mode}
+        self._config = Config.parse({"calibrate": way, "layers": layers, "quantize": swish}, "RegularModel")
         self._batch: int | None = None
         self._means: Mapping[str, Means] = {}
         self.model = self._load()

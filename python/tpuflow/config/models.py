@@ -20,7 +20,7 @@ from tpuflow.config.judging import EvaluateConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
-from tpuflow.config.spellings import COMPOUNDS, PRESETS
+from tpuflow.config.spellings import COMPOUNDS, PRESETS, QUANT_TYPES
 from tpuflow.config.strategies import STRATEGIES, parsed_strategy, parsed_trim
 
 __all__ = [
@@ -119,6 +119,9 @@ class QuantizeConfig(Section):
     """Outputs are given as the codes they are stored in, without a cast to floats."""
     fuse_tables: bool = True
     """Functions behind a linear operator read its 16-bit intermediate; otherwise the stored tensor."""
+    swish_layer_mode: Literal["function", "product"] = "function"
+    """`x * sigmoid(x)` and its hard form: one function of x, or the product of the stored x and its stored
+    gate, as they are written. In floats they are the same."""
     fake_quant_operators: Annotated[tuple[str, ...], Also("fake_quant_operators_for_debug")] = ()
     """For debugging: operators of these types compute in float32, whatever else is said of them."""
     fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Also("fake_quant_scopes_for_debug")] = ()
@@ -371,6 +374,13 @@ class LayerConfig(_Overrides):
             return found
         own = section.model_fields
         return {key: value for key, value in found.items() if key in own and is_per_layer(own[key])}
+
+    def stated(self) -> dict[str, Any]:
+        """The fields that are set one by one: what a preset sets goes together, and need not all matter."""
+        found = self.overrides()
+        presets = [preset for preset in QUANT_TYPES.values() if preset and preset.items() <= found.items()]
+        implied = {key for preset in presets for key in preset}
+        return {key: value for key, value in found.items() if key not in implied}
 
     def fits(self, name: str) -> bool:
         """Whether the entry is for a node or tensor of that name; case counts.

@@ -168,17 +168,41 @@ class _Writer:
             if not self._constant(name, array, grid, facts.effective):
                 continue
             done.add(name)
-            if bias is None or len(node.input) <= bias or not node.input[bias]:
-                continue
-            offset = node.input[bias]
-            if offset in constants and offset not in done and readers[offset] == 1 and facts.input_scale:
-                sums = tuple(facts.input_scale * scale for scale in facts.scale)
-                values = numpy_helper.to_array(constants[offset])
-                if values.size in {1, len(sums)} or len(sums) == 1:
-                    axis = 0 if len(sums) > 1 else None
-                    shown = tuple(facts.input_scale * scale for scale in facts.effective)
-                    if self._constant(offset, values, Grid("int32", sums, 0, axis), shown):
-                        done.add(offset)
+            self._bias(node, bias, facts)
+
+    def _bias(self, node: onnx.NodeProto, place: int | None, facts: _Facts) -> None:
+        """The graph's own biases: they hold what the model's do not, such as corrections."""
+        if facts.bias is None or facts.input_scale is None or not np.any(facts.bias):
+            return
+        scale = np.broadcast_to(facts.input_scale * np.array(facts.effective), facts.bias.shape)
+        values = (facts.bias * scale).astype(np.float32)
+        name, taken = f"{node.name}/bias", {value.name for value in self.graph.initializer}
+        while name in taken or f"{name}/codes" in taken:
+            name += "+"
+        limits = np.iinfo(np.int32)
+        within = facts.bias.min() >= limits.min and facts.bias.max() <= limits.max
+        if place is not None and within and not self.fake:
+            codes = numpy_helper.from_array(facts.bias.astype(np.int32), f"{name}/codes")
+            self.graph.initializer.append(codes)
+            grid = Grid("int32", tuple(map(float, scale)), 0, 0)
+            self._front.append(self._dequantise(f"{name}/codes", name, grid))
+        else:
+            self.graph.initializer.append(numpy_helper.from_array(values, name))
+        if place is not None:
+            inputs = [*node.input, "", ""][:place]
+            del node.input[:]
+            node.input.extend([*inputs, name])
+            return
+        known = {value.name for value in self.graph.initializer}
+        for other in self.graph.node:
+            if other.name in facts.nodes and other.op_type == "Add" and known.intersection(other.input):
+                constant = next(each for each in other.input if each in known)
+                _rename(other.input, constant, name)
+                return
+        total = f"{node.output[0]}/product"
+        added = helper.make_node("Add", [total, name], [node.output[0]], f"{node.name}/bias/add")
+        node.output[0] = total
+        self._behind.setdefault(node.name, []).append(added)
 
     def _linear(
         self, graph: Graph | Partitioned[Graph]
@@ -219,6 +243,8 @@ class _Writer:
                         axis if len(constant.scale) > 1 else None,
                         None if source.scale is None else source.scale[0],
                         _effective(layer, constant.scale, source, network.tensors[layer.output]),
+                        _biases(network, layer),
+                        frozenset(layer.nodes),
                     ),
                 )
 
@@ -327,6 +353,14 @@ class _Facts:
     axis: int | None
     input_scale: float | None
     effective: tuple[float, ...]
+    bias: NDArray[Any] | None
+    nodes: frozenset[str]
+
+
+def _biases(network: Graph, layer: Layer) -> NDArray[Any] | None:
+    """Codes of a linear layer's biases, one per output channel."""
+    index = json.loads(layer.op_json).get("bias")
+    return None if index is None else network.constant(index).astype(np.int64)
 
 
 def _effective(layer: Layer, scales: Sequence[float], source: Tensor, output: Tensor) -> tuple[float, ...]:

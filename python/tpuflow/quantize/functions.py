@@ -19,7 +19,7 @@ from tpuflow.quantize.nodes import attribute, constant
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["FUNCTIONS", "Function"]
+__all__ = ["FUNCTIONS", "Function", "gate"]
 
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
@@ -82,6 +82,14 @@ def _shrink(node: ir.Node) -> Function:
 def _swish(node: ir.Node) -> Function:
     alpha = attribute(node, "alpha", 1.0)
     return lambda x: x * _sigmoid(alpha * x)
+
+
+def gate(node: ir.Node) -> Function:
+    """What a gated function multiplies its operand with, between 0 and 1."""
+    if node.op_type == "HardSwish":
+        return lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+    alpha = attribute(node, "alpha", 1.0)
+    return lambda x: _sigmoid(alpha * x)
 
 
 def _pow(node: ir.Node) -> Function:

@@ -81,7 +81,9 @@ class Lowering:
         self.graph = model.graph
         self.builder = _core.GraphBuilder(model.graph.name or "model")
         self.settings = Settings(config)
-        self.steps = plan(self.graph, fuse_tables=self.settings.defaults.fuse_tables)
+        usual = self.settings.defaults
+        gates_apart = usual.swish_layer_mode == "product" and not scheme.is_float(usual.dtype)
+        self.steps = plan(self.graph, fuse_tables=usual.fuse_tables, gates_apart=gates_apart)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
         self.grids.unified = unified(self.steps, self.grids, self.settings)
         self._means = means or {}

@@ -12,7 +12,7 @@ operator's 16-bit intermediate. A node is only absorbed where nothing else reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from tpuflow.quantize.nodes import constant, float_constant, given, is_constant,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CLAMPS", "LINEAR", "MASKED", "Step", "plan"]
+__all__ = ["CLAMPS", "GATED", "LINEAR", "MASKED", "Step", "plan"]
 
 LINEAR = frozenset({"Conv", "ConvTranspose", "MatMul"})
 CLAMPS = frozenset({"Relu", "Clip"})
@@ -36,6 +36,9 @@ CLAMPING = frozenset(
     }
 )  # fmt: skip
 """Operators that end in a requantisation of their own, besides the linear ones."""
+
+GATED = frozenset({"HardSwish", "Silu", "Swish"})
+"""Functions that are the product of their operand and a gate between 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,19 @@ class Step:
         return self.activation.inputs[0]
 
 
-def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool) -> list[Step]:
-    """The steps of a graph, in the order of their first nodes."""
+def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool, gates_apart: bool = False) -> list[Step]:
+    """The steps of a graph, in the order of their first nodes.
+
+    Args:
+        nodes: In topological order.
+        fuse_tables: Functions may be computed on the way out of linear operators.
+        gates_apart: Except `GATED` ones, which need their operand twice.
+    """
+    fused = (
+        (frozenset(FUNCTIONS) - GATED if gates_apart else frozenset(FUNCTIONS))
+        if fuse_tables
+        else frozenset()
+    )
     steps: list[Step] = []
     absorbed: set[ir.Node] = set()
     ordered = list(nodes)
@@ -91,7 +105,7 @@ def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool) -> list[Step]:
             if bias is not None and follower is not None:
                 members.append(follower)
         follower = sole_user(members[-1].outputs[0])
-        if follower is not None and _is_activation(members[-1], node, follower, fuse_tables=fuse_tables):
+        if follower is not None and _is_activation(members[-1], node, follower, fused):
             activation = follower
             members.append(follower)
         absorbed.update(members)
@@ -99,7 +113,7 @@ def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool) -> list[Step]:
     return steps
 
 
-def _is_activation(last: ir.Node, head: ir.Node, follower: ir.Node, *, fuse_tables: bool) -> bool:
+def _is_activation(last: ir.Node, head: ir.Node, follower: ir.Node, fused: Collection[str]) -> bool:
     if follower.inputs[0] is not last.outputs[0]:
         return False
     if follower.op_type in CLAMPS:
@@ -108,7 +122,7 @@ def _is_activation(last: ir.Node, head: ir.Node, follower: ir.Node, *, fuse_tabl
         return known and head.op_type in LINEAR | CLAMPING
     if follower.op_type == "Pow" and not is_scalar(follower.inputs[1]):
         return False
-    return fuse_tables and head.op_type in LINEAR and follower.op_type in FUNCTIONS
+    return head.op_type in LINEAR and follower.op_type in fused
 
 
 def is_scalar(value: ir.Value | None) -> bool:

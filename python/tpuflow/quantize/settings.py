@@ -66,6 +66,14 @@ class Settings:
                 found = entry.overrides().get(key, found)
         return found
 
+    def stated(self, names: Sequence[str], key: str) -> Any:
+        """As `explicit`, but for what is set by itself and not by a preset."""
+        found = None
+        for entry in self.entries:
+            if any(entry.fits(name) for name in names):
+                found = entry.stated().get(key, found)
+        return found
+
     def honours(self, names: Sequence[str], *needs: str) -> None:
         """Notes that a layer has what some keys are about, such as weights."""
         for index, entry in enumerate(self.entries):
@@ -89,7 +97,7 @@ class Settings:
         return [
             (entry, key)
             for index, entry in enumerate(self.entries)
-            for key in entry.overrides()
+            for key in entry.stated()
             if key in NEEDS and NEEDS[key] not in self._honoured.get(index, ())
         ]
 

@@ -156,7 +156,7 @@ def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
     wanted = context.config(step).bias_bits
     if wide:
         return wanted or 48
-    if (context.settings.explicit(step.names, "bias_bits") or 0) > 32:
+    if (context.settings.stated(step.names, "bias_bits") or 0) > 32:
         context.settings.refuse(
             f'layers: "{step.names[0]}" has 8-bit operands: its bias holds at most 32 bits, not {wanted}'
         )

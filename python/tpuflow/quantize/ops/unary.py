@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tpuflow.quantize.fixed_point import approximate
-from tpuflow.quantize.functions import FUNCTIONS
+from tpuflow.quantize.functions import FUNCTIONS, gate
+from tpuflow.quantize.grids import grid_of
 from tpuflow.quantize.nodes import attribute, float_constant, is_constant, shape_of
+from tpuflow.quantize.plan import GATED
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize.layout import Stored
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+    from tpuflow.quantize.scheme import Quant
 
 Array = npt.NDArray[np.float64]
 
@@ -99,9 +102,28 @@ def table(context: Lowering, step: Step) -> None:
             raise UnsupportedNodeError("exponent must be one number")
     stored = context.whole(context.operand(node, 0))
     target = context.grids.target(step)
+    apart = context.settings.defaults.swish_layer_mode == "product"
+    if node.op_type in GATED and apart and not target.is_float:
+        _product(context, step, stored, target)
+        return
     op = {
         "op": "unary",
         "input": stored.tensor,
         "function": context.function(step, node, stored.grid, target),
     }
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _product(context: Lowering, step: Step, stored: Stored, target: Quant) -> None:
+    """A gated function as it is written: the gate by a table, then its product with the operand."""
+    between = grid_of(0.0, 1.0, context.config(step).model_copy(update={"dtype": stored.grid.dtype}))
+    entries = context.table(step, gate(step.node), stored.grid, between)
+    name = f"{step.output.name}/gate"
+    op: dict[str, Any] = {"op": "unary", "input": stored.tensor, "function": entries}
+    factor = context.hidden_layer(name, op, stored.shape, between, [step.node.name or ""])
+    wide = stored.grid.dtype == "int16"
+    requant = context.rounding([stored.grid.scale * between.scale / target.scale], target, wide=wide)
+    op = {
+        "op": "binary", "kind": "mul", "a": stored.tensor, "b": factor, "ka": 1, "kb": 1, "requant": requant,
+    }  # fmt: skip
     context.emit(step, op, stored.shape, stored.view, target)
