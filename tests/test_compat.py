@@ -221,14 +221,23 @@ def test_prg_01_sim_01_from_model_to_results(
     assert done.output_data[name].tobytes() == outputs[name].tobytes() == expected.tobytes()
 
 
-def test_what_the_scheduler_has_nothing_for_is_named(quantized: QuantizedModel, model: RegularModel) -> None:
+def test_gca_15_thresholds_are_fine_tuned(model: RegularModel, data: Arrays, tmp_path: Path) -> None:
+    start = model.calibrate(data)
+    wide = {name: (low * 3, high * 3) for name, (low, high) in start.items()}
+    tuned = model.fine_tune(wide, data, fine_tuning_epochs=3, working_dir=tmp_path)
+    assert tuned.keys() == wide.keys()
+    assert tuned != wide
+    saved = Ranges.load(tmp_path / "checkpoints" / "best.json")
+    assert {name: found.pairs[0] for name, found in saved.tensors.items()} == tuned
+    assert model.fine_tune(start, data, 0) == start
+
+
+def test_what_the_scheduler_has_nothing_for_is_named(quantized: QuantizedModel) -> None:
     graph, _ = Network.from_quantized_model(quantized)
     with pytest.raises(NotAvailableError, match="slicing_scheme"):
         compile_(
             compat.TPU_128x128_PARAMS, graph, O1, {"conv": ({compat.TensorAxis.WIDTH: compat.Segment(0, 1)},)}
         )
-    with pytest.raises(NotAvailableError, match="fine_tune"):
-        model.fine_tune({}, {})
 
 
 def test_low_11_forms_of_swish(data: Arrays) -> None:
@@ -379,5 +388,4 @@ def test_the_script_runs_every_way(
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["tlm", "tpu", "raw"]
     assert saved.is_file()
-    with pytest.raises(SystemExit, match="error: fine_tune"):
-        run("--quantize-method", f"{method}f")
+    run("--quantize-method", f"{method}f")

@@ -72,6 +72,7 @@ ROOMS = {
         "store",
         "metrics",
     },
+    "fine_tune": VOCABULARY | {"config", "frontend", "calibrate", "refine", "event_log"},
     "build": VOCABULARY
     | {
         "config",
@@ -97,6 +98,7 @@ ROOMS = {
     "compat": VOCABULARY
     | {
         "config",
+        "fine_tune",
         "parameters",
         "frontend",
         "partition",

@@ -41,7 +41,7 @@ from tpuflow.plugins import (
 )
 from tpuflow.precision import Judge, Trials, parsed_rule, raised_from_the_end
 from tpuflow.quantize import by_layer, quantize
-from tpuflow.refine import refine_weights
+from tpuflow.refine import better_equalized, refined
 from tpuflow.samples import Samples, load_judged, load_samples
 from tpuflow.store import load_graph
 
@@ -207,6 +207,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         require()
     clock = _Clock(listener)
     model: FloatModel | None = None
+    original: FloatModel | None = None
     graph: AnyGraph
     ranges: Ranges | None = None
     floating: int | None = None
@@ -233,9 +234,13 @@ def build(request: Request, listener: Listener | None = None) -> Built:
                 request = replace(request, config=chosen)
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
+                if _may_equalize(request):
+                    samples = samples_of(model, request)
+                    model = better_equalized(model, samples, request.config, listener.remark)
+                    parts = partition(model) if request.host else None
                 ranges = calibrated(parts or model, request, listener)
                 if request.config.calibrate.chain:
-                    model = refined(model, request, listener)
+                    model, ranges = refined_by_chain(model, ranges, request, listener)
                     parts = partition(model) if request.host else None
             if request.qconfig is not None:
                 settings = configured(request.config, request.plugins, request.qconfig, model.model)
@@ -260,8 +265,8 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             seed=request.seed,
             strict=request.strict,
         )
-    if request.log is not None and model is not None:
-        log_stages(request.log, model, graph, program, samples_of(model, request))
+    if request.log is not None and original is not None:
+        log_stages(request.log, original, graph, program, samples_of(original, request))
     sizes = Sizes(floating, graph_bytes(graph))
     return Built(program, graph, ranges, layers, sizes, clock.seconds, peak_rss_bytes())
 
@@ -309,20 +314,27 @@ def samples_of(model: FloatModel, request: Request) -> Samples:
     return load_samples(request.calibration, model.inputs, workers)
 
 
-def refined(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
-    """The model after the methods of global calibration, shown the samples of the request.
+def _may_equalize(request: Request) -> bool:
+    """Whether there are samples of the user's, and ranges are to be those of this very model."""
+    settings = request.config.calibrate
+    own = not settings.statistic_file and not settings.save_statistic_info and settings.strategy != "in_ir"
+    integers = request.config.quantize.dtype == "int8"
+    given = request.calibration is not None and request.ranges is None
+    return settings.equalize and own and integers and given
+
+
+def refined_by_chain(
+    model: FloatModel, ranges: Ranges, request: Request, listener: Listener
+) -> tuple[FloatModel, Ranges]:
+    """The model and its ranges after the methods of global calibration, shown the samples of the request.
 
     Raises:
-        FileError: There are only ranges: weights are refined by samples.
+        FileError: There are only ranges: methods need samples.
     """
     if request.calibration is None and request.ranges is not None:
         raise FileError(f"{request.ranges}: global_calibration needs samples: give --calib, not --ranges")
     samples = samples_of(model, request)
-    for method in request.config.calibrate.chain:
-        model, report = refine_weights(model, samples, request.config, listener.step, method)
-        kept = sum(layer.kept for layer in report)
-        listener.remark(f"{method.name}: weights of {kept} of {len(report)} layers refined")
-    return model
+    return refined(model, ranges, samples, request.config, listener.step, listener.remark)
 
 
 def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:

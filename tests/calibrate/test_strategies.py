@@ -170,7 +170,7 @@ def test_mse_loses_no_more_than_extrema_on_samples_of_a_density(
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_a_margin_is_no_excuse_to_keep_outliers(*, symmetric: bool) -> None:
     mse, extrema = losses(np.concatenate([gaussian(1_000_000), floats(-15, 15)]), symmetric=symmetric)
-    assert mse < 0.6 * extrema
+    assert mse < 0.8 * extrema
 
 
 def test_clipping_errors_of_weight_widen_the_range() -> None:

@@ -17,6 +17,7 @@ from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.files import replaced, write_json
+from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import FloatModel, load
 from tpuflow.partition import Partitioned
 from tpuflow.quantize import Graph, quantize
@@ -302,12 +303,7 @@ class RegularModel:
             SampleError: The samples do not fit.
             FileError: A file cannot be written.
         """
-        ports = self.model.inputs
-        samples = (
-            Samples.of(calibration_data, ports)
-            if isinstance(calibration_data, Mapping)
-            else Samples.of_feeds([dict(feed) for feed in calibration_data], ports)
-        )
+        samples = self._samples(calibration_data)
         ranges = calibrate(self.model, samples, self._config)
         self._means = ranges.means
         kept = Artefacts(
@@ -349,16 +345,35 @@ class RegularModel:
         fine_tuning_epochs: int = 10,
         working_dir: str | Path = "",
     ) -> Thresholds:
-        """Thresholds trained on samples.
+        """Thresholds trained on samples, those of least loss; see `tpuflow.fine_tune`.
+
+        Args:
+            thresholds: Where training begins.
+            fine_tuning_data: As `calibrate` takes it.
+            fine_tuning_epochs: How often all of it is gone through.
+            working_dir: Where TensorBoard's curves (`logs`) and `checkpoints` go; without it there are none.
 
         Raises:
-            NotAvailableError: Always: thresholds are calibrated, not trained.
+            SampleError: The samples do not fit.
+            MissingTensorBoardError: There is a folder, but no TensorBoard to write curves with.
         """
-        del thresholds, fine_tuning_data, fine_tuning_epochs, working_dir
-        raise NotAvailableError(
-            "fine_tune: thresholds cannot be trained yet; a percentile below 100 or a strategy of "
-            "`tpuflow calibrate` (mse, kld) may serve"
+        tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
+        ranges = Ranges(tensors, means=self._means)
+        found = fine_tune(
+            self.model,
+            ranges,
+            self._samples(fine_tuning_data),
+            epochs=fine_tuning_epochs,
+            folder=working_dir,
+            config=self._config,
         )
+        return {name: _pair(each) for name, each in found.tensors.items()}
+
+    def _samples(self, data: Mapping[str, Array] | Iterable[Mapping[str, Array]]) -> Samples:
+        ports = self.model.inputs
+        if isinstance(data, Mapping):
+            return Samples.of(data, ports)
+        return Samples.of_feeds([dict(feed) for feed in data], ports)
 
     def quantize(self, thresholds: Mapping[str, tuple[float, float]]) -> InMemoryQuantizedModel:
         """The model in integers.

@@ -1,50 +1,83 @@
-r"""The chain of global calibration: methods in order, each limited to some layers.
+r"""The chain of global calibration: methods in order, each with its numbers, each limited to some layers.
 
-    gptq                     every linear layer
-    adaround[Conv]           those of these operators
-    gptq{blocks\..*}          those whose name fits a regular expression
+    gptq                          every linear layer
+    easy_quant[8,1,0.5,2]         numbers in the order of `METHODS`; what is left out is the default
+    adaround[Conv,MatMul]         layers of these operators
+    adaround[(0,7),(12,20)]       layers by number: inputs first, then the nodes of the normalised model
+    gptq{blocks\..*}              those whose name fits a regular expression
+    smooth_quant[0.6][MatMul]     numbers first, then a scope
 
-Methods are joined by `&` and run in order.
+Methods are joined by `&` and run in order. What rounds weights for good stands behind all that scales.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["METHODS", "GlobalMethod", "parsed_chain"]
+__all__ = ["METHODS", "ROUNDING", "GlobalMethod", "parsed_chain"]
 
-METHODS = ("gptq", "adaround")
-"""Methods of global calibration."""
+METHODS: Mapping[str, Mapping[str, float]] = {
+    "equalize": {},
+    "smooth_quant": {"alpha": 0.5},
+    "easy_quant": {"batches": 8, "epochs": 1, "alpha": 0.5, "beta": 2, "nsteps": 10, "ngroups": 4},
+    "svd_quant": {"mode": 0, "alpha": 0.5, "beta": 2, "nsteps": 10, "thresh": 0.09},
+    "gptq": {"sweeps": 10},
+    "adaround": {"iterations": 1000, "lr": 0.05, "reg": 0.1, "beta_start": 20, "beta_end": 2, "warm": 0.2},
+    "adaquant_zy": {
+        "batches": 16, "epochs": 20, "batch_size": 4, "lr_weight": 1e-5, "lr_bias": 1e-3,
+        "lr_quant_param_weight": 1e-3, "lr_quant_param_activation": 0.1,
+    },
+}  # fmt: skip
+"""Methods of global calibration, with their numbers in order and defaults."""
 
-FORM = re.compile(r"\s*([a-z_]+)\s*(?:\[([^\]]*)\])?\s*(?:\{(.*)\})?\s*")
+ROUNDING = frozenset({"gptq", "adaround", "adaquant_zy"})
+"""Methods behind which none but these may stand: they fix what weights are stored as."""
+
+FORM = re.compile(r"\s*([a-z_]+)\s*((?:\[[^\]]*\]\s*)*)(?:\{(.*)\})?\s*")
+RANGE = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclass(frozen=True)
 class GlobalMethod:
-    """A method and the layers it is for.
+    """A method, its numbers and the layers it is for.
 
     Attributes:
         name: One of `METHODS`.
         operators: Operator types; all where empty.
         pattern: Regular expression on whole names of nodes and tensors; all where empty.
+        ids: Ranges of layers by number, first and last; all where empty.
+        given: Numbers, in the order of `METHODS`; the rest are defaults.
     """
 
     name: str
     operators: tuple[str, ...] = ()
     pattern: str = ""
+    ids: tuple[tuple[int, int], ...] = ()
+    given: tuple[float, ...] = ()
 
-    def fits(self, operator: str, *names: str) -> bool:
-        """Whether a layer is within the scope."""
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All numbers by name."""
+        defaults = METHODS[self.name]
+        return {**defaults, **dict(zip(defaults, self.given, strict=False))}
+
+    def fits(self, operator: str, *names: str, number: int | None = None) -> bool:
+        """Whether a layer is within the scope; `number` is its own among the network's."""
         named = not self.pattern or any(re.fullmatch(self.pattern, name) for name in names)
-        return named and (not self.operators or operator in self.operators)
+        counted = not self.ids or (
+            number is not None and any(first <= number <= last for first, last in self.ids)
+        )
+        return named and counted and (not self.operators or operator in self.operators)
 
 
 def parsed_chain(text: str) -> tuple[GlobalMethod, ...]:
     """The methods of a chain; none for "none" or an empty text.
 
     Raises:
-        ValueError: A method is unknown, twice the same for the same layers, or its scope is no expression.
+        ValueError: A method is unknown, twice the same for the same layers, or behind one that it must stand
+            before; its numbers or its scope cannot be read.
     """
     if text.strip() in {"", "none"}:
         return ()
@@ -55,14 +88,41 @@ def parsed_chain(text: str) -> tuple[GlobalMethod, ...]:
             raise ValueError(
                 f'"{part.strip()}" is not a method of global calibration, choose of {", ".join(METHODS)}'
             )
-        operators = tuple(name.strip() for name in (form.group(2) or "").split(",") if name.strip())
-        pattern = form.group(3) or ""
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f'"{pattern}" is no regular expression: {error}') from None
-        method = GlobalMethod(form.group(1), operators, pattern)
+        method = _with_brackets(form.group(1), form.group(2), form.group(3) or "")
         if method in found:
             raise ValueError(f'"{part.strip()}" stands twice in the chain')
+        if found and found[-1].name in ROUNDING and method.name not in ROUNDING:
+            raise ValueError(
+                f'"{method.name}" cannot stand behind {found[-1].name}, which rounds weights for good: '
+                "put it in front"
+            )
         found.append(method)
     return tuple(found)
+
+
+def _with_brackets(name: str, brackets: str, pattern: str) -> GlobalMethod:
+    """A method with what its brackets hold: numbers, operators, or ranges of layers."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f'"{pattern}" is no regular expression: {error}') from None
+    given: tuple[float, ...] = ()
+    operators: tuple[str, ...] = ()
+    ids: tuple[tuple[int, int], ...] = ()
+    for content in re.findall(r"\[([^\]]*)\]", brackets):
+        items = [item.strip() for item in content.split(",") if item.strip()]
+        if "(" in content:
+            ids = tuple((int(first), int(last)) for first, last in RANGE.findall(content))
+            if not ids or RANGE.sub("", content).strip(" ,") or any(first > last for first, last in ids):
+                raise ValueError(f'{name}: "[{content}]" must hold ranges of layers, (first,last)')
+        elif items and items[0][0].isalpha():
+            operators = tuple(items)
+        else:
+            try:
+                given = tuple(float(item) for item in items)
+            except ValueError:
+                raise ValueError(f'{name}: "[{content}]" must hold numbers or operator types') from None
+    if len(given) > len(METHODS[name]):
+        known = ", ".join(METHODS[name]) or "no numbers"
+        raise ValueError(f"{name} takes {known}; there are {len(given)} numbers")
+    return GlobalMethod(name, operators, pattern, ids, given)

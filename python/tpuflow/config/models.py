@@ -203,7 +203,7 @@ class CalibrationConfig(Section):
     unsigned: bool = False
     """Whether symmetric grids of tensors that are never negative have positive codes only (`mse`); unset in a
     whole configuration: as for the tensor's grid."""
-    clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 8
+    clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 16
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     statistic_file: str = ""
     """Ranges come from the statistics saved in this file; samples are not read."""
@@ -215,9 +215,14 @@ class CalibrationConfig(Section):
     """Seed of that order."""
     no_data: Literal["generated", "zeros"] = "generated"
     """What stands in for samples where there are none."""
+    equalize: bool = False
+    """Channels are scaled within the float network, which computes the same, where that brings the outputs of
+    samples closer to float. It needs samples: of ranges alone nothing is equalised."""
     global_calibration: str = "none"
-    """Methods that change weights once ranges are known, joined by `&`, each limited to operators in
-    brackets or names in braces: `gptq`, `adaround[Conv]`, `gptq{blocks.*}`."""
+    """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,
+    `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`, `svd_quant[mode,alpha,beta,nsteps,thresh]`,
+    `gptq`, `adaround[Conv]`, `adaquant_zy{blocks.*}`; each with its numbers and its scope in brackets, or
+    names in braces. One that brings outputs no closer to float is undone."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "axes_of",
     "bodies",
     "constant_and_other",
+    "factors_of",
     "input_at",
     "integers_of",
     "is_mask",
@@ -28,6 +29,7 @@ __all__ = [
     "scalar_of",
     "shape_of",
     "sole_user",
+    "state_factors",
     "state_shape",
     "state_steps",
     "stated_shape",
@@ -82,6 +84,20 @@ def steps_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The steps noted for a constant that still has the shape they were noted for; None without any."""
     steps: npt.NDArray[Any] | None = None if value is None else value.meta.get(STEPS)
     return steps if steps is not None and steps.shape == shape_of(value) else None
+
+
+FACTORS = "tpuflow.factors"
+
+
+def state_factors(value: ir.Value, factors: npt.NDArray[np.float64]) -> None:
+    """Notes what a value of the user's model was divided by; an array that broadcasts to it."""
+    value.meta[FACTORS] = factors
+
+
+def factors_of(value: ir.Value) -> npt.NDArray[np.float64] | None:
+    """What a value was divided by; None where it is the user's own."""
+    found: npt.NDArray[np.float64] | None = value.meta.get(FACTORS)
+    return found
 
 
 SHAPE = "tpuflow.shape"

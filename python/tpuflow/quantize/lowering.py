@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from tpuflow import _core
 from tpuflow.errors import Finding, UnsupportedModelError
+from tpuflow.frontend.values import factors_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.fixed_point import FactorError, Requant
@@ -468,6 +469,13 @@ class Lowering:
         if found is None:
             return tensor, None
         origin, permutation = found
+        factors = factors_of(origin)
+        if factors is not None and quant is not None and not quant.is_float:
+            # Whoever shows the codes multiplies again; a tensor whose channels are not last is not shown.
+            spread = factors.transpose(permutation).reshape(-1)
+            if factors.shape[permutation[-1]] != shape[-1] or spread.size != shape[-1]:
+                return tensor, None
+            tensor["scale"] = [float(np.float32(quant.scale * factor)) for factor in spread]
         source = {
             "name": origin.name,
             "shape": list(shape_of(origin)),

@@ -1,13 +1,33 @@
 """Refinement: a calibrated float model becomes one whose quantised form is closer to it.
 
-    refined = refine_weights(model, samples, config)
+    refined_model, ranges = refined(model, ranges, samples, config)
 
 Stands between `calibrate` and `quantize`: what it gives is a float model again, whose weights lie on the
-grids they will be stored on and whose biases make up for the mean of what that changes; `quantize` keeps such
-weights as they are.
+grids they will be stored on and whose biases make up for the mean of what that changes (`quantize` keeps such
+weights as they are), or whose channels were scaled, which `quantize` notes on the tensors; and ranges that
+may have moved.
+
+    judge.py       how far outputs are from float; what comes no closer is undone
+    equalize.py    factors by channel, on the groups `channels.py` finds
+    weights.py     weights rounded together: gptq.py, adaround.py
+    chain.py       the methods of `global_calibration` in a row
+    search.py      the best of whole configurations
 """
 
+from tpuflow.refine.chain import refined
+from tpuflow.refine.equalize import with_factors
+from tpuflow.refine.judge import Judge, better_equalized
 from tpuflow.refine.search import Candidate, Searched, search
 from tpuflow.refine.weights import RefinedLayer, refine_weights
 
-__all__ = ["Candidate", "RefinedLayer", "Searched", "refine_weights", "search"]
+__all__ = [
+    "Candidate",
+    "Judge",
+    "RefinedLayer",
+    "Searched",
+    "better_equalized",
+    "refine_weights",
+    "refined",
+    "search",
+    "with_factors",
+]

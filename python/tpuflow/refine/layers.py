@@ -18,7 +18,7 @@ from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LinearLayer", "linear_layers"]
+__all__ = ["LinearLayer", "copied", "linear_layers"]
 
 Array = NDArray[np.float64]
 
@@ -147,6 +147,17 @@ class LinearLayer:
             node.resize_inputs(index + 1)
         node.replace_input_with(index, value)
         return value
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A copy of a model; constants are shared, and what is noted about values."""
+    made = model.clone()
+    for name, value in model.graph.initializers.items():
+        made.graph.initializers[name].meta.update(value.meta)
+    for node, twin in zip(model.graph, made.graph, strict=True):
+        for value, same in zip(node.outputs, twin.outputs, strict=True):
+            same.meta.update(value.meta)
+    return made
 
 
 def linear_layers(graph: ir.Graph) -> Iterator[LinearLayer]:

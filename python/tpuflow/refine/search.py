@@ -1,7 +1,7 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole configuration: a local strategy, then the best of them with weights refined, then
-with 16 bits where norms read. What is kept at each step is what comes closest to float on the samples held
+Every candidate is a whole configuration: a local strategy, then factors by channel, refined weights, 16
+bits where norms read. What is kept at each step is what comes closest to float on the samples held
 out; a step that does not help is undone. The result is calibrated anew with all samples.
 """
 
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.calibrate import calibrate
 from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import SampleError
-from tpuflow.frontend import FloatModel, FloatSession
-from tpuflow.partition import PartitionedModel, partition
-from tpuflow.quantize import quantize
+from tpuflow.refine.channels import NORMS
+from tpuflow.refine.equalize import equalized
+from tpuflow.refine.judge import SHOWN, Judge, calibrated_graph
 from tpuflow.refine.weights import refine_weights
-from tpuflow.run import graph_level
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuflow.calibrate import Ranges
+    from tpuflow.frontend import FloatModel
     from tpuflow.store import AnyGraph
 
 __all__ = ["Candidate", "Searched", "search"]
@@ -44,8 +43,6 @@ HELD_OUT = 4
 MOST = 64
 """Samples held out at most."""
 
-NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -54,6 +51,7 @@ class Candidate:
     Attributes:
         name: What it does.
         config: All of it.
+        equalized: Whether channels have factors.
         refined: Whether weights were refined.
         sqnr_db: Of the outputs of held-out samples, the mean over outputs.
         kept: Whether it was the best so far.
@@ -61,6 +59,7 @@ class Candidate:
 
     name: str
     config: Config
+    equalized: bool
     refined: bool
     sqnr_db: float
     kept: bool
@@ -102,33 +101,58 @@ def search(
     """
     config = config or Config()
     shown, judged = _divided(samples, model)
-    judge = _Judge(model, judged)
+    judge = Judge(model, judged)
+    sources = _Sources(model, shown)
     tried: list[Candidate] = []
-    refined = model
-    for name, wish, weights in _steps(model, config, tried):
-        if weights and refined is model:
-            refined, _ = refine_weights(model, shown, wish)
-        source = refined if weights else model
-        graph, _ = _graph(source, shown, wish)
+    for name, wish, divided, weights in _steps(model, config, sources, tried):
+        graph, _ = calibrated_graph(sources.of(wish, divided=divided, refined=weights), shown, wish)
         found = judge.sqnr_db(graph)
         kept = all(found > entry.sqnr_db for entry in tried)
-        tried.append(Candidate(name, wish, weights, found, kept))
+        tried.append(Candidate(name, wish, divided, weights, found, kept))
         remark(f"{name}: {found:.1f} dB{', best so far' if kept else ''}")
     best = _best(tried)
-    source = refine_weights(model, samples, best.config)[0] if best.refined else model
-    graph, ranges = _graph(source, samples, best.config)
+    source = _Sources(model, samples).of(best.config, divided=best.equalized, refined=best.refined)
+    graph, ranges = calibrated_graph(source, samples, best.config)
     return Searched(graph, best.config, ranges, tuple(tried))
 
 
-def _steps(model: FloatModel, config: Config, tried: list[Candidate]) -> Iterator[tuple[str, Config, bool]]:
-    """Name, configuration and refinement of every candidate; later ones build on the best so far."""
+class _Sources:
+    """The float models candidates start from, each made once."""
+
+    def __init__(self, model: FloatModel, samples: Samples) -> None:
+        self._samples = samples
+        self._made: dict[tuple[bool, bool], FloatModel] = {(False, False): model}
+
+    def of(self, config: Config, *, divided: bool, refined: bool) -> FloatModel:
+        """The model, with factors by channel and with weights rounded together where asked for."""
+        if (divided, refined) not in self._made:
+            if refined:
+                source = self.of(config, divided=divided, refined=False)
+                made, _ = refine_weights(source, self._samples, config)
+            else:
+                bits = min(config.quantize.weight_bits or 8, 8)
+                made = equalized(self._made[False, False], self._samples.spread(SHOWN), bits).model
+            self._made[divided, refined] = made
+        return self._made[divided, refined]
+
+
+def _steps(
+    model: FloatModel, config: Config, sources: _Sources, tried: list[Candidate]
+) -> Iterator[tuple[str, Config, bool, bool]]:
+    """Name, configuration, factors and refinement of every candidate; later ones build on the best so far."""
     for strategy in STRATEGIES:
-        yield strategy, _with_strategy(config, strategy), False
+        yield strategy, _with_strategy(config, strategy), False, False
+    first = _best(tried)
+    if config.calibrate.equalize and sources.of(config, divided=True, refined=False) is not model:
+        for strategy in dict.fromkeys([first.config.calibrate.strategy, *STRATEGIES[:3]]):
+            yield f"channels equalized, {strategy}", _with_strategy(config, strategy), True, False
     chosen = _best(tried)
-    yield "weights refined", chosen.config, True
+    yield "weights refined", chosen.config, chosen.equalized, True
     for strategy in STRATEGIES[:3]:
         if strategy != chosen.config.calibrate.strategy:
-            yield f"weights refined, {strategy}", _with_strategy(config, strategy), True
+            yield f"weights refined, {strategy}", _with_strategy(config, strategy), chosen.equalized, True
+    if chosen.equalized:
+        yield "weights refined, channels as they were", first.config, False, True
     read = tuple(
         value.name
         for node in model.model.graph
@@ -138,7 +162,7 @@ def _steps(model: FloatModel, config: Config, tried: list[Candidate]) -> Iterato
         chosen = _best(tried)
         entry = LayerConfig.model_validate({"names": read, "dtype": "int16"})
         wide = chosen.config.model_copy(update={"layers": (*chosen.config.layers, entry)})
-        yield "16 bits in front of norms", wide, chosen.refined
+        yield "16 bits in front of norms", wide, chosen.equalized, chosen.refined
 
 
 def _best(tried: list[Candidate]) -> Candidate:
@@ -148,15 +172,6 @@ def _best(tried: list[Candidate]) -> Candidate:
 def _with_strategy(config: Config, strategy: str) -> Config:
     calibration = config.calibrate.model_copy(update={"strategy": strategy})
     return config.model_copy(update={"calibrate": calibration})
-
-
-def _graph(model: FloatModel, samples: Samples, config: Config) -> tuple[AnyGraph, Ranges]:
-    parts: FloatModel | PartitionedModel = partition(model) if model.findings else model
-    ranges = calibrate(parts, samples, config)
-    if isinstance(parts, FloatModel):
-        return quantize(parts, ranges, config), ranges
-    graphs = quantize(parts, ranges, config)
-    return graphs.whole or graphs, ranges
 
 
 def _divided(samples: Samples, model: FloatModel) -> tuple[Samples, Samples]:
@@ -174,27 +189,3 @@ def _divided(samples: Samples, model: FloatModel) -> tuple[Samples, Samples]:
 
 def _stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-class _Judge:
-    """Compares graphs with float on the same samples."""
-
-    def __init__(self, model: FloatModel, samples: Samples) -> None:
-        session = FloatSession(model.original)
-        self._batches = [batch.arrays for batch in samples.batches()]
-        self._outputs = [session.run(arrays) for arrays in self._batches]
-
-    def sqnr_db(self, graph: AnyGraph) -> float:
-        """Signal to noise of the outputs, the mean over them."""
-        level = graph_level(graph)
-        noise: dict[str, float] = {}
-        signal: dict[str, float] = {}
-        for arrays, expected in zip(self._batches, self._outputs, strict=True):
-            found = level.run(arrays)
-            for name, value in expected.items():
-                if name in found and value.dtype.kind == "f":
-                    off = found[name].astype(np.float64) - value
-                    noise[name] = noise.get(name, 0.0) + float(np.sum(off**2))
-                    signal[name] = signal.get(name, 0.0) + float(np.sum(value.astype(np.float64) ** 2))
-        ratios = [signal[name] / max(noise[name], 1e-30) for name in noise if signal[name] > 0]
-        return float(np.mean(10 * np.log10(ratios))) if ratios else math.inf

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.calibrate.activations import ActivationSession
-from tpuflow.config import Config, QuantizeConfig
+from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
 from tpuflow.refine.adaround import adaround
 from tpuflow.refine.gptq import Rounded, cost, gptq, nearest
-from tpuflow.refine.layers import LinearLayer, linear_layers
+from tpuflow.refine.layers import LinearLayer, copied
+from tpuflow.refine.operands import chosen_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import onnx_ir as ir
 
     from tpuflow.samples import Samples
 
@@ -31,8 +30,28 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-ROUNDINGS: dict[str, Callable[[Array, Array, int], Rounded]] = {"gptq": gptq, "adaround": adaround}
-"""From weights, a covariance and the largest code to weights on a grid, by the method's name."""
+Rounding = Callable[[Array, Array, int], Rounded]
+
+
+def _gptq(numbers: Mapping[str, float]) -> Rounding:
+    return lambda weights, damped, largest: gptq(weights, damped, largest, sweeps=int(numbers["sweeps"]))
+
+
+def _adaround(numbers: Mapping[str, float]) -> Rounding:
+    return lambda weights, damped, largest: adaround(
+        weights,
+        damped,
+        largest,
+        iterations=int(numbers["iterations"]),
+        rate=numbers["lr"],
+        reg=numbers["reg"],
+        beta=(numbers["beta_start"], numbers["beta_end"]),
+        warm=numbers["warm"],
+    )
+
+
+ROUNDINGS: dict[str, Callable[[Mapping[str, float]], Rounding]] = {"gptq": _gptq, "adaround": _adaround}
+"""By a method's name, from its numbers to what rounds: weights, a covariance and the largest code."""
 
 EVERYWHERE = GlobalMethod("gptq")
 """The method without a scope."""
@@ -114,48 +133,19 @@ def refine_weights(
         The refined model, and what became of every layer.
     """
     config = config or Config()
-    refined = replace(model, model=_copied(model.model))
-    hosted = {finding.node for finding in model.findings}  # these stay in floats
-    layers = [
-        (layer, largest)
-        for layer in linear_layers(refined.model.graph)
-        if (largest := _largest(layer, config)) is not None
-        and not layer.is_stated
-        and layer.name not in hosted
-        and method.fits(layer.node.op_type, *layer.names)
-    ]
+    refined = replace(model, model=copied(model.model))
+    layers = chosen_layers(refined, config, method)
     by_operand: dict[str, list[tuple[LinearLayer, int]]] = {}
     for layer, largest in layers:
         by_operand.setdefault(layer.operand, []).append((layer, largest))
     report: list[RefinedLayer] = []
     for operand, readers in by_operand.items():
         watched = _watched([layer for layer, _ in readers], operand, model, refined, samples)
-        rounding = ROUNDINGS[method.name]
+        rounding = ROUNDINGS[method.name](method.numbers)
         report += [_refined(layer, largest, watched[layer], rounding) for layer, largest in readers]
         if progress is not None:
             progress(len(report), len(layers))
     return refined, report
-
-
-def _copied(model: ir.Model) -> ir.Model:
-    """A copy of a model; constants are shared, and what is noted about them."""
-    made = model.clone()
-    for name, value in model.graph.initializers.items():
-        made.graph.initializers[name].meta.update(value.meta)
-    return made
-
-
-def _largest(layer: LinearLayer, config: Config) -> int | None:
-    """The largest code of a layer's weights; None where they are not to be refined."""
-    changes: dict[str, Any] = {}
-    for entry in config.layers:
-        if any(map(entry.fits, layer.names)):
-            changes |= entry.overrides(QuantizeConfig)
-    settings = config.quantize.model_copy(update=changes)
-    bits = settings.weight_bits or {"int8": 8}.get(settings.dtype, 16)
-    if settings.dtype not in {"int8", "int16"} or not settings.per_channel or bits > 8:
-        return None
-    return int((1 << (bits - 1)) - 1)
 
 
 def _watched(
@@ -183,9 +173,7 @@ def _only(segments: Iterator[dict[str, NDArray[np.float32]]], name: str) -> NDAr
     return array
 
 
-def _refined(
-    layer: LinearLayer, largest: int, watched: _Watched, rounding: Callable[[Array, Array, int], Rounded]
-) -> RefinedLayer:
+def _refined(layer: LinearLayer, largest: int, watched: _Watched, rounding: Rounding) -> RefinedLayer:
     weights = layer.weights
     mean_x, mean_z = watched.sum_x / watched.count, watched.sum_z / watched.count
     cross, own = watched.cross / watched.count, watched.own / watched.count

@@ -1,0 +1,342 @@
+"""Which channels of which values can be scaled without the network computing anything else.
+
+Dividing channel `c` of a value by a factor `s[c]` changes nothing if what makes the value gives it divided (a
+convolution, a product or a norm, whose rows of weights and biases are divided) and what reads it takes it so
+(columns of weights multiplied). In between may stand what commutes with positive factors: Relu, pooling,
+views. Where two values are added, or one is concatenated, their channels share factors.
+
+Every channel gets a number; channels that must share a factor share the number, and number 0 is the factor 1.
+A value's numbers stand in an array of its rank that is longer than 1 along at most one axis.
+
+    channels = Channels.of(model.graph)
+    channels.ids["conv1_out"]       # [1, 64, 1, 1]
+
+Source of the idea: M. Nagel et al., "Data-free quantization through weight equalization and bias
+correction", 2019; here for any graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of, steps_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Channels", "Reader"]
+
+Ids = NDArray[np.int64]
+
+PASSES = frozenset(
+    {
+        "Relu", "LeakyRelu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
+        "Dropout",
+    }
+)  # fmt: skip
+"""Operators of one operand that commute with positive factors by channel and keep the axes."""
+
+NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A linear layer that takes divided operands.
+
+    Attributes:
+        node: The layer.
+        ids: Numbers of its operand's channels, `[channels]`.
+    """
+
+    node: ir.Node
+    ids: Ids
+
+
+@dataclass
+class Channels:
+    """Numbers of all channels.
+
+    Attributes:
+        ids: By value; values without an entry are not to be scaled.
+        makers: Nodes that give their output divided.
+        readers: Nodes that take their operand divided.
+        constants: Nodes that add a constant, with the place of the constant, which is divided too.
+        count: Numbers there are.
+    """
+
+    ids: dict[ir.Value, Ids] = field(default_factory=dict)
+    makers: list[ir.Node] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
+    constants: list[tuple[ir.Node, int]] = field(default_factory=list)
+    count: int = 1
+
+    @classmethod
+    def of(cls, graph: ir.Graph, fixed: Collection[str] = ()) -> Channels:
+        """The channels of a graph; nodes whose names are `fixed` keep all they read and make."""
+        walk = _Walk(set(fixed))
+        for value in graph.inputs:
+            walk.ids[value] = np.zeros((1,) * len(shape_of(value) or ()), np.int64)
+        for node in graph:
+            walk.visit(node)
+        for value in graph.outputs:
+            walk.freeze(value)
+        root = np.array([walk.find(number) for number in range(len(walk.parents))])
+        return cls(
+            {value: root[ids] for value, ids in walk.ids.items() if value.name},
+            walk.makers,
+            [Reader(reader.node, root[reader.ids]) for reader in walk.readers],
+            walk.constants,
+            len(root),
+        )
+
+    def members(self) -> Iterator[tuple[Ids, list[ir.Value], list[Reader]]]:
+        """Sets of channels that meet in some value: their numbers, the values, and their readers."""
+        parents = list(range(self.count))
+
+        def find(number: int) -> int:
+            while parents[number] != number:
+                parents[number] = parents[parents[number]]
+                number = parents[number]
+            return number
+
+        used = {value: np.unique(ids[ids > 0]) for value, ids in self.ids.items()}
+        for numbers in used.values():
+            for number in numbers[1:]:
+                parents[find(int(number))] = find(int(numbers[0]))
+        sets: dict[int, tuple[list[ir.Value], list[Reader]]] = {}
+        for value, numbers in used.items():
+            if len(numbers):
+                sets.setdefault(find(int(numbers[0])), ([], []))[0].append(value)
+        for reader in self.readers:
+            numbers = reader.ids[reader.ids > 0]
+            if len(numbers):
+                sets.setdefault(find(int(numbers[0])), ([], []))[1].append(reader)
+        for values, readers in sets.values():
+            numbers = np.unique(np.concatenate([used[value] for value in values]))
+            if readers:
+                yield numbers, values, readers
+
+
+class _Walk:
+    """One pass in topological order; numbers that must be equal are joined as they meet."""
+
+    def __init__(self, fixed: set[str]) -> None:
+        self.parents = [0]
+        self.ids: dict[ir.Value, Ids] = {}
+        self.makers: list[ir.Node] = []
+        self.readers: list[Reader] = []
+        self.constants: list[tuple[ir.Node, int]] = []
+        self._fixed = fixed
+
+    def find(self, number: int) -> int:
+        """The smallest number a number equals."""
+        while self.parents[number] != number:
+            self.parents[number] = self.parents[self.parents[number]]
+            number = self.parents[number]
+        return number
+
+    def join(self, a: Ids, b: Ids) -> None:
+        """Numbers of two arrays that broadcast are equal, element by element."""
+        left, right = np.broadcast_arrays(a, b)
+        for x, y in set(zip(left.ravel().tolist(), right.ravel().tolist(), strict=True)):
+            low, high = sorted((self.find(x), self.find(y)))
+            self.parents[high] = low
+
+    def freeze(self, value: ir.Value | None) -> None:
+        """A value keeps its factors at 1."""
+        if value in self.ids:
+            self.join(self.ids[value], np.zeros((), np.int64))
+
+    def fresh(self, value: ir.Value, axis: int) -> None:
+        """New numbers along an axis of a value."""
+        shape = shape_of(value) or ()
+        channels = shape[axis]
+        numbers = np.arange(len(self.parents), len(self.parents) + channels)
+        self.parents.extend(numbers.tolist())
+        place = [1] * len(shape)
+        place[axis] = channels
+        self.ids[value] = numbers.reshape(place)
+
+    def along(self, value: ir.Value, axis: int) -> Ids | None:
+        """Numbers along one axis; None if they differ along another."""
+        ids, shape = self.ids[value], shape_of(value) or ()
+        axis %= len(shape)
+        if any(size > 1 for at, size in enumerate(ids.shape) if at != axis):
+            return None
+        return np.broadcast_to(ids.reshape(-1), shape[axis])
+
+    def visit(self, node: ir.Node) -> None:
+        """Numbers of what a node makes; what it cannot take scaled is frozen."""
+        known = node.name not in self._fixed and all(shape_of(value) is not None for value in node.outputs)
+        rule = RULES.get(node.op_type)
+        if known and rule is not None and rule(self, node):
+            made = self.ids[node.outputs[0]]
+            if sum(size > 1 for size in made.shape) <= 1:
+                return
+        for value in node.inputs:
+            self.freeze(value)
+        for value in node.outputs:
+            if value in self.ids:
+                self.freeze(value)
+            self.ids[value] = np.zeros((1,) * len(shape_of(value) or ()), np.int64)
+
+    # Rules by operator: whether numbers were given to the output.
+
+    def linear(self, node: ir.Node) -> bool:
+        """A convolution or product with constant weights: fresh numbers, for operand and result apart."""
+        value, weights = input_at(node, 0), array_of(input_at(node, 1))
+        product = node.op_type == "MatMul"
+        if value not in self.ids or weights is None or weights.ndim != (2 if product else 4):
+            return False
+        bias = input_at(node, 2)
+        if steps_of(input_at(node, 1)) is not None or (bias is not None and array_of(bias) is None):
+            return False
+        axis = -1 if product else 1
+        found = self.along(value, axis)
+        if found is None:
+            self.freeze(value)
+        else:
+            self.readers.append(Reader(node, found))
+        self.fresh(node.outputs[0], axis)
+        self.makers.append(node)
+        return True
+
+    def norm(self, node: ir.Node) -> bool:
+        """A norm over the last axis: its gain and bias give what is divided."""
+        value, out = input_at(node, 0), node.outputs[0]
+        axis = attributes_of(node).get("axis", -1)
+        rank = len(shape_of(out) or ())
+        constants = [array_of(input_at(node, at)) for at in (1, 2) if input_at(node, at) is not None]
+        if axis not in {-1, rank - 1} or any(each is None or each.ndim != 1 for each in constants):
+            return False
+        if len(node.outputs) > 1 or not constants:
+            return False
+        self.freeze(value)
+        self.fresh(out, -1)
+        self.makers.append(node)
+        return True
+
+    def same(self, node: ir.Node) -> bool:
+        """Something of one operand that keeps the axes."""
+        value = input_at(node, 0)
+        if value not in self.ids or len(shape_of(value) or ()) != len(shape_of(node.outputs[0]) or ()):
+            return False
+        self.ids[node.outputs[0]] = self.ids[value]
+        return len(node.outputs) == 1
+
+    def reduced(self, node: ir.Node) -> bool:
+        """A mean, sum or extremum over axes along which factors do not differ."""
+        value, axes = input_at(node, 0), array_of(input_at(node, 1))
+        if value not in self.ids or axes is None:
+            return False
+        ids, over = self.ids[value], tuple(int(axis) for axis in axes)
+        if any(ids.shape[axis] > 1 for axis in over):
+            return False
+        keeps = attributes_of(node).get("keepdims", 1)
+        self.ids[node.outputs[0]] = ids if keeps else ids.squeeze(over)
+        return True
+
+    def added(self, node: ir.Node) -> bool:
+        """A sum: equal factors on both sides; a constant is divided."""
+        out = node.outputs[0]
+        rank = len(shape_of(out) or ())
+        places = [at for at, value in enumerate(node.inputs) if array_of(value) is None]
+        values = [node.inputs[at] for at in places]
+        if any(value not in self.ids or len(shape_of(value) or ()) != rank for value in values):
+            return False
+        if len(values) == 2:
+            a, b = (self.ids[value] for value in values if value is not None)
+            self.join(a, b)
+            self.ids[out] = np.broadcast_arrays(a, b)[0]
+            return True
+        if len(values) != 1 or values[0] is None or shape_of(values[0]) != shape_of(out):
+            return False
+        self.ids[out] = self.ids[values[0]]
+        self.constants.append((node, 1 - places[0]))
+        return True
+
+    def scaled(self, node: ir.Node) -> bool:
+        """A product with a value of its own shape keeps that one's factors; the other's are 1."""
+        a, b = node.inputs[0], node.inputs[1]
+        out = node.outputs[0]
+        for value, other in ((a, b), (b, a)):
+            if node.op_type == "Div" and value is not a:
+                continue
+            if value in self.ids and shape_of(value) == shape_of(out):
+                self.freeze(other)
+                self.ids[out] = self.ids[value]
+                return True
+        return False
+
+    def concatenated(self, node: ir.Node) -> bool:
+        """Numbers beside each other, where they run along the axis, else joined."""
+        out = node.outputs[0]
+        rank = len(shape_of(out) or ())
+        axis = attributes_of(node).get("axis", 0)
+        if not isinstance(axis, int) or any(value not in self.ids for value in node.inputs):
+            return False
+        axis %= rank
+        parts = [(self.ids[value], shape_of(value) or ()) for value in node.inputs if value is not None]
+        if all(size == 1 for ids, _ in parts for at, size in enumerate(ids.shape) if at != axis):
+            spread = [np.broadcast_to(ids, _only(axis, shape)) for ids, shape in parts]
+            self.ids[out] = np.concatenate(spread, axis)
+            return True
+        for ids, _ in parts[1:]:
+            if ids.shape != parts[0][0].shape:
+                return False
+            self.join(parts[0][0], ids)
+        self.ids[out] = parts[0][0]
+        return bool(parts[0][0].shape[axis] == 1)
+
+    def transposed(self, node: ir.Node) -> bool:
+        """Axes in another order."""
+        value = input_at(node, 0)
+        if value not in self.ids:
+            return False
+        order: Any = attributes_of(node).get("perm")
+        self.ids[node.outputs[0]] = np.transpose(self.ids[value], order)
+        return True
+
+    def reshaped(self, node: ir.Node) -> bool:
+        """Other axes: numbers follow their elements; what then differs along two axes is frozen."""
+        value, out = input_at(node, 0), node.outputs[0]
+        if value not in self.ids:
+            return False
+        shape, target = shape_of(value) or (), shape_of(out) or ()
+        spread = np.broadcast_to(self.ids[value], shape).reshape(target)
+        for axis in range(len(target)):
+            first = spread.take([0], axis=axis)
+            if target[axis] > 1 and np.array_equal(np.broadcast_to(first, spread.shape), spread):
+                spread = first
+        self.ids[out] = spread
+        return True
+
+
+def _only(axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size if at == axis else 1 for at, size in enumerate(shape))
+
+
+RULES = {
+    "Conv": _Walk.linear,
+    "MatMul": _Walk.linear,
+    "Add": _Walk.added,
+    "Sub": _Walk.added,
+    "Mul": _Walk.scaled,
+    "Div": _Walk.scaled,
+    "Concat": _Walk.concatenated,
+    "Transpose": _Walk.transposed,
+    "Reshape": _Walk.reshaped,
+    "Flatten": _Walk.reshaped,
+    "Squeeze": _Walk.reshaped,
+    "Unsqueeze": _Walk.reshaped,
+    "ReduceMean": _Walk.reduced,
+    "ReduceSum": _Walk.reduced,
+    "ReduceMax": _Walk.reduced,
+    **dict.fromkeys(PASSES, _Walk.same),
+    **dict.fromkeys(NORMS, _Walk.norm),
+}

@@ -1,0 +1,373 @@
+"""Factors by channel that make a network easier to quantise and compute the same in floats.
+
+One scale serves all channels of an activation, so channels with small values are stored with few codes; one
+scale serves a row of weights, so columns with small weights are. A factor moves reach from one to the other:
+channel `c` of an activation is divided by `s[c]`, the weights that read it are multiplied. Candidates are
+
+    s[c] = reach[c]^a / weight[c]^b          a in 0 .. 1, b in 0 .. 0.75
+
+with the largest value of the channel and the largest weight that reads it, each over that of all channels.
+Chosen is what makes the predicted noise of the sums of all readers least: roundings are taken as uniform and
+independent, operands as uncorrelated. `smoothed` takes the usual fixed exponents for products behind norms
+(G. Xiao et al., "SmoothQuant", 2022: `s = reach^alpha / weight^(1 - alpha)`).
+
+A factor is a note on a value (`state_factors`), so that whoever shows the stored codes can multiply again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.frontend.values import array_of, attributes_of, input_at, state_factors
+from tpuflow.refine.channels import NORMS, Channels, Reader
+from tpuflow.refine.layers import copied
+
+if TYPE_CHECKING:
+    from tpuflow.frontend import FloatModel
+    from tpuflow.samples import Samples
+
+__all__ = ["Equalized", "equalized", "scaled", "smoothed", "with_factors"]
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[np.float64]
+
+MEMORY = 512 << 20
+"""Bytes of activations held at a time."""
+
+SMALLEST = 1e-3
+"""Channels that reach less than this share of the largest one count as reaching so far."""
+
+REACHES, WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5, 0.75)
+"""Exponents tried."""
+
+GAIN = 0.98
+"""Predicted noise must fall to this share before factors are used."""
+
+WIDEST = 64.0
+"""Factors lie within one over this and this."""
+
+
+@dataclass(frozen=True)
+class Equalized:
+    """A network with its factors.
+
+    Attributes:
+        model: Computes the same in floats.
+        sets: Sets of channels that got factors.
+        predicted_db: By how much the noise of their readers is predicted to fall, the mean over the sets.
+    """
+
+    model: FloatModel
+    sets: int
+    predicted_db: float
+
+
+@dataclass
+class _Seen:
+    """What one value's channels reach: extrema and mean square, in the shape of its numbers."""
+
+    low: Array
+    high: Array
+    square: Array
+    batches: int = 0
+
+
+class _Columns:
+    """Weights of a reader by its operand's channels: largest magnitude and sum of squares of their taps."""
+
+    def __init__(self, reader: Reader) -> None:
+        node = reader.node
+        weights = _constant(node, 1)
+        groups = _groups(node)
+        if node.op_type == "MatMul":
+            matrix = np.abs(weights.T)[np.newaxis, :, :, np.newaxis]
+        else:
+            rows, inner = weights.shape[:2]
+            matrix = np.abs(weights).reshape(groups, rows // groups, inner, -1)
+        self.groups, self.taps = groups, matrix.shape[-1]
+        self.largest = matrix.max(axis=3)  # [groups, rows, channels of a group]
+        self.squares = (matrix**2).sum(axis=(1, 3), dtype=np.float64).reshape(-1)  # [channels]
+        self.ids = reader.ids
+        self.value = node.inputs[0]
+
+    def reach(self) -> Array:
+        """Largest weight that reads each channel, `[channels]`."""
+        return np.asarray(self.largest.max(axis=1).reshape(-1), np.float64)
+
+    def noise(self, seen: _Seen, own: Array, factors: Array, levels: tuple[float, float]) -> float:
+        """Noise of the sums over their power, from roundings of operand and weights.
+
+        Args:
+            seen: Of the operand.
+            own: Factors in the shape of the operand's numbers.
+            factors: Of the operand's channels, `[channels]`.
+            levels: Steps of the grids of activations, and of one sign of weights.
+        """
+        power = np.broadcast_to(seen.square.reshape(-1), self.squares.shape)
+        low, high = float((seen.low / own).min()), float((seen.high / own).max())
+        step = (max(high, 0.0) - min(low, 0.0)) / levels[0]
+        signal = float(self.squares @ power)
+        operand = float(self.squares @ factors**2) * step**2 / 12
+        grouped = factors.reshape(self.groups, 1, -1)
+        steps = (self.largest * grouped).max(axis=2) / levels[1]  # [groups, rows]
+        spent = (power / factors**2).reshape(self.groups, -1).sum(axis=1) * self.taps
+        weights = float((steps**2 / 12).sum(axis=1) @ spent)
+        return (operand + weights) / max(signal, 1e-30)
+
+
+def equalized(model: FloatModel, samples: Samples, weight_bits: int = 8) -> Equalized:
+    """Factors of least predicted noise for every set of channels; the model is not changed itself."""
+    channels = Channels.of(model.model.graph, _hosted(model))
+    seen = _observed(model, samples, channels)
+    levels = (255.0, float((1 << (weight_bits - 1)) - 1))
+    factors = np.ones(channels.count)
+    gains: list[float] = []
+    for numbers, values, readers in channels.members():
+        found = _chosen(
+            numbers, [value for value in values if value.name in seen], readers, seen, channels, levels
+        )
+        if found is not None:
+            factors[numbers], gain = found
+            gains.append(gain)
+    logger.info("%d sets of channels equalised", len(gains))
+    return Equalized(
+        scaled(model, channels, factors) if gains else model,
+        len(gains),
+        float(np.mean(gains)) if gains else 0.0,
+    )
+
+
+def smoothed(
+    model: FloatModel, samples: Samples, alpha: float, fits: Callable[[ir.Node], bool] = lambda _: True
+) -> Equalized:
+    """Factors `reach^alpha / weight^(1 - alpha)` for what products and convolutions read behind norms."""
+    channels = Channels.of(model.model.graph, _hosted(model))
+    seen = _observed(model, samples, channels)
+    factors = np.ones(channels.count)
+    sets = 0
+    for numbers, values, readers in channels.members():
+        known = [value for value in values if value.name in seen]
+        behind = any(_maker(value).op_type in NORMS for value in known if value.producer() is not None)
+        if not known or not behind or not all(fits(reader.node) for reader in readers):
+            continue
+        columns = [_Columns(reader) for reader in readers]
+        reach = _by_number(
+            channels, [(channels.ids[v], _reach(seen[v.name or ""])) for v in known], np.maximum
+        )
+        weight = _by_number(channels, [(each.ids, each.reach()) for each in columns], np.maximum)
+        own_reach, own_weight = np.maximum(reach[numbers], 1e-30), np.maximum(weight[numbers], 1e-30)
+        wished = own_reach**alpha / own_weight ** (1 - alpha)
+        usable = (reach[numbers] > 0) & (weight[numbers] > 0)
+        factors[numbers] = np.where(usable, np.clip(wished, 1e-4, 1e4), 1.0)
+        sets += 1
+    return Equalized(scaled(model, channels, factors) if sets else model, sets, 0.0)
+
+
+def _chosen(
+    numbers: NDArray[np.int64],
+    values: list[ir.Value],
+    readers: list[Reader],
+    seen: Mapping[str, _Seen],
+    channels: Channels,
+    levels: tuple[float, float],
+) -> tuple[Array, float] | None:
+    """Factors of a set of channels and the predicted gain in dB; None where none is worth it."""
+    columns = [each for each in map(_Columns, readers) if each.value is not None and each.value.name in seen]
+    if not values or not columns:
+        return None
+    logs = [(channels.ids[v], np.log(_share(_reach(seen[v.name or ""])))) for v in values]
+    reach = _by_number(channels, logs, np.add) / np.maximum(_by_number(channels, _ones(logs), np.add), 1)
+    logs = [(each.ids, np.log(_share(each.reach()))) for each in columns]
+    weight = _by_number(channels, logs, np.add) / np.maximum(_by_number(channels, _ones(logs), np.add), 1)
+    reading = {each.value for each in columns}
+    others = [value for value in values if value not in reading]
+
+    def noise(factors: Array) -> float:
+        total = 0.0
+        for each in columns:
+            assert each.value is not None
+            ids = channels.ids[each.value]
+            total += each.noise(seen[each.value.name or ""], factors[ids], factors[each.ids], levels)
+        for value in others:  # what no layer reads is stored and read with its own rounding alone
+            found, own = seen[value.name or ""], factors[channels.ids[value]]
+            step = (max(0.0, (found.high / own).max()) - min(0.0, (found.low / own).min())) / levels[0]
+            total += float(np.mean(own**2)) * step**2 / 12 / max(float(np.mean(found.square)), 1e-30)
+        return total
+
+    tied = any((channels.ids[value] == 0).any() for value in values)
+    factors = np.ones(channels.count)
+    first = least = noise(factors)
+    best: Array | None = None
+    for a, b in itertools.product(REACHES, WEIGHTS):
+        exponent = a * reach[numbers] - b * weight[numbers]
+        if not tied:
+            exponent = exponent - exponent.mean()
+        factors[numbers] = np.exp(np.clip(exponent, -np.log(WIDEST), np.log(WIDEST)))
+        found = noise(factors)
+        if found < least * (GAIN if best is None else 1.0):
+            best, least = factors[numbers], found
+    return None if best is None else (best, float(10 * np.log10(first / least)))
+
+
+def _reach(found: _Seen) -> Array:
+    return np.maximum(-found.low, found.high)
+
+
+def _share(reach: Array) -> Array:
+    return np.asarray(np.maximum(reach / max(float(reach.max()), 1e-30), SMALLEST))
+
+
+def _ones(entries: list[tuple[NDArray[np.int64], Array]]) -> list[tuple[NDArray[np.int64], Array]]:
+    return [(ids, np.ones_like(values)) for ids, values in entries]
+
+
+def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]], join: np.ufunc) -> Array:
+    """Numbers of arrays joined by channel number."""
+    found = np.zeros(channels.count)
+    for ids, values in entries:
+        join.at(found, ids.ravel(), np.broadcast_to(values, ids.shape).ravel())
+    return found
+
+
+def _observed(model: FloatModel, samples: Samples, channels: Channels) -> dict[str, _Seen]:
+    """Extrema and mean square by channel of all values that may be scaled."""
+    wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and (ids > 0).any()}
+    found: dict[str, _Seen] = {}
+    session = ActivationSession(model.model, memory_bytes=MEMORY)
+    for batch in samples.batches():
+        for part in session.run(batch.arrays):
+            for name, array in part.items():
+                ids = wanted.get(name)
+                if ids is None or ids.ndim != array.ndim or not array.size:
+                    continue
+                over = tuple(axis for axis in range(array.ndim) if ids.shape[axis] == 1)
+                low, high = array.min(over, keepdims=True), array.max(over, keepdims=True)
+                square = np.asarray(np.mean(np.square(array), over, keepdims=True, dtype=np.float64))
+                old = found.get(name)
+                if old is None:
+                    found[name] = _Seen(low.astype(np.float64), high.astype(np.float64), square, 1)
+                    continue
+                old.low, old.high = np.minimum(old.low, low), np.maximum(old.high, high)
+                old.square += square
+                old.batches += 1
+    for each in found.values():
+        each.square /= each.batches
+    return found
+
+
+def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
+    """The model with values divided by the factors of their channels; it is not changed itself.
+
+    Args:
+        model: Its graph is that of `channels`.
+        channels: Numbers of its channels.
+        factors: By number; that of number 0 is 1.
+    """
+    made = copied(model.model)
+    pairs = dict(zip(model.model.graph, made.graph, strict=True))
+    reads = {reader.node: factors[reader.ids] for reader in channels.readers}
+    for node in dict.fromkeys([*channels.makers, *reads]):
+        out = factors[channels.ids[node.outputs[0]]] if node in channels.makers else np.ones(1)
+        _divide(pairs[node], reads.get(node), out)
+    for node, place in channels.constants:
+        own = factors[channels.ids[node.outputs[0]]]
+        if np.any(own != 1):
+            old = _constant(node, place)
+            divided = old / own
+            _replace(pairs[node], place, divided.reshape(old.shape) if divided.size == old.size else divided)
+    for node, twin in pairs.items():
+        for value, same in zip(node.outputs, twin.outputs, strict=True):
+            ids = channels.ids.get(value)
+            if ids is not None and np.any(factors[ids] != 1):
+                state_factors(same, factors[ids])
+    return replace(model, model=made)
+
+
+def with_factors(model: FloatModel, factors: Mapping[str, Array]) -> FloatModel:
+    """The model with some of its values divided, and with them all that must be divided alike.
+
+    Args:
+        model: As it was before its channels were scaled.
+        factors: By name of a value, one per channel.
+    """
+    channels = Channels.of(model.model.graph, _hosted(model))
+    by_number = np.ones(channels.count)
+    for value, ids in channels.ids.items():
+        own = factors.get(value.name or "")
+        if own is not None and ids.size == len(own):
+            by_number[ids.ravel()] = own
+    by_number[0] = 1.0
+    return scaled(model, channels, by_number)
+
+
+def _divide(node: ir.Node, read: Array | None, out: Array) -> None:
+    """Weights, gain and bias of a maker or reader."""
+    if node.op_type in NORMS:
+        if np.any(out != 1):
+            for place in (1, 2):
+                if input_at(node, place) is not None:
+                    _replace(node, place, _constant(node, place) / out.reshape(-1))
+        return
+    weights = _constant(node, 1).astype(np.float64)
+    read = None if read is None or np.all(read == 1) else read
+    if read is None and np.all(out == 1):
+        return
+    if node.op_type == "MatMul":
+        weights = weights if read is None else weights * read[:, np.newaxis]
+        _replace(node, 1, weights / out.reshape(-1))
+        return
+    rows, inner = weights.shape[:2]
+    if read is not None:
+        groups = _groups(node)
+        spread = np.repeat(read.reshape(groups, inner), rows // groups, axis=0)
+        weights = weights * spread[:, :, np.newaxis, np.newaxis]
+    _replace(node, 1, weights / out.reshape(-1, 1, 1, 1))
+    if input_at(node, 2) is not None:
+        _replace(node, 2, _constant(node, 2) / out.reshape(-1))
+
+
+def _groups(node: ir.Node) -> int:
+    groups = attributes_of(node).get("group", 1)
+    assert isinstance(groups, int)
+    return groups
+
+
+def _maker(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def _constant(node: ir.Node, place: int) -> NDArray[np.float32]:
+    array = array_of(input_at(node, place))
+    assert array is not None
+    return array
+
+
+def _replace(node: ir.Node, place: int, array: NDArray[np.floating]) -> None:
+    old = node.inputs[place]
+    assert old is not None
+    name = f"{old.name}/equalized/{node.outputs[0].name}"
+    tensor = ir.tensor(np.ascontiguousarray(array, np.float32), name=name)
+    value = ir.Value(
+        name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.FLOAT)
+    )
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    graph.initializers[name] = value
+    node.replace_input_with(place, value)
+
+
+def _hosted(model: FloatModel) -> set[str]:
+    """Names of the nodes that stay with the host."""
+    return {finding.node for finding in model.findings}

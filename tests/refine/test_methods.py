@@ -1,0 +1,230 @@
+"""Methods of global calibration: what each makes better, and that none makes anything worse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refine.test_gptq import elements, images, network
+from tpuflow.calibrate import Range, Ranges, calibrate
+from tpuflow.config import Config, ConfigError
+from tpuflow.config.chain import METHODS, parsed_chain
+from tpuflow.fine_tune import fine_tune
+from tpuflow.quantize.scheme import Quant
+from tpuflow.refine import Judge, chain, refined
+from tpuflow.refine.adaquant import adaquant, stored_operand
+from tpuflow.refine.easy_quant import cosine, searched_weights
+from tpuflow.refine.judge import graph_of
+from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error
+from tpuflow.samples import Samples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tpuflow.frontend import FloatModel
+
+
+def shown(model: FloatModel, count: int = 12) -> Samples:
+    return Samples.of({"x": images(count)}, model.inputs)
+
+
+def settings(methods: str, bits: int = 4) -> Config:
+    return Config.parse({"quantize": {"weight_bits": bits}, "calibrate": {"global_calibration": methods}})
+
+
+def measured(model: FloatModel, source: FloatModel, ranges: Ranges, config: Config) -> float:
+    return Judge(source, shown(source)).sqnr_db(graph_of(model, ranges, config))
+
+
+CHAINS = [
+    "easy_quant", "easy_quant[4,2,0.6,1.4,7,0]", "svd_quant", "svd_quant[1]", "svd_quant[2]", "svd_quant[3]",
+    "adaquant_zy", "smooth_quant", "equalize", "equalize & easy_quant & gptq",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("methods", CHAINS)
+def test_gca_03_gca_05_gca_06_gca_17_no_method_makes_the_measured_loss_worse(methods: str) -> None:
+    model, config = network(), settings(methods)
+    ranges = calibrate(model, {"x": images(12)}, config)
+    told: list[str] = []
+    made, found = refined(model, ranges, shown(model), config, remark=told.append)
+    assert measured(made, model, found, config) >= measured(model, model, ranges, config)
+    assert len(told) == len(config.calibrate.chain)
+    assert all("dB" in line for line in told)
+    # The model that was given is as it was.
+    fresh = network()
+    for name, value in fresh.model.graph.initializers.items():
+        np.testing.assert_array_equal(elements(value), elements(model.model.graph.initializers[name]))
+
+
+def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, config = network(), settings("easy_quant")
+    ranges = calibrate(model, {"x": images(12)}, config)
+
+    def harmful(model: FloatModel, ranges: Ranges, *_: Any) -> tuple[FloatModel, Ranges, str]:
+        tiny = {name: Range(0.0, 1e-3) for name in ranges.tensors}
+        return model, Ranges(tiny), "ranges ruined"
+
+    monkeypatch.setitem(chain.OTHERS, "easy_quant", harmful)
+    told: list[str] = []
+    made, found = refined(model, ranges, shown(model), config, remark=told.append)
+    assert made is model
+    assert found is ranges
+    assert "is worse than" in told[0]
+    assert told[0].endswith("undone")
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0, 1, 3]))
+def test_gca_03_the_cosine_of_a_layer_is_never_lower(seed: int, groups: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.standard_normal((2, 5, 6)) * rng.uniform(0.1, 4, (2, 5, 1))
+    x = rng.standard_normal((2, 40, 6)).astype(np.float32)
+    z = np.round(x * 8) / np.float32(8)
+    numbers = {**METHODS["easy_quant"], "ngroups": groups}
+    found = searched_weights(weights, x, z, 7, numbers)
+    made = found.codes * found.steps[:, :, np.newaxis]
+    sums = [np.einsum("gnk,grk->gnr", a, b) for a, b in ((x, weights), (z, made))]
+    assert found.after >= found.before
+    assert cosine(*sums) == pytest.approx(found.after, abs=1e-5)
+    assert np.abs(found.codes).max() <= 7
+
+
+@given(st.integers(0, 10_000))
+def test_gca_05_the_loss_of_a_layer_falls(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights, columns = rng.standard_normal((4, 8)), rng.standard_normal((64, 8)) + 0.5
+    numbers = {**METHODS["adaquant_zy"], "lr_weight": 1e-2, "epochs": 8}
+    found = adaquant(weights, columns, 7, None, numbers)
+    assert len(found.losses) == 9
+    made = columns @ (found.codes * found.steps[:, np.newaxis]).T + found.bias
+    expected = columns @ weights.T
+    loss = float(np.mean((made - expected) ** 2) / np.mean(expected**2))
+    assert loss == pytest.approx(min(found.losses), rel=1e-9)
+    assert loss <= found.losses[0]
+
+
+def test_gca_05_weights_biases_and_scales_learn_together() -> None:
+    rng = np.random.default_rng(0)
+    weights, columns = rng.standard_normal((8, 16)), rng.standard_normal((256, 16)) + 1
+    numbers = {**METHODS["adaquant_zy"], "lr_weight": 1e-3, "epochs": 60}
+    found = adaquant(weights, columns, 7, None, numbers)
+    assert min(found.losses) < 0.8 * found.losses[0]
+    assert np.any(found.bias)
+
+
+@given(st.integers(0, 10_000), st.floats(0.3, 3))
+def test_gca_05_gradients_of_a_step_are_those_of_what_does_not_round(seed: int, factor: float) -> None:
+    columns = np.random.default_rng(seed).standard_normal((20, 3)) * 2
+    grid = Quant("int8", 0.02, 5, -128, 127)
+    values, slope = stored_operand(columns, grid, factor)
+    step = 0.02 * factor
+    codes = np.rint(columns / step)
+    inside = (codes >= -133) & (codes <= 122)
+    np.testing.assert_allclose(values, np.clip(codes, -133, 122) * step)
+    np.testing.assert_allclose(slope[~inside], values[~inside])
+    np.testing.assert_allclose(slope[inside], (values - columns)[inside], atol=1e-12)
+
+
+def test_gca_06_spectra_and_singular_values() -> None:
+    rng = np.random.default_rng(0)
+    signal = np.outer(rng.standard_normal(40), rng.standard_normal(12))
+    noisy = signal + 1e-3 * rng.standard_normal(signal.shape)
+    assert np.linalg.norm(denoised(noisy, 0.9) - signal) < np.linalg.norm(noisy - signal)
+    assert spectral_error(noisy, noisy) == 0
+    numbers = METHODS["svd_quant"]
+    assert best_factor(lambda factor: (factor - 0.8) ** 2, numbers) == pytest.approx(5 / 6, abs=0.04)
+    assert best_factor(lambda factor: abs(factor - 1), numbers) == 1.0
+    spectrum = np.abs(np.fft.rfft(random_operands(32, 8, 2.0, 1)))
+    assert spectrum[:, 8:].max() < 1e-9 < spectrum[:, :8].max()
+
+
+def test_gca_01_gca_02_numbers_and_scopes_of_a_chain() -> None:
+    first, second = parsed_chain(r"easy_quant[2,1][(0,3),(5,9)] & adaround[Conv, MatMul]{b.*}")
+    assert first.numbers == {**METHODS["easy_quant"], "batches": 2, "epochs": 1}
+    assert first.ids == ((0, 3), (5, 9))
+    assert second.operators == ("Conv", "MatMul")
+    assert first.fits("Conv", "a", number=5)
+    assert not first.fits("Conv", "a", number=4)
+    assert second.fits("Conv", "bb")
+    assert not second.fits("Conv", "a")
+    assert parsed_chain("smooth_quant[0.7]")[0].numbers == {"alpha": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("methods", "told"),
+    [
+        ("gptq & easy_quant", "cannot stand behind gptq"),
+        ("easy_quant[1,2,3,4,5,6,7]", "there are 7 numbers"),
+        ("easy_quant[(3,1)]", "ranges of layers"),
+        ("easy_quant[1,x]", "numbers or operator types"),
+    ],
+)
+def test_gca_01_orders_and_numbers_that_make_no_sense(methods: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        settings(methods)
+
+
+def test_gca_02_layers_by_number() -> None:
+    model = network()
+    numbers = {node.name: at for at, node in enumerate(model.model.graph, 1)}
+    config = settings(f"easy_quant[({numbers['conv2']},{numbers['conv2']})]")
+    ranges = calibrate(model, {"x": images(12)}, config)
+    made, found = refined(model, ranges, shown(model), config)
+    changed = {name for name in ranges.tensors if found.tensors[name] != ranges.tensors[name]}
+    assert changed <= {"r1"}
+    for node, twin in zip(model.model.graph, made.model.graph, strict=True):
+        if node.op_type in {"Conv", "MatMul"} and node.name != "conv2":
+            np.testing.assert_array_equal(elements(node.inputs[1]), elements(twin.inputs[1]))
+
+
+def curves(folder: Path) -> dict[str, NDArray[np.float64]]:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    tensor_util = pytest.importorskip("tensorboard.util.tensor_util")
+    read = accumulator.EventAccumulator(str(folder), {"tensors": 0})
+    read.Reload()
+    return {
+        tag: np.array([float(tensor_util.make_ndarray(event.tensor_proto)) for event in read.Tensors(tag)])
+        for tag in read.Tags()["tensors"]
+    }
+
+
+@pytest.mark.parametrize("width", [0.2, 1.0, 5.0])
+def test_gca_15_vis_12_fine_tuning_keeps_the_best_and_draws_curves(width: float, tmp_path: Path) -> None:
+    model, config = network(), Config()
+    ranges = calibrate(model, {"x": images(12)}, config)
+    start = Ranges(
+        {
+            name: Range(found.pairs[0][0] * width, found.pairs[0][1] * width)
+            for name, found in ranges.tensors.items()
+        },
+        means=ranges.means,
+    )
+    told: list[str] = []
+    found = fine_tune(model, start, shown(model), epochs=4, folder=tmp_path, remark=told.append)
+    assert len(told) == 5
+    losses = curves(tmp_path / "logs")
+    assert len(losses["loss"]) == len(losses["layer_loss"]) == 5
+    assert len(losses["thresholds/r1"]) == 5
+    assert losses["thresholds/r1"][0] == pytest.approx(start.thresholds["r1"], rel=1e-6)
+    now = 10 ** (-measured(model, model, found, config) / 10)
+    assert now == pytest.approx(float(losses["loss"].min()), rel=1e-4)
+    assert now <= float(losses["loss"][0]) * (1 + 1e-6)
+    if width != 1:
+        assert losses["layer_loss"][-1] < losses["layer_loss"][0]
+    assert Ranges.load(tmp_path / "checkpoints" / "best.json").tensors == found.tensors
+    assert len(list((tmp_path / "checkpoints").glob("epoch_*.json"))) == 5
+
+
+def test_gca_15_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = network()
+    ranges = calibrate(model, {"x": images(4)})
+    found = fine_tune(model, ranges, shown(model, 4), epochs=1)
+    assert math.isfinite(found.thresholds["r1"])
+    assert list(tmp_path.iterdir()) == []
