@@ -179,6 +179,14 @@ def corrected(b: Builder) -> str:
 
 
 @pytest.mark.parametrize("fake", [False, True])
+def test_asymmetric_weights_keep_their_zero_point(fake: bool) -> None:  # noqa: FBT001 - parametrised
+    b = Builder("asymmetric")
+    b.output(convolutions(b))
+    found = steps_apart(b.model(), fake=fake, weight_mode="asymmetric", per_channel=False)
+    assert found.max() <= 1
+
+
+@pytest.mark.parametrize("fake", [False, True])
 def test_biases_are_the_corrected_ones_of_the_graph(fake: bool) -> None:  # noqa: FBT001 - parametrised
     """Biases take back what rounded weights add: those of the model would be off in every layer."""
     b = Builder("corrected")

@@ -183,3 +183,43 @@ def codec_of(port: dict[str, Any], word: int) -> Codec:
     }  # fmt: skip
     metadata["inputs"] = metadata["outputs"] = [port | {"view": view}]
     return Codec(json.dumps(metadata))
+
+
+def test_low_10_numbers_become_codes_of_eight_bits() -> None:
+    """Scaled, rounded to the even neighbour at ties, saturated; NaN is zero."""
+    port = ProgramPort("x", (1, 8), np.dtype(np.float32), (1, 8), np.dtype(np.int8), (0.5,), 3, (0, 1))
+    numbers = np.array([[0.25, 0.75, 1.25, -0.25, 61.9, 1e30, -1e30, np.nan]], np.float32)
+    assert port.encode(numbers).tobytes().hex(" ") == "03 05 05 03 7f 7f 80 03"
+    back = port.decode(port.encode(numbers))
+    assert back.dtype == np.float32
+    assert back.tolist() == [[0.0, 1.0, 1.0, 0.0, 62.0, 62.0, -65.5, 0.0]]
+
+
+def test_low_10_numbers_become_half_precision() -> None:
+    """Rounded to the even neighbour at ties, from subnormal numbers up to infinity."""
+    port = ProgramPort("x", (1, 9), np.dtype(np.float32), (1, 9), np.dtype(np.float16), (), 0, (0, 1))
+    numbers = [[1.0, 2049.0, 2051.0, 65519.0, 65520.0, -0.0, 2.0**-25, 1.5 * 2.0**-24, 1 / 3]]
+    codes = port.encode(np.array(numbers, np.float32))
+    assert codes.view("<u2").tolist() == [
+        [0x3C00, 0x6800, 0x6802, 0x7BFF, 0x7C00, 0x8000, 0x0000, 0x0002, 0x3555]
+    ]
+    back = port.decode(codes)
+    assert back.dtype == np.float32
+    assert back[0, :4].tolist() == [1.0, 2048.0, 2052.0, 65504.0] and np.isinf(back[0, 4])
+
+
+@pytest.mark.parametrize(("dtype", "high", "low"), [("int8", "7f", "80"), ("float16", "007c", "00fc")])
+def test_low_10_packing_casts_to_the_type_of_the_program(
+    dtype: str, high: str, low: str, tmp_path: Path
+) -> None:
+    built = program(dtype, "128x128_asic", 3)
+    path = tmp_path / "n.tpu"
+    built.save(path)
+    codec = convert_to_raw(path, tmp_path / "r.tpu")
+    arrays = feed(3, 3)
+    for value, byte in ((1e9, high), (-1e9, low)):
+        packed = codec.encode({name: np.full_like(array, value) for name, array in arrays.items()})
+        for tensor, words in zip(codec.inputs, packed.values(), strict=True):
+            elements = words[tensor.mask].tobytes()
+            assert elements == bytes.fromhex(byte) * (2 * len(elements) // len(byte))
+            assert elements

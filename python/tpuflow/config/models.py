@@ -41,7 +41,7 @@ FLOATS = frozenset({"float16", "bfloat16", "float32"})
 """Types whose tensors need no ranges."""
 
 ActivationMode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
-WeightMode = Literal["symmetric_restricted", "symmetric_full"]
+WeightMode = Literal["symmetric_restricted", "symmetric_full", "asymmetric"]
 
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class QuantizeConfig(Section):
     weight_bits: Annotated[int | None, PerLayer(), Also("q_bits_weight"), Field(ge=4, le=16)] = None
     """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
     weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
-    """Grid of weights."""
+    """Grid of weights; an asymmetric one has a single zero point, so it goes with `per_channel = false`."""
     weight_strategy: Annotated[
         str, PerLayer(), Also("calibration_strategy_for_weight", "q_strategy_weight")
     ] = "extrema"
@@ -147,6 +147,7 @@ class QuantizeConfig(Section):
     @model_validator(mode="after")
     def _makes_sense(self) -> QuantizeConfig:
         _check_widths(self.dtype, self.activation_bits)
+        _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
         for key in ("unify_scales_for_concat_threshold", "unify_scales_for_concat_max_depth"):
             if key in self.model_fields_set and not self.unify_scales_for_concat:
                 raise ValueError(f"{key} has no effect without unify_scales_for_concat = true")
@@ -163,6 +164,13 @@ def _without_winograd(*, wanted: bool) -> bool:
     if wanted:
         raise ValueError("the machine has no Winograd convolution: leave it out")
     return wanted
+
+
+def _check_weights(mode: str, strategy: str, *, per_channel: bool) -> None:
+    if mode == "asymmetric" and per_channel:
+        raise ValueError("asymmetric weights have one zero point: they need per_channel = false")
+    if mode == "asymmetric" and strategy != "extrema":
+        raise ValueError(f"weight_strategy = {strategy} is for symmetric weights")
 
 
 def _check_widths(dtype: str | None, bits: int | None) -> None:
@@ -414,6 +422,15 @@ class Config(Section):
     """What a schedule may do, in place of what its level allows."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """What results are judged by."""
+
+    @model_validator(mode="after")
+    def _refines_what_it_can(self) -> Config:
+        modes = {self.quantize.weight_mode, *(entry.overrides().get("weight_mode") for entry in self.layers)}
+        if self.calibrate.chain and "asymmetric" in modes:
+            raise ValueError(
+                "global_calibration refines symmetric weights: it cannot go with asymmetric ones"
+            )
+        return self
 
     @property
     def needs_ranges(self) -> bool:

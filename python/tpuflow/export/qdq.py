@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,7 +164,7 @@ class _Writer:
             if name not in constants or name in done or readers[name] > 1:
                 continue
             array = numpy_helper.to_array(constants[name])
-            grid = Grid(facts.dtype, facts.scale, 0, facts.axis)
+            grid = Grid(facts.dtype, facts.scale, facts.zero, facts.axis)
             if not self._constant(name, array, grid, facts.effective):
                 continue
             done.add(name)
@@ -245,6 +245,7 @@ class _Writer:
                         _effective(layer, constant.scale, source, network.tensors[layer.output]),
                         _biases(network, layer),
                         frozenset(layer.nodes),
+                        constant.zero_point,
                     ),
                 )
 
@@ -261,19 +262,21 @@ class _Writer:
             shape[axis] = -1
         scale = np.array(grid.scale, np.float64).reshape(shape if axis is not None else [])
         limits = np.iinfo(grid.dtype)
-        quotient = np.rint(array.astype(np.float64) / scale)
+        quotient = np.rint(array.astype(np.float64) / scale) + grid.zero_point
         if quotient.size and (quotient.min() < limits.min or quotient.max() > limits.max):
             if grid.dtype == "int32":
                 return False
             quotient = np.clip(quotient, limits.min, limits.max)
         (place,) = (i for i, value in enumerate(self.graph.initializer) if value.name == name)
         if self.fake:
-            values = (quotient * np.array(shown).reshape(scale.shape)).astype(np.float32)
+            values = ((quotient - grid.zero_point) * np.array(shown).reshape(scale.shape)).astype(np.float32)
             self.graph.initializer[place].CopyFrom(numpy_helper.from_array(values, name))
             return True
         codes = numpy_helper.from_array(quotient.astype(grid.dtype), f"{name}/codes")
         self.graph.initializer[place].CopyFrom(codes)
-        self._front.append(self._dequantise(f"{name}/codes", name, Grid(grid.dtype, tuple(shown), 0, axis)))
+        self._front.append(
+            self._dequantise(f"{name}/codes", name, replace(grid, scale=tuple(shown), axis=axis))
+        )
         return True
 
     def _pair(self, source: str, target: str, grid: Grid) -> list[onnx.NodeProto]:
@@ -355,6 +358,7 @@ class _Facts:
     effective: tuple[float, ...]
     bias: NDArray[Any] | None
     nodes: frozenset[str]
+    zero: int
 
 
 def _biases(network: Graph, layer: Layer) -> NDArray[Any] | None:

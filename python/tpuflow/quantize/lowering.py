@@ -374,9 +374,11 @@ class Lowering:
         zero_point = 0 if quant is None else quant.zero_point
         return self.builder.constant(self.unique(name), np.ascontiguousarray(array), scale, zero_point)
 
-    def weights(self, name: str, codes: npt.NDArray[Any], scales: Sequence[float]) -> int:
-        """Adds symmetric weights with one scale, or one per channel."""
-        return self.builder.constant(self.unique(name), np.ascontiguousarray(codes), list(scales), 0)
+    def weights(
+        self, name: str, codes: npt.NDArray[Any], scales: Sequence[float], zero_point: int = 0
+    ) -> int:
+        """Adds weights with one scale, or one per channel, and one zero point."""
+        return self.builder.constant(self.unique(name), np.ascontiguousarray(codes), list(scales), zero_point)
 
     def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> dict[str, Any]:
         """A node's function from `source` to `target`: a table of codes, a program of floats.

@@ -244,6 +244,36 @@ def weights(
     return codes(array, scale.reshape(shape), 0, lo, hi, dtype), scale
 
 
+def asymmetric_weights(
+    array: npt.NDArray[np.floating[Any]],
+    dtype: DType,
+    floor: float,
+    *,
+    width: int | None = None,
+    power_of_two: bool = False,
+) -> tuple[npt.NDArray[np.signedinteger[Any]], Array, int]:
+    """Codes of a weight array on one grid that spends all codes between its extrema, and zero.
+
+    Args:
+        array: The weights.
+        dtype: Storage type of the codes.
+        floor: Smallest scale allowed.
+        width: Bits of the codes; by default all of the type.
+        power_of_two: The scale is the next power of two.
+
+    Returns:
+        Codes of type `dtype` in the shape of `array`; the scale, a float32 value in a float64 array of one
+        element; the zero point.
+    """
+    low, high = float(np.min(array, initial=0.0)), float(np.max(array, initial=0.0))
+    half = 1 << ((width or bits(dtype)) - 1)
+    scale = float(np.float32(max(_step(high - low, 2 * half - 1), floor)))
+    if power_of_two:
+        scale = _power_above(scale)
+    zero = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
+    return codes(array, np.array(scale), zero, -half, half - 1, dtype), np.array([scale]), zero
+
+
 def mean_error(
     array: npt.NDArray[Any], stored: npt.NDArray[Any], scale: Array, axis: int, mean: Array
 ) -> Array:

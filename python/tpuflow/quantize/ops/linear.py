@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.config import ConfigError
 from tpuflow.errors import RangesError
 from tpuflow.frontend.values import steps_of
 from tpuflow.quantize import scheme
@@ -107,25 +108,33 @@ def linear(
     fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
     per_channel = config.per_channel or stated is not None
-    codes, scales = scheme.weights(
-        weights,
-        axis if per_channel else None,
-        dtype,
-        config.weight_mode,
-        floor if per_channel else floor.max(),
-        stated,
-        width=config.weight_bits,
-        power_of_two=config.power_of_two,
-        reach=_reach(context, step, weights, axis if per_channel else None, config),
-    )
+    zero = 0
+    if config.weight_mode == "asymmetric" and stated is None:
+        _check_asymmetric(step, config)
+        codes, scales, zero = scheme.asymmetric_weights(
+            weights, dtype, float(floor.max()), width=config.weight_bits, power_of_two=config.power_of_two
+        )
+    else:
+        codes, scales = scheme.weights(
+            weights,
+            axis if per_channel else None,
+            dtype,
+            config.weight_mode,
+            floor if per_channel else floor.max(),
+            stated,
+            width=config.weight_bits,
+            power_of_two=config.power_of_two,
+            reach=_reach(context, step, weights, axis if per_channel else None, config),
+        )
     if mean is not None and config.bias_correction:
-        bias = bias - scheme.mean_error(weights, codes, scales, axis, mean)
+        about = codes if zero == 0 else codes.astype(np.int32) - zero
+        bias = bias - scheme.mean_error(weights, about, scales, axis, mean)
     sums = stored.grid.scale * scales
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     if config.bias_effective_bits is not None:
         biases = high_bits(biases, config.bias_effective_bits)
     return Linear(
-        context.weights(name, arrange(codes), list(scales)),
+        context.weights(name, arrange(codes), list(scales), zero),
         context.constant(f"{step.output.name}/bias", biases),
         epilogue(context, step, sums, target, wide=wide),
         target,
@@ -145,6 +154,17 @@ def _reach(
         return weight_reach(weights, axis, config, context.grids.stated(value))
     except RangesError as error:
         raise RangesError(f'layer "{step.names[0]}": {error}') from None
+
+
+def _check_asymmetric(step: Step, config: QuantizeConfig) -> None:
+    """What entries of single layers may combine, the whole configuration never does.
+
+    Raises:
+        ConfigError: The layer's weights cannot be asymmetric.
+    """
+    if config.per_channel or config.weight_strategy != "extrema":
+        reason = "per_channel = false" if config.per_channel else "weight_strategy = extrema"
+        raise ConfigError(f'layers: "{step.names[0]}": asymmetric weights need {reason}')
 
 
 def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
