@@ -187,6 +187,7 @@ def compare_levels(
     count: int = 1,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[str, Array, Array], None] | None = None,
 ) -> Comparison:
     """Runs all levels on the first `count` samples.
 
@@ -197,6 +198,7 @@ def compare_levels(
         count: How many of them.
         seed: Seed of generated samples.
         progress: Told after every feed.
+        watch: Shown every tensor of every feed that float and graph have: its name, and both arrays.
 
     Raises:
         SampleError: The samples do not fit the network.
@@ -213,7 +215,7 @@ def compare_levels(
     for batch in samples.batches():
         feeds = dict(batch.arrays)
         levels = (original.run(feeds), {**feeds, **normalised.run(feeds)})
-        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs):
+        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs, watch):
             found[tensor.name] = _worst(found.get(tensor.name), tensor)
         done += batch.count
         if progress is not None:
@@ -229,6 +231,7 @@ def _compared(
     pair: Pair,
     feeds: dict[str, Array],
     outputs: Collection[str],
+    watch: Callable[[str, Array, Array], None] | None = None,
 ) -> list[TensorComparison]:
     """Every tensor of one feed that two levels have."""
     integers = pair.graph.compute(feeds, all_tensors=True)
@@ -237,6 +240,8 @@ def _compared(
         ours = integers.tensors.get(name)
         first, second = _similar(original.get(name), array), _similar(array, ours)
         shapes = _shapes(original.get(name), array, ours)
+        if watch is not None and second is not None and ours is not None:
+            watch(name, array, ours)
         if first is not None or second is not None or (shapes is not None and name in outputs):
             rows[name] = TensorComparison(name, first, second, shapes=shapes)
     if pair.program is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +11,11 @@ from tpuflow.commands import options
 from tpuflow.commands.console import heading, progress, say, table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tpuflow.compare import Comparison
     from tpuflow.evaluate import Evaluation
+    from tpuflow.report import Overlay
 
 __all__ = ["compare", "evaluate", "run"]
 
@@ -77,6 +80,10 @@ def compare(
             help="Draw the graph with the similarity of every layer; what is below the tolerance is red.",
         ),
     ] = None,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw the distributions of every tensor, float and dequantised."),
+    ] = None,
 ) -> None:
     """Compare original, normalised network, integer graph and program, tensor by tensor.
 
@@ -85,6 +92,7 @@ def compare(
     from tpuflow.compare import ComparisonError, compare_levels, open_pair
     from tpuflow.files import write_json
     from tpuflow.frontend import load
+    from tpuflow.report import save_overlays
     from tpuflow.store import graph_beside
 
     least, ignored = _tolerance(tolerance), options.names(excepts)
@@ -97,12 +105,21 @@ def compare(
         host=True,
     )
     pair = open_pair(program, graph)
+    source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
+    overlays = {} if histograms is None else _overlays(source)
+
+    def watch(name: str, floating: NDArray[Any], quantised: NDArray[Any]) -> None:
+        if name in overlays:
+            overlays[name].add(floating, quantised)
+
     with progress("compare") as advance:
-        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance)
+        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)
+    if histograms is not None:
+        seen = [overlay for overlay in overlays.values() if overlay.floating.any()]
+        say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
     if json is not None:
         write_json(json, found.to_json())
     if picture is not None:
-        source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
         _draw(picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
     failures = found.failures(least, ignored)
@@ -118,6 +135,16 @@ def _tolerance(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
     return cosine, euclid
+
+
+def _overlays(graph: Path) -> dict[str, Overlay]:
+    """A count of values for every tensor of the model that a graph stores as codes, still empty."""
+    from tpuflow.export import activation_grids
+    from tpuflow.report import Overlay
+    from tpuflow.store import load_graph
+
+    grids = activation_grids(load_graph(graph))
+    return {name: Overlay(name, grid.reach) for name, grid in grids.items()}
 
 
 def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:

@@ -1,5 +1,5 @@
 """Quantised graphs for others: as ONNX with quantisers, as scales, as thresholds."""
 
-from tpuflow.export.qdq import quantised_onnx, scales
+from tpuflow.export.qdq import activation_grids, quantised_onnx, scales
 
-__all__ = ["quantised_onnx", "scales"]
+__all__ = ["activation_grids", "quantised_onnx", "scales"]

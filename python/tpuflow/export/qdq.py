@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize import Graph
     from tpuflow.quantize.lowering import Layer, Tensor
 
-__all__ = ["quantised_onnx", "scales"]
+__all__ = ["activation_grids", "quantised_onnx", "scales"]
 
 CODES = ("int8", "int16")
 
@@ -50,6 +50,12 @@ class Grid:
     scale: tuple[float, ...]
     zero_point: int
     axis: int | None = None
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Smallest and largest number that codes stand for."""
+        limits, step = np.iinfo(self.dtype), max(self.scale)
+        return (int(limits.min) - self.zero_point) * step, (int(limits.max) - self.zero_point) * step
 
 
 def quantised_onnx(

@@ -4,6 +4,7 @@
     page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
     histograms.py    distributions of calibrated tensors with thresholds, kept and drawn
+    overlay.py       distributions before and after quantisation, over the same bins
     picture.py       a network as a picture, marked by a comparison
     notebook.py      what a notebook shows of graph, program and run
     perfetto.py      the timeline as a Perfetto trace
@@ -13,6 +14,7 @@ Everything is read from the JSON forms of `Run` and `Program`, so a page can be 
 """
 
 from tpuflow.report.histograms import TensorHistogram, load_histograms, save_histograms, tensor_histograms
+from tpuflow.report.overlay import Overlay, save_overlays
 from tpuflow.report.page import RunView, render_page
 from tpuflow.report.perfetto import encode_trace
 from tpuflow.report.picture import Mark, Node, dot_text, graph_nodes, host_node, joined, svg_picture
@@ -23,6 +25,7 @@ __all__ = [
     "Allocation",
     "Mark",
     "Node",
+    "Overlay",
     "RunView",
     "Slice",
     "TensorHistogram",
@@ -35,6 +38,7 @@ __all__ = [
     "load_histograms",
     "render_page",
     "save_histograms",
+    "save_overlays",
     "svg_picture",
     "tensor_histograms",
     "tensor_rows",
