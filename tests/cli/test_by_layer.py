@@ -90,7 +90,7 @@ def test_cfg_08_every_field_of_layers_stands_there_and_what_came_of_it(built: Bu
         (
             "/maxpool_4",
             {"weight_bits": 16},
-            '"/maxpool_4" sets weight_bits, but no layer it matches has weights',
+            '"/maxpool_4" sets weight_bits, but no layer it matches has weights in codes',
         ),
     ],
 )

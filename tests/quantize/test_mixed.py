@@ -169,3 +169,14 @@ def test_qmo_26_presets_of_layers_need_not_matter_in_every_field() -> None:
     assert "int16" in found.values()
     with pytest.raises(ConfigError, match="sets table_bits, but no layer"):
         dtypes({"layers": [{"match": "*maxpool*", "dtype": "int16", "table_bits": 12}]})
+
+
+@pytest.mark.parametrize("key", ["weight_bits", "bias_bits"])
+def test_cfg_17_codes_asked_of_floats_are_an_error(key: str) -> None:
+    """Unless a later entry made the layer floats: then the earlier one has been replaced."""
+    wish, floats = {"match": "/conv_0", key: 16}, {"match": "/conv_0", "dtype": "float16"}
+    with pytest.raises(ConfigError, match=f'"/conv_0" sets {key}, but no layer it matches has .* in codes'):
+        dtypes({"layers": [floats, wish]})
+    with pytest.raises(ConfigError, match="in codes"):
+        dtypes({"layers": [{**wish, **floats}]})
+    assert dtypes({"layers": [wish, floats]})["/conv_0"] == "float16"

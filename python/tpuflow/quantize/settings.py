@@ -6,20 +6,22 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tpuflow.config import Config, ConfigError, LayerConfig, QuantizeConfig
+from tpuflow.config import FLOATS, Config, ConfigError, LayerConfig, QuantizeConfig
 from tpuflow.quantize.target import load_target
 
-__all__ = ["NEEDS", "Settings", "without_effect"]
+__all__ = ["BIASES", "NEEDS", "WEIGHTS", "Settings", "without_effect"]
 
 logger = logging.getLogger(__name__)
 
+WEIGHTS, BIASES = "weights in codes", "biases in codes"
+
 NEEDS: Mapping[str, str] = {
-    "weight_bits": "weights",
-    "weight_mode": "weights",
-    "weight_strategy": "weights",
-    "per_channel": "weights",
-    "bias_bits": "biases",
-    "bias_effective_bits": "biases",
+    "weight_bits": WEIGHTS,
+    "weight_mode": WEIGHTS,
+    "weight_strategy": WEIGHTS,
+    "per_channel": WEIGHTS,
+    "bias_bits": BIASES,
+    "bias_effective_bits": BIASES,
     "multiplier_bits": "a requantisation",
     "unify_shifts": "a requantisation",
     "force_shift_positive": "a requantisation",
@@ -78,6 +80,14 @@ class Settings:
         """Notes that a layer has what some keys are about, such as weights."""
         for index, entry in enumerate(self.entries):
             if any(map(entry.fits, names)):
+                self._honoured.setdefault(index, set()).update(needs)
+
+    def replaced(self, names: Sequence[str], *needs: str) -> None:
+        """Notes that a layer in floats would have had these but for a later entry that made it so."""
+        fitting = [index for index, entry in enumerate(self.entries) if any(map(entry.fits, names))]
+        typed = [index for index in fitting if self.entries[index].overrides().get("dtype") in FLOATS]
+        for index in fitting:
+            if typed and index < typed[-1]:
                 self._honoured.setdefault(index, set()).update(needs)
 
     def check_matches(self, names: Iterable[str]) -> None:

@@ -27,6 +27,7 @@ from tpuflow.quantize.nodes import attribute, constant, float_constant, given, i
 from tpuflow.quantize.plan import CLAMPS
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.scheme import Quant
+from tpuflow.quantize.settings import BIASES, WEIGHTS
 from tpuflow.quantize.view import View
 from tpuflow.quantize.weight_reach import weight_reach
 
@@ -87,15 +88,16 @@ def linear(
     take back what the rounding of weights adds on average.
     """
     config = context.config(step)
-    context.settings.honours(step.names, "weights", "biases")
     target = context.grids.target(step)
     if target.is_float:
+        context.settings.replaced(step.names, WEIGHTS, BIASES)
         return Linear(
             context.constant(name, arrange(stored.grid.codes(weights)), stored.grid),
             context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
             epilogue(context, step, np.ones(1), target, wide=False),
             target,
         )
+    context.settings.honours(step.names, WEIGHTS, BIASES)
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
     )
