@@ -232,14 +232,6 @@ def test_gca_15_thresholds_are_fine_tuned(model: RegularModel, data: Arrays, tmp
     assert model.fine_tune(start, data, 0) == start
 
 
-def test_what_the_scheduler_has_nothing_for_is_named(quantized: QuantizedModel) -> None:
-    graph, _ = Network.from_quantized_model(quantized)
-    with pytest.raises(NotAvailableError, match="slicing_scheme"):
-        compile_(
-            compat.TPU_128x128_PARAMS, graph, O1, {"conv": ({compat.TensorAxis.WIDTH: compat.Segment(0, 1)},)}
-        )
-
-
 def test_low_11_forms_of_swish(data: Arrays) -> None:
     def gated() -> Builder:
         b = Builder("gated")

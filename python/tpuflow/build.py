@@ -44,6 +44,7 @@ from tpuflow.quantize import by_layer, quantize
 from tpuflow.refine import better_equalized, refined
 from tpuflow.samples import Samples, load_judged, load_samples
 from tpuflow.store import load_graph
+from tpuflow.tiling import tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -261,6 +262,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             machine=request.machine,
             level=request.level,
             parameters=parameters_of(request.level, request.config.schedule),
+            tiling=tiling_of(request.config.schedule),
             time_limit=request.time_limit,
             seed=request.seed,
             strict=request.strict,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from tpuflow.parameters import CompileParameters
+    from tpuflow.tiling import Tiling
 
 __all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine"]
 
@@ -112,6 +113,7 @@ def compile(  # noqa: A001 - as below
     level: int = 1,
     *,
     parameters: CompileParameters | None = None,
+    tiling: Tiling | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -125,6 +127,7 @@ def compile(  # noqa: A001 - as below
     level: int = 1,
     *,
     parameters: CompileParameters | None = None,
+    tiling: Tiling | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -137,6 +140,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     level: int = 1,
     *,
     parameters: CompileParameters | None = None,
+    tiling: Tiling | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -150,6 +154,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         machine: Name of a preset, or path of a TOML file.
         level: 1 or 5, see `LEVELS`.
         parameters: What the schedule may do, in place of what the level allows.
+        tiling: What to compute in parts.
         seed: Seed of the search of level 5; the same seed gives the same program.
         time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
@@ -160,7 +165,8 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     Raises:
         MachineError: The machine is unknown or makes no sense, or a layer does not fit it.
         GraphError: The graph breaks an invariant.
-        ProgramError: The level does not exist, or with `strict` a lower one had to be taken.
+        ProgramError: The level does not exist, with `strict` a lower one had to be taken, or a layer
+            cannot be computed in such parts.
     """
     if level not in LEVELS:
         raise ProgramError(f"optimisation level {level} does not exist; choose 1 or 5")
@@ -169,6 +175,8 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     if time_limit is not None and not time_limit > 0:
         raise ProgramError(f"time limit {time_limit} is not a positive number of seconds")
     text = machine_text(machine)
+    if tiling and isinstance(graph, Partitioned):
+        _fits_segments(tiling, graph)
 
     def scheduled(part: _core.Graph) -> _core.Program:
         program = _core.schedule(
@@ -176,6 +184,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
             text,
             level,
             parameters_json=None if parameters is None else parameters.to_json(),
+            tiling_json=_tiling_json(tiling, part if isinstance(graph, Partitioned) else None),
             seed=seed,
             time_limit=time_limit,
             origin=str(machine),
@@ -185,3 +194,24 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         return program
 
     return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)
+
+
+def _fits_segments(tiling: Tiling, graph: Partitioned[_core.Graph]) -> None:
+    """Parts that can be told where the host shares in: slices of layers by name."""
+    if tiling.runs:
+        raise ProgramError(
+            f"layers {tiling.runs[0][0]} to {tiling.runs[0][1]} are to be computed in parts, but the network "
+            "is in segments, in which layers are not numbered through: slice them by name"
+        )
+    names = {layer.name for segment in graph.device for layer in segment.network.layers}
+    for name in tiling.slices:
+        if name not in names:
+            raise ProgramError(f'layer "{name}" is to be sliced but does not exist')
+
+
+def _tiling_json(tiling: Tiling | None, segment: _core.Graph | None) -> str | None:
+    """The tiling for a whole network, or for one segment of several."""
+    if not tiling:
+        return None
+    own = tiling if segment is None else tiling.only([layer.name for layer in segment.layers])
+    return own.to_json()

@@ -15,6 +15,8 @@ import pytest
 
 from cli.conftest import Built, Command
 from tpuflow.frontend import load
+from tpuflow.partition import device_networks
+from tpuflow.store import load_program
 
 UNITS = {"me", "ewp", "pdp", "dtl0", "dtl1"}
 BOUNDS = {"array", "ddr", "ewp", "pdp", "ports", "flow", "segment", "path"}
@@ -207,7 +209,9 @@ def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Pat
     assert "rmse of 5 samples" in shown
 
 
-def test_text_comes_back_as_the_same_bytes(built: Built, command: Command, tmp_path: Path) -> None:
+def test_sch_28_instructions_and_constants_come_back_from_the_disassembler(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
     text = tmp_path / "t.tpuasm"
     text.write_text(done(command, "disasm", built.program), encoding="utf-8")
     done(command, "asm", text)
@@ -215,6 +219,10 @@ def test_text_comes_back_as_the_same_bytes(built: Built, command: Command, tmp_p
     lines = text.read_text(encoding="utf-8").splitlines()
     instructions = [line for line in lines if line.split(" ")[0] in UNITS]
     assert f"{len(instructions):,} instructions" in done(command, "inspect", built.program)
+    sizes = [int(line.split()[2]) for line in lines if line.startswith("constants ")]
+    (program,) = device_networks(load_program(built.program))
+    assert sizes == [len(image) for image in program.constants()]
+    assert sum(sizes) > 0
 
 
 def test_check(built: Built, command: Command, tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ pub mod isa;
 pub mod layout;
 pub mod machine;
 pub mod op;
+mod operands;
 pub mod program;
 pub mod program_file;
 pub mod quant;
 pub mod real;
 pub mod shape;
 pub mod text;
+pub mod tiling;
 pub mod timing;
 pub mod width;
 
@@ -40,3 +42,4 @@ pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, 
 pub use program::{Bounds, Port, Program};
 pub use quant::{Quant, Requant};
 pub use real::Real;
+pub use tiling::{Parts, Tiling};

@@ -514,49 +514,4 @@ impl Op {
             Self::Select { .. } => "select",
         }
     }
-
-    /// Every tensor the operator reads, constants included, in field order.
-    #[must_use]
-    pub fn operands(&self) -> Vec<TensorId> {
-        match self {
-            Self::Conv { input, weights, bias, epilogue, .. } => {
-                let mut ids = vec![*input, *weights, *bias];
-                ids.extend(fused(epilogue));
-                ids
-            }
-            Self::MatMul { a, b, bias, epilogue } => {
-                let mut ids = vec![*a, *b];
-                ids.extend(*bias);
-                ids.extend(fused(epilogue));
-                ids
-            }
-            Self::Unary { input, function } => {
-                std::iter::once(*input).chain(function.fixed().map(|table| table.entries)).collect()
-            }
-            Self::Binary { a, b, .. } => vec![*a, *b],
-            Self::Softmax { input, mask, .. } => std::iter::once(*input).chain(*mask).collect(),
-            Self::LayerNorm { input, gamma, beta, .. } => vec![*input, *gamma, *beta],
-            Self::Concat { inputs, .. } => inputs.clone(),
-            Self::Embedding { table, indices } => vec![*table, *indices],
-            Self::Select { condition, a, b } => vec![*condition, *a, *b],
-            Self::MaxPool { input, .. }
-            | Self::AveragePool { input, .. }
-            | Self::Rescale { input, .. }
-            | Self::Quantize { input, .. }
-            | Self::Dequantize { input, .. }
-            | Self::PRelu { input, .. }
-            | Self::Reduce { input, .. }
-            | Self::ArgMax { input, .. }
-            | Self::Pad { input, .. }
-            | Self::Rearrange { input, .. }
-            | Self::Gather { input, .. }
-            | Self::ResizeLinear { input, .. }
-            | Self::InsertZeros { input, .. } => vec![*input],
-        }
-    }
-}
-
-/// Entries of the table a linear operator ends in.
-fn fused(epilogue: &Arithmetic<Epilogue>) -> Option<TensorId> {
-    epilogue.fixed()?.table.as_ref().map(|table| table.entries)
 }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, View};
+use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, Tiling, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,6 +103,21 @@ impl Bounds {
         ]
     }
 
+    /// The lower of two, bound by bound.
+    #[must_use]
+    pub fn least(&self, other: &Self) -> Self {
+        Self {
+            array: self.array.min(other.array),
+            ddr: self.ddr.min(other.ddr),
+            ewp: self.ewp.min(other.ewp),
+            pdp: self.pdp.min(other.pdp),
+            ports: self.ports.min(other.ports),
+            flow: self.flow.min(other.flow),
+            segment: self.segment.min(other.segment),
+            path: self.path.min(other.path),
+        }
+    }
+
     /// The largest bound and its name; the first of equals.
     #[must_use]
     pub fn binding(&self) -> (&'static str, u64) {
@@ -146,7 +161,10 @@ pub struct Program {
     pub inputs: Vec<Port>,
     /// Outputs in the model's order.
     pub outputs: Vec<Port>,
-    /// Layers by [`LayerId`].
+    /// Layers of the graph that are computed part by part; empty: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tilings: Vec<Tiling>,
+    /// Layers by [`LayerId`], those in parts as often as they have parts.
     pub layers: Vec<LayerSummary>,
     /// Lower bounds.
     pub bounds: Bounds,
@@ -192,6 +210,7 @@ impl Program {
             outputs: raw(&self.outputs, "output"),
             layers: layers.collect(),
             allocations: vec![],
+            tilings: vec![],
             fallback: None,
             ..self.clone()
         }

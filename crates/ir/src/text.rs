@@ -503,6 +503,7 @@ mod tests {
                 view,
             }],
             outputs: vec![],
+            tilings: vec![],
             layers: vec![LayerSummary {
                 name: "layer/1".to_owned(),
                 op: "reduce".to_owned(),

@@ -73,7 +73,10 @@ impl From<ScheduleError> for Failure {
                 "MachineError"
             }
             ScheduleError::Graph(_) => "GraphError",
-            ScheduleError::Level(_) | ScheduleError::Check { .. } => "ProgramError",
+            ScheduleError::Level(_)
+            | ScheduleError::Check { .. }
+            | ScheduleError::Tiling { .. }
+            | ScheduleError::Time => "ProgramError",
         };
         Self(class, error.to_string())
     }

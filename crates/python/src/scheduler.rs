@@ -16,6 +16,7 @@ use crate::simulator::Program;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(check, module)?)?;
+    module.add_function(wrap_pyfunction!(in_parts, module)?)?;
     module.add_function(wrap_pyfunction!(allocate, module)?)?;
     module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
@@ -24,7 +25,9 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Compiles a graph for the machine of a TOML text; `origin` names that text in errors.
 #[pyfunction]
-#[pyo3(signature = (graph, machine_toml, level, *, parameters_json=None, seed=0, time_limit=None, origin="machine"))]
+#[pyo3(signature = (
+    graph, machine_toml, level, *, parameters_json=None, tiling_json=None, seed=0, time_limit=None, origin="machine"
+))]
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 fn schedule(
     py: Python<'_>,
@@ -32,16 +35,26 @@ fn schedule(
     machine_toml: &str,
     level: u8,
     parameters_json: Option<&str>,
+    tiling_json: Option<&str>,
     seed: u64,
     time_limit: Option<f64>,
     origin: &str,
 ) -> PyResult<Program> {
     let parameters = parameters_json.map(serde_json::from_str).transpose();
     let parameters = parameters.map_err(|error| PyValueError::new_err(format!("parameters: {error}")))?;
+    let tiling = tiling_json.map(serde_json::from_str).transpose();
+    let tiling = tiling.map_err(|error| PyValueError::new_err(format!("tiling: {error}")))?.unwrap_or_default();
     let machine = Machine::parse(origin, machine_toml).map_err(Failure::from)?;
-    let options = Options { level, parameters, seed, time_limit, ..Options::default() };
+    let options = Options { level, parameters, seed, time_limit, tiling, ..Options::default() };
     let program = py.detach(|| tpuflow_scheduler::schedule(&graph.graph, &machine, &options));
     Ok(Program::new(program.map_err(Failure::from)?))
+}
+
+/// The graph whose layers are those of a program: `graph` itself, or with its layers in parts where the program has them so.
+#[pyfunction]
+fn in_parts(graph: &Graph, program: &Program) -> PyResult<Graph> {
+    let tiled = tpuflow_scheduler::tile::tiled(&graph.graph, &program.program.tilings).map_err(Failure::from)?;
+    Ok(Graph::new(tiled.graph))
 }
 
 /// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes.

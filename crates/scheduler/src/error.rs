@@ -28,6 +28,17 @@ pub enum ScheduleError {
     /// A level other than 1 and 5.
     #[error("optimisation level {0} does not exist; choose 1 or 5")]
     Level(u8),
+    /// The time was up before there was a plan.
+    #[error("the time limit was reached before there was a plan")]
+    Time,
+    /// A layer cannot be computed in the parts asked for.
+    #[error("layer \"{layer}\" {reason}")]
+    Tiling {
+        /// The layer.
+        layer: String,
+        /// What it has, needs or would do.
+        reason: String,
+    },
     /// The graph breaks an invariant.
     #[error("graph: {0}")]
     Graph(String),

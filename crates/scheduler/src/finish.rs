@@ -1,5 +1,7 @@
 //! The last step: from drafts with a place and an order to instructions with tokens, and from these to a program.
 
+use std::collections::BTreeSet;
+
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::program::Port;
 use tpuflow_ir::{Descriptor, Graph, Instruction, Program, Space, TensorId, Unit, View, Wait};
@@ -11,7 +13,7 @@ use crate::emit::{Addresses, External, allocations, external, lifetimes, resolve
 use crate::homes::Housed;
 use crate::parameters::Balancing;
 use crate::plan::{Mode, Site};
-use crate::sketch::{Content, Draft, Sketch};
+use crate::sketch::{Content, Draft, Memory, Sketch};
 use crate::summary;
 use crate::tokens::Tracker;
 
@@ -64,8 +66,19 @@ impl Planned {
         Ok(Self { mode, housed, addresses, memory, instructions, predicted_cycles })
     }
 
+    /// Tensors of the graph whose home is external memory though they are neither constants nor ports.
+    pub fn far(&self, graph: &Graph) -> BTreeSet<TensorId> {
+        let buffers = self.housed.sketch.buffers.iter();
+        let names: BTreeSet<&str> = buffers
+            .filter(|buffer| buffer.memory == Memory::Ddr && buffer.content == Content::Computed)
+            .map(|buffer| buffer.name.as_str())
+            .collect();
+        let tensors = graph.tensors.iter().enumerate();
+        tensors.filter(|(_, tensor)| names.contains(tensor.name.as_str())).map(|(id, _)| TensorId::new(id)).collect()
+    }
+
     /// The program.
-    pub fn program(self, site: &Site) -> Program {
+    pub fn program(&self, site: &Site) -> Program {
         let (graph, machine, sketch) = (site.graph, site.machine, &self.housed.sketch);
         let lives = lifetimes(sketch);
         let allocations = allocations(sketch, &lives, &self.addresses);
@@ -83,12 +96,13 @@ impl Planned {
             fallback: None,
             descriptors: sketch.descriptors.iter().cloned().collect(),
             constants: self.memory.constants(sketch, &site.network, machine.word()),
-            ddr_bytes: self.memory.bytes,
+            ddr_bytes: self.memory.bytes.clone(),
             spill_bytes: sketch.spill_bytes,
             cache_peak_bytes,
             inputs: ports(&graph.inputs, &self.housed.inputs),
             outputs: ports(&graph.outputs, &self.housed.outputs),
-            instructions: self.instructions,
+            instructions: self.instructions.clone(),
+            tilings: vec![],
             layers,
             bounds,
             predicted_cycles: self.predicted_cycles,

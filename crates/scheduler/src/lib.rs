@@ -6,6 +6,8 @@
 //!                       storage       buffers           moved ahead
 //! ```
 //!
+//! Before all that, layers may be cut into parts ([`tile`]): the graph then has them as often as they have parts.
+//!
 //! Level 1 runs one instruction at a time. Level 5 lets the units work at the same time: loads move ahead as far as memory
 //! allows, constants lie in all channels, and tokens order nothing but true dependencies. `docs/scheduling.md` has the reasons.
 #![forbid(unsafe_code)]
@@ -19,6 +21,7 @@ mod cost;
 mod depend;
 mod emit;
 mod error;
+mod fallback;
 mod finish;
 mod homes;
 mod jobs;
@@ -31,6 +34,7 @@ mod plan;
 mod prefetch;
 mod sketch;
 mod summary;
+pub mod tile;
 mod tokens;
 mod weave;
 
@@ -41,7 +45,7 @@ use parameters::Parameters;
 use plan::{Mode, Site};
 use rayon::prelude::*;
 use std::time::{Duration, Instant};
-use tpuflow_ir::{Graph, Machine, Program};
+use tpuflow_ir::{Graph, Machine, Program, Tiling};
 use weave::Effort;
 
 /// What to optimise for, and how long.
@@ -57,15 +61,20 @@ pub struct Options {
     pub budget_steps: u64,
     /// Wall-clock limit in seconds; what is found by then is used.
     pub time_limit: Option<f64>,
+    /// What to compute in parts, because the user says so.
+    pub tiling: tile::request::Request,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None }
+        let tiling = tile::request::Request::default();
+        Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None, tiling }
     }
 }
 
 /// Compiles `graph` for `machine`.
+///
+/// Where no valid program comes of the settings asked for, lower ones are tried, and [`Program::fallback`] says which and why.
 ///
 /// # Errors
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
@@ -79,21 +88,55 @@ pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<P
         5 => Parameters::o5(),
         level => return Err(ScheduleError::Level(level)),
     };
-    let parameters = options.parameters.as_ref().unwrap_or(&preset);
-    let effort = Effort { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
+    let wanted = options.parameters.as_ref().unwrap_or(&preset);
+    let tilings = options.tiling.tilings(graph)?;
+    let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
+        let effort = Effort { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
+        checked(graph, compiled(graph, machine, &tilings, parameters, effort)?)
+    })?;
+    Ok(Program { level: options.level, fallback, ..program })
+}
+
+/// A program by given settings, not yet checked. Where tensors pass through external memory, a graph in which groups of layers
+/// are computed part by part is planned as well.
+fn compiled(
+    graph: &Graph,
+    machine: &Machine,
+    tilings: &[Tiling],
+    parameters: &Parameters,
+    effort: Effort,
+) -> Result<Program, ScheduleError> {
     let site = Site::new(graph, machine, effort, parameters)?;
-    let wanted = if parameters.parallel() { parallel(&site) } else { site.plan(Mode::Sequential) };
-    let program = |plan: Planned| checked(graph, Program { level: options.level, ..plan.program(&site) });
-    let simplest = Parameters::o1();
-    wanted.and_then(program).or_else(|reason| {
-        if *parameters == simplest {
-            return Err(reason);
+    let in_parts = |tilings: &[Tiling]| -> Result<(Planned, Program), ScheduleError> {
+        let tiled = tile::tiled(graph, tilings)?.graph;
+        let own = Site::new(&tiled, machine, effort, parameters)?;
+        let planned = planned(&own)?;
+        let program = planned.program(&own);
+        // What holds for every program of the graph, as far as it does for parts in narrower pixels.
+        let bounds = program.bounds.least(&site.bounds());
+        Ok((planned, Program { tilings: tilings.to_vec(), bounds, ..program }))
+    };
+    if !tilings.is_empty() {
+        return Ok(in_parts(tilings)?.1);
+    }
+    let whole = planned(&site)?;
+    let far = whole.far(graph);
+    if parameters.layer_fusion != 0 && !far.is_empty() {
+        let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
+        let longest = parameters.window() as usize;
+        let groups = tile::groups::groups(graph, &site.network, machine, &far, space, longest);
+        if !groups.is_empty()
+            && let Ok((planned, program)) = in_parts(&groups)
+            && planned.predicted_cycles < whole.predicted_cycles
+        {
+            return Ok(program);
         }
-        let plain = Site::new(graph, machine, effort, &simplest)?;
-        let mut program = checked(graph, plain.plan(Mode::Sequential)?.program(&plain))?;
-        (program.level, program.fallback) = (options.level, Some(reason.to_string()));
-        Ok(program)
-    })
+    }
+    Ok(whole.program(&site))
+}
+
+fn planned(site: &Site) -> Result<Planned, ScheduleError> {
+    if site.parameters.parallel() { parallel(site) } else { site.plan(Mode::Sequential) }
 }
 
 /// The fastest of several plans by the cost model: layers interleaved, in pieces of several sizes; layers one after the other in
@@ -105,7 +148,8 @@ fn parallel(site: &Site) -> Result<Planned, ScheduleError> {
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
     let modes: Vec<Mode> = woven.chain(layers).collect();
     let mut best: Result<Planned, ScheduleError> = Err(ScheduleError::Level(5));
-    let plans: Vec<_> = modes.into_par_iter().map(|mode| site.plan(mode)).collect();
+    let plan = |mode| if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode) };
+    let plans: Vec<_> = modes.into_par_iter().map(plan).collect();
     for found in plans {
         best = match (best, found) {
             (Ok(best), Ok(found)) if found.predicted_cycles < best.predicted_cycles => Ok(found),
@@ -125,5 +169,59 @@ fn checked(graph: &Graph, program: Program) -> Result<Program, ScheduleError> {
             count: violations.len(),
             first: violations.first().map(ToString::to_string).unwrap_or_default(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tpuflow_ir::{Arithmetic, DType, GraphBuilder, Op, Quant, Requant, Tensor};
+
+    /// Three changes of scale, one after the other.
+    fn chain() -> Graph {
+        let tensor = |name: &str| Tensor {
+            name: name.to_owned(),
+            shape: vec![1, 8, 8, 16],
+            dtype: DType::I8,
+            quant: Some(Quant { scale: vec![0.5], zero_point: 0 }),
+            source: None,
+            constant: None,
+        };
+        let mut builder = GraphBuilder::new("chain");
+        let mut last = builder.input(tensor("x")).expect("a new name");
+        for name in ["a", "b", "c"] {
+            let requant = Requant { multiplier: vec![3], shift: vec![2], zero_point: 0, lo: -128, hi: 127 };
+            let op = Op::Rescale { input: last, requant: Arithmetic::Fixed(requant) };
+            last = builder.layer(name, op, tensor(name), vec![]).expect("a sound layer");
+        }
+        builder.output(last);
+        builder.finish().expect("a sound graph")
+    }
+
+    #[test]
+    fn sch_20_sch_39_refused_programs_give_way_to_proven_ones() {
+        let (graph, machine) = (chain(), Machine::preset("128x128_asic").expect("known"));
+        let rungs = fallback::ladder(&Parameters::o5());
+        for failing in 0..=rungs.len() {
+            let mut tried = 0;
+            let outcome = fallback::first(&rungs, |parameters| {
+                let effort = Effort { seed: 0, steps: 10, deadline: None };
+                let mut program = compiled(&graph, &machine, &[], parameters, effort)?;
+                tried += 1;
+                if tried <= failing {
+                    // Nobody waits for anybody.
+                    program.instructions.iter_mut().for_each(|instruction| instruction.waits.clear());
+                }
+                checked(&graph, program)
+            });
+            match outcome {
+                Ok((program, note)) => {
+                    assert_eq!(checker::check(&graph, &program), Ok(()));
+                    assert_eq!((tried, note.is_some()), (failing + 1, failing > 0));
+                    assert_eq!(note.unwrap_or_default().matches("the program breaks").count(), failing);
+                }
+                Err(error) => assert!(failing == rungs.len() && matches!(error, ScheduleError::Check { .. })),
+            }
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Puts the parts together: one plan, one program.
 
-use tpuflow_ir::{Graph, Machine, Space};
+use tpuflow_ir::{Bounds, Graph, Machine, Space};
 
 use crate::ScheduleError;
 use crate::alloc::{Item, Problem, solve};
+use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
@@ -15,6 +16,7 @@ use crate::parameters::Parameters;
 use crate::placement::Placement;
 use crate::prefetch::{Reaches, prefetch};
 use crate::sketch::{Memory, Sketch};
+use crate::summary;
 use crate::weave::{Effort, Loom};
 
 /// Shares of the cache to plan with, in per cent: the first that also survives packing is taken.
@@ -60,7 +62,7 @@ pub(crate) struct Site<'a> {
     pub network: Network,
     pub parameters: &'a Parameters,
     placement: Placement,
-    effort: Effort,
+    pub effort: Effort,
 }
 
 impl<'a> Site<'a> {
@@ -73,6 +75,12 @@ impl<'a> Site<'a> {
         let network = prepare(graph)?;
         let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
         Ok(Self { graph, machine, network, parameters, placement, effort })
+    }
+
+    /// Lower bounds of every program.
+    pub fn bounds(&self) -> Bounds {
+        let mut layers = summary::layers(self.graph, &self.network);
+        bounds(self.graph, &self.network, self.machine, &mut layers)
     }
 
     /// Share of the free cache a piece may take; a piece alone may take what two would at a time.

@@ -62,6 +62,13 @@ pub(crate) struct Effort {
     pub deadline: Option<Instant>,
 }
 
+impl Effort {
+    /// Whether there is no time left.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
 /// A list schedule.
 #[derive(Clone, Debug)]
 struct Woven {
@@ -117,7 +124,7 @@ impl<'a> Loom<'a> {
         keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS));
         let mut random = effort.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = effort.steps / (3 * count.div_ceil(STEP)).max(1);
-        while left > 0 && effort.deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        while left > 0 && !effort.is_over() {
             // From a thousandth to a sixteenth of the whole.
             let reach = (best.makespan >> (4 + left % 7)).max(1);
             let keys: Vec<u64> = best.starts.iter().map(|&start| start + draw(&mut random) % reach).collect();

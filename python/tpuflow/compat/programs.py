@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tpuflow.run import GraphLevel
 from tpuflow.runtime import TensorDescription, descriptions
 from tpuflow.simulate import simulate
 from tpuflow.store import AnyProgram
+from tpuflow.tiling import Segment, SlicingScheme, TensorAxis, Tiling
 
 __all__ = [
     "Executable", "ExecutionResult", "Network", "Segment", "TensorAxis", "TpuProgram", "compile_",
@@ -30,23 +30,6 @@ __all__ = [
 ]  # fmt: skip
 
 Array = NDArray[Any]
-
-
-class TensorAxis(Enum):
-    """Axes along which layers may be sliced."""
-
-    BATCH = 0
-    HEIGHT = 1
-    WIDTH = 2
-    CHANNEL = 3
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Elements `start .. stop` of an axis."""
-
-    start: int
-    stop: int
 
 
 class Network:
@@ -87,7 +70,7 @@ def compile_(
     hardware_parameters: ModelParameters,
     network: Network,
     parameters: CompileParameters,
-    slicing_scheme: Mapping[str, Sequence[Mapping[TensorAxis, Segment]]] | None = None,
+    slicing_scheme: SlicingScheme | None = None,
 ) -> tuple[Executable, dict[str, TensorDescription]]:
     """Compiles a network.
 
@@ -95,24 +78,26 @@ def compile_(
         hardware_parameters: The machine.
         network: What to compile.
         parameters: `O1`, `O5`, or fields of your own.
-        slicing_scheme: None: layers are sliced as the scheduler finds best.
+        slicing_scheme: By name of a layer, the slices it is computed in; None: as the scheduler finds best.
 
     Returns:
         The program, and its inputs and outputs by name.
 
     Raises:
-        NotAvailableError: A scheme: the scheduler has nothing for it.
+        ProgramError: A layer cannot be sliced so.
         MachineError: The machine makes no sense, or a layer does not fit it.
     """
-    if slicing_scheme is not None:
-        raise NotAvailableError(
-            "compile_: slicing_scheme: layers are sliced by the scheduler alone: give None"
-        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{hardware_parameters.name}.toml"
         path.write_text(hardware_parameters.to_toml(), encoding="utf-8")
         try:
-            program = compile_graph(network.graph, path, parameters.level, parameters=parameters)
+            program = compile_graph(
+                network.graph,
+                path,
+                parameters.level,
+                parameters=parameters,
+                tiling=Tiling(slices=slicing_scheme or {}),
+            )
         except MachineError as error:
             raise MachineError(str(error).replace(str(path), hardware_parameters.name)) from None
     inputs, outputs = descriptions(program.metadata())

@@ -141,8 +141,11 @@ def _type_text(annotation: Any) -> str:
     if get_origin(annotation) is tuple:
         inner = get_args(annotation)
         if get_origin(inner[0]) is tuple:
-            return "list of pairs of whole numbers"
+            size = len(get_args(inner[0]))
+            return "list of pairs of whole numbers" if size == 2 else f"list of {size} whole numbers each"
         return f"list of {_type_text(inner[0])}s".replace("texts", "names").replace("text", "name")
+    if get_origin(annotation) is dict:
+        return "table"
     known: dict[object, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
     return known.get(annotation, str(annotation))
 
@@ -166,4 +169,6 @@ def _default_text(field: FieldInfo) -> str:
         return str(field.default).lower()
     if isinstance(field.default, tuple):
         return ", ".join(f"{value:g}" for value in field.default) or "none"
+    if isinstance(field.default, dict):
+        return "none"
     return "unset" if field.default in {None, ""} else str(field.default)

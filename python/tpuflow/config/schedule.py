@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import ast
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tpuflow.config.section import Section
 
 __all__ = ["ScheduleConfig"]
+
+
+SliceAxis = Literal["batch", "height", "width", "channel"]
+
+
+def _runs(value: Any) -> Any:
+    """A list of tuples, or such a list as text: `[(0,3,2,2)]`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value) if value.strip() else ()
+    except (ValueError, SyntaxError):
+        raise ValueError("write a list of layers and parts such as [(0,3,2,2)]") from None
 
 
 class ScheduleConfig(Section):
@@ -46,3 +60,16 @@ class ScheduleConfig(Section):
     """How many times a plane may be cut in four where it need not be."""
     max_cache_utilization: float | None = Field(default=None, ge=0.01, le=1)
     """Share of the free cache a piece may take."""
+    slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})
+    """By name of a layer, the slices it is computed in: by axis, first element and end; together they are all
+    of the layer's result."""
+    featuremap_tiling_param: Annotated[tuple[tuple[int, int, int, int], ...], BeforeValidator(_runs)] = ()
+    """Runs of layers computed in parts, as `[(i,j,h,w)]`: layers number i to j in h parts from top to bottom
+    by w from left to right."""
+    featuremap_splits_item_x: int = Field(default=1, ge=1)
+    """Parts from left to right of all layers that can be computed so."""
+    featuremap_splits_item_y: int = Field(default=1, ge=1)
+    """Parts from top to bottom of all layers that can be computed so."""
+    featuremap_splits_overlap_rate: int = Field(default=50, ge=0, lt=100)
+    """Layers of which the parts of `featuremap_splits_item_x` and `_y` compute or read more than this share
+    twice, in per cent, stay whole."""

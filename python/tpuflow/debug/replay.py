@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from tpuflow import _core
 from tpuflow.errors import ProgramError
 
-__all__ = ["UNITS", "Instruction", "Replay", "Stepper"]
+__all__ = ["UNITS", "Instruction", "Replay", "Stepper", "in_parts"]
 
 Array = NDArray[Any]
 Stepper = _core.Stepper
+in_parts = _core.in_parts
 UNITS = ("dtl0", "dtl1", "me", "ewp", "pdp")
 
 

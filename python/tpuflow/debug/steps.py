@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.debug.replay import Stepper
+from tpuflow.debug.replay import Stepper, in_parts
 from tpuflow.debug.written import written
 from tpuflow.errors import ProgramError
 from tpuflow.run import GraphLevel
@@ -106,6 +106,8 @@ def check_steps(
     """
     content = json.loads(program.to_json())
     inputs, outputs = program_ports(program)
+    if content.get("tilings"):
+        graph = GraphLevel(in_parts(graph.graph, program))
     tensors = graph.graph.tensors
     layers = graph.graph.layers
     if [layer.name for layer in layers] != [layer["name"] for layer in content["layers"]]:

@@ -9,6 +9,9 @@
 //! whoever reads a byte must know that its writer has finished, and whoever overwrites it that all its readers on other units
 //! (and its writer) have.
 //!
+//! Where layers are computed in parts, the program is one of a graph in which they stand as parts; that this graph computes what
+//! the original does is shown first ([`parts`]).
+//!
 //! Nothing here is shared with the planner, the emitter or the simulator beyond the definitions of the instruction set; in
 //! particular the bytes an instruction touches are worked out anew. Without a graph the same walk checks everything but the
 //! meaning of values.
@@ -19,6 +22,7 @@ mod form;
 mod matrix;
 mod movement;
 mod order;
+mod parts;
 mod pool;
 mod reduce;
 mod vector;
@@ -31,7 +35,8 @@ use tpuflow_ir::{Graph, Program};
 pub struct Violation {
     /// Position of the instruction in the program; `None` for the program as a whole.
     pub instruction: Option<usize>,
-    /// The rule, in a word: `token`, `order`, `undefined`, `value`, `constant`, `range`, `descriptor`, `output`.
+    /// The rule, in a word: `token`, `order`, `undefined`, `value`, `constant`, `range`, `descriptor`, `output`,
+    /// `parts`.
     pub rule: &'static str,
     /// What is wrong, with names and addresses.
     pub detail: String,
@@ -54,7 +59,21 @@ pub const REPORTED: usize = 20;
 /// # Errors
 /// The first [`REPORTED`] violations in program order.
 pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
-    walk::walk(Some(graph), program)
+    if program.tilings.is_empty() {
+        return walk::walk(Some(graph), program);
+    }
+    match parts::proven(graph, &program.tilings) {
+        Ok(tiled) => walk::walk(Some(&tiled), program),
+        Err(detail) => Err(vec![Violation { instruction: None, rule: "parts", detail }]),
+    }
+}
+
+/// Checks that a graph with layers in parts computes `graph`.
+///
+/// # Errors
+/// The first tensor or layer that does not hold what is claimed.
+pub fn check_tiled(graph: &Graph, tiled: &crate::tile::Tiled) -> Result<(), String> {
+    parts::proof(graph, tiled)
 }
 
 /// Checks a program on its own: tokens, order, ranges and definedness, but not what the values mean.

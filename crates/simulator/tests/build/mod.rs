@@ -59,6 +59,7 @@ pub fn program(machine: &Machine, ddr_bytes: u64) -> Program {
         cache_peak_bytes: 0,
         inputs: vec![],
         outputs: vec![],
+        tilings: vec![],
         layers: Unit::ALL.map(layer).to_vec(),
         bounds: Bounds::default(),
         predicted_cycles: 0,

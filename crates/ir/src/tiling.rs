@@ -1,0 +1,34 @@
+//! Layers that are computed part by part, as asked for or as the scheduler found best.
+
+use serde::{Deserialize, Serialize};
+
+use crate::LayerId;
+
+/// A run of layers computed once for each part of what leaves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tiling {
+    /// First layer.
+    pub first: LayerId,
+    /// Last layer, inclusive.
+    pub last: LayerId,
+    /// The parts.
+    pub parts: Parts,
+}
+
+/// Parts of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Parts {
+    /// Every tensor that leaves the layers in parts of equal size, or nearly so.
+    Grid {
+        /// Parts of the batch.
+        images: u32,
+        /// Parts from top to bottom.
+        rows: u32,
+        /// Parts from left to right.
+        columns: u32,
+    },
+    /// By part, by axis of the one tensor that leaves the layers: elements `[from, to)`.
+    Boxes(Vec<Vec<[u32; 2]>>),
+}

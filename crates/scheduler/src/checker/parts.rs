@@ -1,0 +1,413 @@
+//! Layers in parts: does the tiled graph compute the original?
+//!
+//! The tiling says of every tensor which box of which tensor of the original it holds. That is only a claim: here it is shown
+//! tensor by tensor, from the inputs on. Constants are compared byte by byte. Slices and joins must carry boxes to boxes. Of
+//! every other layer, each element of its box must be made by the original's operator from the same elements: along every axis,
+//! position by position, tap by tap.
+
+use tpuflow_ir::op::{Average, FloatSlopes, Slopes};
+use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, Op, Requant, TensorId, Tiling, Window};
+
+use crate::tile::{Tiled, tiled};
+
+/// A range of an axis.
+type Span = (usize, usize);
+/// A box of a tensor of the original.
+type Claim = (TensorId, Vec<Span>);
+
+/// The tiled graph, once it is shown to compute `graph`.
+pub(super) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+    let found = tiled(graph, tilings).map_err(|error| error.to_string())?;
+    proof(graph, &found)?;
+    Ok(found.graph)
+}
+
+/// Shows that a tiled graph computes `graph`, or says what it does not.
+pub(crate) fn proof(graph: &Graph, found: &Tiled) -> Result<(), String> {
+    let Tiled { graph: parts, claims } = found;
+    let proof = Proof { graph, parts, claims };
+    proof.ports(&graph.inputs, &parts.inputs)?;
+    for (id, tensor) in parts.tensors.iter().enumerate() {
+        let ((of, spans), name) = (&claims[id], &tensor.name);
+        let whole = graph.tensor(*of);
+        let inside = spans.len() == whole.shape.len()
+            && spans.iter().zip(&whole.shape).all(|(&(from, to), &extent)| from < to && to <= extent);
+        let shape: Vec<usize> = spans.iter().map(|(from, to)| to - from).collect();
+        let alike = (tensor.dtype, tensor.zero_point()) == (whole.dtype, whole.zero_point());
+        require(inside && shape == tensor.shape && alike, || format!("\"{name}\" is no box of \"{}\"", whole.name))?;
+        if let Some(bytes) = &tensor.constant {
+            let size = tensor.dtype.bytes();
+            let original = whole.constant.as_deref().ok_or_else(|| format!("\"{name}\" is a constant of none"))?;
+            let same = (0..tensor.elements()).all(|element| {
+                let at = flat(&whole.shape, &place(spans, element)) * size;
+                bytes.get(element * size..(element + 1) * size) == original.get(at..at + size)
+            });
+            require(same, || format!("constant \"{name}\" differs from \"{}\"", whole.name))?;
+        }
+    }
+    for layer in &parts.layers {
+        proof.layer(layer).map_err(|reason| format!("layer \"{}\": {reason}", layer.name))?;
+    }
+    proof.ports(&graph.outputs, &parts.outputs)
+}
+
+struct Proof<'a> {
+    graph: &'a Graph,
+    parts: &'a Graph,
+    claims: &'a [Claim],
+}
+
+impl Proof<'_> {
+    fn claim(&self, id: TensorId) -> &Claim {
+        &self.claims[id.index()]
+    }
+
+    /// Inputs or outputs: the same tensors, whole.
+    fn ports(&self, original: &[TensorId], found: &[TensorId]) -> Result<(), String> {
+        let same = original.len() == found.len()
+            && original.iter().zip(found).all(|(&a, &b)| {
+                let (whole, part) = (self.graph.tensor(a), self.parts.tensor(b));
+                self.claim(b) == &(a, spans(&whole.shape)) && (&whole.name, &whole.quant) == (&part.name, &part.quant)
+            });
+        require(same, || "inputs or outputs differ".to_owned())
+    }
+
+    fn layer(&self, layer: &Layer) -> Result<(), String> {
+        let (of, out) = self.claim(layer.output);
+        let operands: Vec<&Claim> = layer.op.operands().into_iter().map(|id| self.claim(id)).collect();
+        if operands.iter().all(|claim| claim.0 == *of) {
+            return self.carried(&layer.op, &operands, out);
+        }
+        let made = self.graph.layers.iter().find(|made| made.output == *of).ok_or("makes what no layer does")?;
+        let ids = made.op.operands();
+        // A concatenation may do with some of its operands, in their order.
+        let named = operands.len() == ids.len() && operands.iter().zip(&ids).all(|(claim, id)| claim.0 == *id);
+        require(named || matches!(made.op, Op::Concat { .. }), || "has other operands".to_owned())?;
+        let spans: Vec<&[Span]> = operands.iter().map(|claim| claim.1.as_slice()).collect();
+        self.computed(&made.op, &layer.op, &operands, &spans, out)
+    }
+
+    fn shape(&self, id: TensorId) -> &[usize] {
+        &self.graph.tensor(id).shape
+    }
+
+    /// Boxes of one tensor cut out or joined.
+    fn carried(&self, op: &Op, operands: &[&Claim], out: &[Span]) -> Result<(), String> {
+        match op {
+            Op::Rearrange { dims, strides, offset, .. } => {
+                let [(_, from)] = operands else { return Err("cuts several boxes".to_owned()) };
+                let shape: Vec<usize> = from.iter().map(|(a, b)| b - a).collect();
+                let extents: Vec<u32> = out.iter().map(|(a, b)| (b - a) as u32).collect();
+                let start: Option<Vec<usize>> = out.iter().zip(from).map(|(o, f)| o.0.checked_sub(f.0)).collect();
+                let inside = out.iter().zip(from).all(|(o, f)| o.1 <= f.1);
+                let steps: Vec<i64> =
+                    (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>() as i64).collect();
+                let cut = start.is_some_and(|start| flat(&shape, &start) as i64 == *offset);
+                require(inside && cut && *dims == extents && *strides == steps, || "cuts another box".to_owned())
+            }
+            Op::Concat { axis, requants, .. } => {
+                let axis = *axis as usize;
+                let mut at = out.get(axis).ok_or("joins along no axis")?.0;
+                for (_, part) in operands {
+                    let same = part.len() == out.len() && (0..out.len()).all(|a| a == axis || part[a] == out[a]);
+                    require(same && part[axis].0 == at, || "joins boxes that do not meet".to_owned())?;
+                    at = part[axis].1;
+                }
+                require(at == out[axis].1 && requants.iter().all(Option::is_none), || "joins less".to_owned())
+            }
+            _ => Err("computes a tensor from itself".to_owned()),
+        }
+    }
+
+    /// Whether `own` makes the box `out` of what `op` makes, from the boxes `from` of its operands.
+    fn computed(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+        let differs = || "computes something else".to_owned();
+        let agree = |holds: bool| require(holds, differs);
+        let whole = |id: TensorId, span: &[Span]| span == spans(self.shape(id)).as_slice();
+        match (op, own) {
+            (
+                Op::Conv { input, weights, window, groups, epilogue, .. },
+                Op::Conv { window: w, groups: g, epilogue: e, .. },
+            ) => {
+                let shape = self.shape(*weights);
+                let (depth, channels) = (shape[3], out[3]);
+                let (wide, narrow) = (shape[0] / *groups as usize, (channels.1 - channels.0) / *g as usize);
+                let reads = (channels.0..channels.1).all(|channel| {
+                    let own = from[0][3].0 + (channel - channels.0) / narrow.max(1) * depth;
+                    channel / wide * depth == own && own + depth <= from[0][3].1
+                });
+                let mut rows = spans(shape);
+                rows[0] = channels;
+                agree(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
+                agree(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| whole(id, span)))?;
+                agree(finishes(epilogue, e, channels))?;
+                self.under(*input, window, w, from[0], out, None)
+            }
+            (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) => {
+                let (rank, right) = (out.len(), self.shape(*b).len());
+                let columns = *out.last().ok_or_else(differs)?;
+                agree(from[0][..rank - 1] == out[..rank - 1] && from[0][rank - 1] == spans(self.shape(*a))[rank - 1])?;
+                let (k, n) = (from[1][right - 2], from[1][right - 1]);
+                agree(k == spans(self.shape(*b))[right - 2] && n == columns)?;
+                agree(right == 2 || from[1][..right - 2] == out[..right - 2])?;
+                agree(bias.is_none() || *from[2] == [columns])?;
+                let tables = 2 + usize::from(bias.is_some());
+                agree(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| whole(id, span)))?;
+                agree(finishes(epilogue, e, columns))
+            }
+            (Op::MaxPool { input, window }, Op::MaxPool { window: w, .. }) => {
+                agree(from[0][3] == out[3])?;
+                self.under(*input, window, w, from[0], out, None)
+            }
+            (
+                Op::AveragePool { input, window, beyond, count_include_pad, average },
+                Op::AveragePool { window: w, beyond: b, count_include_pad: c, average: a, .. },
+            ) => {
+                agree(from[0][3] == out[3] && count_include_pad == c && averages(average, a))?;
+                self.under(*input, window, w, from[0], out, Some((*beyond, *b)))
+            }
+            (Op::PRelu { slopes, .. }, Op::PRelu { slopes: own, .. }) => {
+                agree(from[0] == out && inclines(slopes, own, *out.last().unwrap_or(&(0, 1))))
+            }
+            (Op::ResizeLinear { rows, columns, .. }, Op::ResizeLinear { rows: r, columns: c, .. }) => {
+                let taps = |all: &[tpuflow_ir::LinearTap], own: &[tpuflow_ir::LinearTap], o: Span, f: Span| {
+                    own.len() == o.1 - o.0
+                        && own.iter().zip(&all[o.0..o.1]).all(|(own, tap)| {
+                            let cell = |own: u32, tap: u32| own as usize + f.0 == tap as usize && (tap as usize) < f.1;
+                            cell(own.first, tap.first) && cell(own.second, tap.second) && own.weight == tap.weight
+                        })
+                };
+                let [n, y, x, depth] = from[0] else { return Err(differs()) };
+                agree((*n, *depth) == (out[0], out[3]) && taps(rows, r, out[1], *y) && taps(columns, c, out[2], *x))
+            }
+            (Op::Concat { inputs, axis, requants }, Op::Concat { axis: own_axis, requants: own_requants, .. }) => {
+                let along = *axis as usize;
+                // By position, the operand, the position in it, and what becomes of it.
+                let mut all: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
+                for (&id, requant) in inputs.iter().zip(requants) {
+                    all.extend((0..self.shape(id)[along]).map(|position| (id, position, requant)));
+                }
+                let mut found: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
+                for ((id, part), requant) in operands.iter().copied().zip(own_requants) {
+                    let same = (0..out.len()).all(|other| other == along || part[other] == out[other]);
+                    agree(same)?;
+                    found.extend((part[along].0..part[along].1).map(|position| (*id, position, requant)));
+                }
+                agree(axis == own_axis && all.get(out[along].0..out[along].1) == Some(&found[..]))
+            }
+            (Op::Pad { input, before, mode, .. }, Op::Pad { before: own, mode: own_mode, .. }) => {
+                let shape = self.shape(*input);
+                let axis = |axis: usize| {
+                    let (from, span) = (from[0][axis], out[axis]);
+                    (span.0..span.1).all(|position| {
+                        let cell = position.checked_sub(before[axis] as usize).filter(|&cell| cell < shape[axis]);
+                        let near = (position - span.0).checked_sub(own[axis] as usize).map(|cell| cell + from.0);
+                        cell == near.filter(|&cell| cell < from.1)
+                    })
+                };
+                agree(mode == own_mode && (0..out.len()).all(axis))
+            }
+            (Op::Gather { axis, indices, .. }, Op::Gather { axis: own_axis, indices: own, .. }) => {
+                let along = *axis as usize;
+                let picks = out[along].0..out[along].1;
+                let same = own.len() == picks.len()
+                    && own
+                        .iter()
+                        .zip(&indices[picks])
+                        .all(|(own, index)| *own as usize + from[0][along].0 == *index as usize);
+                let others = (0..out.len()).all(|other| other == along || from[0][other] == out[other]);
+                agree(axis == own_axis && same && others)
+            }
+            (Op::InsertZeros { stride, .. }, Op::InsertZeros { stride: own, .. }) => {
+                let axis = |axis: usize| {
+                    let (from, span, step) = (from[0][axis], out[axis], stride[axis - 1] as usize);
+                    (span.0..span.1).all(|position| {
+                        let near = position - span.0;
+                        let cell = position.is_multiple_of(step).then_some(position / step);
+                        cell == near.is_multiple_of(step).then_some(from.0 + near / step)
+                            && cell.is_none_or(|c| c < from.1)
+                    })
+                };
+                agree(stride == own && axis(1) && axis(2) && (from[0][0], from[0][3]) == (out[0], out[3]))
+            }
+            (Op::Rearrange { input, dims, strides, offset }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
+                let (shape, result) = (self.shape(*input), spans_of(out));
+                let near: Vec<usize> = spans_of(from[0]);
+                let whole: Vec<usize> = self
+                    .graph
+                    .layers
+                    .iter()
+                    .find(|l| l.op == *op)
+                    .map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
+                agree((0..result.iter().product()).all(|element| {
+                    let source = strided(flat(&whole, &place(out, element)), dims, strides, *offset);
+                    let own = strided(element, d, s, *o);
+                    let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
+                    own.is_some_and(|own| flat(shape, &place(from[0], own)) as i64 == source)
+                }))
+            }
+            (Op::ArgMax { input, .. }, Op::ArgMax { .. }) => {
+                let lead = self.shape(*input).len() - 1;
+                let last = from[0][lead] == spans(self.shape(*input))[lead];
+                agree(own.with_operands(&op.operands()) == *op && last && from[0][..lead] == out[..lead])
+            }
+            (Op::Reduce { input, axes, .. }, Op::Reduce { .. }) => {
+                let all = spans(self.shape(*input));
+                let kept = (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32)));
+                let reduced = axes.iter().all(|&axis| from[0][axis as usize] == all[axis as usize]);
+                let left: Vec<Span> = kept.map(|axis| from[0][axis]).collect();
+                let out: Vec<Span> = if out.len() == all.len() {
+                    (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32))).map(|axis| out[axis]).collect()
+                } else {
+                    out.to_vec()
+                };
+                agree(own.with_operands(&op.operands()) == *op && reduced && left == out)
+            }
+            (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
+                let lead = out.len() - 1;
+                agree(whole(*table, from[0]) && *from[1] == out[..lead] && out[lead] == spans(self.shape(*table))[1])
+            }
+            (Op::LayerNorm { input, gamma, beta, .. }, Op::LayerNorm { .. }) => {
+                let last = out.last() == spans(self.shape(*input)).last();
+                let constants = whole(*gamma, from[1]) && whole(*beta, from[2]);
+                agree(own.with_operands(&op.operands()) == *op && last && from[0] == out && constants)
+            }
+            (Op::Softmax { input, .. }, Op::Softmax { .. }) => {
+                agree(out.last() == spans(self.shape(*input)).last())?;
+                self.pointwise(op, own, from, out)
+            }
+            (Op::Unary { .. } | Op::Rescale { .. } | Op::Quantize { .. } | Op::Dequantize { .. }, _) => {
+                let tables = from[1..].iter().zip(&op.operands()[1..]).all(|(span, &id)| whole(id, span));
+                agree(own.with_operands(&op.operands()) == *op && from[0] == out && tables)
+            }
+            (Op::Binary { .. } | Op::Select { .. }, _) => self.pointwise(op, own, from, out),
+            _ => Err(differs()),
+        }
+    }
+
+    /// Element by element; extents of one serve all.
+    fn pointwise(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+        let ids = op.operands();
+        let fits = |(&id, span): (&TensorId, &&[Span])| {
+            let shape = self.shape(id);
+            let lead = out.len() - shape.len();
+            shape
+                .iter()
+                .enumerate()
+                .all(|(axis, &extent)| span[axis] == if extent == 1 { (0, 1) } else { out[lead + axis] })
+        };
+        let same = own.with_operands(&ids) == *op && ids.iter().zip(from).all(fits);
+        require(same, || "takes other elements".to_owned())
+    }
+
+    /// Every tap of every window of the box sees the same cell as in the original, or padding of the same kind.
+    fn under(
+        &self,
+        input: TensorId,
+        window: &Window,
+        own: &Window,
+        from: &[Span],
+        out: &[Span],
+        beyond: Option<([u32; 2], [u32; 2])>,
+    ) -> Result<(), String> {
+        let alike = (window.kernel, window.stride, window.dilation) == (own.kernel, own.stride, own.dilation)
+            && from[0] == out[0];
+        require(alike, || "has another window".to_owned())?;
+        for axis in 0..2 {
+            let (size, near) = (self.shape(input)[axis + 1] as i64, (from[axis + 1].1 - from[axis + 1].0) as i64);
+            let (over, own_over) = beyond.map_or((0, 0), |(a, b)| (i64::from(a[axis]), i64::from(b[axis])));
+            let (end, own_end) =
+                (size + i64::from(window.pads[axis + 2]) - over, near + i64::from(own.pads[axis + 2]) - own_over);
+            for position in out[axis + 1].0..out[axis + 1].1 {
+                for tap in 0..window.kernel[axis] {
+                    let reach = i64::from(tap * window.dilation[axis]);
+                    let at = |position: usize, pad: u32| {
+                        position as i64 * i64::from(window.stride[axis]) - i64::from(pad) + reach
+                    };
+                    let cell = at(position, window.pads[axis]);
+                    let local = at(position - out[axis + 1].0, own.pads[axis]);
+                    let (inside, seen) = ((0..size).contains(&cell), (0..near).contains(&local));
+                    let same = if inside { seen && local + from[axis + 1].0 as i64 == cell } else { !seen };
+                    // Cells beyond the declared padding never count.
+                    require(same && (cell < end) == (local < own_end), || "sees other cells".to_owned())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn spans(shape: &[usize]) -> Vec<Span> {
+    shape.iter().map(|&extent| (0, extent)).collect()
+}
+
+fn spans_of(spans: &[Span]) -> Vec<usize> {
+    spans.iter().map(|(from, to)| to - from).collect()
+}
+
+/// Where the row-major element of a box lies in the whole.
+fn place(spans: &[Span], mut element: usize) -> Vec<usize> {
+    let mut index = vec![0; spans.len()];
+    for (axis, &(from, to)) in spans.iter().enumerate().rev() {
+        index[axis] = from + element % (to - from);
+        element /= to - from;
+    }
+    index
+}
+
+fn flat(shape: &[usize], index: &[usize]) -> usize {
+    index.iter().zip(shape).fold(0, |element, (&i, &extent)| element * extent + i)
+}
+
+/// Source element of an element of a strided view.
+fn strided(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> i64 {
+    let mut source = offset;
+    for (&extent, &stride) in dims.iter().zip(strides).rev() {
+        source += (element % extent as usize) as i64 * stride;
+        element /= extent as usize;
+    }
+    source
+}
+
+/// The same epilogue for some columns.
+fn finishes(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: Span) -> bool {
+    match (whole, own) {
+        (Arithmetic::Fixed(a), Arithmetic::Fixed(b)) => {
+            let limits = |e: &Epilogue| (e.requant.zero_point, e.requant.lo, e.requant.hi);
+            let tables = |e: &Epilogue| e.table.as_ref().map(|table| (table.lo, table.hi));
+            limits(a) == limits(b)
+                && tables(a) == tables(b)
+                && (columns.0..columns.1).all(|column| a.requant.of(column) == b.requant.of(column - columns.0))
+        }
+        (Arithmetic::Float(a), Arithmetic::Float(b)) => a == b,
+        _ => false,
+    }
+}
+
+fn averages<F: PartialEq>(whole: &Arithmetic<Average, F>, own: &Arithmetic<Average, F>) -> bool {
+    whole == own
+}
+
+/// The same slopes for some channels.
+fn inclines(whole: &Arithmetic<Slopes, FloatSlopes>, own: &Arithmetic<Slopes, FloatSlopes>, channels: Span) -> bool {
+    let of = |count: usize, channel: usize| if count == 1 { 0 } else { channel };
+    let mut all = channels.0..channels.1;
+    match (whole, own) {
+        (Arithmetic::Fixed(a), Arithmetic::Fixed(b)) => {
+            let slope = |s: &Slopes, channel: usize| {
+                let at = of(s.negative_multiplier.len(), channel);
+                (s.negative_multiplier[at], s.negative_shift[at])
+            };
+            a.positive == b.positive && all.all(|channel| slope(a, channel) == slope(b, channel - channels.0))
+        }
+        (Arithmetic::Float(a), Arithmetic::Float(b)) => {
+            let slope = |s: &FloatSlopes, channel: usize| s.negative[of(s.negative.len(), channel)];
+            a.finish == b.finish && all.all(|channel| slope(a, channel) == slope(b, channel - channels.0))
+        }
+        _ => false,
+    }
+}
