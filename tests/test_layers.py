@@ -50,6 +50,7 @@ ROOMS = {
     "compile": VOCABULARY | {"config", "_core", "parameters", "tiling", "partition", "quantize"},
     "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
+    "explain": {"errors", "_core", "compile", "parameters", "simulate"},
     "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
     "store": {"errors", "_core", "partition"},
     "plugins": {"errors", "samples", "config", "calibrate", "metrics"},

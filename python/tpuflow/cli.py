@@ -19,6 +19,7 @@ from tpuflow.commands.build import build
 from tpuflow.commands.bundle import bundle
 from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
+from tpuflow.commands.explain import explain
 from tpuflow.commands.export import export
 from tpuflow.commands.levels import compare, evaluate, run
 from tpuflow.commands.listings import cuts, fields, machine, ops, plugins
@@ -49,6 +50,7 @@ app = typer.Typer(
 for command in (
     build,
     simulate,
+    explain,
     calibrate,
     quantize,
     search,

@@ -56,6 +56,20 @@ impl Program {
         self.program.fallback.as_deref()
     }
 
+    /// The same instructions on a machine with other speeds; its memories and array must be the same.
+    fn on_machine(&self, machine_toml: &str) -> PyResult<Self> {
+        let machine = tpuflow_ir::Machine::parse("machine", machine_toml).map_err(Failure::from)?;
+        let own = &self.program.machine;
+        let shape = |m: &tpuflow_ir::Machine| {
+            (m.array.rows, m.array.columns, m.array.accumulators, m.word(), m.cache_bytes(), m.ewp_cache_bytes())
+        };
+        if shape(&machine) != shape(own) || machine.ddr_spaces() != own.ddr_spaces() {
+            let message = format!("machine {} has other memories than the program's, {}", machine.name, own.name);
+            return Err(Failure::program(message).into());
+        }
+        Ok(Self::new(tpuflow_ir::Program { machine, ..tpuflow_ir::Program::clone(&self.program) }))
+    }
+
     /// Number of instructions.
     fn __len__(&self) -> usize {
         self.program.instructions.len()
