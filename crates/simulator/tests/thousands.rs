@@ -1,0 +1,131 @@
+//! Random networks by the thousand: built at both levels on many machines, proven, simulated to the bit and to the cycle.
+//!
+//! ```text
+//! NETWORKS_FIRST=0 NETWORKS_COUNT=10000 cargo test --release -p tpuflow-simulator --test thousands -- --nocapture
+//! ```
+//! Every seed is a network of all operators with branches and odd shapes, a third of them in floats, on one machine of many
+//! (next to no cache, or a preset, in turn). Counted are programs the checker refuses, fallbacks, bits that differ from the
+//! graph's, runs shorter than a lower bound, programs that took longer than the limit to make, and networks for which level 5
+//! takes more cycles than level 1. A layer whose smallest piece exceeds a tiny cache is no fault.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use common::wild::{wild, wild_floats};
+use common::{random, tiny};
+use tpuflow_ir::{Graph, Machine, Program};
+use tpuflow_kernels::Values;
+use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
+use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
+use trial::inputs;
+
+/// Seconds a program of so small a network may take to be made.
+const LIMIT: f64 = 60.0;
+
+/// What is counted and no fault.
+const SOUND: [&str; 4] = ["networks", "not run", "programs", "too large"];
+
+#[test]
+fn random_networks_by_the_thousand() {
+    let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual);
+    let (first, count) = (number("NETWORKS_FIRST", 0), number("NETWORKS_COUNT", 72));
+    let mut machines = vec![tiny(8), tiny(16), tiny(32), tiny(64)];
+    machines.extend(Machine::presets().iter().map(|name| Machine::preset(name).unwrap()));
+    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut faults = Vec::new();
+    let start = Instant::now();
+    for seed in first..first + count {
+        let machine = &machines[(seed / 3) as usize % machines.len()];
+        let outcome = std::panic::catch_unwind(|| attempt(seed, machine));
+        let found = outcome.unwrap_or_else(|_| vec![("panics", "a panic".to_owned())]);
+        for (what, detail) in found {
+            *tally.entry(what).or_default() += 1;
+            if !SOUND.contains(&what) {
+                faults.push(format!("seed {seed} on {}: {what}: {detail}", machine.name));
+            }
+        }
+        if (seed + 1 - first).is_multiple_of(100) {
+            println!("seeds {first} to {seed}, {:.0} s: {tally:?}", start.elapsed().as_secs_f64());
+            faults.iter().for_each(|fault| println!("  {fault}"));
+        }
+    }
+    println!("seeds {first} to {}, {:.0} s: {tally:?}", first + count - 1, start.elapsed().as_secs_f64());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn network(seed: u64) -> Graph {
+    match seed % 3 {
+        0 => random(seed, 9),
+        1 => wild(seed, 7, 3000),
+        _ => wild_floats(seed, 7, 3000),
+    }
+}
+
+/// What there is to count of a network on a machine.
+fn attempt(seed: u64, machine: &Machine) -> Vec<(&'static str, String)> {
+    let graph = network(seed);
+    let Ok(interpreter) = Interpreter::new(Arc::new(graph.clone())) else { return vec![("not run", String::new())] };
+    let given = inputs(&graph, seed);
+    let expected = interpreter.run(given.clone(), Keep::Outputs).unwrap();
+    let expected: Vec<Vec<u8>> = graph.outputs.iter().map(|id| expected.get(*id).unwrap().to_le_bytes()).collect();
+    let given: Vec<Vec<u8>> = given.iter().map(Values::to_le_bytes).collect();
+    let mut found = vec![("networks", String::new())];
+    let mut cycles = Vec::new();
+    for level in [1, 5] {
+        let start = Instant::now();
+        let program = match schedule(&graph, machine, &ScheduleOptions { level, ..ScheduleOptions::default() }) {
+            Ok(program) => program,
+            Err(error) if error.to_string().contains("smallest piece") && machine.name.starts_with("tiny") => {
+                found.push(("too large", String::new()));
+                continue;
+            }
+            Err(error) => {
+                found.push(("not scheduled", format!("O{level}: {error}")));
+                continue;
+            }
+        };
+        if start.elapsed().as_secs_f64() > LIMIT {
+            found.push(("too long", format!("O{level}: {:.0} s", start.elapsed().as_secs_f64())));
+        }
+        found.push(("programs", String::new()));
+        match run(&program, &given, &expected, &mut cycles) {
+            Ok(()) => {}
+            Err((what, detail)) => found.push((what, format!("O{level}: {detail}"))),
+        }
+    }
+    if let [one, five] = cycles[..]
+        && five > one
+    {
+        found.push(("slower at level 5", format!("{five} cycles, {one} at level 1")));
+    }
+    found
+}
+
+fn run(
+    program: &Program,
+    given: &[Vec<u8>],
+    expected: &[Vec<u8>],
+    cycles: &mut Vec<u64>,
+) -> Result<(), (&'static str, String)> {
+    if let Some(reason) = &program.fallback {
+        let what = if reason.contains("rules") { "refused by the checker" } else { "fallbacks" };
+        return Err((what, reason.clone()));
+    }
+    let run = simulate(program, given, &Options::default()).map_err(|error| ("hazards", error.to_string()))?;
+    cycles.push(run.cycles);
+    if run.outputs != expected {
+        return Err(("bits differ", "an output is not the graph's".to_owned()));
+    }
+    let (binding, bound) = program.bounds.binding();
+    if run.cycles < bound {
+        return Err(("bounds beaten", format!("{} cycles, {bound} by {binding}", run.cycles)));
+    }
+    Ok(())
+}
