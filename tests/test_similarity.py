@@ -16,7 +16,7 @@ vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e
 
 
 @given(vectors, st.integers(0, 2**32 - 1))
-def test_cmp_01_cmp_02_matches_the_definitions(x: np.ndarray, seed: int) -> None:
+def test_cmp_01_cmp_02_cmp_03_match_the_definitions(x: np.ndarray, seed: int) -> None:
     y = x + np.random.default_rng(seed).normal(0, 1, x.shape)
     if not np.linalg.norm(x) > 1e-3:
         return
@@ -26,7 +26,7 @@ def test_cmp_01_cmp_02_matches_the_definitions(x: np.ndarray, seed: int) -> None
     assert max_error(x, y) == pytest.approx(np.max(np.abs(x - y)), rel=1e-12)
 
 
-def test_cmp_01_cmp_02_hand_computed() -> None:
+def test_cmp_01_cmp_02_cmp_03_hand_computed() -> None:
     result = similarity([3.0, 4.0], [3.0, 0.0])
     assert result.cosine == pytest.approx(0.6)
     assert result.euclid == pytest.approx(1 - 4 / math.hypot(3, 2))

@@ -141,6 +141,20 @@ def test_mix_07_settings_within_a_budget_are_built_as_they_were_judged(
     assert json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["value"] == chosen["metric"][1]
 
 
+def test_mix_05_a_table_is_built_as_settings_are(built: Built, command: Command, tmp_path: Path) -> None:
+    programs = []
+    for suffix in ("json", "table"):
+        layers, program = tmp_path / f"l.{suffix}", tmp_path / f"{suffix}.tpu"
+        found = command(
+            "mixed", built.model, "--budget", "cycles=3600", "--calib", built.calibration, "-o", layers
+        )
+        assert found.status == 0, found.err
+        made = command("build", built.model, "--calib", built.calibration, "--config", layers, "-o", program)
+        assert made.status == 0, made.err
+        programs.append(program.read_bytes())
+    assert programs[0] == programs[1] != built.program.read_bytes()
+
+
 def test_cmp_16_culprits_are_written_as_settings(built: Built, command: Command, tmp_path: Path) -> None:
     config, layers = tmp_path / "bad.json", tmp_path / "l.json"
     config.write_text(json.dumps({"/conv_2": {"weight_bits": 4}}), encoding="utf-8")

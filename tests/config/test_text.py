@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frontend.graphs import array, graph
-from tpuflow.config import Config, ConfigError, load_config, scoped
+from tpuflow.config import Config, ConfigError, load_config, scoped, table_text
 from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.registry import registry
 from tpuflow.frontend import FloatModel, load
@@ -218,3 +218,45 @@ def test_a_list_of_one_number_is_a_list() -> None:
     assert read("set_qinvariant_for_start_nodes = 0,2")["quantize"] == {"qinvariant": (0, 2)}
     assert read("qinvariant = a")["quantize"] == {"qinvariant": ["a"]}
     assert np.array(read("mean = [1, 2]")["preprocess"]["mean"]).tolist() == [1, 2]
+
+
+def test_mix_05_a_table_of_modes(tmp_path: Path) -> None:
+    modes = {"/a": "INT16", "/b": "INT4", "/head/MatMul": "F32", "/c": "INT8", "/d": "BF16", "/e": "F16"}
+    path = tmp_path / "x.table"
+    path.write_text(table_text(modes) + "\n/a f32  # the last line holds\n", encoding="utf-8")
+    layers = load_config(path).layers
+    assert [entry.names for entry in layers] == [(name,) for name in (*modes, "/a")]
+    assert [entry.overrides()["dtype"] for entry in layers] == [
+        "int16", "int8", "float32", "int8", "bfloat16", "float16", "float32",
+    ]  # fmt: skip
+    assert layers[1].overrides()["weight_bits"] == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("/a", "x.table:2: write NAME MODE"), ("/a INT7", "INT7 is none of INT4")]
+)
+def test_mix_05_what_is_no_table(line: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.table"
+    path.write_text(f"# op_name quantize_mode\n{line}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=words):
+        load_config(path)
+
+
+def test_mix_11_widths_by_type_name_and_scope() -> None:
+    """Of three rules that fit a layer the last one holds; the others keep what it leaves open."""
+    rules = [
+        {"operators": ["Conv"], "weight_bits": 4},
+        {"match": "/block*/*", "weight_bits": 6, "dtype": "int16"},
+        {"names": ["/block1/conv"], "weight_bits": 8},
+    ]
+    layers = Config.parse({"layers": [{"match": "/*conv", "weight_bits": 4}, *rules[1:]]}).layers
+    said = {
+        name: {key: value for entry in layers if entry.fits(name) for key, value in entry.overrides().items()}
+        for name in ("/conv", "/block0/conv", "/block1/conv")
+    }
+    assert said == {
+        "/conv": {"weight_bits": 4},
+        "/block0/conv": {"weight_bits": 6, "dtype": "int16"},
+        "/block1/conv": {"weight_bits": 8, "dtype": "int16"},
+    }
+    assert Config.parse({"layers": rules}).layers[0].operators == ("Conv",)

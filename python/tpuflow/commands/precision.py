@@ -47,6 +47,10 @@ Seconds = Annotated[
 Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many trials.")]
 
 
+MODES = {"4": "INT4", "8": "INT8", "16": "INT16", "f16": "F16", "bf16": "BF16", "f32": "F32"}
+"""What tables call precisions."""
+
+
 def sensitivity(
     model: Model,
     calib: options.Calib = None,
@@ -104,7 +108,7 @@ def mixed(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="LAYERS.json", help="Where settings by layer go.")
+        Path, typer.Option("-o", "--output", metavar="LAYERS.json|.table", help="Where settings by layer go.")
     ],
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
@@ -133,7 +137,8 @@ def mixed(
     Every layer is tried alone at every width, on the machine and on the samples; the table of what each
     gains and costs comes first. The choice is then compiled and judged as a whole.
     """
-    from tpuflow.files import write_json
+    from tpuflow.config import table_text
+    from tpuflow.files import write_json, write_text
     from tpuflow.precision import parsed_budget, within_budget
 
     wish = parsed_budget(budget)
@@ -146,7 +151,10 @@ def mixed(
     trials = opened.trials
     with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
         found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
-    write_json(output, opened.written(found.assignment))
+    if output.suffix == ".table":
+        write_text(output, table_text({name: MODES[width] for name, width in found.assignment.items()}))
+    else:
+        write_json(output, opened.written(found.assignment))
     counts = {width: list(found.assignment.values()).count(width) for width in words}
     listed = ", ".join(f"{count} at {width}" for width, count in counts.items() if count)
     say()

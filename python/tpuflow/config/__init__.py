@@ -16,8 +16,8 @@
     dtype = "int16"
 
 `models`, `preprocess`, `schedule` and `judging` declare every field once, on what `section` knows of fields;
-all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `files` reads all
-forms, `registry` lists and explains the fields, `scope` looks up which layers an entry is for.
+all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table` the table,
+`files` reads all forms, `registry` lists and explains the fields, `scope` looks up which layers an entry is for.
 """
 
 from tpuflow.config.files import SHOWN, load_config
@@ -36,6 +36,7 @@ from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, scoped
 from tpuflow.config.section import ConfigError
+from tpuflow.config.table import table_text
 
 __all__ = [
     "FLOATS",
@@ -55,4 +56,5 @@ __all__ = [
     "load_config",
     "parsed_search",
     "scoped",
+    "table_text",
 ]

@@ -1,4 +1,4 @@
-"""Configurations in files: TOML, the text form (`cfg`), and settings by layer as JSON.
+"""Configurations in files: TOML, the text form (`cfg`), and settings by layer as JSON or as a table.
 
 Later files, and what they name as `opt_config`, win over earlier ones; their entries of `layers` come after.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.models import Config
 from tpuflow.config.section import ConfigError
+from tpuflow.config.table import parse_table
 
 __all__ = ["SHOWN", "load_config"]
 
@@ -22,7 +23,7 @@ SHOWN = "just_for_display"
 
 
 def load_config(*paths: Path | str) -> Config:
-    """Reads files by their suffixes: `.json` by layer, `.cfg` as text, others as TOML.
+    """Reads files by their suffixes: `.json` by layer, `.cfg` as text, `.table` as a table, others as TOML.
 
     Raises:
         ConfigError: If one cannot be read, is not of its kind, or holds unknown keys or impossible values.
@@ -57,6 +58,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a text file: {error}") from None
     if path.suffix == ".cfg":
         return parse_cfg(text, str(path))
+    if path.suffix == ".table":
+        return parse_table(text, str(path))
     try:
         return _by_layer(json.loads(text), path) if path.suffix == ".json" else tomllib.loads(text)
     except json.JSONDecodeError as error:

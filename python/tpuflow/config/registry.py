@@ -34,7 +34,7 @@ An entry of `layers` that fits nothing, or sets what none of its layers can hono
 `lenient` a warning."""
 
 FORMS = """\
-`--config` takes any of three forms, by the suffix of the file, and may be repeated.
+`--config` takes any of four forms, by the suffix of the file, and may be repeated.
 
 **TOML** has the sections below, and `[[layers]]` with one entry per exception.
 
@@ -47,7 +47,9 @@ weight_bits = 8 & <[(0,3)]:16> <[MatMul]:16> <{blocks\\..*\\.fc}:16>
 ```
 
 **By layer** (`.json`) is an object per layer name with the fields in which layers may differ. `tpuflow build`
-writes one beside every program, with `null` where nothing differs; `just_for_display` in it is not read."""
+writes one beside every program, with `null` where nothing differs; `just_for_display` in it is not read.
+
+**As a table** (`.table`) has one layer name and one mode a line: INT4, INT8, INT16, F16, BF16, F32."""
 
 
 @dataclass(frozen=True)
