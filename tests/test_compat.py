@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -288,13 +289,22 @@ def test_msc_05_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, t
         QuantizedModel.load(tmp_path / "none.tpuq")
 
 
-def test_the_reference_graph_equals_the_simulator(quantized: QuantizedModel, data: Arrays) -> None:
-    reference = quantized.as_graph()
-    feed = {"image": data["image"][:1]}
-    found = quantized.rescale(reference.run(quantized.rescale(feed)))
-    executable, descriptions = compile_(
-        compat.TPU_128x128_PARAMS, Network.from_quantized_model(quantized)[0], O1
-    )
+@pytest.mark.parametrize("batch", [None, 3])
+def test_msc_06_any_runtime_computes_the_simulators_bits(
+    quantized: QuantizedModel, data: Arrays, batch: int | None
+) -> None:
+    feed = {"image": data["image"][: batch or 1]}
+    model = quantized.as_graph(batch, 64)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_outputs()]
+    codes = dict(zip(names, session.run(None, quantized.rescale(feed)), strict=True))
+    found = quantized.rescale(codes)
+    graph, _ = Network.from_quantized_model(quantized)
+    if batch is not None:
+        graph.set_batch(batch)
+    executable, descriptions = compile_(get_hw_params("64x64_edge"), graph, O1)
+    words = json.loads({entry.key: entry.value for entry in model.metadata_props}["words"])
+    assert words == {name: port.words for name, port in descriptions.items()}
     for name, array in model_execute(executable, descriptions, feed).output_data.items():
         assert found[name].tobytes() == array.tobytes()
 

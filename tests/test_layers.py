@@ -113,6 +113,7 @@ ROOMS = {
         "store",
         "run",
         "runtime",
+        "export",
     },
     "debug": {"errors", "_core", "run", "simulate"},
     "bundle": VOCABULARY | {"run", "store"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,6 +16,7 @@ from tpuflow.calibrate import Artefacts, Means, Range, Ranges, calibrate, save_a
 from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
+from tpuflow.export import integer_onnx
 from tpuflow.files import replaced, write_json
 from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import FloatModel, load
@@ -27,9 +28,11 @@ from tpuflow.simulate import ProgramPort
 from tpuflow.store import load_graph
 
 if TYPE_CHECKING:
+    import onnx
+
     from tpuflow.frontend.source import Source
 
-__all__ = ["InMemoryQuantizedModel", "QuantizedModel", "ReferenceGraph", "RegularModel", "TpuDtype"]
+__all__ = ["InMemoryQuantizedModel", "QuantizedModel", "RegularModel", "TpuDtype"]
 
 Array = NDArray[Any]
 Thresholds = dict[str, tuple[float, float]]
@@ -44,38 +47,6 @@ class TpuDtype(Enum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
-
-
-class ReferenceGraph:
-    """A quantised model computed by the reference interpreter, for debugging.
-
-    Attributes:
-        graph: The native graph.
-        cache_word_length: Bytes of a cache word of the machine it is looked at for.
-    """
-
-    def __init__(self, graph: Graph, cache_word_length: int) -> None:
-        self.graph = graph
-        self.cache_word_length = cache_word_length
-        self._level = GraphLevel(graph)
-
-    def run(self, codes: Mapping[str, Array]) -> dict[str, Array]:
-        """Codes of the outputs from codes of the inputs, both as `rescale` gives and takes them."""
-        tensors = self.graph.tensors
-        inputs = {
-            tensors[index].name: np.ascontiguousarray(
-                codes[port.name].transpose(port.permutation).reshape(port.stored)
-            )
-            for index, port in zip(self.graph.inputs, self._level.ports, strict=True)
-        }
-        found = self.graph.run(inputs)
-        ports = _ports(self._level, "outputs")
-        return {
-            port.name: found[tensors[index].name]
-            .reshape([port.shape[axis] for axis in port.permutation])
-            .transpose(np.argsort(port.permutation))
-            for index, port in zip(self.graph.outputs, ports, strict=True)
-        }
 
 
 def _ports(level: GraphLevel, way: str) -> tuple[ProgramPort, ...]:
@@ -104,21 +75,27 @@ class QuantizedModel(ABC):
             )
         return self.graph
 
-    def as_graph(self, batch_size: int | None = None, cache_word_length: int = 128) -> ReferenceGraph:
-        """The model as a graph of codes that runs without a machine.
+    def as_graph(self, batch_size: int | None = None, cache_word_length: int = 128) -> onnx.ModelProto:
+        """The model as an ONNX graph of integers, which any runtime computes to the simulator's bits.
+
+        It takes and gives codes, as `rescale` makes and reads them.
+
+        Args:
+            batch_size: Another batch than the model's.
+            cache_word_length: Its metadata tell how many cache words of that length inputs and outputs take.
 
         Raises:
             NotAvailableError: The batch cannot be changed.
+            ModelError: Layers compute with floats.
         """
-        return ReferenceGraph(
-            self.graph if batch_size is None else self.with_batch(batch_size), cache_word_length
-        )
+        graph = self.graph if batch_size is None else self.with_batch(batch_size)
+        return integer_onnx(graph, cache_word_length)
 
     def rescale(self, data: Mapping[str, Array], direction: TpuDtype | None = None) -> dict[str, Array]:
         """Real numbers to codes, or codes to real numbers.
 
         Args:
-            data: Inputs or outputs by name, in the model's shapes.
+            data: Inputs or outputs by name, in the model's shapes, or several batches of them.
             direction: An integer type: towards codes; a float: towards real numbers. By default inputs become
                 codes and outputs real numbers.
 
@@ -135,7 +112,7 @@ class QuantizedModel(ABC):
                 known = ", ".join([*inputs, *outputs])
                 raise SampleError(f'rescale: "{name}" is neither input nor output, there are {known}')
             encode = name in inputs if direction is None else direction in (TpuDtype.INT8, TpuDtype.INT16)
-            found[name] = _codes(port, array) if encode else _real(port, array)
+            found[name] = _by_batch(_codes if encode else _real, port, np.asarray(array))
         return found
 
     def save(
@@ -385,6 +362,13 @@ class RegularModel:
         # Thresholds are ranges alone; the averages by which biases are corrected stay with the model.
         ranges = Ranges(tensors, means=self._means)
         return InMemoryQuantizedModel(quantize(self.model, ranges, self._config), self, thresholds)
+
+
+def _by_batch(function: Callable[[ProgramPort, Array], Array], port: ProgramPort, array: Array) -> Array:
+    own = port.shape[0] if port.shape else 0
+    if array.ndim == 0 or own == 0 or array.shape[1:] != port.shape[1:] or len(array) % own:
+        return function(port, array)
+    return np.concatenate([function(port, array[at : at + own]) for at in range(0, len(array), own)])
 
 
 def _codes(port: ProgramPort, array: Array) -> Array:
