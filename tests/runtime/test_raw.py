@@ -140,10 +140,11 @@ def described(draw: st.DrawFn) -> tuple[dict[str, Any], NDArray[Any]]:
     array = generator.normal(0, 60, shape) if user.startswith("float") else generator.integers(0, 100, shape)
     quant = None
     if code in ("int8", "int16"):
-        quant = {
-            "scale": [draw(st.sampled_from([1.0, 0.37, 2.5]))],
-            "zero_point": draw(st.sampled_from([0, -7, 100])),
-        }
+        scale = draw(st.sampled_from([1.0, 0.37, 2.5]))
+        quant = {"scale": [scale], "zero_point": draw(st.sampled_from([0, -7, 100]))}
+        if user.startswith("float") and draw(st.booleans()):  # halfway between two codes, or next to it
+            array = (np.rint(array) + 0.5) * float(np.float32(scale))
+            array = np.where(generator.random(shape) < 0.5, array, np.nextafter(array.astype(user), np.inf))
     source = {"name": "x", "shape": shape, "permutation": permutation, "dtype": user}
     port = {"name": "x", "shape": stored, "dtype": code, "quant": quant, "source": source}
     return port, array.astype(user)

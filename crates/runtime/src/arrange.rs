@@ -129,10 +129,7 @@ impl Arrangement {
             if channel_stride == 1 && stride == channels {
                 dense_out(words, &mut user[to..to + count * channels], channels, pixel);
             } else if stride == 1 {
-                for c in 0..channels {
-                    let plane = &mut user[to + c * channel_stride..][..count];
-                    plane_out(words, plane, c * S, pixel);
-                }
+                planes_out(words, &mut user[to..], channel_stride, channels, pixel);
             } else {
                 for (n, words) in words.chunks_exact(pixel).enumerate() {
                     for (c, element) in words.as_chunks::<S>().0[..channels].iter().enumerate() {
@@ -212,7 +209,7 @@ fn dense_out<const S: usize>(words: &[u8], user: &mut [[u8; S]], channels: usize
 }
 
 /// Pixels of a block that is gone through channel by channel, so that both sides stay in the first cache.
-const BLOCK: usize = 64;
+const BLOCK: usize = 256;
 
 /// Neighbouring pixels in planes of channels.
 fn planes_in<'a, const S: usize>(
@@ -249,13 +246,19 @@ fn planes_in<'a, const S: usize>(
                 *word = four(pair);
             }
         }
-        (1, _, _) if channels.is_multiple_of(4) => {
-            for (block, words) in words.chunks_mut(BLOCK * pixel).enumerate() {
-                let part = |c: usize| &plane(c)[block * BLOCK..];
-                for c in (0..channels).step_by(4) {
-                    let planes = part(c).iter().zip(part(c + 1)).zip(part(c + 2).iter().zip(part(c + 3)));
-                    for (word, pair) in words.chunks_exact_mut(pixel).zip(planes) {
-                        word[c..c + 4].copy_from_slice(&four(pair));
+        (1, _, _) if channels.is_multiple_of(8) => {
+            let whole = words.len() / pixel / 8 * 8;
+            for c in (0..channels).step_by(8) {
+                let rows: [_; 8] = std::array::from_fn(|n| &plane(c + n).as_flattened()[..whole]);
+                for (at, words) in (0..whole).step_by(8).zip(words.chunks_exact_mut(8 * pixel)) {
+                    let square = transposed(std::array::from_fn(|n| eight(&rows[n][at..])));
+                    for (pixel, column) in words.chunks_exact_mut(pixel).zip(square) {
+                        pixel[c..c + 8].copy_from_slice(&column.to_le_bytes());
+                    }
+                }
+                for (n, words) in words.chunks_exact_mut(pixel).enumerate().skip(whole) {
+                    for (c, element) in (c..).zip(&mut words[c..c + 8]) {
+                        *element = plane(c)[n][0];
                     }
                 }
             }
@@ -280,6 +283,51 @@ type Pair<'a, const S: usize> = (&'a [u8; S], &'a [u8; S]);
 #[inline(always)]
 fn four<const S: usize>(((a, b), (c, d)): (Pair<'_, S>, Pair<'_, S>)) -> [u8; 4] {
     (u32::from(a[0]) | u32::from(b[0]) << 8 | u32::from(c[0]) << 16 | u32::from(d[0]) << 24).to_le_bytes()
+}
+
+/// Planes of channels, `stride` elements apart, of neighbouring pixels.
+fn planes_out<const S: usize>(words: &[u8], user: &mut [[u8; S]], stride: usize, channels: usize, pixel: usize) {
+    let count = words.len() / pixel;
+    let mut done = 0;
+    if S == 1 && channels.is_multiple_of(8) {
+        done = count / 8 * 8;
+        let user = user.as_flattened_mut();
+        for c in (0..channels).step_by(8) {
+            for (at, words) in (0..).step_by(8).zip(words.chunks_exact(8 * pixel)) {
+                let square = transposed(std::array::from_fn(|n| eight(&words[n * pixel + c..])));
+                for (n, row) in square.into_iter().enumerate() {
+                    user[(c + n) * stride + at..][..8].copy_from_slice(&row.to_le_bytes());
+                }
+            }
+        }
+    }
+    for (block, words) in words[done * pixel..].chunks(BLOCK * pixel).enumerate() {
+        for c in 0..channels {
+            let first = c * stride + done + block * BLOCK;
+            plane_out(words, &mut user[first..first + words.len() / pixel], c * S, pixel);
+        }
+    }
+}
+
+/// The first eight bytes, the first in the lowest place.
+#[inline(always)]
+fn eight(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().copied().map_or(0, u64::from_le_bytes)
+}
+
+/// A square of bytes with rows and columns exchanged: by halves, quarters and single bytes.
+///
+/// Source: Warren, Hacker's Delight, 2nd edition, section 7-3, for bytes in place of bits.
+#[inline(always)]
+fn transposed(mut rows: [u64; 8]) -> [u64; 8] {
+    for (distance, bits, low) in [(4, 32, 0xffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)] {
+        for first in (0..8).filter(|n| n & distance == 0) {
+            let (upper, lower) = (rows[first], rows[first + distance]);
+            rows[first] = upper & low | (lower & low) << bits;
+            rows[first + distance] = upper >> bits & low | lower & !low;
+        }
+    }
+    rows
 }
 
 fn plane_out<const S: usize>(words: &[u8], plane: &mut [[u8; S]], offset: usize, pixel: usize) {

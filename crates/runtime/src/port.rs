@@ -67,12 +67,16 @@ pub struct Port {
     pub words: usize,
     /// Bytes of a cache word.
     pub word: usize,
+    /// Element type on the device.
+    pub stored: DType,
+    /// `x = scale * (q - zero_point)`, one scale or one per channel; empty for indices, floats and words.
+    pub scale: Vec<f32>,
+    /// Code of real zero.
+    pub zero_point: i32,
     user: User,
-    code: DType,
     meaning: Meaning,
     arrangement: Arrangement,
-    padded: Lay,
-    dense: Lay,
+    lay: Lay,
     channel: Channel,
 }
 
@@ -116,16 +120,20 @@ impl Port {
             return fail(format!("{} scales for {channels} channels", scale.len()));
         }
         let stride = permutation.last().map_or(1, |&axis| shape[axis + 1..].iter().product());
-        let payload = view.payload();
+        let (scale, zero_point) = match &port.quant {
+            Some(quant) if !port.dtype.is_float() => (quant.scale.clone(), quant.zero_point),
+            _ => (vec![], 0),
+        };
         Ok(Self {
             words: (view.bytes(word) / word as u64) as usize,
             word,
+            stored: port.dtype,
+            scale,
+            zero_point,
             user,
-            code: port.dtype,
             meaning,
             arrangement: Arrangement::new(&shape, &permutation, &port.shape),
-            padded: Lay { pixel_bytes: view.pixel_bytes as usize, row_bytes: view.row_bytes(word) as usize },
-            dense: Lay { pixel_bytes: payload, row_bytes: payload * view.width as usize },
+            lay: Lay { pixel_bytes: view.pixel_bytes as usize, row_bytes: view.row_bytes(word) as usize },
             channel: Channel { stride, count: channels },
             name,
             shape,
@@ -139,10 +147,10 @@ impl Port {
         self.arrangement.elements() * self.user.bytes()
     }
 
-    /// Bytes of the stored elements without padding.
+    /// Bytes of its cache words.
     #[must_use]
-    pub fn dense_bytes(&self) -> usize {
-        self.arrangement.elements() * self.code.bytes()
+    pub fn word_bytes(&self) -> usize {
+        self.words * self.word
     }
 
     /// Packs a user's array into cache words; padding is zero.
@@ -150,15 +158,19 @@ impl Port {
     /// # Errors
     /// [`Error::Size`], [`Error::Index`].
     pub fn pack(&self, array: &[u8]) -> Result<Vec<u8>, Error> {
-        self.arranged(array, self.padded, self.words * self.word)
-    }
-
-    /// The same without padding: the stored tensor, row-major.
-    ///
-    /// # Errors
-    /// [`Error::Size`], [`Error::Index`].
-    pub fn encode(&self, array: &[u8]) -> Result<Vec<u8>, Error> {
-        self.arranged(array, self.dense, self.dense_bytes())
+        self.expect(array.len(), self.user_bytes())?;
+        let stored = to_stored(array, self.user, self.stored, &self.meaning, self.channel).map_err(|at| {
+            let (lo, hi) = self.stored.range();
+            Error::Index { name: self.name.clone(), lo, hi, at }
+        })?;
+        let mut words = vec![0; self.word_bytes()];
+        match self.stored.bytes() {
+            1 => self.arrangement.store::<1>(&stored, &mut words, self.lay),
+            2 => self.arrangement.store::<2>(&stored, &mut words, self.lay),
+            4 => self.arrangement.store::<4>(&stored, &mut words, self.lay),
+            _ => self.arrangement.store::<8>(&stored, &mut words, self.lay),
+        }
+        Ok(words)
     }
 
     /// Takes the user's array out of cache words; what lies in their padding is ignored.
@@ -166,47 +178,20 @@ impl Port {
     /// # Errors
     /// [`Error::Size`].
     pub fn unpack(&self, words: &[u8]) -> Result<Vec<u8>, Error> {
-        self.collected(words, self.padded, self.words * self.word)
+        self.expect(words.len(), self.word_bytes())?;
+        let mut stored = vec![0; self.arrangement.elements() * self.stored.bytes()];
+        match self.stored.bytes() {
+            1 => self.arrangement.load::<1>(words, &mut stored, self.lay),
+            2 => self.arrangement.load::<2>(words, &mut stored, self.lay),
+            4 => self.arrangement.load::<4>(words, &mut stored, self.lay),
+            _ => self.arrangement.load::<8>(words, &mut stored, self.lay),
+        }
+        Ok(from_stored(Cow::Owned(stored), self.user, self.stored, &self.meaning, self.channel).into_owned())
     }
 
-    /// The user's array of a stored tensor, row-major.
-    ///
-    /// # Errors
-    /// [`Error::Size`].
-    pub fn decode(&self, dense: &[u8]) -> Result<Vec<u8>, Error> {
-        self.collected(dense, self.dense, self.dense_bytes())
-    }
-
-    fn expect(&self, given: usize, expected: usize) -> Result<(), Error> {
+    /// Whether so many bytes are those of the port.
+    pub(crate) fn expect(&self, given: usize, expected: usize) -> Result<(), Error> {
         if given == expected { Ok(()) } else { Err(Error::Size { name: self.name.clone(), given, expected }) }
-    }
-
-    fn arranged(&self, array: &[u8], lay: Lay, bytes: usize) -> Result<Vec<u8>, Error> {
-        self.expect(array.len(), self.user_bytes())?;
-        let stored = to_stored(array, self.user, self.code, &self.meaning, self.channel).map_err(|at| {
-            let (lo, hi) = self.code.range();
-            Error::Index { name: self.name.clone(), lo, hi, at }
-        })?;
-        let mut found = vec![0; bytes];
-        match self.code.bytes() {
-            1 => self.arrangement.store::<1>(&stored, &mut found, lay),
-            2 => self.arrangement.store::<2>(&stored, &mut found, lay),
-            4 => self.arrangement.store::<4>(&stored, &mut found, lay),
-            _ => self.arrangement.store::<8>(&stored, &mut found, lay),
-        }
-        Ok(found)
-    }
-
-    fn collected(&self, words: &[u8], lay: Lay, bytes: usize) -> Result<Vec<u8>, Error> {
-        self.expect(words.len(), bytes)?;
-        let mut stored = vec![0; self.dense_bytes()];
-        match self.code.bytes() {
-            1 => self.arrangement.load::<1>(words, &mut stored, lay),
-            2 => self.arrangement.load::<2>(words, &mut stored, lay),
-            4 => self.arrangement.load::<4>(words, &mut stored, lay),
-            _ => self.arrangement.load::<8>(words, &mut stored, lay),
-        }
-        Ok(from_stored(Cow::Owned(stored), self.user, self.code, &self.meaning, self.channel).into_owned())
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tpuflow_ir::Program;
+use tpuflow_ir::layout::{pack, unpack};
 use tpuflow_simulator::run::Event;
 use tpuflow_simulator::{Options, Run, Serial, simulate};
 
@@ -21,7 +22,7 @@ pub enum Mode {
 /// What a run gave.
 #[derive(Debug)]
 pub struct Answer {
-    /// The user's arrays, by output.
+    /// By output: the user's arrays, or words.
     pub outputs: Vec<Vec<u8>>,
     /// Cycles, counters, layers; of an exact run.
     pub run: Option<Run>,
@@ -67,24 +68,49 @@ impl Session {
     /// [`Error`]: arrays that do not fit, or a broken rule of the machine.
     pub fn run(&self, arrays: &[&[u8]], mode: Mode) -> Result<Answer, Error> {
         let ports = &self.codec.inputs;
-        if arrays.len() != ports.len() {
-            return Err(Error::Count { given: arrays.len(), expected: ports.len() });
+        count(arrays.len(), ports.len())?;
+        let words = ports.iter().zip(arrays).map(|(port, array)| port.pack(array)).collect::<Result<Vec<_>, _>>()?;
+        let mut answer = self.run_words(&words, mode)?;
+        for (port, words) in self.codec.outputs.iter().zip(&mut answer.outputs) {
+            *words = port.unpack(words)?;
         }
-        let inputs = ports.iter().zip(arrays).map(|(port, array)| port.encode(array)).collect::<Result<Vec<_>, _>>()?;
+        Ok(answer)
+    }
+
+    /// Runs the program on cache words, as [`crate::Port::pack`] makes them, and gives words.
+    ///
+    /// # Errors
+    /// [`Error`]: words that do not fit, or a broken rule of the machine.
+    pub fn run_words<W: AsRef<[u8]>>(&self, words: &[W], mode: Mode) -> Result<Answer, Error> {
+        let ports = &self.codec.inputs;
+        count(words.len(), ports.len())?;
+        for (port, words) in ports.iter().zip(words) {
+            port.expect(words.as_ref().len(), port.word_bytes())?;
+        }
         let start = Instant::now();
-        let (dense, run, events) = match mode {
+        let (outputs, run, events) = match mode {
             Mode::Fast => {
-                let (outputs, events) = self.serial.run(&inputs)?;
+                let (outputs, events) = self.serial.run_words(words)?;
                 (outputs, None, events)
             }
             Mode::Exact => {
-                let mut run = simulate(&self.program, &inputs, &Options::default())?;
-                let (outputs, events) = (std::mem::take(&mut run.outputs), run.events.clone());
-                (outputs, Some(run), events)
+                let Program { machine, inputs, outputs, .. } = &*self.program;
+                let inputs = inputs.iter().zip(words);
+                let dense: Vec<_> = inputs
+                    .map(|(port, words)| unpack(words.as_ref(), &port.shape, port.dtype, machine.word()))
+                    .collect();
+                let mut run = simulate(&self.program, &dense, &Options::default())?;
+                let dense = std::mem::take(&mut run.outputs);
+                let outputs = outputs.iter().zip(&dense);
+                let words = outputs.map(|(port, dense)| pack(dense, &port.shape, port.dtype, machine.word())).collect();
+                let events = run.events.clone();
+                (words, Some(run), events)
             }
         };
-        let seconds = start.elapsed().as_secs_f64();
-        let decoded = self.codec.outputs.iter().zip(&dense).map(|(port, codes)| port.decode(codes));
-        Ok(Answer { outputs: decoded.collect::<Result<_, _>>()?, run, events, seconds })
+        Ok(Answer { outputs, run, events, seconds: start.elapsed().as_secs_f64() })
     }
+}
+
+fn count(given: usize, expected: usize) -> Result<(), Error> {
+    if given == expected { Ok(()) } else { Err(Error::Count { given, expected }) }
 }

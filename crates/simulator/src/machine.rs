@@ -128,7 +128,10 @@ impl Agenda {
 /// [`SimError`]: inputs that do not fit, a broken rule of the machine, or a program that cannot go on.
 pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Result<Run, SimError> {
     check_program(program)?;
-    let executor = if options.values { Some(Executor::new(program, inputs, options.array)?) } else { None };
+    let mut executor = options.values.then(|| Executor::new(program, options.array));
+    if let Some(executor) = &mut executor {
+        executor.feed(inputs)?;
+    }
     let mut context = Context::new(program, executor, options.trace)?;
     let mut units = Units {
         dma: Dma::new(program),

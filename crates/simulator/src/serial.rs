@@ -37,7 +37,9 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit.
     pub fn begin(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
-        Ok(Stepper { executor: Executor::new(Arc::clone(&self.program), inputs, ArrayModel::Closed)? })
+        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed);
+        executor.feed(inputs)?;
+        Ok(Stepper { executor })
     }
 
     /// Executes everything: outputs as those of [`crate::Run`], and the events.
@@ -46,10 +48,24 @@ impl Serial {
     /// [`SimError`]: inputs that do not fit, or a broken rule.
     pub fn run(&self, inputs: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
         let mut stepper = self.begin(inputs)?;
-        for position in 0..self.program.instructions.len() {
-            stepper.execute(position)?;
-        }
+        self.finish(&mut stepper)?;
         Ok((stepper.outputs()?, stepper.executor.events()))
+    }
+
+    /// The same for inputs and outputs as they lie in DDR: whole words. The padding of outputs is as it was left.
+    ///
+    /// # Errors
+    /// [`SimError`]: words that do not fit, or a broken rule.
+    pub fn run_words<W: AsRef<[u8]>>(&self, inputs: &[W]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
+        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed);
+        executor.feed_words(inputs)?;
+        let mut stepper = Stepper { executor };
+        self.finish(&mut stepper)?;
+        Ok((stepper.executor.output_words()?, stepper.executor.events()))
+    }
+
+    fn finish(&self, stepper: &mut Stepper) -> Result<(), SimError> {
+        (0..self.program.instructions.len()).try_for_each(|position| stepper.execute(position))
     }
 }
 

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
-use tpuflow_ir::{Descriptor, LayerId, Program, Space, Window, Work, layout};
+use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, Window, Work, layout};
 
 use crate::check::hazard;
 use crate::dma::element_address;
@@ -134,11 +134,8 @@ impl Memories {
 }
 
 impl<P: Deref<Target = Program>> Executor<P> {
-    /// Memories with the program's constants and inputs in place.
-    ///
-    /// # Errors
-    /// [`SimError`] when constants, ports or inputs do not fit.
-    pub(crate) fn new(program: P, inputs: &[Vec<u8>], array: ArrayModel) -> Result<Self, SimError> {
+    /// Memories with the program's constants in place.
+    pub(crate) fn new(program: P, array: ArrayModel) -> Self {
         let machine = &program.machine;
         let mut memories = Memories {
             cache: Memory::new(machine.cache_bytes()),
@@ -150,21 +147,38 @@ impl<P: Deref<Target = Program>> Executor<P> {
         for (space, constants) in program.constants.iter().enumerate() {
             memories.ddr[space].write(0, constants);
         }
-        if inputs.len() != program.inputs.len() {
-            let (graph, given, expected) = (program.name.clone(), inputs.len(), program.inputs.len());
-            return Err(SimError::InputCount { graph, given, expected });
-        }
+        Self { program, memories, array, events: BTreeMap::new() }
+    }
+
+    /// Puts the inputs in place, given dense.
+    ///
+    /// # Errors
+    /// [`SimError`] when they do not fit.
+    pub(crate) fn feed(&mut self, inputs: &[Vec<u8>]) -> Result<(), SimError> {
+        let program = &self.program;
+        check_count(program, inputs.len())?;
         for (port, dense) in program.inputs.iter().zip(inputs) {
             let expected = port.shape.iter().product::<usize>();
-            if dense.len() != expected * port.dtype.bytes() {
-                let (given_type, expected_type) = (port.dtype.name(), port.dtype.name());
-                let given = dense.len() / port.dtype.bytes();
-                return Err(SimError::Input { name: port.name.clone(), given, given_type, expected, expected_type });
-            }
-            let packed = layout::pack(dense, &port.shape, port.dtype, machine.word());
-            memories.of_mut(port.view.space).write(port.view.address, &packed);
+            check_size(port, (dense.len(), expected), port.dtype.name(), port.dtype.bytes())?;
+            let packed = layout::pack(dense, &port.shape, port.dtype, self.memories.word);
+            self.memories.of_mut(port.view.space).write(port.view.address, &packed);
         }
-        Ok(Self { program, memories, array, events: BTreeMap::new() })
+        Ok(())
+    }
+
+    /// Puts the inputs in place, given as words.
+    ///
+    /// # Errors
+    /// [`SimError`] when they do not fit.
+    pub(crate) fn feed_words<W: AsRef<[u8]>>(&mut self, inputs: &[W]) -> Result<(), SimError> {
+        let program = &self.program;
+        check_count(program, inputs.len())?;
+        for (port, words) in program.inputs.iter().zip(inputs) {
+            let words = words.as_ref();
+            check_size(port, (words.len(), port.view.bytes(self.memories.word) as usize), "uint8", 1)?;
+            self.memories.of_mut(port.view.space).write(port.view.address, words);
+        }
+        Ok(())
     }
 
     /// Executes the instruction at `position`.
@@ -221,30 +235,44 @@ impl<P: Deref<Target = Program>> Executor<P> {
         sums.map_err(|(at, rule)| hazard(&self.program, position, at, rule))
     }
 
-    /// The output ports, dense. Raw ones are read with their padding, which need never have been written.
+    /// The output ports, dense.
     pub(crate) fn outputs(&self) -> Result<Vec<Vec<u8>>, SimError> {
         let word = self.memories.word;
-        let mut outputs = Vec::new();
-        for port in &self.program.outputs {
+        let words = self.output_words()?;
+        let ports = self.program.outputs.iter().zip(words);
+        Ok(ports.map(|(port, words)| layout::unpack(&words, &port.shape, port.dtype, word)).collect())
+    }
+
+    /// The output ports as words; padding is as it was left.
+    pub(crate) fn output_words(&self) -> Result<Vec<Vec<u8>>, SimError> {
+        let word = self.memories.word;
+        let words = |port: &Port| {
+            self.complete(port)?;
             let view = &port.view;
-            if port.is_raw(word) {
-                outputs.push(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize).to_vec());
+            Ok(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize).to_vec())
+        };
+        self.program.outputs.iter().map(words).collect()
+    }
+
+    /// Whether all elements of an output were written; of a raw one nobody can say where they are.
+    fn complete(&self, port: &Port) -> Result<(), SimError> {
+        let (view, word) = (&port.view, self.memories.word);
+        if port.is_raw(word) {
+            return Ok(());
+        }
+        let missing =
+            |(at, _): Fault| SimError::Output { name: port.name.clone(), place: crate::check::place(at.0, at.1, word) };
+        for row in 0..view.rows {
+            let pixels = view.width as usize * view.pixel_bytes as usize;
+            if self.memories.read(view.space, view.row_address(row, word), pixels).is_ok() {
                 continue;
             }
-            let mut dense = Vec::with_capacity(port.shape.iter().product::<usize>() * port.dtype.bytes());
-            for row in 0..view.rows {
-                for column in 0..view.width {
-                    let address = view.pixel_address(row, column, word);
-                    let bytes = self.memories.read(view.space, address, view.payload());
-                    dense.extend_from_slice(bytes.map_err(|(at, _)| SimError::Output {
-                        name: port.name.clone(),
-                        place: crate::check::place(at.0, at.1, word),
-                    })?);
-                }
+            for column in 0..view.width {
+                let address = view.pixel_address(row, column, word);
+                self.memories.read(view.space, address, view.payload()).map_err(missing)?;
             }
-            outputs.push(dense);
         }
-        Ok(outputs)
+        Ok(())
     }
 
     /// What has gone wrong so far.
@@ -257,4 +285,26 @@ impl<P: Deref<Target = Program>> Executor<P> {
         };
         self.events.iter().map(event).collect()
     }
+}
+
+fn check_count(program: &Program, given: usize) -> Result<(), SimError> {
+    let expected = program.inputs.len();
+    if given == expected {
+        return Ok(());
+    }
+    Err(SimError::InputCount { graph: program.name.clone(), given, expected })
+}
+
+/// Whether `given` bytes are `expected` elements of a type.
+fn check_size(
+    port: &Port,
+    (given, expected): (usize, usize),
+    dtype: &'static str,
+    bytes: usize,
+) -> Result<(), SimError> {
+    if given == expected * bytes {
+        return Ok(());
+    }
+    let (given_type, expected_type) = (dtype, dtype);
+    Err(SimError::Input { name: port.name.clone(), given: given / bytes, given_type, expected, expected_type })
 }
