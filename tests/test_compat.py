@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,37 @@ def test_msc_05_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, t
         loaded.rescale({"x": image})
     with pytest.raises(FileError, match="no such file"):
         QuantizedModel.load(tmp_path / "none.tpuq")
+
+
+LOAD = """
+import pathlib, re, sys
+import numpy as np
+from tpuflow.compat import QuantizedModel
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) * 1024
+
+before = resident()
+model = QuantizedModel.load(sys.argv[1])
+codes = model.rescale({"x": np.zeros((1, 4096), np.float32)})
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_prg_20_a_model_in_a_file_takes_little_memory(tmp_path: Path) -> None:
+    b = Builder("wide")
+    b.output(b.gemm(b.input("x", [1, 4096]), 4096))
+    model = RegularModel(b.model(), None, None)
+    quantized = model.quantize(model.calibrate({"x": np.ones((1, 4096), np.float32)}))
+    path = quantized.save(tmp_path)
+    size = path.stat().st_size
+    assert size > 4096 * 4096
+    done = subprocess.run([sys.executable, "-c", LOAD, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < size / 4
+    assert type(QuantizedModel.load(path)) is not type(quantized)
+    assert QuantizedModel.load(path).graph.to_json() == quantized.graph.to_json()
 
 
 @pytest.mark.parametrize("batch", [None, 3])

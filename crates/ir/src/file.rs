@@ -7,14 +7,13 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{DType, Error, Graph};
+use crate::{DType, Error, Graph, Image};
 
 /// Version of the form; files of another version are refused.
 const VERSION: u32 = 2;
@@ -109,17 +108,20 @@ impl Graph {
         write(path, &bytes)
     }
 
-    /// Reads the file form and verifies the graph.
+    /// Maps the file form and verifies the graph; afterwards constants take memory only where they are read.
     ///
     /// # Errors
     /// [`Error::File`] when the file cannot be read, is cut, altered, of another version, or holds a broken graph.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        std::fs::read(path).map_err(|e| e.to_string()).and_then(|bytes| Self::from_file(&bytes)).map_err(fail)
+        let image = Image::map(path).map_err(|error| fail(error.to_string()))?;
+        let graph = Self::from_file(&image).map_err(fail)?;
+        image.leave();
+        Ok(graph)
     }
 
     /// The graph in the bytes of a file, or why there is none.
-    fn from_file(bytes: &[u8]) -> Result<Self, String> {
+    fn from_file(bytes: &Image) -> Result<Self, String> {
         let unreadable = |error: safetensors::SafeTensorError| format!("not a graph file, or cut short ({error})");
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
         let text = metadata
@@ -137,7 +139,7 @@ impl Graph {
         let mut graph: Self = serde_json::from_str(&header.graph).map_err(damaged)?;
         for tensor in &mut graph.tensors {
             if let Ok(view) = file.tensor(&tensor.name) {
-                tensor.constant = Some(Arc::from(view.data()));
+                tensor.constant = Some(bytes.part_at(view.data()));
             }
         }
         if digest(&header.graph, &constants(&graph)) != header.sha256 {
@@ -160,7 +162,7 @@ mod tests {
             dtype,
             quant: Some(Quant { scale: vec![0.1], zero_point: 0 }),
             source: None,
-            constant: constant.map(Arc::from),
+            constant: constant.map(Image::from),
         }
     }
 
@@ -200,12 +202,12 @@ mod tests {
         graph().save(&path).expect("written");
         let bytes = std::fs::read(&path).expect("read");
         for length in 0..bytes.len() {
-            assert!(Graph::from_file(&bytes[..length]).is_err(), "cut to {length}");
+            assert!(Graph::from_file(&bytes[..length].to_vec().into()).is_err(), "cut to {length}");
         }
         for position in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[position] ^= 1;
-            if let Ok(loaded) = Graph::from_file(&altered) {
+            if let Ok(loaded) = Graph::from_file(&altered.clone().into()) {
                 // Only what is outside graph and constants (white space, names of unused keys) may pass.
                 assert_eq!(loaded, graph(), "byte {position}");
             }

@@ -3,12 +3,10 @@
 //! A [`Graph`] is built layer by layer through [`GraphBuilder`], which checks each layer against the shape rule
 //! ([`crate::shape`]) as it is added, so that an error names the layer that caused it. A finished graph is immutable.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::shape::{Output, output_type, product};
-use crate::{DType, Error, LayerId, Op, Quant, TensorId};
+use crate::{DType, Error, Image, LayerId, Op, Quant, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +40,7 @@ pub struct Tensor {
     pub source: Option<Source>,
     /// Little-endian elements of a constant; absent for activations.
     #[serde(skip)]
-    pub constant: Option<Arc<[u8]>>,
+    pub constant: Option<Image>,
 }
 
 impl Tensor {

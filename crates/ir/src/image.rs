@@ -27,7 +27,7 @@ impl Image {
     #[allow(unsafe_code, reason = "mapping a file is unsafe by nature; this is the crate's only place")]
     pub fn map(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::open(path)?;
-        // SAFETY: the mapping is private and only ever read. Its bytes must not change while it lives: files of this crate
+        // SAFETY: the mapping is only ever read. Its bytes must not change while it lives: files of this crate
         // are written beside their target and renamed (`crate::file::write`), never changed in place, so a later version is
         // another file and this one stays as it is.
         let map = unsafe { Mmap::map(&file)? };
@@ -44,6 +44,29 @@ impl Image {
         assert!(range.start <= range.end && range.end <= self.range.len(), "a part lies inside its image");
         let start = self.range.start;
         Self { source: self.source.clone(), range: start + range.start..start + range.end }
+    }
+}
+
+impl Image {
+    /// The part that some of its own bytes are, sharing them.
+    ///
+    /// # Panics
+    /// When they are not the image's.
+    #[must_use]
+    pub fn part_at(&self, bytes: &[u8]) -> Self {
+        let start = bytes.as_ptr().addr().wrapping_sub(self.as_ptr().addr());
+        self.part(start..start.saturating_add(bytes.len()))
+    }
+
+    /// Gives the memory of a mapped file back to the system, which reads the bytes again when they are asked for.
+    #[allow(unsafe_code, reason = "advice about a mapping is unsafe for mappings that can be written")]
+    pub fn leave(&self) {
+        #[cfg(unix)]
+        if let Source::Mapped(map) = &self.source {
+            // SAFETY: the mapping is shared and never written, so pages that are dropped come back from the file as they were.
+            // An error means that the pages stay, which is as well.
+            let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
     }
 }
 

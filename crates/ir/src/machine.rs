@@ -234,7 +234,10 @@ impl Machine {
     }
 
     /// What makes no sense, if anything does not.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The parameter and why it cannot be so.
+    pub fn validate(&self) -> Result<(), String> {
         let positive = [
             ("clock_hz", self.clock_hz),
             ("array.rows", self.array.rows.into()),

@@ -26,6 +26,8 @@ use crate::{Error, Image, Program};
 const VERSION: u32 = 2;
 /// The only metadata key, so that equal programs give equal bytes.
 const KEY: &str = "tpuflow.program";
+/// The key of files that hold programs between parts of the host.
+const SEGMENTS: &str = "tpuflow.partitioned";
 /// Tensor of descriptors and instructions.
 const INSTRUCTIONS: &str = "instructions";
 
@@ -129,9 +131,11 @@ impl Program {
     fn from_file(image: &Image) -> Result<Self, String> {
         let unreadable = |error: safetensors::SafeTensorError| format!("not a program file, or cut short ({error})");
         let (_, metadata) = SafeTensors::read_metadata(image).map_err(unreadable)?;
-        let text = metadata
-            .metadata()
-            .as_ref()
+        let entries = metadata.metadata().as_ref();
+        if entries.is_some_and(|entries| entries.contains_key(SEGMENTS)) {
+            return Err("parts of it run on the host, which the Python package alone does".to_owned());
+        }
+        let text = entries
             .and_then(|entries| entries.get(KEY))
             .ok_or("not a program file: it holds tensors but no program")?;
         let damaged = |error: serde_json::Error| format!("damaged header ({error})");
@@ -143,7 +147,7 @@ impl Program {
         let file = SafeTensors::deserialize(image).map_err(unreadable)?;
         let mut constants = Vec::new();
         while let Ok(tensor) = file.tensor(&constants_name(constants.len())) {
-            constants.push(image.part(offset(image, tensor.data())));
+            constants.push(image.part_at(tensor.data()));
         }
         let encoded = file.tensor(INSTRUCTIONS).map_err(unreadable)?;
         if digest(&header.program, encoded.data(), &constants) != header.sha256 {
@@ -162,12 +166,6 @@ impl Program {
         program.constants = constants;
         Ok(program)
     }
-}
-
-/// Where a part of the file begins and ends in it.
-fn offset(file: &[u8], part: &[u8]) -> std::ops::Range<usize> {
-    let start = part.as_ptr().addr() - file.as_ptr().addr();
-    start..start + part.len()
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl GraphBuilder {
         zero_point: i32,
     ) -> PyResult<u32> {
         let (shape, values) = arrays::values(array, &format!("constant \"{name}\""))?;
-        let constant = Some(Arc::from(values.to_le_bytes()));
+        let constant = Some(values.to_le_bytes().into());
         let tensor =
             Tensor { name, shape, dtype: values.dtype(), quant: quant(scale, zero_point), source: None, constant };
         Ok(self.0.constant(tensor).map_err(Failure::from)?.0)

@@ -5,8 +5,6 @@
 //! a hidden tensor takes the result and a reshape follows; where a broadcast exceeds what a [`View`](tpuflow_ir::View) can say,
 //! the operand is expanded first (constants while compiling).
 
-use std::sync::Arc;
-
 use tpuflow_ir::layout::image;
 use tpuflow_ir::shape::{broadcast, product};
 use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
@@ -204,7 +202,7 @@ fn expanded(network: &mut Network, layer: LayerId, operand: TensorId, target: &[
     }
     let wide = network.hidden(&tensor, &format!(":expanded{}", network.tensors.len()), shape.clone());
     if let Some(bytes) = &tensor.constant {
-        network.tensors[wide.index()].constant = Some(expand(bytes, tensor.dtype.bytes(), &shape, &strides));
+        network.tensors[wide.index()].constant = Some(expand(bytes, tensor.dtype.bytes(), &shape, &strides).into());
     } else {
         let dims = shape.iter().map(|&d| d as u32).collect();
         let op = Op::Rearrange { input: operand, dims, strides, offset: 0 };
@@ -213,7 +211,7 @@ fn expanded(network: &mut Network, layer: LayerId, operand: TensorId, target: &[
     wide
 }
 
-fn expand(bytes: &[u8], size: usize, shape: &[usize], strides: &[i64]) -> Arc<[u8]> {
+fn expand(bytes: &[u8], size: usize, shape: &[usize], strides: &[i64]) -> Vec<u8> {
     let mut out = Vec::with_capacity(product(shape) * size);
     for mut index in 0..product(shape) {
         let mut element = 0;
@@ -223,5 +221,5 @@ fn expand(bytes: &[u8], size: usize, shape: &[usize], strides: &[i64]) -> Arc<[u
         }
         out.extend_from_slice(&bytes[element * size..][..size]);
     }
-    out.into()
+    out
 }

@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -180,12 +181,12 @@ class InMemoryQuantizedModel(QuantizedModel):
 
 
 class _FileSystemMappedQuantizedModel(QuantizedModel):
-    """A quantised model in a file."""
+    """A quantised model in a file, whose constants take memory only while they are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @property
+    @cached_property
     def graph(self) -> Graph:
         """See `QuantizedModel`."""
         found = load_graph(self.path)
