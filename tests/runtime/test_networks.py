@@ -1,4 +1,4 @@
-"""Trained networks: the command line, a device, raw mode and the simulator give the same bytes."""
+"""Trained networks: command line, device, raw mode, C and the simulator give the same bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ import pytest
 
 import tpuflow
 from cli.conftest import run_command
+from runtime import c
 from tpuflow.build import made_up
 from tpuflow.config import Config
 from tpuflow.runtime import Device, convert_to_raw
 from tpuflow.simulate import simulate
 
-NETWORKS = ("kws_dscnn", "mnist_cntk", "resnet8_cifar10", "vit_mnist")
+NETWORKS = (
+    "fastestdet", "kws_dscnn", "lenet5_mnist", "mnist_cntk", "mobilenetv2_cifar10", "resnet8_cifar10",
+    "squeezenet1_1", "ultraface_rfb320", "vit_mnist",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return c.compiled(c.EXAMPLE, tmp_path_factory.mktemp("c") / "run_program")
+
+
+def test_every_shared_network_is_here(shared: Path) -> None:
+    assert sorted(path.parent.name for path in (shared / "data").glob("*/model.onnx")) == list(NETWORKS)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_prg_04_prg_08_sim_11_all_ways_give_the_same_bytes(shared: Path, name: str, tmp_path: Path) -> None:
+def test_prg_04_prg_08_prg_19_sim_11_all_ways_give_the_same_bytes(
+    shared: Path, name: str, tmp_path: Path, example: Path
+) -> None:
     model = tpuflow.load(shared / "data" / name / "model.onnx")
     samples = made_up(model, 1, 0)
     config = Config.parse({"calibrate": {"strategy": "extrema"}})
@@ -39,6 +54,10 @@ def test_prg_04_prg_08_sim_11_all_ways_give_the_same_bytes(shared: Path, name: s
     assert done.status == 0, done.err
     with np.load(tmp_path / "out.npz") as arrays:
         found["command"] = dict(arrays)
+    ports, codec_file = (codec.inputs, codec.outputs), tmp_path / "codec.json"
+    codec.save(codec_file)
+    found["C"] = c.run(example, [path], feed, ports, tmp_path)
+    found["C, raw"] = c.run(example, ["--codec", codec_file, raw], feed, ports, tmp_path)
     found["simulator"] = simulate(program, feed).outputs
     wanted = found.pop("device")
     for way, arrays in found.items():
