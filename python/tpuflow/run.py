@@ -143,12 +143,15 @@ class GraphLevel:
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
         codes = self.graph.run(inputs, all_tensors=all_tensors)
-        shown = {
+        return Found(self.decode(codes), {self._shown[name].name: codes[name] for name in self._outputs})
+
+    def decode(self, codes: Mapping[str, Array]) -> dict[str, Array]:
+        """The model's tensors that stored ones stand for; others are left out."""
+        return {
             self._shown[name].name: self._shown[name].decode(array)
             for name, array in codes.items()
             if name in self._shown
         }
-        return Found(shown, {self._shown[name].name: codes[name] for name in self._outputs})
 
 
 class ProgramLevel:
@@ -175,8 +178,8 @@ class ProgramLevel:
         """
         if all_tensors:
             raise FileError(
-                f'program "{self.program.name}": only outputs outlive a program; run its graph for all '
-                "tensors (.tpuq), which equals it in every bit"
+                f'program "{self.program.name}": only outputs outlive a program: `tpuflow steps '
+                "--dump` writes what its instructions leave, `tpuflow run` of its graph (.tpuq) the same"
             )
         run = _core.simulate(self.program, [port.encode(arrays[port.name]) for port in self.ports])
         codes = {port.name: array for port, array in zip(self._results, run.outputs, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli.conftest import Built, Command
@@ -26,6 +27,21 @@ def test_sim_04_commands_from_words_and_files(
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     talk = command("debug", built.program)
     assert talk.status == 0 and 'error: there is no command "jump"' in talk.out
+
+
+def test_cmp_13_a_program_shows_what_its_graph_does(command: Command, built: Built, tmp_path: Path) -> None:
+    one, two = tmp_path / "program.npz", tmp_path / "graph.npz"
+    done = command("steps", built.program, "--inputs", built.calibration, "--dump", one)
+    assert done.status == 0, done.err
+    graph = built.program.with_suffix(".tpuq")
+    done = command("run", graph, "--inputs", built.calibration, "--outputs", two, "--all-tensors")
+    assert done.status == 0, done.err
+    with np.load(one) as program, np.load(two) as wanted:
+        assert len(program) >= 3 and set(program) <= set(wanted)
+        for name in program:
+            np.testing.assert_array_equal(program[name], wanted[name][: len(program[name])])
+    refused = command("run", built.program, "--inputs", built.calibration, "--outputs", two, "--all-tensors")
+    assert refused.status == 1 and "tpuflow steps" in refused.err
 
 
 def test_prg_15_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_path: Path) -> None:

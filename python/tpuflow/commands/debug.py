@@ -108,6 +108,10 @@ def steps(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first wrong instruction.")
     ] = False,
+    dump: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Write every tensor as the program's instructions left it."),
+    ] = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
@@ -117,7 +121,7 @@ def steps(
     """
     from tpuflow.compare import ComparisonError
     from tpuflow.debug import check_steps
-    from tpuflow.files import write_json
+    from tpuflow.files import write_arrays, write_json
     from tpuflow.partition import Partitioned
     from tpuflow.run import GraphLevel
     from tpuflow.store import graph_beside, load_graph
@@ -126,8 +130,11 @@ def steps(
     found = load_graph(graph_beside(program) if graph is None else graph)
     if isinstance(found, Partitioned):
         raise ComparisonError(f"{program}: is whole, its graph is in segments")
+    level = GraphLevel(found)
     with progress("steps") as advance:
-        report = check_steps(loaded, GraphLevel(found), feed, fail_fast=fail_fast, progress=advance)
+        report = check_steps(loaded, level, feed, fail_fast=fail_fast, progress=advance)
+    if dump is not None:
+        write_arrays(dump, level.decode(report.codes))
     if json is not None:
         write_json(json, report.to_json())
     table(

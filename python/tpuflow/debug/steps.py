@@ -58,13 +58,16 @@ class StepReport:
         executed: Instructions executed.
         stopped: Why the run ended early; empty if it did not.
         outputs_equal: Whether the outputs are the graph's; None if the run ended early.
+        culprit: The first layer that is wrong.
+        codes: Every tensor that instructions computed whole, as they left it, by its name in the graph.
     """
 
     layers: list[LayerCheck]
     executed: int
     stopped: str = ""
     outputs_equal: bool | None = None
-    culprit: LayerCheck | None = field(default=None)
+    culprit: LayerCheck | None = None
+    codes: dict[str, Array] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -117,6 +120,7 @@ def check_steps(
     truth = graph.graph.run(named, all_tensors=True)
     checks = [LayerCheck(layer.name, layer.op, truth[tensors[layer.output].name].size) for layer in layers]
     references = [_bytes(truth[tensors[layer.output].name]) for layer in layers]
+    kept = [_Kept.like(reference) for reference in references]
     channels = [truth[tensors[layer.output].name].shape[-1:] or (1,) for layer in layers]
     word = content["machine"]["cache"]["word_bytes"]
     stepper, culprit, stopped, executed = Stepper(program, codes), None, "", 0
@@ -130,7 +134,7 @@ def check_steps(
         check, reference = checks[entry["layer"]], references[entry["layer"]]
         place = written(entry, content["descriptors"], channels[entry["layer"]][0], word)
         if place is not None:
-            _compare(check, reference, place, stepper, number)
+            _compare(check, reference, place, stepper, number, kept[entry["layer"]])
         if check.wrong and culprit is None:
             culprit = check
             if fail_fast:
@@ -139,7 +143,24 @@ def check_steps(
         if progress is not None and number % 64 == 0:
             progress(number, len(content["instructions"]))
     equal = None if stopped else _outputs_equal(content["outputs"], outputs, graph, truth, stepper, word)
-    return StepReport(checks, executed, stopped, equal, culprit)
+    codes_left = {}
+    for layer, found in zip(layers, kept, strict=True):
+        array = truth[tensors[layer.output].name]
+        if found.known.all():
+            codes_left[tensors[layer.output].name] = found.rows.view(array.dtype).reshape(array.shape)
+    return StepReport(checks, executed, stopped, equal, culprit, codes_left)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What was written of a tensor: bytes of every element, and whether it was written."""
+
+    rows: NDArray[np.uint8]
+    known: NDArray[np.bool_]
+
+    @staticmethod
+    def like(reference: NDArray[np.uint8]) -> _Kept:
+        return _Kept(np.zeros_like(reference), np.zeros(len(reference), np.bool_))
 
 
 def _compare(
@@ -148,6 +169,7 @@ def _compare(
     place: tuple[NDArray[np.int64], NDArray[np.int64]],
     stepper: Stepper,
     number: int,
+    kept: _Kept,
 ) -> None:
     elements, addresses = place
     inside = elements < len(reference)
@@ -157,6 +179,7 @@ def _compare(
     low, size = int(addresses.min()), reference.shape[1]
     memory, _ = stepper.read("cache", low, int(addresses.max()) - low + size)
     found = memory[(addresses - low)[:, None] + np.arange(size)]
+    kept.rows[elements], kept.known[elements] = found, True
     differs = (found != reference[elements]).any(axis=1)
     check.compared += len(elements)
     check.wrong += int(differs.sum())
