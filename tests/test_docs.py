@@ -4,46 +4,152 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from cli.conftest import run_command
 from conftest import REPOSITORY
+from doors.graphdefs import GraphBuilder
+from doors.test_graphdef import network
+from frontend.test_cut import heads
+from partition.networks import detector
+from runtime import c
 
-PAGES = ("compare", "precision", "report", "runtime", "tutorial")
 DIGITS = REPOSITORY / "examples" / "digits"
+PAGES = {"README": REPOSITORY / "README.md"} | {
+    path.stem: path for path in sorted((REPOSITORY / "docs").glob("*.md"))
+}
 BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
+"""Commands and programs; what only shows is marked as text, or not at all."""
+WITH_SNIPPETS = [name for name, path in PAGES.items() if BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("page", PAGES)
+def blocks(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall(PAGES[page].read_text(encoding="utf-8"))
+
+
+def digits(folder: Path) -> None:
+    """The network most pages speak of."""
+    for name in ("digits.onnx", "calibration.npz", "digits.npz"):
+        shutil.copy(DIGITS / name, folder)
+
+
+def a_detector(folder: Path) -> None:
+    """A network with parts for the host, and samples for it."""
+    onnx.save(detector(), folder / "detector.onnx")
+    image = np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float32)
+    np.savez(folder / "samples.npz", image=image)
+
+
+def the_readme(folder: Path) -> None:
+    """Stand-ins for the networks it names."""
+    a_detector(folder)
+    for name in ("network", "model"):
+        shutil.copy(DIGITS / "digits.onnx", folder / f"{name}.onnx")
+    shutil.copy(DIGITS / "calibration.npz", folder / "samples.npz")
+    model = ["model.onnx", "--calib", "samples.npz", "-o", "model.tpu"]
+    assert run_command("build", *model).status == 0
+    (folder / "buffers.csv").write_text("id,lower,upper,size\n1,0,3,64\n2,1,4,128\n")
+    (folder / "bytes.toml").write_text("[preprocess]\nimage_format = 'gray'\nmean = [128]\n")
+    frozen = GraphBuilder()
+    network(frozen)
+    (folder / "frozen.pb").write_bytes(frozen.bytes)
+    onnx.save(heads(3, (255,), joined=False), folder / "yolo5s.onnx")
+
+
+def c_files(folder: Path) -> None:
+    digits(folder)
+    shutil.copy(c.EXAMPLE, folder)
+    os.environ["INCLUDE"], os.environ["LIBRARY"] = str(c.HEADER), str(c.folder())
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "README": the_readme,
+    "c-library": c_files,
+    "host-segments": a_detector,
+}
+
+
+def known_word(words: list[str]) -> bool:
+    """Whether a command that is not run here (it builds, or tests everything) is one that exists."""
+    match words:
+        case ["./start", word]:
+            return f"\n  {word} " in (REPOSITORY / "start").read_text(encoding="utf-8")
+        case ["cargo", "test", "-p", crate, "--profile", "checked"]:
+            return (REPOSITORY / "crates" / crate.removeprefix("tpuflow-")).is_dir()
+        case ["pytest" | "TPUFLOW_HYPOTHESIS=deep", *rest]:
+            return all((REPOSITORY / word).exists() for word in rest if word.startswith("tests"))
+        case ["cd", folder]:
+            return (REPOSITORY / folder).is_dir()
+    return False
+
+
+def run_line(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] == "tpuflow":
+        done = run_command(*words[1:])
+        assert done.status == 0, f"{line}\n{done.err}"
+    elif words[0] in {"cc", "cmp", "python", "./run_program"}:
+        if words[0] == "cc":
+            c.compiler()
+        shell = subprocess.run(["bash", "-ec", line], capture_output=True, text=True, check=False)
+        assert shell.returncode == 0, f"{line}\n{shell.stderr}"
+    else:
+        parts = shlex.split(line.partition("#")[0].replace("&&", ";").split(";")[0])
+        assert known_word(parts), line
+
+
+@pytest.mark.parametrize("page", WITH_SNIPPETS)
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("digits.onnx", "calibration.npz", "digits.npz"):
-        shutil.copy(DIGITS / name, tmp_path)
-    text = (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    blocks = BLOCK.findall(text)
-    assert {kind for kind, _ in blocks} == {"sh", "python"}
+    for name in ("INCLUDE", "LIBRARY"):
+        monkeypatch.setenv(name, "")
+    digits(tmp_path)
+    FILES.get(page, digits)(tmp_path)
     names: dict[str, object] = {}
-    for kind, block in blocks:
+    for kind, block in blocks(page):
         if kind == "python":
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(block, f"{page}.md", "exec"), names)
             continue
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if not words:
-                continue
-            assert words[0] == "tpuflow", line
-            done = run_command(*words[1:])
-            assert done.status == 0, f"{line}\n{done.err}"
+            run_line(line)
+
+
+def test_code_is_either_run_or_shown_as_what_it_is() -> None:
+    kinds = {
+        (page, kind)
+        for page, path in PAGES.items()
+        for kind in re.findall(
+            r"^```(\S*)\n.*?^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        )
+    }
+    assert {kind for _, kind in kinds} <= {
+        "",
+        "sh",
+        "python",
+        "text",
+        "ini",
+        "toml",
+        "json",
+        "{toctree}",
+        "{eval-rst}",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page: str) -> None:
-    text = (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (REPOSITORY / "docs" / link).exists(), link
+    path = PAGES[page]
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
