@@ -394,8 +394,8 @@ def test_percentile_and_layers_reach_the_native_settings(data: Arrays) -> None:
 DIGITS = REPOSITORY / "examples" / "digits"
 
 
-@pytest.mark.parametrize("method", ["qc", "qt"])
-def test_the_script_runs_every_way(
+@pytest.mark.parametrize("method", ["qc", "qcf", "qt", "qtf"])
+def test_msc_04_the_script_runs_every_way(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = importlib.util.spec_from_file_location("end_to_end", DIGITS / "end_to_end.py")
@@ -407,19 +407,11 @@ def test_the_script_runs_every_way(
         monkeypatch.setattr(sys, "argv", ["end_to_end.py", "--output", str(tmp_path), *words])
         script.main()
 
-    if method == "qt":
+    if method.startswith("qt"):
         run("--quantize-method", "qc")
     saved = tmp_path / "graph.onnx"
-    run(
-        "--enable-tlm",
-        "--enable-tpu",
-        "--enable-raw",
-        "--quantize-method",
-        method,
-        "--save-graph-path",
-        str(saved),
-    )
+    ways = ["--enable-tlm", "--enable-tpu", "--enable-raw"]
+    run(*ways, "--quantize-method", method, "--save-graph-path", str(saved))
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["tlm", "tpu", "raw"]
     assert saved.is_file()
-    run("--quantize-method", f"{method}f")

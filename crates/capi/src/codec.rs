@@ -162,8 +162,11 @@ pub unsafe extern "C" fn tpuflow_codec_load(path: *const c_char, codec: *mut *mu
 /// `codec` came from `tpuflow_codec_load`, is freed once, and nobody uses it or its ports any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tpuflow_codec_free(codec: *mut tpuflow_codec) {
-    // SAFETY: the caller's promise.
-    guard(|| Ok(unsafe { free(codec) }));
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { free(codec) };
+        Ok(())
+    });
 }
 
 /// Number of inputs; 0 of null.

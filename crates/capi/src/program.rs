@@ -74,8 +74,11 @@ pub unsafe extern "C" fn tpuflow_program_load(
 /// `program` came from `tpuflow_program_load`, is freed once, and nobody uses it, its codec or its ports any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tpuflow_program_free(program: *mut tpuflow_program) {
-    // SAFETY: the caller's promise.
-    guard(|| Ok(unsafe { free(program) }));
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { free(program) };
+        Ok(())
+    });
 }
 
 /// The codec of a program, which lives as long as the program; of null, null. A raw program's ports are words: their
