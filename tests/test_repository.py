@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conftest import REPOSITORY
+from tpuflow import _core
 
 PINNED = [REPOSITORY / "constraints.txt", REPOSITORY / "examples" / "digits" / "constraints.txt"]
 
@@ -81,3 +84,24 @@ def test_every_dependency_is_pinned_within_its_bounds() -> None:
             version = found.get(canonicalize_name(requirement.name), "0")
             assert requirement.specifier.contains(version), f"{requirement}: {version} is pinned"
     assert all(common[name] == training[name] for name in common.keys() & training.keys())
+
+
+def test_msc_16_one_wheel_for_python_3_11_and_later(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "maturin", "pep517", "write-dist-info", "--interpreter", sys.executable]
+    command += ["--metadata-directory", str(tmp_path), "--manifest-path", "crates/python/Cargo.toml"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.dist-info/WHEEL")
+    assert re.findall(r"^Tag: (cp311-abi3)-", wheel.read_text(), re.MULTILINE) == ["cp311-abi3"]
+    assert "Requires-Python: >=3.11" in (wheel.parent / "METADATA").read_text()
+    assert sys.version_info >= (3, 11)
+    extension = _core.__file__
+    assert extension.endswith("_core.abi3.so")
+    # Nothing but the system's own libraries, none of them newer than the system that built it.
+    needed = {
+        tuple(map(int, version.split(b".")))
+        for version in re.findall(rb"GLIBC_(2\.\d+)\0", Path(extension).read_bytes())
+    }
+    name, version = platform.libc_ver()
+    if name == "glibc":
+        assert needed and max(needed) <= tuple(map(int, version.split(".")))
