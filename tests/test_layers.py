@@ -95,7 +95,7 @@ ROOMS = {
         "event_log",
     },
     "compare": VOCABULARY | {"frontend", "build", "run", "store"},
-    "export": VOCABULARY | {"frontend", "partition", "quantize"},
+    "export": VOCABULARY | {"frontend", "partition", "quantize", "refine"},
     "evaluate": VOCABULARY | {"metrics", "run"},
     "npz": VOCABULARY | {"frontend", "partition", "store"},
     "runtime": VOCABULARY | {"_core", "partition", "compile", "simulate", "store"},

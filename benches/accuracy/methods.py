@@ -19,7 +19,7 @@ from material import Array, Network
 from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.quantize import quantize
-from tpuflow.refine import refine_weights, search
+from tpuflow.refine import better_equalized, refined, search
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -37,10 +37,12 @@ def configured(content: dict[str, Any]) -> Method:
     """Our stages with a configuration."""
 
     def forward(network: Network) -> Forward:
-        config, model = Config.parse(content), network.model
-        for method in config.calibrate.chain:
-            model, _ = refine_weights(model, _samples(network), config, method=method)
-        ranges = calibrate(model, _samples(network), config)
+        config, model, samples = Config.parse(content), network.model, _samples(network)
+        if config.calibrate.equalize and config.quantize.dtype == "int8":
+            model = better_equalized(model, samples, config)
+        ranges = calibrate(model, samples, config)
+        if config.calibrate.chain:
+            model, ranges = refined(model, ranges, samples, config)
         return GraphLevel(quantize(model, ranges, config)).run
 
     return forward

@@ -41,7 +41,7 @@ from tpuflow.plugins import (
 )
 from tpuflow.precision import Judge, Trials, parsed_rule, raised_from_the_end
 from tpuflow.quantize import by_layer, quantize
-from tpuflow.refine import better_equalized, refined
+from tpuflow.refine import better_equalized, noted_factors, refined, with_factors
 from tpuflow.samples import Samples, load_judged, load_samples
 from tpuflow.store import load_graph
 from tpuflow.tiling import tiling_of
@@ -61,6 +61,7 @@ __all__ = [
     "Sizes",
     "build",
     "calibrated",
+    "divided",
     "float_bytes",
     "graph_bytes",
     "made_up",
@@ -235,14 +236,13 @@ def build(request: Request, listener: Listener | None = None) -> Built:
                 request = replace(request, config=chosen)
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
-                if _may_equalize(request):
-                    samples = samples_of(model, request)
-                    model = better_equalized(model, samples, request.config, listener.remark)
-                    parts = partition(model) if request.host else None
+                model = divided(model, request, listener)
+                parts = partition(model) if request.host else None
                 ranges = calibrated(parts or model, request, listener)
                 if request.config.calibrate.chain:
                     model, ranges = refined_by_chain(model, ranges, request, listener)
                     parts = partition(model) if request.host else None
+                ranges = replace(ranges, factors=noted_factors(model))
             if request.qconfig is not None:
                 settings = configured(request.config, request.plugins, request.qconfig, model.model)
                 request = replace(request, config=settings)
@@ -314,6 +314,16 @@ def samples_of(model: FloatModel, request: Request) -> Samples:
     if is_dataset(str(request.calibration)) and not request.calibration.exists():
         return dataset_samples(request.plugins, str(request.calibration), model.inputs, workers)[0]
     return load_samples(request.calibration, model.inputs, workers)
+
+
+def divided(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
+    """The model with factors by channel: those of saved ranges, or where samples say that they help."""
+    if request.ranges is not None and request.calibration is None:
+        factors = Ranges.load(request.ranges).factors
+        return with_factors(model, factors) if factors else model
+    if not _may_equalize(request):
+        return model
+    return better_equalized(model, samples_of(model, request), request.config, listener.remark)
 
 
 def _may_equalize(request: Request) -> bool:

@@ -17,7 +17,8 @@
 
 The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
 and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
-the averages by channel of what linear layers read: without them biases are not corrected.
+the averages by channel of what linear layers read: without them biases are not corrected. `factors`, written
+like means with a list "factor", say what channels of the network were divided by before it was calibrated.
 """
 
 from __future__ import annotations
@@ -123,16 +124,19 @@ class Ranges:
         samples: Number of samples really used; None if unknown.
         strategy: Name of the strategy; None if unknown or edited.
         means: Averages by channel of what linear layers read, by tensor name.
+        factors: What channels were divided by, by tensor name: the ranges are those of what is left.
     """
 
     tensors: Mapping[str, Range]
     samples: int | None = None
     strategy: str | None = None
     means: Mapping[str, Means] = dataclass_field(default_factory=dict)
+    factors: Mapping[str, Means] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
         object.__setattr__(self, "means", MappingProxyType(dict(self.means)))
+        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -189,12 +193,14 @@ class Ranges:
             + json.dumps({"min": entry.min, "max": entry.max, "axis": entry.axis}, allow_nan=False)
             for name, entry in self.tensors.items()
         ]
-        averages = [
-            f"    {json.dumps(name)}: "
-            + json.dumps({"axis": entry.axis, "mean": entry.values}, allow_nan=False)
-            for name, entry in self.means.items()
-        ]
-        tail = f',\n  "means": {_block(averages)}' if averages else ""
+        tail = ""
+        for key, word, entries in (("means", "mean", self.means), ("factors", "factor", self.factors)):
+            lists = [
+                f"    {json.dumps(name)}: "
+                + json.dumps({"axis": entry.axis, word: entry.values}, allow_nan=False)
+                for name, entry in entries.items()
+            ]
+            tail += f',\n  "{key}": {_block(lists)}' if lists else ""
         return "{\n" + "".join(lines) + f'  "tensors": {_block(rows)}{tail}\n}}\n'
 
     def save(self, path: str | Path) -> None:
@@ -242,7 +248,7 @@ def _parse(document: Any, source: str) -> Ranges:
     if document and all(isinstance(each, int | float) and key != "format" for key, each in document.items()):
         return _of_thresholds(document, source)
     for key in document:
-        if key not in ("format", "samples", "strategy", "tensors", "means"):
+        if key not in ("format", "samples", "strategy", "tensors", "means", "factors"):
             raise RangesError(f'{source}: unknown key "{key}"')
     if "format" not in document or "tensors" not in document:
         missing = "format" if "format" not in document else "tensors"
@@ -265,27 +271,31 @@ def _parse(document: Any, source: str) -> Ranges:
             parsed[name] = _parse_range(entry)
         except RangesError as error:
             raise RangesError(f'{source}: tensor "{name}": {error}') from None
-    return Ranges(parsed, samples, strategy, _parse_means(document.get("means", {}), source))
+    means = _parse_means(document.get("means", {}), source, "means", "mean")
+    factors = _parse_means(document.get("factors", {}), source, "factors", "factor")
+    if any(value <= 0 for each in factors.values() for value in each.values):
+        raise RangesError(f'{source}: key "factors" must hold positive numbers')
+    return Ranges(parsed, samples, strategy, means, factors)
 
 
-def _parse_means(entries: Any, source: str) -> dict[str, Means]:
+def _parse_means(entries: Any, source: str, key: str, word: str) -> dict[str, Means]:
     if not isinstance(entries, dict):
-        raise RangesError(f'{source}: key "means" must be an object, it is {_kind(entries)}')
+        raise RangesError(f'{source}: key "{key}" must be an object, it is {_kind(entries)}')
     found = {}
     for name, entry in entries.items():
-        if not isinstance(entry, dict) or entry.keys() != {"axis", "mean"}:
-            raise RangesError(f'{source}: means of "{name}": an object with "axis" and "mean" is needed')
-        axis, mean = entry["axis"], entry["mean"]
+        if not isinstance(entry, dict) or entry.keys() != {"axis", word}:
+            raise RangesError(f'{source}: {key} of "{name}": an object with "axis" and "{word}" is needed')
+        axis, mean = entry["axis"], entry[word]
         if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
-            raise RangesError(f'{source}: means of "{name}": field "axis" must be a whole number')
+            raise RangesError(f'{source}: {key} of "{name}": field "axis" must be a whole number')
         if not isinstance(mean, list) or not mean:
-            raise RangesError(f'{source}: means of "{name}": field "mean" must be a list of numbers')
+            raise RangesError(f'{source}: {key} of "{name}": field "{word}" must be a list of numbers')
         try:
             found[name] = Means(
-                axis, tuple(_parse_number(item, f"mean[{at}]") for at, item in enumerate(mean))
+                axis, tuple(_parse_number(item, f"{word}[{at}]") for at, item in enumerate(mean))
             )
         except RangesError as error:
-            raise RangesError(f'{source}: means of "{name}": {error}') from None
+            raise RangesError(f'{source}: {key} of "{name}": {error}') from None
     return found
 
 

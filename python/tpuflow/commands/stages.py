@@ -53,11 +53,14 @@ def calibrate(
     ] = 0,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
-    from tpuflow.build import Listener, Request, calibrated, samples_of
+    from dataclasses import replace
+
+    from tpuflow.build import Listener, Request, calibrated, divided, samples_of
     from tpuflow.calibrate import Artefacts, save_artefacts
     from tpuflow.frontend import load
     from tpuflow.partition import partition
     from tpuflow.plugins import load_plugins
+    from tpuflow.refine import noted_factors
     from tpuflow.report import save_histograms, tensor_histograms
 
     settings = options.configuration(config, dtype, lenient=lenient)
@@ -76,8 +79,10 @@ def calibrate(
     counted: list[Statistics] = []
     with progress("calibrate") as advance:
         listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
+        if settings.needs_ranges:
+            float_model = divided(float_model, request, listener)
         parts = partition(float_model) if host else float_model
-        ranges = calibrated(parts, request, listener)
+        ranges = replace(calibrated(parts, request, listener), factors=noted_factors(float_model))
     ranges.save(output)
     if save_dir:
         kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
@@ -113,6 +118,7 @@ def quantize(
     from tpuflow.calibrate import Ranges
     from tpuflow.frontend import load
     from tpuflow.partition import device_networks, partition
+    from tpuflow.refine import with_factors
 
     settings = options.configuration(config, dtype, lenient=lenient)
     if settings.calibrate.chain:
@@ -128,6 +134,8 @@ def quantize(
         preprocess=settings.preprocess,
         host=host,
     )
+    if found is not None and found.factors:
+        float_model = with_factors(float_model, found.factors)
     graph = quantized(partition(float_model) if host else float_model, found, settings)
     graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)

@@ -223,7 +223,7 @@ class CalibrationConfig(Section):
     """Seed of that order."""
     no_data: Literal["generated", "zeros"] = "generated"
     """What stands in for samples where there are none."""
-    equalize: bool = False
+    equalize: bool = True
     """Channels are scaled within the float network, which computes the same, where that brings the outputs of
     samples closer to float. It needs samples: of ranges alone nothing is equalised."""
     global_calibration: str = "none"

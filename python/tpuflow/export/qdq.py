@@ -27,6 +27,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from tpuflow.errors import ModelError
+from tpuflow.export.factors import Network, StoredTensor, with_one_scale
 from tpuflow.partition import device_networks
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.partition import Partitioned
     from tpuflow.quantize import Graph
-    from tpuflow.quantize.lowering import Layer, Tensor
+    from tpuflow.quantize.lowering import Layer
 
 __all__ = ["activation_grids", "quantised_onnx", "scales"]
 
@@ -66,8 +67,9 @@ def quantised_onnx(
     Raises:
         ModelError: The graph was not made of this model, or stores nothing as codes.
     """
+    model, networks = with_one_scale(model, graph)
     proto = ir.serde.serialize_model(model.model)
-    grids = activation_grids(graph)
+    grids = activation_grids(networks)
     inside = _values(proto.graph)
     strangers = [name for name in grids if name not in inside]
     if strangers:
@@ -79,16 +81,16 @@ def quantised_onnx(
         raise ModelError(f"{model.label}: the graph stores nothing as codes, there is nothing to export")
     writer = _Writer(proto, fake=fake)
     writer.activations(grids)
-    writer.weights(graph)
-    writer.operands(graph)
+    writer.weights(networks)
+    writer.operands(networks)
     writer.finish()
     return proto
 
 
-def activation_grids(graph: Graph | Partitioned[Graph]) -> dict[str, Grid]:
+def activation_grids(networks: Sequence[Network]) -> dict[str, Grid]:
     """The grid of every value of the model that is stored as codes, by its name in the model."""
     found: dict[str, Grid] = {}
-    for network in device_networks(graph):
+    for network in networks:
         for tensor in network.tensors:
             if tensor.is_constant or tensor.source_json is None or tensor.scale is None:
                 continue
@@ -157,7 +159,7 @@ class _Writer:
             nodes += [node, *(each for pair in behind for each in pair)]
         self._replace(nodes)
 
-    def weights(self, graph: Graph | Partitioned[Graph]) -> None:
+    def weights(self, networks: Sequence[Network]) -> None:
         """Weights and biases of linear layers as codes."""
         constants = {value.name: value for value in self.graph.initializer}
         readers: dict[str, int] = {}
@@ -165,7 +167,7 @@ class _Writer:
             for name in node.input:
                 readers[name] = readers.get(name, 0) + 1
         done: set[str] = set()
-        for node, weight, bias, facts in self._linear(graph):
+        for node, weight, bias, facts in self._linear(networks):
             name = node.input[weight]
             if name not in constants or name in done or readers[name] > 1:
                 continue
@@ -210,14 +212,12 @@ class _Writer:
         node.output[0] = total
         self._behind.setdefault(node.name, []).append(added)
 
-    def _linear(
-        self, graph: Graph | Partitioned[Graph]
-    ) -> Iterator[tuple[onnx.NodeProto, int, int | None, Any]]:
+    def _linear(self, networks: Sequence[Network]) -> Iterator[tuple[onnx.NodeProto, int, int | None, Any]]:
         """Nodes with constant weights: which input those are, which the bias, and their scales."""
         nodes = {
             node.name: node for node in self.graph.node if node.op_type in {"Conv", "ConvTranspose", "MatMul"}
         }
-        for network in device_networks(graph):
+        for network in networks:
             for layer in network.layers:
                 own = [nodes[name] for name in layer.nodes if name in nodes]
                 constant = next(
@@ -314,11 +314,11 @@ class _Writer:
             self.graph.initializer.append(numpy_helper.from_array(array, name))
         return f"{codes}/scale", f"{codes}/zero_point"
 
-    def operands(self, graph: Graph | Partitioned[Graph]) -> None:
+    def operands(self, networks: Sequence[Network]) -> None:
         """Operands that a layer rescales by its own multipliers get a dequantiser of that effect for it."""
         nodes = {node.name: node for node in self.graph.node}
         made = {name: node for node in self.graph.node for name in node.output}
-        for network in device_networks(graph):
+        for network in networks:
             for layer in network.layers:
                 output = network.tensors[layer.output]
                 factors = _factors(json.loads(layer.op_json))
@@ -367,13 +367,15 @@ class _Facts:
     zero: int
 
 
-def _biases(network: Graph, layer: Layer) -> NDArray[Any] | None:
+def _biases(network: Network, layer: Layer) -> NDArray[Any] | None:
     """Codes of a linear layer's biases, one per output channel."""
     index = json.loads(layer.op_json).get("bias")
     return None if index is None else network.constant(index).astype(np.int64)
 
 
-def _effective(layer: Layer, scales: Sequence[float], source: Tensor, output: Tensor) -> tuple[float, ...]:
+def _effective(
+    layer: Layer, scales: Sequence[float], source: StoredTensor, output: StoredTensor
+) -> tuple[float, ...]:
     """The scales of weights by which the graph's multipliers and shifts rescale to the letter."""
     requant = json.loads(layer.op_json).get("epilogue", {}).get("requant", {})
     multipliers, shifts = requant.get("multiplier", []), requant.get("shift", [])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, overload
 from tpuflow.config import Config, scoped
 from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatModel
+from tpuflow.frontend.values import factors_of
 from tpuflow.partition import Partitioned, PartitionedModel
 from tpuflow.quantize import ops
 from tpuflow.quantize.by_layer import by_layer
@@ -72,6 +73,11 @@ def quantize(
     bounds: Mapping[str, Range] = {} if ranges is None else ranges.tensors
     means = {} if ranges is None else ranges.means
     whole = model.model if isinstance(model, PartitionedModel | FloatModel) else model
+    if ranges is not None and ranges.factors and not _is_divided(whole):
+        raise QuantizeError(
+            "ranges are those of a network whose channels were divided by factors: give that network, "
+            "`tpuflow.refine.with_factors(model, ranges.factors)`"
+        )
     config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config, means)
@@ -79,3 +85,9 @@ def quantize(
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
     return Lowering(graph, bounds, config, means).run()
+
+
+def _is_divided(model: FloatModel | ir.Model) -> bool:
+    """Whether any value was divided by factors."""
+    graph = model.model.graph if isinstance(model, FloatModel) else model.graph
+    return any(factors_of(value) is not None for node in graph for value in node.outputs)

@@ -15,7 +15,7 @@ may have moved.
 """
 
 from tpuflow.refine.chain import refined
-from tpuflow.refine.equalize import with_factors
+from tpuflow.refine.equalize import noted_factors, with_factors
 from tpuflow.refine.judge import Judge, better_equalized
 from tpuflow.refine.search import Candidate, Searched, search
 from tpuflow.refine.weights import RefinedLayer, refine_weights
@@ -26,6 +26,7 @@ __all__ = [
     "RefinedLayer",
     "Searched",
     "better_equalized",
+    "noted_factors",
     "refine_weights",
     "refined",
     "search",

@@ -35,7 +35,7 @@ Ids = NDArray[np.int64]
 
 PASSES = frozenset(
     {
-        "Relu", "LeakyRelu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
+        "Relu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
         "Dropout",
     }
 )  # fmt: skip

@@ -7,6 +7,7 @@ channel `c` of an activation is divided by `s[c]`, the weights that read it are 
     s[c] = reach[c]^a / weight[c]^b          a in 0 .. 1, b in 0 .. 0.75
 
 with the largest value of the channel and the largest weight that reads it, each over that of all channels.
+to the next power of `2^(1/16)`, so that factors can be told from scales that hold them.
 Chosen is what makes the predicted noise of the sums of all readers least: roundings are taken as uniform and
 independent, operands as uncorrelated. `smoothed` takes the usual fixed exponents for products behind norms
 (G. Xiao et al., "SmoothQuant", 2022: `s = reach^alpha / weight^(1 - alpha)`).
@@ -26,8 +27,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from tpuflow.calibrate import Means
 from tpuflow.calibrate.activations import ActivationSession
-from tpuflow.frontend.values import array_of, attributes_of, input_at, state_factors
+from tpuflow.frontend.values import array_of, attributes_of, factors_of, input_at, state_factors
 from tpuflow.refine.channels import NORMS, Channels, Reader
 from tpuflow.refine.layers import copied
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.samples import Samples
 
-__all__ = ["Equalized", "equalized", "scaled", "smoothed", "with_factors"]
+__all__ = ["STEPS", "Equalized", "equalized", "noted_factors", "scaled", "smoothed", "with_factors"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +55,11 @@ REACHES, WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5, 0.75)
 GAIN = 0.98
 """Predicted noise must fall to this share before factors are used."""
 
-WIDEST = 64.0
-"""Factors lie within one over this and this."""
+STEPS = 16
+"""Factors are whole powers of two to one over this."""
+
+WIDEST = np.log(64)
+"""Largest magnitude of a factor's logarithm."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,8 @@ def equalized(model: FloatModel, samples: Samples, weight_bits: int = 8) -> Equa
     factors = np.ones(channels.count)
     gains: list[float] = []
     for numbers, values, readers in channels.members():
+        if any(_is_norm(value) for value in values):
+            continue  # on request only: what a norm makes has 16 bits inside
         found = _chosen(
             numbers, [value for value in values if value.name in seen], readers, seen, channels, levels
         )
@@ -157,8 +164,11 @@ def smoothed(
     sets = 0
     for numbers, values, readers in channels.members():
         known = [value for value in values if value.name in seen]
-        behind = any(_maker(value).op_type in NORMS for value in known if value.producer() is not None)
-        if not known or not behind or not all(fits(reader.node) for reader in readers):
+        if (
+            not known
+            or not any(_is_norm(value) for value in known)
+            or not all(fits(reader.node) for reader in readers)
+        ):
             continue
         columns = [_Columns(reader) for reader in readers]
         reach = _by_number(
@@ -212,7 +222,8 @@ def _chosen(
         exponent = a * reach[numbers] - b * weight[numbers]
         if not tied:
             exponent = exponent - exponent.mean()
-        factors[numbers] = np.exp(np.clip(exponent, -np.log(WIDEST), np.log(WIDEST)))
+        steps = np.rint(np.clip(exponent, -WIDEST, WIDEST) / np.log(2) * STEPS)
+        factors[numbers] = np.exp2(steps / STEPS)
         found = noise(factors)
         if found < least * (GAIN if best is None else 1.0):
             best, least = factors[numbers], found
@@ -290,24 +301,39 @@ def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
             ids = channels.ids.get(value)
             if ids is not None and np.any(factors[ids] != 1):
                 state_factors(same, factors[ids])
+    for name, value in list(made.graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del made.graph.initializers[name]
     return replace(model, model=made)
 
 
-def with_factors(model: FloatModel, factors: Mapping[str, Array]) -> FloatModel:
+def with_factors(model: FloatModel, factors: Mapping[str, Means]) -> FloatModel:
     """The model with some of its values divided, and with them all that must be divided alike.
 
     Args:
         model: As it was before its channels were scaled.
-        factors: By name of a value, one per channel.
+        factors: By name of a value, as ranges keep them.
     """
     channels = Channels.of(model.model.graph, _hosted(model))
     by_number = np.ones(channels.count)
     for value, ids in channels.ids.items():
         own = factors.get(value.name or "")
-        if own is not None and ids.size == len(own):
-            by_number[ids.ravel()] = own
+        if own is not None and ids.size == len(own.values):
+            by_number[ids.ravel()] = own.values
     by_number[0] = 1.0
     return scaled(model, channels, by_number)
+
+
+def noted_factors(model: FloatModel) -> dict[str, Means]:
+    """What the values of a model were divided by, by name, as ranges keep it."""
+    found: dict[str, Means] = {}
+    for node in model.model.graph:
+        for value in node.outputs:
+            factors = factors_of(value)
+            if factors is not None and value.name:
+                axis = int(np.argmax(factors.shape))
+                found[value.name] = Means(axis, tuple(factors.ravel().tolist()))
+    return found
 
 
 def _divide(node: ir.Node, read: Array | None, out: Array) -> None:
@@ -342,10 +368,9 @@ def _groups(node: ir.Node) -> int:
     return groups
 
 
-def _maker(value: ir.Value) -> ir.Node:
+def _is_norm(value: ir.Value) -> bool:
     node = value.producer()
-    assert node is not None
-    return node
+    return node is not None and node.op_type in NORMS
 
 
 def _constant(node: ir.Node, place: int) -> NDArray[np.float32]:
