@@ -91,6 +91,38 @@ def test_the_report_has_every_figure(program: _core.Program) -> None:
     )
 
 
+def test_sim_07_utilisation_is_work_over_time(program: _core.Program) -> None:
+    report = json.loads(simulate(program).to_json())
+    units = report["counters"]["units"]
+    order = ("dtl0", "dtl1", "me", "ewp", "pdp")
+    assert sorted(order) == sorted(report["utilization"])
+    for name, unit in zip(order, units, strict=True):
+        assert report["utilization"][name] == unit["busy"] / report["cycles"] <= 1
+    for name in ("me", "ewp", "pdp"):
+        busy = sum(layer["busy"] for layer in report["layers"] if layer["unit"] == name)
+        assert busy <= units[order.index(name)]["busy"]
+
+
+def test_sim_06_stretches_of_the_cache_never_overlap(program: _core.Program) -> None:
+    content = json.loads(program.metadata())
+    stretches = content["allocations"]
+    assert stretches
+    for number, one in enumerate(stretches):
+        assert one["address"] >= 0 and one["first"] <= one["last"] < len(program)
+        for two in stretches[:number]:
+            in_time = one["first"] <= two["last"] and two["first"] <= one["last"]
+            in_space = (
+                one["address"] < two["address"] + two["bytes"]
+                and two["address"] < one["address"] + one["bytes"]
+            )
+            assert not (in_time and in_space), (one, two)
+    most = max(
+        sum(each["bytes"] for each in stretches if each["first"] <= at <= each["last"])
+        for at in range(len(program))
+    )
+    assert most <= content["cache_peak_bytes"]
+
+
 def test_random_inputs_repeat(program: _core.Program) -> None:
     first, again, other = (simulate(program, seed=seed).outputs["features"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
