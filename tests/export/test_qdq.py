@@ -211,3 +211,12 @@ def test_biases_are_the_corrected_ones_of_the_graph(fake: bool) -> None:  # noqa
         name = source_of(tensor)["name"]
         ours, theirs = made.run(feed)[name], outputs(exported, feed, fake=fake)[name]
         assert np.abs(np.rint((theirs - ours) / tensor.scale[0])).max() <= 1
+
+
+def test_constants_that_are_added_are_those_of_the_graph() -> None:
+    b = Builder("constants")
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 8, 8]), 6))
+    b.output(b.node("Add", b.node("Add", x, b.spread(1, 6, 6, 6)), b.conv(x, 6, (1, 1))))
+    found = steps_apart(b.model(), output_dtype="int8")
+    assert found.max() <= 1
+    assert (found == 0).mean() > 0.99

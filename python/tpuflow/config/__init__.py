@@ -17,7 +17,7 @@
 
 `models`, `preprocess`, `schedule` and `judging` declare every field once, on what `section` knows of fields;
 all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table` the table,
-`files` reads all forms, `registry` lists and explains the fields, `scope` looks up which layers an entry is for.
+`files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is for.
 """
 
 from tpuflow.config.files import SHOWN, load_config

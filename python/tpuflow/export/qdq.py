@@ -7,10 +7,11 @@ stand for, and only activations have quantisers.
 
     x -> Q -> DQ -> Conv(W codes -> DQ, B codes -> DQ) -> Relu -> Q -> DQ -> ...
 
-The scales of weights, and of operands that are added, joined or averaged, are those by which the graph's
-multipliers and shifts rescale to the letter. What still differs: a runtime rounds sums in float32, and
-computes functions anew instead of reading tables. Each value is within one step of the graph's for the same
-operands; over many layers single steps can add up.
+The scales of weights, and of operands that are added, multiplied, joined or averaged, are those by which the
+graph's multipliers and shifts rescale to the letter; biases and constants are the graph's own. What still
+differs: a runtime rounds sums in float32, and computes norms and functions anew instead of by integers and
+tables. Each value is within one step of the graph's for the same operands; behind norms and functions single
+steps add up over many layers, elsewhere they hardly ever occur.
 """
 
 from __future__ import annotations
@@ -321,12 +322,13 @@ class _Writer:
         for network in networks:
             for layer in network.layers:
                 output = network.tensors[layer.output]
-                factors = _factors(json.loads(layer.op_json))
+                factors = _factors(json.loads(layer.op_json), [network.tensors[i] for i in layer.operands])
                 own = [
                     nodes[name] for name in layer.nodes if name in nodes and nodes[name].op_type in RESCALING
                 ]
                 if not factors or len(own) != 1 or len(own[0].input) != len(factors) or output.scale is None:
                     continue
+                self._constant_operands(network, layer, own[0], factors, output.scale[0])
                 for place, factor in enumerate(factors):
                     codes = f"{own[0].input[place]}/codes"
                     if factor is None or codes not in made:
@@ -342,6 +344,25 @@ class _Writer:
                     )
                     self._behind.setdefault(made[codes].name, []).append(node)
                     own[0].input[place] = target
+
+    def _constant_operands(
+        self, network: Graph, layer: Layer, node: onnx.NodeProto, factors: Sequence[float | None], step: float
+    ) -> None:
+        """Constants that are added or compared become what their codes count for in the graph."""
+        known = {value.name: value for value in self.graph.initializer}
+        for place, (index, factor) in enumerate(zip(layer.operands, factors, strict=False)):
+            tensor = network.tensors[index]
+            if not tensor.is_constant or tensor.scale is None or len(tensor.scale) != 1 or factor is None:
+                continue
+            if node.input[place] not in known:
+                continue
+            array = numpy_helper.to_array(known[node.input[place]]).astype(np.float64)
+            limits = np.iinfo(tensor.dtype)
+            codes = np.clip(np.rint(array / tensor.scale[0]) + tensor.zero_point, limits.min, limits.max)
+            values = ((codes - tensor.zero_point) * factor * step).astype(np.float32)
+            name = f"{node.name}/operand{place}"
+            self.graph.initializer.append(numpy_helper.from_array(values, name))
+            node.input[place] = name
 
     def finish(self) -> None:
         """Puts what stands in front of everything there; shapes of values are inferred anew by readers."""
@@ -386,11 +407,16 @@ def _effective(
     return tuple(_scale_for(math.ldexp(m, -n), source.scale[0], output.scale[0]) for m, n in pairs)
 
 
-RESCALING = frozenset({"Add", "Sub", "Max", "Min", "Concat", "AveragePool", "GlobalAveragePool"})
+RESCALING = frozenset(
+    {"Add", "Sub", "Mul", "MatMul", "Max", "Min", "Concat", "AveragePool", "GlobalAveragePool"}
+)
 
 
-def _factors(op: Mapping[str, Any]) -> list[float | None]:
-    """What a layer multiplies each operand's codes with to get its own, where that is one number."""
+def _factors(op: Mapping[str, Any], operands: Sequence[Tensor]) -> list[float | None]:
+    """What a layer multiplies each operand's codes with to get its own, where that is one number.
+
+    Of a product the first operand has all of it, and the second none but its own scale.
+    """
 
     def factor(requant: Mapping[str, Any] | None) -> float | None:
         if requant is None or len(requant.get("multiplier", [])) != 1:
@@ -400,6 +426,12 @@ def _factors(op: Mapping[str, Any]) -> list[float | None]:
     if op["op"] == "binary" and op["kind"] in {"add", "sub", "max", "min"}:
         common = factor(op["requant"])
         return [] if common is None else [op["ka"] * common, op["kb"] * common]
+    product = op["requant"] if op["op"] == "binary" and op["kind"] == "mul" else None
+    if op["op"] == "mat_mul" and "table" not in op["epilogue"] and not operands[1].is_constant:
+        product = op["epilogue"].get("requant")
+    if product is not None and (common := factor(product)) is not None:
+        other = operands[1].scale
+        return [] if other is None or len(other) != 1 else [common / other[0], None]
     if op["op"] == "concat":
         return [factor(requant) for requant in op["requants"]]
     if op["op"] == "average_pool":
