@@ -18,6 +18,8 @@ mod x86_64;
 pub use columns::{Columns, Order};
 
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+use std::sync::Arc;
 
 use tpuflow_ir::Requant;
 
@@ -47,21 +49,28 @@ struct Table {
     entries: Vec<i32>,
     lo: i32,
     hi: i32,
-    /// Entry and rise to the next one, 16 bits each, where all of them fit: what vectors look up.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "vectors are there on x86-64 alone"))]
-    pairs: Option<Vec<i32>>,
+    /// The result of every 16-bit code, where all are int8 codes: what vectors look up.
+    #[cfg(target_arch = "x86_64")]
+    codes: Option<Arc<[i8]>>,
 }
 
 impl Table {
-    fn new((entries, lo, hi): (Vec<i32>, i32, i32)) -> Self {
-        let pair = |two: &[i32]| {
-            let (first, rise) = (i16::try_from(two[0]).ok()?, i16::try_from(two[1].checked_sub(two[0])?).ok()?);
-            Some(i32::from(first) & 0xFFFF | i32::from(rise) << 16)
-        };
-        let steps = entries.len().saturating_sub(1);
-        // The vectors interpolate: at least one bit of the sixteen lies below the index.
-        let pairs = (2..1 << 16).contains(&steps).then(|| entries.windows(2).map(pair).collect()).flatten();
-        Self { entries, lo, hi, pairs }
+    fn new(isa: Isa, (entries, lo, hi): (Vec<i32>, i32, i32)) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let codes = (matches!(isa.lanes(), Lanes::Avx512(_)) && lo >= -128 && hi <= 127).then(|| {
+            let lookup = Lookup::new(&entries, 16, lo, hi);
+            let codes = (-32768..=32767).map(|code| lookup.at(code) as i8);
+            codes.chain([0; codes512::TABLE - (1 << 16)]).collect()
+        });
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = isa;
+        Self {
+            entries,
+            lo,
+            hi,
+            #[cfg(target_arch = "x86_64")]
+            codes,
+        }
     }
 }
 
@@ -86,7 +95,7 @@ impl Epilogue {
     pub fn with(isa: Isa, requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
         let pairs = requant.multiplier.iter().zip(&requant.shift);
         let factors = pairs.map(|(&m, &n)| f64::from(m) * 2f64.powi(-i32::from(n))).collect();
-        Self { isa, factors, requant, table: table.map(Table::new) }
+        Self { isa, factors, requant, table: table.map(|table| Table::new(isa, table)) }
     }
 
     /// The epilogue of some of the columns, for one group of a convolution or one column tile.
@@ -152,13 +161,9 @@ impl Epilogue {
         if let Lanes::Avx512(isa) = self.isa.lanes()
             && let Some(y) = Y::as_bytes_mut(y)
         {
-            match &self.table {
-                None => return isa.tile(&self.requant, tile, columns, place, y),
-                Some(Table { lo, hi, pairs: Some(pairs), .. }) => {
-                    let table = codes512::Pairs { pairs, lo: *lo, hi: *hi };
-                    return isa.tile_through(&self.requant, table, tile, columns, place, y);
-                }
-                Some(_) => {}
+            let codes = self.table.as_ref().map(|table| table.codes.as_deref());
+            if codes != Some(None) {
+                return isa.tile(&self.requant, codes.flatten(), tile, columns, place, y);
             }
         }
         let first = tile.columns.start;
@@ -282,6 +287,22 @@ mod tests {
         }
     }
 
+    /// Sums of a row of a tile.
+    fn check_tile(requant: &Requant, table: Option<&(Vec<i32>, i32, i32)>, sums: &[i64]) {
+        let mut expected = vec![0i8; sums.len()];
+        Epilogue::with(Isa::Reference, requant.clone(), table.cloned()).apply(sums.iter().copied(), &mut expected);
+        for isa in Isa::variants() {
+            let epilogue = Epilogue::with(isa, requant.clone(), table.cloned());
+            let columns = epilogue.columns_of(&vec![-7; sums.len()], Order::Natural);
+            let mut own = [0; WIDTH];
+            own.iter_mut().zip(sums).for_each(|(own, &sum)| *own = (sum + 7) as i32);
+            let mut y = vec![0i8; sums.len()];
+            let tile = Sums { rows: 0..1, columns: 0..sums.len(), sums: &mut own };
+            epilogue.tile(&tile, &columns, |_| Some(0), &mut y);
+            assert_eq!(y, expected, "{} from a tile", isa.name());
+        }
+    }
+
     fn sum(bits: u32) -> impl Strategy<Value = i64> {
         let limit = (1i64 << bits) - 1;
         prop_oneof![
@@ -310,6 +331,12 @@ mod tests {
                 };
                 let entries = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
                 check::<i8>(&requant, None, sums);
+                if sums.iter().all(|&sum| i32::try_from(sum + 7).is_ok()) {
+                    let between = Requant { lo: -32768, hi: 32767, ..requant.clone() };
+                    check_tile(&requant, None, sums);
+                    check_tile(&between, Some(&((0..=64).map(|i| i * i % 201 - 100).collect(), lo, hi)), sums);
+                    check_tile(&between, Some(&((0..=65536).map(|i| i / 256 - 128).collect(), -128, 127)), sums);
+                }
                 check::<i16>(&requant, Some(&(entries, -120, 32000)), sums);
                 check::<i16>(&Requant { lo: -32768, hi: 32767, ..requant }, None, sums);
             }

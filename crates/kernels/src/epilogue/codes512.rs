@@ -20,13 +20,8 @@ pub(crate) struct Bounds {
     hi: __m512i,
 }
 
-/// A table over 16-bit codes: entry and rise to the next one, `2^k` of them, `1 <= k <= 15`, and the result's clamps.
-#[derive(Clone, Copy)]
-pub(crate) struct Pairs<'a> {
-    pub pairs: &'a [i32],
-    pub lo: i32,
-    pub hi: i32,
-}
+/// The result of every 16-bit code, from the least on, and three bytes more, since vectors read four at a time.
+pub(crate) const TABLE: usize = (1 << 16) + 3;
 
 impl Bounds {
     /// The bounds of a requantisation to int8 codes.
@@ -113,10 +108,13 @@ fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
     }
 }
 
-/// Codes of 64 sums through 16-bit codes and a table.
+/// Codes of 64 sums through 16-bit codes and a table of their results.
+///
+/// Sums below `2^24` are exact in float32, and a product that is not rounded to a half lies on the same side of every half as
+/// the exact product, since halves in the range of codes are float32 values. Other sums are multiplied in float64.
 ///
 /// # Panics
-/// When the intermediate's clamps are no 16-bit codes.
+/// When the intermediate's clamps are no 16-bit codes, or the table is not [`TABLE`] long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(unsafe_code, reason = "indices that were clamped to the table")]
@@ -124,37 +122,51 @@ pub(crate) fn codes_through<const NATURAL: bool>(
     sums: &[__m512i; 4],
     factors: &[__m512; 4],
     requant: &Requant,
-    table: &Pairs<'_>,
+    table: &[i8],
 ) -> __m512i {
-    assert!(requant.lo >= -32768 && requant.hi <= 32767 && table.pairs.len().is_power_of_two());
-    let bits = 16 - table.pairs.len().trailing_zeros();
-    let shift = _mm_cvtsi32_si128(bits as i32);
-    let mask = _mm512_set1_epi32((1 << bits) - 1);
-    let half = _mm512_set1_epi32((1 << bits >> 1) - 1);
-    let one = _mm512_set1_epi32(1);
-    let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));
-    let most = _mm512_set1_pd(f64::from(requant.hi) - f64::from(requant.zero_point));
+    assert!(requant.lo >= -32768 && requant.hi <= 32767 && table.len() == TABLE);
+    let least = _mm512_set1_ps((requant.lo - requant.zero_point) as f32);
+    let most = _mm512_set1_ps((requant.hi - requant.zero_point) as f32);
+    let mut magnitude = _mm512_setzero_si512();
+    let mut farthest = _mm512_setzero_ps();
+    let mut codes = [_mm512_setzero_si512(); 4];
+    for v in 0..4 {
+        magnitude = _mm512_or_si512(magnitude, _mm512_abs_epi32(sums[v]));
+        let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), factors[v]);
+        farthest = _mm512_range_ps::<0b1011>(farthest, _mm512_reduce_ps::<0b1000>(product));
+        codes[v] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(product, least), most));
+    }
+    let large = _mm512_test_epi32_mask(magnitude, _mm512_set1_epi32(0xFF00_0000_u32.cast_signed()));
+    if large | _mm512_cmp_ps_mask::<_CMP_GE_OQ>(farthest, _mm512_set1_ps(0.5)) != 0 {
+        codes = exact_between(sums, factors, requant);
+    }
     // From code to index.
     let origin = _mm512_set1_epi32(requant.zero_point + 32768);
-    let mut values = [_mm512_setzero_si512(); 4];
+    let byte = _mm512_set1_epi32(0xFF);
+    for codes in &mut codes {
+        // SAFETY: the index has 16 bits, as the clamps say, and the table three bytes more.
+        let found = unsafe { _mm512_i32gather_epi32::<1>(_mm512_add_epi32(*codes, origin), table.as_ptr().cast()) };
+        *codes = _mm512_and_si512(found, byte);
+    }
+    let low = _mm512_packus_epi32(codes[0], codes[1]);
+    let high = _mm512_packus_epi32(codes[2], codes[3]);
+    ordered::<NATURAL>(_mm512_packus_epi16(low, high))
+}
+
+/// Rounded products, clamped so that they are 16-bit codes once the zero point is added, in float64.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn exact_between(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) -> [__m512i; 4] {
+    let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));
+    let most = _mm512_set1_pd(f64::from(requant.hi) - f64::from(requant.zero_point));
+    let mut codes = [_mm512_setzero_si512(); 4];
     for v in 0..4 {
         let [low, high] = products(sums[v], factors[v]);
-        let codes = _mm512_inserti64x4::<1>(
+        codes[v] = _mm512_inserti64x4::<1>(
             _mm512_castsi256_si512(_mm512_cvtpd_epi32(_mm512_min_pd(_mm512_max_pd(low, least), most))),
             _mm512_cvtpd_epi32(_mm512_min_pd(_mm512_max_pd(high, least), most)),
         );
-        let index = _mm512_add_epi32(codes, origin);
-        // SAFETY: the index has 16 bits, as the clamps say, and loses those beyond the table's.
-        let pair = unsafe { _mm512_i32gather_epi32::<4>(_mm512_srl_epi32(index, shift), table.pairs.as_ptr()) };
-        let first = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(pair));
-        let rise = _mm512_mullo_epi32(_mm512_srai_epi32::<16>(pair), _mm512_and_si512(index, mask));
-        // Half less one plus the quotient's parity: see `requant::round_shift`.
-        let parity = _mm512_and_si512(_mm512_sra_epi32(rise, shift), one);
-        let rounded = _mm512_sra_epi32(_mm512_add_epi32(rise, _mm512_add_epi32(half, parity)), shift);
-        values[v] = _mm512_add_epi32(first, rounded);
     }
-    let low = _mm512_packs_epi32(values[0], values[1]);
-    let high = _mm512_packs_epi32(values[2], values[3]);
-    let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
-    _mm512_min_epi8(_mm512_max_epi8(codes, _mm512_set1_epi8(table.lo as i8)), _mm512_set1_epi8(table.hi as i8))
+    codes
 }

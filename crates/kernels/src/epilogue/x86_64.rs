@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use tpuflow_ir::Requant;
 
-use super::codes512::{self, Bounds, Pairs};
+use super::codes512::{self, Bounds};
 use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
 use crate::gemm::tiles::{Sums, WIDTH};
@@ -22,60 +22,16 @@ impl Avx512Vnni {
         unsafe { wide_512(products, offsets, row, y) }
     }
 
-    /// [`super::Epilogue::tile`] without a table.
+    /// [`super::Epilogue::tile`], possibly through the results of every 16-bit code.
     pub(super) fn tile(
         self,
         requant: &Requant,
+        table: Option<&[i8]>,
         tile: &Sums<'_>,
         columns: &Columns,
         place: impl Fn(usize) -> Option<usize>,
         y: &mut [i8],
     ) {
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn rows<const NATURAL: bool>(
-            requant: &Requant,
-            tile: &Sums<'_>,
-            columns: &Columns,
-            place: impl Fn(usize) -> Option<usize>,
-            y: &mut [i8],
-        ) {
-            let bounds = Bounds::new(requant);
-            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL>(sums, factors, &bounds));
-        }
-        // SAFETY: the token proves the features.
-        unsafe {
-            match columns.order() {
-                Order::Natural => rows::<true>(requant, tile, columns, place, y),
-                Order::Interleaved => rows::<false>(requant, tile, columns, place, y),
-            }
-        }
-    }
-
-    /// [`super::Epilogue::tile`] through a table.
-    pub(super) fn tile_through(
-        self,
-        requant: &Requant,
-        table: Pairs<'_>,
-        tile: &Sums<'_>,
-        columns: &Columns,
-        place: impl Fn(usize) -> Option<usize>,
-        y: &mut [i8],
-    ) {
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn rows<const NATURAL: bool>(
-            requant: &Requant,
-            table: Pairs<'_>,
-            tile: &Sums<'_>,
-            columns: &Columns,
-            place: impl Fn(usize) -> Option<usize>,
-            y: &mut [i8],
-        ) {
-            each_row(tile, columns, place, y, |sums, factors| {
-                codes512::codes_through::<NATURAL>(sums, factors, requant, &table)
-            });
-        }
         // SAFETY: the token proves the features.
         unsafe {
             match columns.order() {
@@ -83,6 +39,24 @@ impl Avx512Vnni {
                 Order::Interleaved => rows::<false>(requant, table, tile, columns, place, y),
             }
         }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn rows<const NATURAL: bool>(
+    requant: &Requant,
+    table: Option<&[i8]>,
+    tile: &Sums<'_>,
+    columns: &Columns,
+    place: impl Fn(usize) -> Option<usize>,
+    y: &mut [i8],
+) {
+    let bounds = Bounds::new(requant);
+    match table {
+        None => each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL>(sums, factors, &bounds)),
+        Some(table) => each_row(tile, columns, place, y, |sums, factors| {
+            codes512::codes_through::<NATURAL>(sums, factors, requant, table)
+        }),
     }
 }
 
