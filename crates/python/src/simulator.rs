@@ -27,12 +27,13 @@ fn json<T: serde::Serialize>(value: &T) -> PyResult<String> {
 pub struct Program {
     /// The program.
     pub program: Arc<tpuflow_ir::Program>,
+    kept: tpuflow_simulator::Kept,
 }
 
 impl Program {
     /// Wraps a finished program.
     pub fn new(program: tpuflow_ir::Program) -> Self {
-        Self { program: Arc::new(program) }
+        Self { program: Arc::new(program), kept: tpuflow_simulator::Kept::default() }
     }
 }
 
@@ -205,6 +206,8 @@ fn simulate(
         return Err(Failure::sample(message).into());
     }
     let options = Options { values, trace, array, stepped };
-    let run = py.detach(|| tpuflow_simulator::simulate(&program.program, &codes, &options)).map_err(Failure::from)?;
+    let run = py
+        .detach(|| tpuflow_simulator::simulate_again(&program.program, &codes, &options, &program.kept))
+        .map_err(Failure::from)?;
     Ok(Run { run, program: Arc::clone(&program.program) })
 }

@@ -46,19 +46,22 @@ pub(crate) struct Context<'p> {
     needs: Vec<[u32; Unit::ALL.len()]>,
 }
 
+/// Checks every instruction and derives the order they must keep: how many of each unit's must have finished before it begins.
+pub(crate) fn needs(program: &Program) -> Result<Vec<[u32; Unit::ALL.len()]>, SimError> {
+    let mut order = Order::default();
+    let instructions = program.instructions.iter().enumerate();
+    instructions.map(|(position, i)| Ok(order.push(i.unit, &check::accesses(program, position)?))).collect()
+}
+
 impl<'p> Context<'p> {
-    /// Checks every instruction and derives the order they must keep.
+    /// `needs`: see [`needs`].
     pub(crate) fn new(
         program: &'p Program,
         executor: Option<Executor<&'p Program>>,
         trace: bool,
-    ) -> Result<Self, SimError> {
-        let mut order = Order::default();
-        let mut needs = Vec::with_capacity(program.instructions.len());
-        for (position, instruction) in program.instructions.iter().enumerate() {
-            needs.push(order.push(instruction.unit, &check::accesses(program, position)?));
-        }
-        Ok(Self {
+        needs: Vec<[u32; Unit::ALL.len()]>,
+    ) -> Self {
+        Self {
             program,
             cycle: program.machine.control.start,
             banks: Banks::new(&program.machine),
@@ -68,7 +71,7 @@ impl<'p> Context<'p> {
             trace: trace.then(Vec::new),
             executor,
             needs,
-        })
+        }
     }
 
     /// Instruction `position` starts its work: everything it depends on must have finished. Its values are computed now.

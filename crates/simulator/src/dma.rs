@@ -11,17 +11,18 @@
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
 use tpuflow_ir::timing::page_runs;
-use tpuflow_ir::{Machine, Space, Unit, View, Work};
+use tpuflow_ir::{Machine, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
 use crate::counters::{Client, Stall};
 use crate::error::SimError;
 use crate::queue::Queue;
 use crate::run::Phase;
+use crate::timeline::pace::Pace;
 
 /// One step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// Reads a word of indices: one cycle at a bank.
     Index(u64),
     /// Moves data on a channel.
@@ -29,15 +30,15 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    channel: usize,
-    page: u64,
+pub(crate) struct Run {
+    pub(crate) channel: usize,
+    pub(crate) page: u64,
     load: bool,
     /// Data cycles.
-    cycles: u64,
+    pub(crate) cycles: u64,
     /// Words moved, and the first of them in the shared cache; the EWP cache takes no bank.
-    words: u64,
-    first_word: Option<u64>,
+    pub(crate) words: u64,
+    pub(crate) first_word: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +88,13 @@ pub(crate) struct Dma {
 
 impl Run {
     /// Data cycle in which word `i` takes its bank.
-    fn due(&self, i: u64) -> u64 {
+    pub(crate) fn due(&self, i: u64) -> u64 {
         if self.load { ((i + 1) * self.cycles).div_ceil(self.words) - 1 } else { i * self.cycles / self.words }
+    }
+
+    /// The same from word `i` on.
+    pub(crate) fn pace(&self, i: u64) -> Pace {
+        Pace::new(self.cycles, self.words, if self.load { self.cycles - 1 } else { 0 }, i)
     }
 }
 
@@ -180,36 +186,16 @@ impl Dma {
         }
     }
 
-    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
-    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
-        let now = context.cycle;
-        let of = |line: &Line| match line.state {
-            State::Idle => line.queue.ready(context.program, &context.tokens).map(|_| now),
-            State::Starting { until } => Some(until.max(now)),
-            // A channel that is busy is given back by the other line's last data cycle.
-            State::Waiting { .. } => match line.next {
-                Some(Step::Run(run)) if self.channels[run.channel].1.is_some() => None,
-                _ => Some(now),
-            },
-            State::Indexing { .. } => Some(now),
-            State::Moving { run, first, done } => {
-                let next = if done < run.words { run.due(done).min(run.cycles - 1) } else { run.cycles - 1 };
-                // The first data cycle is an event: the line turns from waiting to working.
-                Some(if now < first { first } else { (first + next).max(now) })
-            }
-        };
-        self.lines.iter().filter_map(of).min()
-    }
-
-    /// Books `cycles` cycles in which nothing happens.
-    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
-        for line in &self.lines {
-            context.account(line.unit, line.waits(context), cycles);
-        }
-    }
-
     pub(crate) fn waiting(&self) -> Option<usize> {
         self.lines.iter().filter(|line| matches!(line.state, State::Idle)).find_map(|line| line.queue.head())
+    }
+
+    /// Nothing is under way, and nothing can begin.
+    pub(crate) fn idle(&self, context: &Context<'_>) -> bool {
+        let idle = |line: &Line| {
+            matches!(line.state, State::Idle) && line.queue.ready(context.program, &context.tokens).is_none()
+        };
+        self.lines.iter().all(idle)
     }
 
     pub(crate) fn done(&self) -> bool {
@@ -227,7 +213,11 @@ impl Line {
             self.queue.pop();
             self.instruction = head;
             self.began = context.cycle;
-            self.steps = steps(context, head).into_iter();
+            let indices = match &context.program.instructions[head].work {
+                Work::Lookup(l) => context.executor.as_ref().map(|executor| executor.indices(l)),
+                _ => None,
+            };
+            self.steps = steps(context.program, head, indices.as_deref()).into_iter();
             self.next = self.steps.next();
             self.state = State::Starting { until: context.cycle + start };
         }
@@ -273,14 +263,11 @@ fn state_of(step: Option<Step>, since: u64) -> State {
     }
 }
 
-fn steps(context: &Context<'_>, position: usize) -> Vec<Step> {
-    let machine = &context.program.machine;
-    match &context.program.instructions[position].work {
-        Work::Transfer(t) => transfer_steps(t, machine),
-        Work::Lookup(l) => {
-            let indices = context.executor.as_ref().map(|executor| executor.indices(l));
-            lookup_steps(l, indices.as_deref(), machine)
-        }
+/// The steps of an instruction; of a lookup by `indices`, if they are known.
+pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>) -> Vec<Step> {
+    match &program.instructions[position].work {
+        Work::Transfer(t) => transfer_steps(t, &program.machine),
+        Work::Lookup(l) => lookup_steps(l, indices, &program.machine),
         _ => Vec::new(),
     }
 }

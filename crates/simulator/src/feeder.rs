@@ -110,6 +110,96 @@ impl Geometry {
         }
     }
 
+    /// Whether every pixel inside the image takes a word of its own for a tile: pixels of whole words.
+    pub(crate) fn is_single(&self, tile: usize) -> bool {
+        let block = &self.blocks[tile / self.passes as usize];
+        let step = u64::from(self.descriptor.window.stride[1]) * u64::from(self.matrix.input.pixel_bytes);
+        block.taps == 1 && u64::from(self.matrix.input.pixel_bytes) >= self.word as u64 && step > 0
+    }
+
+    /// From pixel `pixel` on, how many are alike: outside the image, or each with a word so many words after the last one's.
+    pub(crate) fn single_words(&self, tile: usize, pixel: u32) -> (u32, Option<(u64, u64)>) {
+        let block = &self.blocks[tile / self.passes as usize];
+        let (input, output, window) = (&self.matrix.input, &self.matrix.output, &self.descriptor.window);
+        let (at, left) = (self.matrix.first_pixel + pixel, self.matrix.pixels - pixel);
+        let step = u64::from(input.pixel_bytes) / self.word as u64;
+        if self.plain {
+            let (row, column) = (at / input.width, at % input.width);
+            let slot = row.wrapping_sub(input.first_row) % input.stored_rows.max(1);
+            let here = (input.stored_rows - slot) * input.width - column;
+            return (here.min(left), Some((self.word_of(input, block, row, column), step)));
+        }
+        let (line, column) = (at / output.width, at % output.width);
+        let rest = left.min(output.width - column);
+        let (kh, kw) = (block.first_tap / window.kernel[1], block.first_tap % window.kernel[1]);
+        let Some(row) = self.line_under(line, kh) else { return (rest, None) };
+        let x = self.left(column) + i64::from(kw * window.dilation[1]);
+        let stride = i64::from(window.stride[1]);
+        let until = |x: i64, end: i64| ((end - x + stride - 1) / stride) as u32;
+        if x < 0 {
+            (rest.min(until(x, 0)), None)
+        } else if x >= i64::from(input.width) {
+            (rest, None)
+        } else {
+            let word = self.word_of(input, block, row, x as u32);
+            (rest.min(until(x, input.width.into())), Some((word, step * u64::from(window.stride[1]))))
+        }
+    }
+
+    /// Whether the words of a pixel are one stretch per row of the window that only moves to the right.
+    pub(crate) fn has_rows(&self) -> bool {
+        let (input, window) = (&self.matrix.input, &self.descriptor.window);
+        let output = &self.matrix.output;
+        let alike = !self.plain || (input.width, input.height) == (output.width, output.height);
+        alike && window.dilation[1] == 1 && u64::from(input.pixel_bytes) < self.word as u64
+    }
+
+    /// The rows of the window a tile has taps in: row, first and last column.
+    pub(crate) fn tap_rows(&self, tile: usize) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
+        let block = self.blocks[tile / self.passes as usize];
+        let width = self.descriptor.window.kernel[1];
+        let last = block.first_tap + block.taps - 1;
+        (block.first_tap / width..=last / width).map(move |line| {
+            let first = if line == block.first_tap / width { block.first_tap % width } else { 0 };
+            let end = if line == last / width { last % width } else { width - 1 };
+            (line, first, end)
+        })
+    }
+
+    /// Output row (images one below the other) and column of a pixel.
+    pub(crate) fn place(&self, pixel: u32) -> (u32, u32) {
+        let at = self.matrix.first_pixel + pixel;
+        (at / self.matrix.output.width, at % self.matrix.output.width)
+    }
+
+    /// Byte address of the image row under row `tap` of the window at output row `line`, if there is one.
+    pub(crate) fn row_under(&self, line: u32, tap: u32) -> Option<u64> {
+        self.line_under(line, tap).map(|row| self.matrix.input.row_address(row, self.word))
+    }
+
+    /// First and last word under columns `first ..= last` of the window at output column `column`, where they are inside.
+    pub(crate) fn words_under(&self, row: u64, column: u32, first: u32, last: u32) -> Option<(u64, u64)> {
+        let left = self.left(column);
+        let end = i64::from(self.matrix.input.width) - 1;
+        let (from, to) = ((left + i64::from(first)).max(0), (left + i64::from(last)).min(end));
+        let word = |x: i64| (row + x as u64 * u64::from(self.matrix.input.pixel_bytes)) / self.word as u64;
+        (from <= to).then(|| (word(from), word(to)))
+    }
+
+    fn left(&self, column: u32) -> i64 {
+        let window = &self.descriptor.window;
+        i64::from(column) * i64::from(window.stride[1]) - i64::from(window.pads[1])
+    }
+
+    /// Row of the input (images one below the other) under row `tap` of the window at output row `line`.
+    fn line_under(&self, line: u32, tap: u32) -> Option<u32> {
+        let (input, window, height) = (&self.matrix.input, &self.descriptor.window, self.matrix.output.height);
+        let (image, line) = (line / height, line % height);
+        let top = i64::from(line) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+        let y = top + i64::from(tap * window.dilation[0]);
+        (0..i64::from(input.height)).contains(&y).then(|| image * input.height + y as u32)
+    }
+
     fn word_of(&self, input: &View, block: &Block, row: u32, column: u32) -> u64 {
         let pixel = input.row_address(row, self.word) + u64::from(column) * u64::from(input.pixel_bytes);
         pixel / self.word as u64 + u64::from(block.word)
@@ -132,6 +222,44 @@ impl Geometry {
         let size = if weights.plane_bytes > 0 { 1 } else { self.descriptor.weight_dtype.bytes() as u64 };
         let last = first + u64::from(self.columns) * size - 1;
         (first / self.word as u64, last / self.word as u64)
+    }
+
+    /// Least and greatest word the weight port may read for a tile, and how many it reads.
+    pub(crate) fn load_words(&self, tile: usize) -> (u64, u64, u64) {
+        let block = &self.blocks[tile / self.passes as usize];
+        let (weights, group_in) = (&self.matrix.weights, self.descriptor.group_in);
+        let rows = self.rows(tile);
+        let first = block.first_channel % group_in;
+        let one_by_one =
+            (first == 0 && block.channels == group_in) || (block.taps == 1 && first + block.channels <= group_in);
+        if weights.row_bytes % self.word as u32 != 0 || !one_by_one {
+            return (0..rows).fold((u64::MAX, 0, 0), |(low, high, words), row| {
+                let (first, last) = self.weight_words(tile, row);
+                (low.min(first), high.max(last), words + last - first + 1)
+            });
+        }
+        let (low, end) = self.weight_words(tile, 0);
+        let high = self.weight_words(tile, rows - 1).1;
+        (low, high, u64::from(rows) * (end - low + 1))
+    }
+
+    /// From pixel `pixel` on, how many write one word each, the first word, and how many words each lies after the last one.
+    /// `None` after the last pixel, or where pixels share words or take several.
+    pub(crate) fn single_outputs(&self, pixel: u32) -> Option<(u32, u64, u64)> {
+        let (m, word) = (&self.matrix, self.word as u64);
+        let pixel_bytes = u64::from(m.output.pixel_bytes);
+        let size = m.output.dtype.bytes() as u64;
+        let offset = u64::from(m.output.channel_offset) + u64::from(m.output_channel) * size;
+        let one = offset / word == (offset + u64::from(m.columns) * size - 1) / word;
+        if pixel >= m.pixels || pixel_bytes < word || !one {
+            return None;
+        }
+        let at = m.first_pixel + pixel;
+        let (row, column) = (at / m.output.width, at % m.output.width);
+        let slot = row.wrapping_sub(m.output.first_row) % m.output.stored_rows.max(1);
+        let here = (m.output.stored_rows - slot) * m.output.width - column;
+        let address = m.output.pixel_address(row, column, self.word) + u64::from(m.output_channel) * size;
+        Some((here.min(m.pixels - pixel), address / word, pixel_bytes / word))
     }
 
     /// What the output pipe writes: `(pixel that completes it, word)`, in order. Neighbouring pixels of the tile that share a

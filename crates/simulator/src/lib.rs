@@ -6,7 +6,7 @@
 //!
 //! [`simulate`] runs a [`tpuflow_ir::Program`]: instructions start when their tokens are there (`queue`), in the units'
 //! pipelines (`dma`; `matrix` with `feeder`; `stream` with `walk`), which meet at the banks (`bank`) and the DDR channels
-//! and are stepped by `machine` through those cycles in which something happens. `values` executes each instruction on the
+//! and are stepped by `machine` through every cycle; `timeline` does the same, stretches at a time. `values` executes each instruction on the
 //! bytes of the simulated memories (`memory`); `check` and `order` report whatever breaks a rule. [`Serial`] executes the
 //! same instructions without time.
 
@@ -28,12 +28,14 @@ mod queue;
 pub mod run;
 mod serial;
 mod stream;
+mod timeline;
 mod values;
 mod walk;
 
 pub use error::SimError;
 pub use hazard::{Hazard, Rule};
 pub use interpret::{Interpreter, Keep};
-pub use machine::simulate;
+pub use machine::{simulate, simulate_again};
 pub use run::{ArrayModel, Options, Run};
 pub use serial::{Serial, Stepper};
+pub use values::Kept;

@@ -341,44 +341,14 @@ impl MatrixEngine {
         }
     }
 
-    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
-    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
-        let now = context.cycle;
-        let head = match self.issue {
-            None => self.queue.ready(context.program, &context.tokens).map(|_| now),
-            Some(issue) if issue.ready > now => Some(issue.ready),
-            Some(issue) if !issue.issued => Some(now),
-            // Waits for the weight register, which another event frees.
-            Some(_) => (matches!(self.register, Register::Free) && self.needs_job()).then_some(now),
-        };
-        let array_free = match &self.feed {
-            None => now,
-            Some(feed) if feed.next < feed.pixels && feed.open <= now => return Some(now),
-            Some(feed) if feed.next < feed.pixels => feed.open,
-            Some(feed) => feed.hold.max(now),
-        };
-        // The end of a stream's hold turns the unit from working to waiting.
-        let over = self.feed.as_ref().map(|_| array_free);
-        let register = match self.register {
-            Register::Free => (!self.needs_job()).then_some(now),
-            Register::Loading { first, .. } => Some(first.max(now)),
-            Register::Full(tile) => self.has_entries(tile).then_some(array_free),
-        };
-        let write = self.jobs.front().and_then(|job| {
-            let (pixel, _) = job.outputs[job.written];
-            job.entries.get(pixel as usize).map(|entry| (entry + self.depth).max(now))
-        });
-        [head, over, register, write].into_iter().flatten().min()
-    }
-
-    /// Books `cycles` cycles in which nothing happens.
-    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
-        let activity = self.activity(context);
-        context.account(Unit::Me, activity, cycles);
-    }
-
     pub(crate) fn waiting(&self) -> Option<usize> {
         if self.issue.is_none() { self.queue.head() } else { None }
+    }
+
+    /// Nothing is under way, and nothing can begin.
+    pub(crate) fn idle(&self, context: &Context<'_>) -> bool {
+        let begins = self.queue.ready(context.program, &context.tokens).is_some();
+        self.jobs.is_empty() && self.issue.is_none() && !begins
     }
 
     pub(crate) fn done(&self) -> bool {

@@ -18,13 +18,11 @@ impl Tokens {
         self.pending[unit.index()] += 1;
     }
 
-    /// Ends the cycle; whether anything was finished in it.
-    pub(crate) fn commit(&mut self) -> bool {
-        let any = self.pending.iter().any(|&pending| pending > 0);
+    /// Ends the cycle.
+    pub(crate) fn commit(&mut self) {
         for (finished, pending) in self.finished.iter_mut().zip(&mut self.pending) {
             *finished += std::mem::take(pending);
         }
-        any
     }
 }
 

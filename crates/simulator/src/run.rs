@@ -26,7 +26,7 @@ pub struct Options {
     pub trace: bool,
     /// How the matrix engine computes.
     pub array: ArrayModel,
-    /// Step through every cycle instead of skipping those in which nothing happens. Slow; the result is the same.
+    /// Step through every cycle instead of taking stretches of them at a time. Slow; the result is the same.
     pub stepped: bool,
 }
 

@@ -11,12 +11,13 @@ use crate::check;
 use crate::error::SimError;
 use crate::machine::check_program;
 use crate::run::{ArrayModel, Event};
-use crate::values::Executor;
+use crate::values::{Executor, Kept};
 
 /// A program every instruction of which is sound on its own: right descriptor and sizes, inside the memories.
 #[derive(Clone, Debug)]
 pub struct Serial {
     program: Arc<Program>,
+    kept: Kept,
 }
 
 impl Serial {
@@ -29,7 +30,7 @@ impl Serial {
         for position in 0..program.instructions.len() {
             check::accesses(&program, position)?;
         }
-        Ok(Self { program })
+        Ok(Self { program, kept: Kept::default() })
     }
 
     /// Memories with constants and inputs in place, before the first instruction. `inputs` as for [`crate::simulate`].
@@ -37,7 +38,7 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit.
     pub fn begin(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
-        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed);
+        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed, &self.kept);
         executor.feed(inputs)?;
         Ok(Stepper { executor })
     }
@@ -57,7 +58,7 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: words that do not fit, or a broken rule.
     pub fn run_words<W: AsRef<[u8]>>(&self, inputs: &[W]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
-        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed);
+        let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed, &self.kept);
         executor.feed_words(inputs)?;
         let mut stepper = Stepper { executor };
         self.finish(&mut stepper)?;

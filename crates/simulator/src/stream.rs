@@ -78,12 +78,6 @@ impl Job {
     fn last(&self, latency: u64) -> u64 {
         self.begin + self.cycles + latency - 1
     }
-
-    /// Unit time of the next access, if any is left.
-    fn next_due(&self, latency: u64) -> Option<u64> {
-        let reads = self.reads.iter().filter_map(|walk| walk.next().map(|i| self.read_due(i, walk.accesses())));
-        reads.chain(self.writes.next().map(|i| self.write_due(i, latency))).min()
-    }
 }
 
 /// `floor(access * cycles / accesses)`; wide division only where it must be.
@@ -225,28 +219,14 @@ impl Stream {
         }
     }
 
-    /// First cycle from `context.cycle` on in which something happens, if nobody else acts; `None`: never.
-    pub(crate) fn next_event(&self, context: &Context<'_>) -> Option<u64> {
-        let now = context.cycle;
-        let head =
-            if self.issue.is_none() { self.queue.ready(context.program, &context.tokens).map(|_| now) } else { None };
-        let dispatch = self.issue.map(|issue| issue.ready.max(self.free + self.stood).max(now));
-        let jobs = self.jobs.iter().flat_map(|job| {
-            // The end of its reading turns the unit from working to waiting.
-            let end = (job.begin + job.cycles + self.stood > now).then_some(job.begin + job.cycles);
-            [job.next_due(self.latency), Some(job.last(self.latency)), end].into_iter().flatten()
-        });
-        jobs.map(|time| (time + self.stood).max(now)).chain(head).chain(dispatch).min()
-    }
-
-    /// Books `cycles` cycles in which nothing happens.
-    pub(crate) fn skip(&self, context: &mut Context<'_>, cycles: u64) {
-        let activity = self.activity(context);
-        context.account(self.unit, activity, cycles);
-    }
-
     pub(crate) fn waiting(&self) -> Option<usize> {
         if self.issue.is_none() { self.queue.head() } else { None }
+    }
+
+    /// Nothing is under way, and nothing can begin.
+    pub(crate) fn idle(&self, context: &Context<'_>) -> bool {
+        let begins = self.queue.ready(context.program, &context.tokens).is_some();
+        self.jobs.is_empty() && self.issue.is_none() && !begins
     }
 
     pub(crate) fn done(&self) -> bool {

@@ -55,6 +55,11 @@ impl Walk {
         self.next += 1;
     }
 
+    /// Pieces, their words in all, and the number of accesses.
+    pub(crate) fn into_parts(self) -> (SmallVec<[(u64, u64); 4]>, u64, u64) {
+        (self.pieces, self.words, self.accesses)
+    }
+
     /// Number of accesses in all.
     pub(crate) fn accesses(&self) -> u64 {
         self.accesses

@@ -1,5 +1,5 @@
 //! Random networks, scheduled and simulated: the same integers as the graph interpreter, the same cycles whether idle
-//! stretches are skipped or stepped through, and every cycle of every unit booked.
+//! time is taken in stretches or stepped through, and every cycle of every unit booked.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,5 @@
-//! Random programs whose units run side by side, with only the waits that true dependencies ask for: skipping idle stretches
-//! never changes a cycle, all cycles are booked, and taking a needed wait away is reported.
+//! Random programs whose units run side by side, with only the waits that true dependencies ask for: taking stretches of
+//! cycles at a time never changes a cycle, all cycles are booked, and taking a needed wait away is reported.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod build;
@@ -26,6 +26,22 @@ fn machine(feeder: u32, interleaved: bool) -> Machine {
     machine
 }
 
+/// Machines of one, two or four banks, so that everybody meets everybody, whose start-ups and latencies are as short as they
+/// can be or longer than most work. `scale` stretches the sizes of the work.
+fn crowded(draw: [u8; 8], interleaved: bool) -> Machine {
+    let mut machine = machine(1 + u32::from(draw[0] % 4), interleaved);
+    machine.cache.banks = [1, 2, 4][usize::from(draw[1] % 3)];
+    machine.cache.words = [1024, 1500, 2048][usize::from(draw[2] % 3)];
+    machine.array.accumulators = [224, 300, 400][usize::from(draw[3] % 3)];
+    let short = |at: usize, long: u64| if draw[at] % 2 == 0 { long } else { u64::from(draw[at] % 16 / 4) };
+    (machine.control.issue, machine.control.issue_cold) = (short(4, 16), short(5, 40));
+    (machine.array.setup, machine.control.start) = (short(6, 30), short(3, 70));
+    (machine.dma.start, machine.dma.latency) = (short(7, 50), short(2, 0));
+    (machine.ewp.start, machine.pdp.start) = (short(0, 90), short(1, 33));
+    (machine.ewp.latency, machine.pdp.latency) = (1 + short(5, 70), 1 + short(4, 9));
+    machine
+}
+
 /// A cache address for `bytes` bytes.
 fn place(machine: &Machine, draw: u16, bytes: u64) -> u64 {
     let word = machine.word() as u64;
@@ -38,9 +54,11 @@ fn view(machine: &Machine, shape: &[usize], dtype: DType, draw: u16) -> View {
     cache_view(machine, shape, dtype, place(machine, draw, bytes))
 }
 
-fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
+fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Work) {
     let machine = p.machine.clone();
     let size = |n: usize, most: usize| 1 + usize::from(sizes[n]) % most;
+    // The second extent of images; with `scale` 1 as the others.
+    let long = |n: usize, most: usize| 1 + usize::from(sizes[n]) % (most * scale);
     let dtype = if sizes[4] % 4 == 0 { DType::I16 } else { DType::I8 };
     match kind % 8 {
         0 | 1 => {
@@ -71,7 +89,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
             (Unit::Dtl1, work)
         }
         3 => {
-            let (pixels, k, columns) = (size(0, 8), size(1, 20), size(2, 8));
+            let (pixels, k, columns) = (long(0, 8), size(1, 20), size(2, 8));
             let mut work = product(p, pixels, k, columns, [0, place(&machine, places[1], 32 * 20), 0]);
             let float = match sizes[4] % 8 {
                 1 => Some(DType::F16),
@@ -90,8 +108,8 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
             (Unit::Me, work)
         }
         4 => {
-            let (h, w, c) = (3 + size(0, 3), 3 + size(1, 4), size(2, 4));
-            let mut work = product(p, 1, 1, 8, [0, place(&machine, places[1], 9 * 4 * 8), 0]);
+            let (h, w, c) = (3 + size(0, 3), 3 + long(1, 4), size(2, if scale > 1 { 18 } else { 4 }));
+            let mut work = product(p, 1, 1, 8, [0, place(&machine, places[1], 9 * c as u64 * 8), 0]);
             if let (Work::Matrix(m), Some(Descriptor::Matrix(d))) = (&mut work, p.descriptors.last_mut()) {
                 d.window =
                     Window { kernel: [3, 3], stride: [1 + u32::from(sizes[3] % 2); 2], dilation: [1; 2], pads: [1; 4] };
@@ -104,7 +122,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
             (Unit::Me, work)
         }
         5 | 6 => {
-            let shape = [size(0, 5), size(1, 4), size(2, 12)];
+            let shape = [size(0, 5), long(1, 4), size(2, 12)];
             let scaling = Scaling { multiplier: 1, shift: 0, codes: CODES };
             let (a, b) = (view(&machine, &shape, dtype, places[0]), view(&machine, &shape, DType::I8, places[1]));
             let result = view(&machine, &shape, dtype, places[2]);
@@ -132,7 +150,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw) -> (Unit, Work) {
             (Unit::Ewp, work)
         }
         _ => {
-            let (h, w, c) = (2 + size(0, 4), 2 + size(1, 4), size(2, 10));
+            let (h, w, c) = (2 + size(0, 4), 2 + long(1, 4), size(2, 10));
             let window =
                 Window { kernel: [2, 2], stride: [1, 1 + u32::from(sizes[3] % 2)], dilation: [1; 2], pads: [0; 4] };
             let [oh, ow] = window.output(h, w).unwrap();
@@ -149,11 +167,15 @@ fn overlap(a: &[Stretch], b: &[Stretch]) -> bool {
 
 /// The program of some draws. Its instructions wait for the last of each unit that they truly depend on.
 fn build_program(machine: &Machine, draws: &[Draw]) -> Program {
+    build_scaled(machine, draws, 1)
+}
+
+fn build_scaled(machine: &Machine, draws: &[Draw], scale: usize) -> Program {
     let mut p = program(machine, DDR);
     let mut done: Vec<(Unit, u32, Accesses)> = Vec::new();
     let mut counts = [0u32; 5];
     for &draw in draws {
-        let (unit, work) = work(&mut p, draw);
+        let (unit, work) = work(&mut p, draw, scale);
         push(&mut p, unit, &[], work);
         let touched = accesses(p.instructions.last().unwrap(), &p.descriptors, machine);
         let mut needs = [0u32; 5];
@@ -189,7 +211,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn skipping_never_changes_a_cycle(draws in draws(), feeder in 1u32..4, interleaved: bool) {
+    fn stretches_never_change_a_cycle(draws in draws(), feeder in 1u32..4, interleaved: bool) {
         let p = build_program(&machine(feeder, interleaved), &draws);
         let skipped = run(&p, false).unwrap();
         prop_assert_eq!(&skipped, &run(&p, true).unwrap());
@@ -203,6 +225,13 @@ proptest! {
         for &accesses in &skipped.counters.bank_accesses {
             prop_assert!(accesses <= skipped.cycles);
         }
+    }
+
+    /// Work of hundreds of cycles on few banks.
+    #[test]
+    fn crowded_banks_change_no_cycle(draws in draws(), draw: [u8; 8], interleaved: bool, scale in 1usize..8) {
+        let p = build_scaled(&crowded(draw, interleaved), &draws, scale);
+        prop_assert_eq!(run(&p, false).unwrap(), run(&p, true).unwrap());
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! Values of a matrix instruction: rows of taps times a column tile, bias, requantisation, table.
+//!
+//! Instructions that follow each other often take the same weights. A tile is packed once; an instruction that names the same
+//! place takes it as it is if every byte there is still the same.
+
+use std::sync::{Arc, PoisonError};
 
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
-use tpuflow_ir::{DType, Machine, Requant, Space, timing};
+use tpuflow_ir::{DType, DescriptorId, LayerId, Machine, Requant, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
@@ -31,6 +36,24 @@ pub(super) struct Tile {
     pub(super) wide: bool,
 }
 
+/// A tile with everything that depends on its bytes alone.
+#[derive(Debug)]
+pub(super) struct Packed {
+    /// Bytes of weights, parameters and table.
+    bytes: [Vec<u8>; 3],
+    tile: Tile,
+    epilogue: Epilogue,
+    groups: Vec<Group>,
+    /// Per group, the right operand; `None` where sums might overflow.
+    linear: Vec<Option<Linear>>,
+}
+
+/// What names a tile: layer, descriptor, places of weights and parameters, first column and columns.
+pub(super) type Place = (LayerId, DescriptorId, u64, u32, u32, u32);
+
+/// Bytes of weights whose tiles are kept; a tile takes about three times its weights.
+const KEPT: usize = 64 << 20;
+
 /// Largest magnitude of an accumulator.
 pub(super) fn accumulator_range(wide: bool) -> (i64, i64) {
     if wide { (-(1 << 47), (1 << 47) - 1) } else { (i32::MIN.into(), i32::MAX.into()) }
@@ -52,15 +75,35 @@ impl Tile {
         let zero = i64::from(self.input_zero);
         let largest = (lo - zero).abs().max((hi - zero).abs());
         let mut sums = vec![0i64; columns.len()];
-        for row in 0..self.k {
-            for (sum, column) in sums.iter_mut().zip(columns.clone()) {
-                *sum += self.weight(row, column).abs();
+        let zero = self.weight_zero;
+        match &self.weights {
+            Values::I8(codes) => {
+                self.add_magnitudes(codes, columns, &mut sums, |w| (i32::from(w) - zero).unsigned_abs())
             }
+            Values::I16(codes) => {
+                self.add_magnitudes(codes, columns, &mut sums, |w| (i32::from(w) - zero).unsigned_abs())
+            }
+            _ => {}
         }
         let (_, limit) = accumulator_range(self.wide);
         sums.iter().zip(&self.bias[columns.clone()]).all(|(sum, bias)| {
             sum.checked_mul(largest).and_then(|s| s.checked_add(bias.abs())).is_some_and(|s| s <= limit)
         })
+    }
+
+    /// Adds the magnitudes of the weights to the sums of their columns.
+    fn add_magnitudes<W: Copy>(
+        &self,
+        codes: &[W],
+        columns: &std::ops::Range<usize>,
+        sums: &mut [i64],
+        magnitude: impl Fn(W) -> u32,
+    ) {
+        for row in codes.chunks_exact(self.columns) {
+            for (sum, &weight) in sums.iter_mut().zip(&row[columns.clone()]) {
+                *sum += i64::from(magnitude(weight));
+            }
+        }
     }
 
     /// Codes of a group that might overflow: exact sums, clamped to the accumulator; returns how many had to be.
@@ -97,6 +140,7 @@ impl Memories {
     /// Executes the instruction; returns the number of accumulators that overflowed.
     pub(super) fn matrix(
         &mut self,
+        layer: LayerId,
         m: &Matrix,
         d: &MatrixDescriptor,
         array: ArrayModel,
@@ -107,65 +151,54 @@ impl Memories {
         }
         let narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
         match (narrow, m.output.dtype) {
-            (true, DType::I8) => self.product::<i8, i8>(m, d, array, machine),
-            (true, _) => self.product::<i8, i16>(m, d, array, machine),
-            (false, DType::I8) => self.product::<i16, i8>(m, d, array, machine),
-            (false, _) => self.product::<i16, i16>(m, d, array, machine),
+            (true, DType::I8) => self.product::<i8, i8>(layer, m, d, array, machine),
+            (true, _) => self.product::<i8, i16>(layer, m, d, array, machine),
+            (false, DType::I8) => self.product::<i16, i8>(layer, m, d, array, machine),
+            (false, _) => self.product::<i16, i16>(layer, m, d, array, machine),
         }
     }
 
     fn product<X: Code, Y: Element>(
         &mut self,
+        layer: LayerId,
         m: &Matrix,
         d: &MatrixDescriptor,
         array: ArrayModel,
         machine: &Machine,
     ) -> Result<u64, Fault> {
-        let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
-        let channels = groups.start * d.group_in..groups.end * d.group_in;
+        let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
         let rows = self.taps::<X>(m, d, &channels, zero)?;
-        let (tile, epilogue) = self.tile(m, d)?;
+        let packed = self.packed(layer, m, d)?;
+        let (tile, epilogue) = (&packed.tile, &packed.epilogue);
         let columns = m.columns as usize;
         let mut results = vec![Y::default(); m.pixels as usize * columns];
         let mut overflows = 0;
         if array == ArrayModel::Register {
-            let (sums, count) = super::register::sums(m, d, &tile, &rows, &channels, machine)?;
+            let (sums, count) = super::register::sums(m, d, tile, &rows, &channels, machine)?;
             for (row, sums) in results.chunks_exact_mut(columns).zip(sums.chunks_exact(columns)) {
                 epilogue.apply(sums.iter().copied(), row);
             }
             self.scatter(m, &results);
             return Ok(count);
         }
-        for group in groups.clone() {
-            let first = (group * d.group_out).max(m.first_column) - m.first_column;
-            let last = ((group + 1) * d.group_out).min(m.first_column + m.columns) - m.first_column;
-            let part = Group {
-                columns: first as usize..last as usize,
-                first_channel: ((group - groups.start) * d.group_in) as usize,
-            };
-            let own = if groups.len() == 1 { None } else { Some(part.rows(&rows, channels.len(), d)) };
-            let own = own.as_deref().unwrap_or(&rows);
-            let epilogue = epilogue.columns(part.columns.clone());
-            let mut codes = vec![Y::default(); m.pixels as usize * part.columns.len()];
-            if tile.is_safe(m.input.dtype, &part.columns) {
-                let right = linear::Matrix {
-                    codes: &tile.weights,
-                    start: part.columns.start,
-                    shape: [tile.k, part.columns.len()],
-                    strides: [columns, 1],
-                    zero_point: tile.weight_zero,
-                };
-                let bias = &tile.bias[part.columns.clone()];
-                let wide = m.input.dtype == DType::I16;
-                let prepared = Linear::new(&right, wide || tile.wide, tile.input_zero, bias, epilogue);
-                linear::multiply(&prepared, own, &mut codes);
-            } else {
-                overflows += tile.checked(&part.columns, own, &epilogue, &mut codes);
+        let compute = |group: &Group, linear: &Option<Linear>, rows: &[X], codes: &mut [Y]| match linear {
+            Some(linear) => {
+                linear::multiply(linear, rows, codes);
+                0
             }
-            let width = part.columns.len();
-            for (row, codes) in results.chunks_exact_mut(columns).zip(codes.chunks_exact(width)) {
-                row[part.columns.clone()].copy_from_slice(codes);
+            None => tile.checked(&group.columns, rows, &epilogue.columns(group.columns.clone()), codes),
+        };
+        if let ([group], [linear]) = (&packed.groups[..], &packed.linear[..]) {
+            overflows += compute(group, linear, &rows, &mut results);
+        } else {
+            for (group, linear) in packed.groups.iter().zip(&packed.linear) {
+                let width = group.columns.len();
+                let mut codes = vec![Y::default(); m.pixels as usize * width];
+                overflows += compute(group, linear, &group.rows(&rows, channels.len(), d), &mut codes);
+                for (row, codes) in results.chunks_exact_mut(columns).zip(codes.chunks_exact(width)) {
+                    row[group.columns.clone()].copy_from_slice(codes);
+                }
             }
         }
         self.scatter(m, &results);
@@ -178,11 +211,12 @@ impl Memories {
         if d.float.is_some() {
             return Ok(vec![]);
         }
-        let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
-        let channels = groups.start * d.group_in..groups.end * d.group_in;
+        let groups = m.first_column / d.group_out..;
+        let channels = group_channels(m, d);
         let zero = d.input_zero.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
         let rows = self.taps::<i16>(m, d, &channels, zero)?;
-        let (tile, _) = self.tile(m, d)?;
+        let bytes = self.tile_bytes(m, d)?;
+        let (tile, _) = tile(m, d, &bytes)?;
         let (taps, width) = ((d.window.kernel[0] * d.window.kernel[1]) as usize, d.group_in as usize);
         let mut sums = Vec::with_capacity(m.pixels as usize * m.columns as usize);
         for row in rows.chunks_exact(taps * channels.len()) {
@@ -223,80 +257,159 @@ impl Memories {
         let (offset, length) = (u64::from(channels.start) * size as u64, channels.len() * size);
         let taps = (window.kernel[0] * window.kernel[1]) as usize;
         let mut rows = Vec::with_capacity(m.pixels as usize * taps * channels.len());
-        for pixel in m.first_pixel..m.first_pixel + m.pixels {
-            if is_plain(window) {
-                let at = input.pixel_address(pixel / input.width, pixel % input.width, self.word);
-                self.codes(input.dtype, at + offset, length, &mut rows)?;
-                continue;
+        let whole = length == input.pixel_bytes as usize;
+        if is_plain(window) {
+            let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
+            while pixel < end {
+                let (row, column) = (pixel / input.width, pixel % input.width);
+                let at = input.pixel_address(row, column, self.word);
+                // Pixels of whole words, all of whose channels are wanted, lie side by side to the end of a row.
+                let count = if whole { (input.width - column).min(end - pixel) } else { 1 };
+                self.codes(input.dtype, at + offset, length * count as usize, &mut rows)?;
+                pixel += count;
             }
+            return Ok(rows);
+        }
+        let side_by_side = whole && window.dilation[1] == 1;
+        let inside = 0..i64::from(input.width);
+        for pixel in m.first_pixel..m.first_pixel + m.pixels {
             let (row, column) = (pixel / m.output.width, pixel % m.output.width);
             let (image, line) = (row / m.output.height, row % m.output.height);
+            let left = i64::from(column * window.stride[1]) - i64::from(window.pads[1]);
             for kh in 0..window.kernel[0] {
                 let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
-                for kw in 0..window.kernel[1] {
-                    let x = i64::from(column * window.stride[1] + kw * window.dilation[1]) - i64::from(window.pads[1]);
-                    if (0..i64::from(input.height)).contains(&y) && (0..i64::from(input.width)).contains(&x) {
-                        let at = input.pixel_address(image * input.height + y as u32, x as u32, self.word);
-                        self.codes(input.dtype, at + offset, length, &mut rows)?;
-                    } else {
-                        rows.resize(rows.len() + channels.len(), zero);
+                let outside = |taps: u32| taps as usize * channels.len();
+                if !(0..i64::from(input.height)).contains(&y) {
+                    rows.resize(rows.len() + outside(window.kernel[1]), zero);
+                    continue;
+                }
+                let mut kw = 0;
+                while kw < window.kernel[1] {
+                    let x = left + i64::from(kw * window.dilation[1]);
+                    if !inside.contains(&x) {
+                        rows.resize(rows.len() + outside(1), zero);
+                        kw += 1;
+                        continue;
                     }
+                    let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
+                    let at = input.pixel_address(image * input.height + y as u32, x as u32, self.word);
+                    self.codes(input.dtype, at + offset, length * count as usize, &mut rows)?;
+                    kw += count;
                 }
             }
         }
         Ok(rows)
     }
 
-    /// Weights and channel parameters of the tile.
-    fn tile(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<(Tile, Epilogue), Fault> {
+    /// The tile an instruction takes, packed.
+    fn packed(&self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<Packed>, Fault> {
+        let place = (layer, m.descriptor, m.weights.address, m.parameters, m.first_column, m.columns);
+        let bytes = self.tile_bytes(m, d)?;
+        let tiles = || self.kept.tiles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = tiles().get(&place).filter(|packed| packed.bytes == bytes) {
+            return Ok(Arc::clone(packed));
+        }
+        let packed = Arc::new(Packed::new(m, d, bytes)?);
+        let mut tiles = tiles();
+        if tiles.values().map(|packed| packed.bytes[0].len()).sum::<usize>() > KEPT {
+            tiles.clear();
+        }
+        tiles.insert(place, Arc::clone(&packed));
+        Ok(packed)
+    }
+
+    /// Bytes of weights, channel parameters and table of the tile.
+    fn tile_bytes(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<[Vec<u8>; 3], Fault> {
         let (columns, k) = (m.columns as usize, (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize);
         let size = if m.weights.plane_bytes > 0 { 1 } else { d.weight_dtype.bytes() };
-        let mut bytes = Vec::with_capacity(k * columns * d.weight_dtype.bytes());
+        let mut weights = Vec::with_capacity(k * columns * d.weight_dtype.bytes());
         for row in 0..k as u64 {
             let at = m.weights.address + row * u64::from(m.weights.row_bytes);
             let low = self.read(Space::Cache, at, columns * size)?;
             if m.weights.plane_bytes > 0 {
                 let high = self.read(Space::Cache, at + u64::from(m.weights.plane_bytes), columns)?;
-                bytes.extend(low.iter().zip(high).flat_map(|(low, high)| [*low, *high]));
+                weights.extend(low.iter().zip(high).flat_map(|(low, high)| [*low, *high]));
             } else {
-                bytes.extend_from_slice(low);
+                weights.extend_from_slice(low);
             }
         }
-        let wide = timing::wide(m.input.dtype, d.weight_dtype);
-        let entry = ChannelParameters::bytes(wide);
-        let parameters: Vec<ChannelParameters> = self
-            .parameters(m.parameters, entry * columns)?
-            .chunks_exact(entry)
-            .map(|bytes| ChannelParameters::decode(wide, bytes))
-            .collect();
-        let requant = Requant {
-            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
-            shift: parameters.iter().map(|p| p.shift).collect(),
-            zero_point: d.codes.zero_point,
-            lo: d.codes.lo,
-            hi: d.codes.hi,
-        };
-        if !requant.shift.iter().all(|shift| (-15..=47).contains(shift)) {
-            return Err((
-                (Space::EwpCache, m.parameters.into()),
-                Rule::Shape("has a shift beyond -15..=47".to_owned()),
-            ));
-        }
+        let entry = ChannelParameters::bytes(timing::wide(m.input.dtype, d.weight_dtype));
+        let parameters = self.parameters(m.parameters, entry * columns)?.to_vec();
         let table = match d.table {
-            Some(shape) => Some((self.table(m.table, shape.entries)?, shape.lo, shape.hi)),
-            None => None,
+            Some(shape) => self.parameters(m.table, shape.entries as usize * 4)?.to_vec(),
+            None => Vec::new(),
         };
-        let tile = Tile {
-            weights: Values::from_le_bytes(d.weight_dtype, &bytes),
-            k,
-            columns,
-            bias: parameters.iter().map(|p| p.bias).collect(),
-            input_zero: d.input_zero,
-            weight_zero: d.weight_zero,
-            wide,
-        };
-        Ok((tile, Epilogue::new(requant, table)))
+        Ok([weights, parameters, table])
     }
+}
+
+impl Packed {
+    fn new(m: &Matrix, d: &MatrixDescriptor, bytes: [Vec<u8>; 3]) -> Result<Self, Fault> {
+        let (tile, epilogue) = tile(m, d, &bytes)?;
+        let groups: Vec<Group> = (m.first_column / d.group_out..=(m.first_column + m.columns - 1) / d.group_out)
+            .map(|group| {
+                let first = (group * d.group_out).max(m.first_column) - m.first_column;
+                let last = ((group + 1) * d.group_out).min(m.first_column + m.columns) - m.first_column;
+                let before = group - m.first_column / d.group_out;
+                Group { columns: first as usize..last as usize, first_channel: (before * d.group_in) as usize }
+            })
+            .collect();
+        let linear = groups.iter().map(|group| {
+            let columns = &group.columns;
+            tile.is_safe(m.input.dtype, columns).then(|| {
+                let right = linear::Matrix {
+                    codes: &tile.weights,
+                    start: columns.start,
+                    shape: [tile.k, columns.len()],
+                    strides: [tile.columns, 1],
+                    zero_point: tile.weight_zero,
+                };
+                let wide = m.input.dtype == DType::I16 || tile.wide;
+                let epilogue = epilogue.columns(columns.clone());
+                Linear::new(&right, wide, tile.input_zero, &tile.bias[columns.clone()], epilogue)
+            })
+        });
+        let linear = linear.collect();
+        Ok(Self { bytes, tile, epilogue, groups, linear })
+    }
+}
+
+/// Weights, channel parameters and what follows the product.
+fn tile(m: &Matrix, d: &MatrixDescriptor, bytes: &[Vec<u8>; 3]) -> Result<(Tile, Epilogue), Fault> {
+    let [weights, parameters, table] = bytes;
+    let wide = timing::wide(m.input.dtype, d.weight_dtype);
+    let parameters: Vec<ChannelParameters> = parameters
+        .chunks_exact(ChannelParameters::bytes(wide))
+        .map(|bytes| ChannelParameters::decode(wide, bytes))
+        .collect();
+    let requant = Requant {
+        multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
+        shift: parameters.iter().map(|p| p.shift).collect(),
+        zero_point: d.codes.zero_point,
+        lo: d.codes.lo,
+        hi: d.codes.hi,
+    };
+    if !requant.shift.iter().all(|shift| (-15..=47).contains(shift)) {
+        let place = (Space::EwpCache, m.parameters.into());
+        return Err((place, Rule::Shape("has a shift beyond -15..=47".to_owned())));
+    }
+    let entries = || table.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+    let tile = Tile {
+        weights: Values::from_le_bytes(d.weight_dtype, weights),
+        k: (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize,
+        columns: m.columns as usize,
+        bias: parameters.iter().map(|p| p.bias).collect(),
+        input_zero: d.input_zero,
+        weight_zero: d.weight_zero,
+        wide,
+    };
+    Ok((tile, Epilogue::new(requant, d.table.map(|shape| (entries(), shape.lo, shape.hi)))))
+}
+
+/// Input channels of the groups an instruction has columns of.
+fn group_channels(m: &Matrix, d: &MatrixDescriptor) -> std::ops::Range<u32> {
+    let last = (m.first_column + m.columns - 1) / d.group_out;
+    m.first_column / d.group_out * d.group_in..(last + 1) * d.group_in
 }
 
 impl Group {

@@ -17,6 +17,7 @@ pub(crate) mod vector;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::{Arc, Mutex};
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
 use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, Window, Work, layout};
@@ -37,6 +38,13 @@ pub(crate) fn is_plain(window: &Window) -> bool {
     window.kernel == [1, 1] && window.stride == [1, 1] && window.pads == [0; 4]
 }
 
+/// What runs of a program leave for later ones: tiles as the kernels take them. They are taken again only where every byte is
+/// the same, so any program may be given any.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::Packed>>>>,
+}
+
 /// All memories of the machine, and what has gone wrong in them.
 #[derive(Debug)]
 pub(crate) struct Memories {
@@ -45,6 +53,7 @@ pub(crate) struct Memories {
     ddr: Vec<Memory>,
     word: usize,
     met: Met,
+    kept: Kept,
 }
 
 /// Executes instructions of a program it borrows or shares.
@@ -135,7 +144,7 @@ impl Memories {
 
 impl<P: Deref<Target = Program>> Executor<P> {
     /// Memories with the program's constants in place.
-    pub(crate) fn new(program: P, array: ArrayModel) -> Self {
+    pub(crate) fn new(program: P, array: ArrayModel, kept: &Kept) -> Self {
         let machine = &program.machine;
         let mut memories = Memories {
             cache: Memory::new(machine.cache_bytes()),
@@ -143,6 +152,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             ddr: program.ddr_bytes.iter().map(|&bytes| Memory::new(bytes)).collect(),
             word: machine.word(),
             met: Met::default(),
+            kept: kept.clone(),
         };
         for (space, constants) in program.constants.iter().enumerate() {
             memories.ddr[space].write(0, constants);
@@ -191,7 +201,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             Work::Transfer(t) => memories.transfer(t).map(|()| 0),
             Work::Lookup(l) => memories.look_up(l).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
-                Descriptor::Matrix(d) => memories.matrix(m, d, self.array, &self.program.machine),
+                Descriptor::Matrix(d) => memories.matrix(instruction.layer, m, d, self.array, &self.program.machine),
                 _ => wrong(),
             },
             Work::Pool(p) => match descriptor(p.descriptor) {

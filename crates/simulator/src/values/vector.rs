@@ -3,7 +3,7 @@
 use tpuflow_ir::isa::{FloatFunction, NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::op::LinearTap;
 use tpuflow_ir::{DType, Requant, Space};
-use tpuflow_kernels::elementwise::{self, Binary, PRelu};
+use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
 use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::reduce::{self, Reduction};
 use tpuflow_kernels::requant::requantize;
@@ -11,7 +11,7 @@ use tpuflow_kernels::resize::resize_linear;
 use tpuflow_kernels::softmax::Softmax;
 use tpuflow_kernels::table::Lookup;
 
-use super::tensor::encode;
+use super::tensor::{broadcast_row, encode};
 use super::{Fault, Memories};
 use crate::hazard::Rule;
 
@@ -172,8 +172,40 @@ impl Memories {
                 }
                 Ok(())
             }
+            VectorOp::Binary { kind, zeros, factors, scaling }
+                if v.inputs.iter().chain([&v.output]).all(|view| view.dtype == DType::I8) =>
+            {
+                let requant = requant(scaling);
+                let binary = Binary { kind: *kind, zero_points: *zeros, multipliers: *factors, requant: &requant };
+                self.narrow_binary(v, &binary)
+            }
             _ => self.row_wise(v, op),
         }
+    }
+
+    /// A binary operator of int8 codes, all rows at once.
+    fn narrow_binary(&mut self, v: &Vector, binary: &Binary<'_>) -> Result<(), Fault> {
+        let row = v.output.width as usize * v.output.channels as usize;
+        let length = row * v.rows as usize;
+        let mut operands = [Vec::with_capacity(length), Vec::with_capacity(length)];
+        for row in v.first_row..v.first_row + v.rows {
+            for (view, codes) in v.inputs.iter().zip(&mut operands) {
+                if (view.width, view.channels) == (v.output.width, v.output.channels) {
+                    self.row(view, broadcast_row(view, &v.output, row), codes)?;
+                } else {
+                    codes.extend(self.broadcast::<i8>(view, &v.output, row)?);
+                }
+            }
+        }
+        let mut y = vec![0i8; length];
+        let same = Broadcast::new(&[length], &[length]).expect("equal shapes broadcast");
+        elementwise::binary(binary, &same, &operands[0], &operands[1], &mut y);
+        let mut bytes = Vec::new();
+        for (row, codes) in (v.first_row..).zip(y.chunks_exact(row)) {
+            encode(v.output.dtype, codes, &mut bytes);
+            self.store_row(&v.output, row, &bytes)?;
+        }
+        Ok(())
     }
 
     /// Running results of a reduction: codes, or 64-bit sums.

@@ -1,0 +1,162 @@
+//! The banks of the shared cache over a stretch of time: who holds which bank in which cycle.
+//!
+//! A line of bits per bank and client, one bit a cycle. As clients are entered in falling priority, a request sees everybody
+//! who could take the bank from it, and nobody enters later who could. A client that asks in every cycle for a word of one
+//! bank takes the free bits one after the other, up to 64 at a time.
+
+use tpuflow_ir::Machine;
+
+use crate::counters::Client;
+
+/// Cycles kept, in blocks of 64.
+const BLOCKS: u64 = 64;
+/// Bits per client; the last is nobody's.
+type Line = [u64; 8];
+
+#[derive(Clone, Debug)]
+pub(super) struct Banks {
+    words_per_bank: u64,
+    /// Of a power of two.
+    shift: Option<u32>,
+    count: usize,
+    /// Per block (modulo [`BLOCKS`]) and bank.
+    lines: Vec<Line>,
+    first_block: u64,
+    accesses: Vec<u64>,
+    conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
+}
+
+/// What [`Banks::stretch`] found.
+pub(super) struct Granted {
+    /// How many requests.
+    pub(super) count: u64,
+    /// First cycle without a request.
+    pub(super) next: u64,
+}
+
+impl Banks {
+    pub(super) fn new(machine: &Machine, start: u64) -> Self {
+        let (count, words) = (machine.cache.banks as usize, u64::from(machine.cache.words));
+        Self {
+            words_per_bank: words,
+            shift: words.is_power_of_two().then(|| words.trailing_zeros()),
+            count,
+            lines: vec![[0; 8]; count * BLOCKS as usize],
+            first_block: start / 64,
+            accesses: vec![0; count],
+            conflicts: Default::default(),
+        }
+    }
+
+    /// Bank of a cache word.
+    pub(super) fn of(&self, word: u64) -> usize {
+        self.shift.map_or_else(|| word / self.words_per_bank, |shift| word >> shift) as usize
+    }
+
+    /// First word of the bank after `bank`.
+    pub(super) fn end(&self, bank: usize) -> u64 {
+        (bank as u64 + 1) * self.words_per_bank
+    }
+
+    /// First cycle for which there is no room yet.
+    pub(super) fn horizon(&self) -> u64 {
+        (self.first_block + BLOCKS) * 64
+    }
+
+    /// Nobody asks about cycles before `cycle` any more.
+    pub(super) fn forget(&mut self, cycle: u64) {
+        let keep = cycle / 64;
+        for block in self.first_block..keep.min(self.first_block + BLOCKS) {
+            let at = (block % BLOCKS) as usize * self.count;
+            self.lines[at..at + self.count].fill([0; 8]);
+        }
+        self.first_block = self.first_block.max(keep);
+    }
+
+    fn line(&mut self, cycle: u64, bank: usize) -> &mut Line {
+        &mut self.lines[(cycle / 64 % BLOCKS) as usize * self.count + bank]
+    }
+
+    /// Gives `client` the bank in a cycle in which nobody else can want it.
+    pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client) {
+        self.line(cycle, bank)[client as usize] |= 1 << (cycle % 64);
+        self.accesses[bank] += 1;
+    }
+
+    /// Whether `client` gets the bank in `cycle`; a refusal is counted.
+    pub(super) fn request(&mut self, cycle: u64, bank: usize, client: Client) -> bool {
+        let bit = 1 << (cycle % 64);
+        let line = self.line(cycle, bank);
+        if let Some(holder) = line.iter().position(|held| held & bit != 0) {
+            self.conflicts[holder][client as usize] += 1;
+            return false;
+        }
+        line[client as usize] |= bit;
+        self.accesses[bank] += 1;
+        true
+    }
+
+    /// Asks for the bank in every cycle from `from` on until it has been granted `count` times, or up to `limit`. Calls `seen`
+    /// with every first cycle of a run of grants and the run's length.
+    pub(super) fn stretch(
+        &mut self,
+        (from, limit): (u64, u64),
+        bank: usize,
+        client: Client,
+        count: u64,
+        mut seen: impl FnMut(u64, u64),
+    ) -> Granted {
+        let (mut at, mut left) = (from, count);
+        while left > 0 && at < limit {
+            let block = at / 64 * 64;
+            let room = (block + 64).min(limit) - at;
+            let mask = ones(room) << (at - block);
+            let line = self.line(at, bank);
+            let busy = line.iter().fold(0, |sum, held| sum | held) & mask;
+            let (mut taken, mut next) = (mask & !busy, at + room);
+            if u64::from(taken.count_ones()) >= left {
+                taken = if busy == 0 { ones(left) << (at - block) } else { lowest(taken, left) };
+                next = block + 64 - u64::from(taken.leading_zeros());
+            }
+            line[client as usize] |= taken;
+            let refused = busy & ones(next - block);
+            if refused == 0 {
+                seen(at, next - at);
+            } else {
+                let held = *line;
+                for (holder, held) in held.iter().enumerate().take(Client::ALL.len()) {
+                    self.conflicts[holder][client as usize] += u64::from((held & refused & !taken).count_ones());
+                }
+                let mut rest = taken;
+                while rest != 0 {
+                    let start = rest.trailing_zeros();
+                    let length = (rest >> start).trailing_ones();
+                    seen(block + u64::from(start), length.into());
+                    rest &= !(ones(length.into()) << start);
+                }
+            }
+            left -= u64::from(taken.count_ones());
+            at = next;
+        }
+        self.accesses[bank] += count - left;
+        Granted { count: count - left, next: at }
+    }
+
+    pub(super) fn into_counts(self) -> (Vec<u64>, [[u64; Client::ALL.len()]; Client::ALL.len()]) {
+        (self.accesses, self.conflicts)
+    }
+}
+
+/// The `count` lowest bits.
+fn ones(count: u64) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// The `count` lowest set bits of `bits`, which has more or as many.
+fn lowest(bits: u64, count: u64) -> u64 {
+    let mut rest = bits;
+    for _ in 0..count {
+        rest &= rest - 1;
+    }
+    bits & !rest
+}

@@ -1,0 +1,252 @@
+//! The two DMA lines, run by run (see [`crate::dma`] for what they do).
+//!
+//! Line 0 is never refused, so a run of its takes the cycles of its own clock. Line 1 meets only line 0. A channel is granted as
+//! soon as it is certain who has waited longest: the other line then waits already, or cannot come earlier.
+
+use tpuflow_ir::Unit;
+
+use super::banks::Banks;
+use super::books::{Books, Tokens};
+use crate::counters::{Client, Stall};
+use crate::dma::{Run, Step, steps};
+use crate::error::SimError;
+use crate::queue::Queue;
+use crate::run::Phase;
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// From this cycle on.
+    Idle(u64),
+    /// Wants the channel of a run since a cycle.
+    Waiting(u64, Run),
+    /// Asks for an index word.
+    Indexing { word: u64, at: u64, refused: u64 },
+    /// Data cycle 0 is `first`, moved on by every refusal; `done` words have been moved, the next is due in data cycle `due`.
+    Moving { run: Run, first: u64, done: u64, refused: u64 },
+}
+
+#[derive(Debug)]
+struct Line {
+    unit: Unit,
+    client: Client,
+    queue: Queue,
+    state: State,
+    instruction: usize,
+    began: u64,
+    steps: std::vec::IntoIter<Step>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    page: Option<u64>,
+    /// Whom it serves.
+    user: Option<usize>,
+    /// From when on it is free, if it serves nobody.
+    free: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Dma {
+    lines: [Line; 2],
+    channels: Vec<Channel>,
+    start: u64,
+    page_miss: u64,
+}
+
+impl Dma {
+    pub(super) fn new(program: &tpuflow_ir::Program) -> Self {
+        let machine = &program.machine;
+        let line = |unit, client| Line {
+            unit,
+            client,
+            queue: Queue::new(program, unit),
+            state: State::Idle(machine.control.start),
+            instruction: 0,
+            began: 0,
+            steps: Vec::new().into_iter(),
+        };
+        let channel = || Channel { page: None, user: None, free: 0 };
+        Self {
+            lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
+            channels: std::iter::repeat_with(channel).take(machine.ddr.channels as usize).collect(),
+            start: machine.dma.start + machine.dma.latency,
+            page_miss: machine.page_miss(),
+        }
+    }
+
+    /// Goes on as long as what is known allows, with requests before `limit`; returns before which cycle there are no more.
+    pub(super) fn advance(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> Result<u64, SimError> {
+        loop {
+            let mut moved = self.step(0, books, banks, limit)?;
+            let first = self.quiet(0, books);
+            moved |= self.step(1, books, banks, limit.min(first))?;
+            moved |= self.grant(books);
+            if !moved {
+                break;
+            }
+        }
+        for index in 0..2 {
+            books.earliest[self.lines[index].unit.index()] = self.quiet(index, books);
+        }
+        Ok(self.quiet(0, books).min(self.quiet(1, books)))
+    }
+
+    pub(super) fn done(&self) -> bool {
+        self.lines.iter().all(|line| matches!(line.state, State::Idle(_)) && line.queue.head().is_none())
+    }
+
+    /// Before which cycle a line neither asks for a bank nor finishes an instruction.
+    fn quiet(&self, index: usize, books: &Books<'_>) -> u64 {
+        let line = &self.lines[index];
+        match line.state {
+            State::Idle(from) => line.queue.head().map_or(u64::MAX, |head| match books.tokens(head) {
+                Tokens::At(cycle) | Tokens::NotBefore(cycle) => cycle.max(from) + self.start,
+            }),
+            State::Waiting(since, run) => {
+                let channel = &self.channels[run.channel];
+                since.max(match channel.user {
+                    None => channel.free,
+                    Some(other) => self.contends(other, books),
+                })
+            }
+            State::Indexing { at, .. } => at,
+            State::Moving { run, first, done, .. } => {
+                first + if done < run.words && run.first_word.is_some() { run.due(done) } else { run.cycles - 1 }
+            }
+        }
+    }
+
+    /// Before which cycle a line that does not wait for a channel cannot begin to.
+    fn contends(&self, index: usize, books: &Books<'_>) -> u64 {
+        match self.lines[index].state {
+            State::Moving { run, first, .. } => first + run.cycles,
+            State::Indexing { at, .. } => at + 1,
+            State::Waiting(since, run) => since + run.cycles,
+            State::Idle(_) => self.quiet(index, books),
+        }
+    }
+
+    /// Gives free channels to those who have certainly waited longest.
+    fn grant(&mut self, books: &mut Books<'_>) -> bool {
+        let mut granted = false;
+        for index in 0..2 {
+            let State::Waiting(since, run) = self.lines[index].state else { continue };
+            let channel = &self.channels[run.channel];
+            if channel.user.is_some() {
+                continue;
+            }
+            let at = since.max(channel.free);
+            let other = 1 - index;
+            let wins = match self.lines[other].state {
+                State::Waiting(theirs, run_of_other) if run_of_other.channel == run.channel => {
+                    (at, since, index) < (theirs.max(channel.free), theirs, other)
+                }
+                _ => (since, index) < (self.contends(other, books), other),
+            };
+            if !wins {
+                continue;
+            }
+            let channel = &mut self.channels[run.channel];
+            let missed = channel.page != Some(run.page);
+            (channel.page, channel.user) = (Some(run.page), Some(index));
+            books.counters.page_misses += u64::from(missed);
+            let first = at + if missed { self.page_miss } else { 0 };
+            let line = &mut self.lines[index];
+            books.stall(line.unit, Stall::Ddr, first - since);
+            line.state = State::Moving { run, first, done: 0, refused: 0 };
+            granted = true;
+        }
+        granted
+    }
+
+    /// The line's requests before `limit`, and what follows from them without anybody else; whether there was anything.
+    fn step(&mut self, index: usize, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> Result<bool, SimError> {
+        let line = &mut self.lines[index];
+        let client = line.client;
+        match &mut line.state {
+            State::Idle(from) => {
+                let Some(head) = line.queue.head() else { return Ok(false) };
+                let Tokens::At(cycle) = books.tokens(head) else { return Ok(false) };
+                let began = cycle.max(*from);
+                if books.has_begun(line.unit) {
+                    books.stall(line.unit, Stall::Dependency, began - *from);
+                }
+                books.begin(head, began);
+                books.stall(line.unit, Stall::Issue, self.start);
+                line.queue.pop();
+                (line.instruction, line.began) = (head, began);
+                line.steps = match &books.program.instructions[head].work {
+                    tpuflow_ir::Work::Lookup(l) => {
+                        let indices = books.indices(head, l)?;
+                        steps(books.program, head, indices.as_deref())
+                    }
+                    _ => steps(books.program, head, None),
+                }
+                .into_iter();
+                line.proceed(began + self.start, books);
+                Ok(true)
+            }
+            State::Waiting(..) => Ok(false),
+            State::Indexing { word, at, refused } => {
+                let bank = banks.of(*word);
+                let before = *at;
+                while *at < limit {
+                    if banks.request(*at, bank, client) {
+                        let (end, refused) = (*at + 1, *refused);
+                        books.stall(line.unit, Stall::BankConflict, refused);
+                        books.busy(line.instruction, 1);
+                        line.proceed(end, books);
+                        return Ok(true);
+                    }
+                    *at += 1;
+                    *refused += 1;
+                }
+                Ok(*at > before)
+            }
+            State::Moving { run, first, done, refused } => {
+                let before = (*done, *refused);
+                if let Some(word) = run.first_word {
+                    let mut pace = run.pace(*done);
+                    while *done < run.words {
+                        let cycle = *first + pace.at();
+                        if cycle >= limit {
+                            return Ok((*done, *refused) != before);
+                        }
+                        let bank = banks.of(word + *done);
+                        if index == 0 {
+                            banks.take(cycle, bank, client);
+                        } else if !banks.request(cycle, bank, client) {
+                            *first += 1;
+                            *refused += 1;
+                            continue;
+                        }
+                        *done += 1;
+                        pace.advance();
+                    }
+                }
+                let (channel, end) = (run.channel, *first + run.cycles);
+                books.stall(line.unit, Stall::BankConflict, *refused);
+                books.busy(line.instruction, run.cycles);
+                self.channels[channel].user = None;
+                self.channels[channel].free = end;
+                line.proceed(end, books);
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Line {
+    /// The next step begins in `cycle`, or the instruction has finished in the cycle before.
+    fn proceed(&mut self, cycle: u64, books: &mut Books<'_>) {
+        self.state = match self.steps.next() {
+            Some(Step::Run(run)) => State::Waiting(cycle, run),
+            Some(Step::Index(word)) => State::Indexing { word, at: cycle, refused: 0 },
+            None => {
+                books.finish(self.instruction, cycle - 1);
+                books.record(self.instruction, Phase::Execute, self.began, cycle);
+                State::Idle(cycle)
+            }
+        };
+    }
+}

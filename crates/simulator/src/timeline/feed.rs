@@ -1,0 +1,239 @@
+//! A stream of the row feeder: the words its pixels miss, fetched as early as the banks allow.
+
+use super::banks::Banks;
+use crate::counters::Client;
+use crate::feeder::{Geometry, Words};
+
+/// Cycles in which pixels entered: runs of pixels one behind the other.
+#[derive(Clone, Debug)]
+pub(super) struct Entries {
+    /// Cycles of a slot.
+    phases: u64,
+    /// First pixel, its cycle, number of pixels.
+    runs: Vec<(u32, u64, u64)>,
+    /// Run last asked for.
+    at: usize,
+}
+
+impl Entries {
+    pub(super) fn new(phases: u64) -> Self {
+        Self { phases, runs: Vec::new(), at: 0 }
+    }
+
+    /// `count` pixels enter, the first in `cycle`.
+    fn push(&mut self, pixel: u32, cycle: u64, count: u64) {
+        // The PE that a pixel meets first has its products in the slot's last cycle.
+        let cycle = cycle + self.phases - 1;
+        match self.runs.last_mut() {
+            Some((_, first, length)) if *first + *length * self.phases == cycle => *length += count,
+            _ => self.runs.push((pixel, cycle, count)),
+        }
+    }
+
+    /// The cycle of a pixel, and how many from it on entered in consecutive cycles. Later calls ask for later pixels.
+    pub(super) fn find(&mut self, pixel: u32) -> Option<(u64, u64)> {
+        while let Some(&(first, cycle, count)) = self.runs.get(self.at) {
+            let within = u64::from(pixel - first);
+            if within < count {
+                let together = if self.phases == 1 { count - within } else { 1 };
+                return Some((cycle + within * self.phases, together));
+            }
+            if self.at + 1 == self.runs.len() {
+                break;
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    pub(super) fn last(&self) -> Option<u64> {
+        self.runs.last().map(|&(_, cycle, count)| cycle + (count - 1) * self.phases)
+    }
+
+    /// Whether all of `pixels` have entered.
+    pub(super) fn complete(&self, pixels: u32) -> bool {
+        self.runs.last().is_some_and(|&(first, _, count)| u64::from(first) + count == u64::from(pixels))
+    }
+}
+
+/// The taps of a block in one row of the window, of pixels smaller than a word.
+#[derive(Clone, Debug)]
+struct Taps {
+    line: u32,
+    first: u32,
+    last: u32,
+    /// Byte address of the image row under them, if there is one.
+    row: Option<u64>,
+    /// Words before this one have been there for the last pixel.
+    next: u64,
+}
+
+#[derive(Debug)]
+enum Fetch {
+    /// A word of its own for every pixel inside the image.
+    Single,
+    /// Few words of a few image rows, moving on to the right.
+    Rows(Vec<Taps>),
+    /// Any words; those of the last pixel.
+    Any(Words),
+}
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) job: u64,
+    tile: usize,
+    /// First cycle that has not been decided.
+    pub(super) cursor: u64,
+    /// First cycle after the R slots it holds at least.
+    hold: u64,
+    phases: u64,
+    next: u32,
+    is_last: bool,
+    fetch: Fetch,
+    /// Words the next pixel still misses, if they have been looked up.
+    missing: Words,
+    known: bool,
+    /// Cycles refused by banks, and of more words than a cycle takes, since they were last booked.
+    pub(super) stalls: [u64; 2],
+}
+
+impl Feed {
+    pub(super) fn new(geometry: &Geometry, job: u64, tile: usize, at: u64, rows: u64) -> Self {
+        let fetch = if geometry.is_single(tile) {
+            Fetch::Single
+        } else if geometry.has_rows() {
+            let taps =
+                geometry.tap_rows(tile).map(|(line, first, last)| Taps { line, first, last, row: None, next: 0 });
+            Fetch::Rows(taps.collect())
+        } else {
+            Fetch::Any(Words::new())
+        };
+        Self {
+            job,
+            tile,
+            cursor: at,
+            hold: at + rows * geometry.phases(),
+            phases: geometry.phases(),
+            next: 0,
+            is_last: tile + 1 == geometry.tiles(),
+            fetch,
+            missing: Words::new(),
+            known: false,
+            stalls: [0; 2],
+        }
+    }
+
+    /// Makes the requests of cycles before `limit`; when the stream is complete, the first cycle in which the array is free.
+    pub(super) fn advance(
+        &mut self,
+        geometry: &Geometry,
+        entries: &mut Entries,
+        banks: &mut Banks,
+        fetches: usize,
+        limit: u64,
+    ) -> Option<u64> {
+        let single = matches!(self.fetch, Fetch::Single);
+        while self.next < geometry.pixels() {
+            if single && self.phases == 1 {
+                self.run(geometry, entries, banks, limit)?;
+                continue;
+            }
+            self.look_up(geometry);
+            while !self.missing.is_empty() {
+                if self.cursor >= limit {
+                    return None;
+                }
+                self.cycle(banks, fetches);
+            }
+            self.enter(1, entries);
+        }
+        Some(self.cursor.max(self.hold))
+    }
+
+    /// `count` pixels without missing words enter.
+    fn enter(&mut self, count: u32, entries: &mut Entries) {
+        if self.is_last {
+            entries.push(self.next, self.cursor, count.into());
+        }
+        self.next += count;
+        self.cursor += u64::from(count) * self.phases;
+        self.known = false;
+    }
+
+    /// One cycle of fetching for a pixel; it is not over when the pixel can enter in it.
+    fn cycle(&mut self, banks: &mut Banks, fetches: usize) {
+        let (mut taken, mut refused) = (0, false);
+        let cycle = self.cursor;
+        self.missing.retain(|word| {
+            if taken == fetches {
+                return true;
+            }
+            let granted = banks.request(cycle, banks.of(*word), Client::Feeder);
+            taken += usize::from(granted);
+            refused |= !granted;
+            !granted
+        });
+        if !self.missing.is_empty() {
+            self.cursor += 1;
+            self.stalls[usize::from(!refused)] += 1;
+        }
+    }
+
+    /// Pixels of a row that take words of one bank, or none. `None`: not before `limit`.
+    fn run(&mut self, geometry: &Geometry, entries: &mut Entries, banks: &mut Banks, limit: u64) -> Option<()> {
+        let (count, words) = geometry.single_words(self.tile, self.next);
+        let Some((word, step)) = words else {
+            self.enter(count, entries);
+            return Some(());
+        };
+        let bank = banks.of(word);
+        let count = u64::from(count).min((banks.end(bank) - 1 - word) / step.max(1) + 1);
+        let (mut pixel, is_last) = (self.next, self.is_last);
+        let granted = banks.stretch((self.cursor, limit), bank, Client::Feeder, count, |cycle, length| {
+            if is_last {
+                entries.push(pixel, cycle, length);
+            }
+            pixel += length as u32;
+        });
+        self.next += granted.count as u32;
+        self.stalls[0] += granted.next - self.cursor - granted.count;
+        self.cursor = granted.next;
+        (granted.count == count).then_some(())
+    }
+
+    /// Works out which words the next pixel misses.
+    fn look_up(&mut self, geometry: &Geometry) {
+        if std::mem::replace(&mut self.known, true) {
+            return;
+        }
+        self.missing.clear();
+        let pixel = self.next;
+        match &mut self.fetch {
+            Fetch::Single => geometry.pixel_words(self.tile, pixel, &mut self.missing),
+            Fetch::Any(held) => {
+                if geometry.begins_row(pixel) {
+                    held.clear();
+                }
+                let mut needed = Words::new();
+                geometry.pixel_words(self.tile, pixel, &mut needed);
+                self.missing.extend(needed.iter().copied().filter(|word| !held.contains(word)));
+                *held = needed;
+            }
+            Fetch::Rows(rows) => {
+                let (line, column) = geometry.place(pixel);
+                if pixel == 0 || column == 0 {
+                    for taps in rows.iter_mut() {
+                        (taps.row, taps.next) = (geometry.row_under(line, taps.line), 0);
+                    }
+                }
+                for taps in rows.iter_mut() {
+                    let Some(row) = taps.row else { continue };
+                    if let Some((first, last)) = geometry.words_under(row, column, taps.first, taps.last) {
+                        self.missing.extend(first.max(taps.next)..=last);
+                        taps.next = last + 1;
+                    }
+                }
+            }
+        }
+    }
+}

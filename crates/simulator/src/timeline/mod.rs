@@ -1,0 +1,121 @@
+//! Programs in time, without visiting every cycle.
+//!
+//! Units meet in three places only: at the banks of the shared cache, where the first of a fixed order is served; at the DDR
+//! channels, which the two DMA lines share; and through tokens. So every unit is taken through time on its own, in falling
+//! priority at the banks, as far as is known of those before it:
+//!
+//! ```text
+//! DMA      ####################|           up to a token it waits for, plus its start-up
+//! ME       ################|               up to there
+//! EWP      ###########|
+//! PDP      ########|                       then DMA again, with the tokens that are known now
+//! ```
+//! In `banks` each leaves which cycles it holds which bank; those who come later find the cycles that are left, 64 at a time.
+//! A unit that waits for a token does nothing at the banks until its start-up is over, so the others can go on beyond the cycle
+//! in which the token may come.
+//!
+//! [`crate::machine`] steps through every cycle instead and is the definition; both give the same run. Whatever goes wrong is
+//! left to it to report.
+
+mod banks;
+mod books;
+mod dma;
+mod feed;
+mod matrix;
+pub(crate) mod pace;
+mod ports;
+mod stream;
+
+use tpuflow_ir::{Program, Unit};
+
+use crate::error::SimError;
+use crate::queue::Queue;
+use crate::run::{Run, layer_runs};
+use crate::values::Executor;
+use banks::Banks;
+use books::Books;
+use dma::Dma;
+use matrix::Matrix;
+use stream::Stream;
+
+const UNITS: usize = Unit::ALL.len();
+
+/// Runs a sound program; `None`: it breaks a rule while it runs. `needs`: of each instruction, how many of each unit's must
+/// have finished before it begins.
+///
+/// # Errors
+/// [`SimError`]: what executing the instructions in order meets.
+pub(crate) fn run(
+    program: &Program,
+    executor: Option<Executor<&Program>>,
+    trace: bool,
+    needs: &[[u32; UNITS]],
+) -> Result<Option<Run>, SimError> {
+    if !ends(program) {
+        return Ok(None);
+    }
+    let mut books = Books::new(program, executor, trace);
+    let mut banks = Banks::new(&program.machine, program.machine.control.start);
+    let mut dma = Dma::new(program);
+    let mut matrix = Matrix::new(program);
+    let mut ewp = Stream::new(program, Unit::Ewp);
+    let mut pdp = Stream::new(program, Unit::Pdp);
+    let mut known = [0; 4];
+    while !(dma.done() && matrix.done() && ewp.done() && pdp.done()) {
+        let before = known;
+        let horizon = banks.horizon();
+        known[0] = dma.advance(&mut books, &mut banks, horizon)?;
+        known[1] = matrix.advance(&mut books, &mut banks, horizon.min(known[0]));
+        known[2] = ewp.advance(&mut books, &mut banks, horizon.min(known[0]).min(known[1]));
+        known[3] = pdp.advance(&mut books, &mut banks, horizon.min(known[0]).min(known[1]).min(known[2]));
+        if known == before {
+            return Ok(None);
+        }
+        banks.forget(known.into_iter().fold(u64::MAX, u64::min));
+    }
+    if (0..program.instructions.len()).any(|position| books.is_early(position, &needs[position])) {
+        return Ok(None);
+    }
+    if let Some(last) = program.instructions.len().checked_sub(1) {
+        books.execute(last)?;
+    }
+    let (outputs, events) = match &books.executor {
+        Some(executor) => (executor.outputs()?, executor.events()),
+        None => (vec![], vec![]),
+    };
+    let mut counters = books.counters;
+    (counters.bank_accesses, counters.bank_conflicts) = banks.into_counts();
+    let trace = books.trace.map(|mut trace| {
+        trace.sort_by_key(|interval| (interval.start, interval.instruction, interval.phase));
+        trace
+    });
+    let layers = layer_runs(program, &books.layers);
+    let cycles = counters.units.iter().map(|unit| unit.end).max().unwrap_or(0);
+    Ok(Some(Run { outputs, cycles, counters, layers, trace, events }))
+}
+
+/// Whether no instruction waits for what never comes.
+fn ends(program: &Program) -> bool {
+    let mut queues = Unit::ALL.map(|unit| Queue::new(program, unit));
+    let mut finished = [0; UNITS];
+    loop {
+        let before = finished;
+        for unit in Unit::ALL {
+            let queue = &mut queues[unit.index()];
+            while let Some(head) = queue.head() {
+                let waits = &program.instructions[head].waits;
+                if waits.iter().any(|wait| finished[wait.unit.index()] < wait.count) {
+                    break;
+                }
+                queue.pop();
+                finished[unit.index()] += 1;
+            }
+        }
+        if queues.iter().all(|queue| queue.head().is_none()) {
+            return true;
+        }
+        if finished == before {
+            return false;
+        }
+    }
+}
