@@ -12,7 +12,9 @@
 //! A convolution needs all channels of a pixel for any of its results, so nothing of it starts before the middle moment of its
 //! operand; and a tile of one pixel holds the array as long as one of [`rows`](tpuflow_ir::machine::Array). Whatever cannot
 //! start before such a moment adds up on its unit from there ([`Chains::makespan`]); and where all of a layer must be done
-//! before the next can begin, as before a pixel that the whole image is averaged to, these sums follow each other.
+//! before the next can begin, as before a pixel that the whole image is averaged to, these sums follow each other. If all of
+//! the array's work lies either before such a pixel or after it, the array has drained there, and its next instruction has to
+//! set it up again.
 
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
@@ -46,6 +48,7 @@ pub(super) struct Chains<'a> {
     machine: &'a Machine,
     /// Layers whose result is a single pixel.
     singles: Vec<usize>,
+    idle: Idle,
     /// Before which nothing of a layer begins.
     begins: Vec<u64>,
     /// Moments of each layer's result.
@@ -56,6 +59,15 @@ pub(super) struct Chains<'a> {
     strong: Sets,
     /// Those that are done when the layer is.
     whole: Sets,
+}
+
+/// Where no instruction of the array can be under way.
+#[derive(Clone, Debug)]
+struct Idle {
+    /// By layer, when its result is there.
+    after: Vec<bool>,
+    /// By layer, when its first instruction begins.
+    before: Vec<bool>,
 }
 
 /// What a layer makes of the moments and the needs of its operands.
@@ -87,6 +99,32 @@ struct Operand {
 impl<'a> Chains<'a> {
     pub fn new(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine) -> Self {
         let count = graph.layers.len();
+        let none = Idle { after: vec![false; count], before: vec![false; count] };
+        let sets = Self::with_idle(graph, network, works, machine, none);
+        let idle = sets.idle();
+        Self::with_idle(graph, network, works, machine, idle)
+    }
+
+    /// A single pixel that ends all of the array's work but what cannot begin before it leaves the array idle; of what follows
+    /// a layer that all the rest needs a pixel of comes first.
+    fn idle(&self) -> Idle {
+        let on_array: Vec<usize> = (0..self.works.len()).filter(|&i| self.works[i].array > 0).collect();
+        let ended = |single: usize, i: usize| i == single || self.whole[single][i];
+        let after = |single: &usize| on_array.iter().all(|&i| ended(*single, i) || self.strong[i][*single]);
+        let ends: Vec<usize> = self.singles.iter().copied().filter(after).collect();
+        let first = |layer: usize, single: usize| {
+            let later = |i: usize| i == layer || ended(single, i) || self.strong[i][layer];
+            self.strong[layer][single] && on_array.iter().all(|&i| later(i))
+        };
+        let layers = 0..self.works.len();
+        Idle {
+            after: layers.clone().map(|layer| ends.contains(&layer)).collect(),
+            before: layers.map(|layer| ends.iter().any(|&single| first(layer, single))).collect(),
+        }
+    }
+
+    fn with_idle(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine, idle: Idle) -> Self {
+        let count = graph.layers.len();
         let mut producer = vec![None; graph.tensors.len()];
         for (index, layer) in graph.layers.iter().enumerate() {
             producer[layer.output.index()] = Some(index);
@@ -95,6 +133,7 @@ impl<'a> Chains<'a> {
             works,
             machine,
             singles: vec![],
+            idle,
             begins: vec![],
             times: vec![],
             channels: vec![],
@@ -131,7 +170,7 @@ impl<'a> Chains<'a> {
             let needed = (0..count).filter(|&i| i == index || need.channels[i]);
             let constants: u64 = needed.map(|i| works[i].packed).sum();
             let ready = if constants > 0 { loaded(machine) + split(constants, machine) } else { 0 };
-            let least = if works[index].array > 0 { lead(machine) + timing::array_depth(machine) } else { 0 };
+            let least = if works[index].array > 0 { lead(machine, false) + timing::array_depth(machine) } else { 0 };
             let mut times = need.times;
             times.pixel = times.pixel.max(times.first).max(ready + least);
             times.all = times.all.max(times.pixel).max(chains.after(index, &need, single));
@@ -154,7 +193,8 @@ impl<'a> Chains<'a> {
         let after = |from: usize| {
             let strong = |layer: usize| self.strong[layer][from];
             let own = |layer: usize| layer == from || strong(layer);
-            self.sum(self.times[from].pixel, from + 1, &strong).max(self.sum(self.begins[from], from, &own))
+            let after = self.sum(self.times[from].pixel, from + 1, &strong, self.idle.after[from]);
+            after.max(self.sum(self.begins[from], from, &own, self.idle.before[from]))
         };
         layers.map(after).max().unwrap_or(0)
     }
@@ -183,13 +223,14 @@ impl<'a> Chains<'a> {
         let before = (0..index).filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
         let sums = before.map(|from| {
             let follows = |layer: usize| needed(layer) && strong(from, layer);
-            self.sum(self.times[from].pixel, from + 1, &follows)
+            self.sum(self.times[from].pixel, from + 1, &follows, self.idle.after[from])
         });
-        sums.chain([self.sum(self.machine.control.start, 0, &needed)]).max().unwrap_or(0)
+        sums.chain([self.sum(self.machine.control.start, 0, &needed, true)]).max().unwrap_or(0)
     }
 
-    /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest.
-    fn sum(&self, start: u64, first: usize, counts: &dyn Fn(usize) -> bool) -> u64 {
+    /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest, with the array drained
+    /// or not.
+    fn sum(&self, start: u64, first: usize, counts: &dyn Fn(usize) -> bool, drained: bool) -> u64 {
         let (mut array, mut tail, mut ewp, mut pdp) = (0, 0, 0, 0);
         for layer in (first..self.works.len()).filter(|&layer| counts(layer)) {
             let work = &self.works[layer];
@@ -200,7 +241,7 @@ impl<'a> Chains<'a> {
         }
         let machine = self.machine;
         let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
-        after(array - tail.min(array), lead(machine) + timing::array_depth(machine))
+        after(array - tail.min(array), lead(machine, drained) + timing::array_depth(machine))
             .max(after(ewp, machine.ewp.start + machine.ewp.latency))
             .max(after(pdp, machine.pdp.start + machine.pdp.latency))
     }
@@ -263,7 +304,7 @@ impl<'a> Chains<'a> {
         let mut whole_pixels = true;
         if let Op::Conv { window, groups, input, .. } = op {
             if !is_inside(window) {
-                let all = lead(machine) + work.array - work.tail + depth;
+                let all = lead(machine, true) + work.array - work.tail + depth;
                 return Need { times: Times { all, ..Times::default() }, ..Need::default() };
             }
             whole_pixels = *groups == 1;
@@ -277,7 +318,8 @@ impl<'a> Chains<'a> {
                 left.channels.clone_from(&left.whole);
             }
         }
-        let around = lead(machine) + depth;
+        let around = lead(machine, self.idle.before[self.times.len()]) + depth;
+        let warm = lead(machine, false) + depth;
         let pixel = if whole_pixels { work.least } else { 1 };
         let begin = if whole_pixels { left.times.pixel } else { left.times.first };
         let begin = begin.max(right.times.first).max(loaded(machine));
@@ -288,10 +330,10 @@ impl<'a> Chains<'a> {
         need.begin = begin;
         need.times = Times {
             first: begin + around,
-            pixel: (left.times.pixel + around + pixel).max(right.times.pixel + around),
+            pixel: (begin + around + pixel).max(left.times.pixel + warm + pixel).max(right.times.pixel + warm),
             all: (begin + around + work.array - work.tail)
-                .max(left.times.all + around + pixel)
-                .max(right.times.all + around),
+                .max(left.times.all + warm + pixel)
+                .max(right.times.all + warm),
         };
         need
     }
@@ -410,8 +452,9 @@ fn loaded(machine: &Machine) -> u64 {
 }
 
 /// Cycles from the tokens of a matrix instruction to its first slot.
-fn lead(machine: &Machine) -> u64 {
-    machine.control.issue + u64::from(machine.array.rows)
+fn lead(machine: &Machine, drained: bool) -> u64 {
+    let (warm, cold) = (machine.control.issue, machine.control.issue_cold + machine.array.setup);
+    u64::from(machine.array.rows) + if drained { cold } else { warm.min(cold) }
 }
 
 /// A window inside the padding needs nothing at all.
