@@ -1,9 +1,10 @@
 //! How far programs at level 5 are from their bounds: compiles quantised graphs and counts cycles.
 //!
 //! ```text
-//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] GRAPH.tpuq...
+//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] GRAPH.tpuq...
 //! ```
-//! `-b` is the budget of the search in steps, `-v` adds bounds, units and conflicts, `-l` the times of all layers.
+//! `-b` is the budget of the search in steps, `-v` adds bounds, units and conflicts, `-l` the times of all layers, `-t` those
+//! of all instructions.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -11,8 +12,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use tpuflow_ir::{Graph, Machine, Program, Unit};
-use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
+use tpuflow_ir::{Graph, Machine, Program, Unit, Work};
+use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::counters::Client;
 use tpuflow_simulator::{Options, Run, simulate};
 
@@ -34,24 +35,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let asked = |flag: &str| args.iter().any(|arg| arg == flag);
     println!(
-        "{:24} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
-        "network", "bound", "binding", "cycles", "ratio", "predict", "s"
+        "{:24} {:>9} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
+        "network", "level 1", "bound", "binding", "cycles", "ratio", "predict", "s"
     );
     let mut logarithms = Vec::new();
     for path in args.iter().filter(|arg| !arg.starts_with('-')).map(Path::new) {
         let graph = Graph::load(path)?;
         let start = Instant::now();
-        let program = schedule(&graph, &machine, &options)?;
+        let untraced = Options { values: false, ..Options::default() };
+        let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
+        let program = schedule_by(&graph, &machine, &options, &timing)?;
         let seconds = start.elapsed().as_secs_f64();
-        let run = simulate(&program, &[], &Options { values: false, ..Options::default() })?;
+        let simple = schedule_by(&graph, &machine, &ScheduleOptions { level: 1, ..options.clone() }, &timing)?;
+        let run = simulate(&program, &[], &Options { trace: asked("-t"), ..untraced })?;
         let (binding, bound) = program.bounds.binding();
         let ratio = run.cycles as f64 / bound as f64;
         if bound >= LEAST {
             logarithms.push(ratio.ln());
         }
         println!(
-            "{:24} {bound:9} {binding:7} {:9} {ratio:6.3} {:+7.1}% {seconds:6.2} {}",
+            "{:24} {:9} {bound:9} {binding:7} {:9} {ratio:6.3} {:+7.1}% {seconds:6.2} {}",
             path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default(),
+            simple.predicted_cycles,
             run.cycles,
             (program.predicted_cycles as f64 / run.cycles as f64 - 1.0) * 100.0,
             program.fallback.as_deref().unwrap_or_default()
@@ -67,10 +72,41 @@ fn main() -> Result<(), Box<dyn Error>> {
                 );
             }
         }
+        timeline(&program, &run);
     }
     let mean = (logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64).exp();
     println!("geometric mean where the bound is at least {LEAST}: {mean:.4}");
     Ok(())
+}
+
+/// Instructions of the computing units by the cycle in which they were issued.
+fn timeline(program: &Program, run: &Run) {
+    let mut spans = std::collections::BTreeMap::new();
+    for interval in run.trace.iter().flatten() {
+        let (start, end) = spans.entry(interval.instruction).or_insert((interval.start, interval.end));
+        (*start, *end) = ((*start).min(interval.start), (*end).max(interval.end));
+    }
+    let mut spans: Vec<(u64, u64, u32)> = spans.into_iter().map(|(at, (start, end))| (start, end, at)).collect();
+    spans.sort_unstable();
+    for (start, end, at) in spans {
+        let instruction = &program.instructions[at as usize];
+        let part = match &instruction.work {
+            Work::Matrix(m) => {
+                format!("pixels {}+{} columns {}+{}", m.first_pixel, m.pixels, m.first_column, m.columns)
+            }
+            Work::Pool(p) => format!("rows {}+{} channels {}", p.first_row, p.rows, p.output.origin[1]),
+            Work::Vector(v) => format!("rows {}+{} channels {}", v.first_row, v.rows, v.output.origin[1]),
+            Work::Transfer(t) => format!("{:?} {} bytes", t.direction, t.total_bytes()),
+            Work::Lookup(l) => format!("{} rows", l.count),
+        };
+        let waits: Vec<String> = instruction.waits.iter().map(|w| format!("{}:{}", w.unit.name(), w.count)).collect();
+        println!(
+            "  {start:>9} {end:>9} {:5} layer {:3} {part} {}",
+            instruction.unit.name(),
+            instruction.layer.index(),
+            waits.join(" ")
+        );
+    }
 }
 
 fn units(program: &Program, run: &Run) {

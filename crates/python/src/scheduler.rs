@@ -46,7 +46,9 @@ fn schedule(
     let tiling = tiling.map_err(|error| PyValueError::new_err(format!("tiling: {error}")))?.unwrap_or_default();
     let machine = Machine::parse(origin, machine_toml).map_err(Failure::from)?;
     let options = Options { level, parameters, seed, time_limit, tiling, ..Options::default() };
-    let program = py.detach(|| tpuflow_scheduler::schedule(&graph.graph, &machine, &options));
+    let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
+    let timing = |program: &_| Some(tpuflow_simulator::simulate(program, &[], &untraced).ok()?.cycles);
+    let program = py.detach(|| tpuflow_scheduler::schedule_by(&graph.graph, &machine, &options, &timing));
     Ok(Program::new(program.map_err(Failure::from)?))
 }
 

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Descriptor, Graph, Instruction, Program, Space, TensorId, Unit, View, Wait};
+use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Program, Space, TensorId, Unit, View, Wait};
 
-use crate::ScheduleError;
 use crate::bounds::bounds;
 use crate::cost::Clock;
 use crate::emit::{Addresses, External, allocations, external, lifetimes, resolve, resolve_view, unit};
@@ -16,16 +15,15 @@ use crate::plan::{Mode, Site};
 use crate::sketch::{Content, Draft, Memory, Sketch};
 use crate::summary;
 use crate::tokens::Tracker;
+use crate::{ScheduleError, Timing};
 
-/// A program all but for its constants.
+/// A program all but for its constants, bounds and allocations.
 pub(crate) struct Planned {
-    mode: Mode,
     housed: Housed,
     addresses: Addresses,
     memory: External,
-    instructions: Vec<Instruction>,
-    /// Cycles by the cost model.
-    pub predicted_cycles: u64,
+    /// What can be timed; its prediction is the cost model's until it is.
+    pub program: Program,
 }
 
 impl Planned {
@@ -62,8 +60,37 @@ impl Planned {
             clock.run(&instruction, &descriptors, &touched);
             instructions.push(instruction);
         }
-        let predicted_cycles = clock.makespan();
-        Ok(Self { mode, housed, addresses, memory, instructions, predicted_cycles })
+        let graph = site.graph;
+        let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
+            tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
+        };
+        let program = Program {
+            name: graph.name.clone(),
+            machine: machine.clone(),
+            batch: summary::batch(graph),
+            level: if parallel { 5 } else { 1 },
+            fallback: None,
+            descriptors,
+            constants: Vec::new(),
+            ddr_bytes: memory.bytes.clone(),
+            spill_bytes: sketch.spill_bytes,
+            cache_peak_bytes: 0,
+            inputs: ports(&graph.inputs, &housed.inputs),
+            outputs: ports(&graph.outputs, &housed.outputs),
+            instructions,
+            tilings: vec![],
+            layers: summary::layers(graph, &site.network),
+            bounds: Bounds::default(),
+            predicted_cycles: clock.makespan(),
+            allocations: Vec::new(),
+        };
+        Ok(Self { housed, addresses, memory, program })
+    }
+
+    /// The same with its cycles by `timing`, where that can tell.
+    pub fn timed(mut self, timing: Timing) -> Self {
+        self.program.predicted_cycles = timing(&self.program).unwrap_or(self.program.predicted_cycles);
+        self
     }
 
     /// Tensors of the graph whose home is external memory though they are neither constants nor ports.
@@ -77,37 +104,15 @@ impl Planned {
         tensors.filter(|(_, tensor)| names.contains(tensor.name.as_str())).map(|(id, _)| TensorId::new(id)).collect()
     }
 
-    /// The program.
-    pub fn program(&self, site: &Site) -> Program {
-        let (graph, machine, sketch) = (site.graph, site.machine, &self.housed.sketch);
-        let lives = lifetimes(sketch);
-        let allocations = allocations(sketch, &lives, &self.addresses);
-        let cache_peak_bytes = allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
-        let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
-            tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&self.addresses, view))).collect()
-        };
-        let mut layers = summary::layers(graph, &site.network);
-        let bounds = bounds(graph, &site.network, machine, &mut layers);
-        Program {
-            name: graph.name.clone(),
-            machine: machine.clone(),
-            batch: summary::batch(graph),
-            level: if self.mode == Mode::Sequential { 1 } else { 5 },
-            fallback: None,
-            descriptors: sketch.descriptors.iter().cloned().collect(),
-            constants: self.memory.constants(sketch, &site.network, machine.word()),
-            ddr_bytes: self.memory.bytes.clone(),
-            spill_bytes: sketch.spill_bytes,
-            cache_peak_bytes,
-            inputs: ports(&graph.inputs, &self.housed.inputs),
-            outputs: ports(&graph.outputs, &self.housed.outputs),
-            instructions: self.instructions.clone(),
-            tilings: vec![],
-            layers,
-            bounds,
-            predicted_cycles: self.predicted_cycles,
-            allocations,
-        }
+    /// The whole program.
+    pub fn program(self, site: &Site) -> Program {
+        let (machine, sketch) = (site.machine, &self.housed.sketch);
+        let mut program = self.program;
+        program.constants = self.memory.constants(sketch, &site.network, machine.word());
+        program.allocations = allocations(sketch, &lifetimes(sketch), &self.addresses);
+        program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
+        program.bounds = bounds(site.graph, &site.network, machine, &mut program.layers);
+        program
     }
 }
 

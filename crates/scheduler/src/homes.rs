@@ -23,6 +23,7 @@ struct Life {
 }
 
 /// The network lowered, and where its ports lie.
+#[derive(Clone)]
 pub(crate) struct Housed {
     pub sketch: Sketch,
     pub inputs: Vec<tpuflow_ir::View>,

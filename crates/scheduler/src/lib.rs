@@ -42,7 +42,7 @@ pub use error::ScheduleError;
 use finish::Planned;
 use lower::Grain;
 use parameters::Parameters;
-use plan::{Mode, Site};
+use plan::{Mode, Site, fastest};
 use rayon::prelude::*;
 use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
@@ -72,13 +72,30 @@ impl Default for Options {
     }
 }
 
-/// Compiles `graph` for `machine`.
+/// Cycles of a program that still lacks its constants; `None` where they cannot be told.
+pub type Timing<'a> = &'a (dyn Fn(&Program) -> Option<u64> + Sync);
+
+/// Compiles `graph` for `machine`, choosing among plans by the cost model.
 ///
 /// Where no valid program comes of the settings asked for, lower ones are tried, and [`Program::fallback`] says which and why.
 ///
 /// # Errors
 /// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
 pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<Program, ScheduleError> {
+    schedule_by(graph, machine, options, &|_| None)
+}
+
+/// Compiles `graph` for `machine`, choosing among finished plans by `timing`. Whoever can run programs hands a timing in and
+/// gets a program whose predicted cycles are those of the run, and none that is slower than the one of level 1.
+///
+/// # Errors
+/// [`ScheduleError`] naming the layer that does not fit, or what else is wrong.
+pub fn schedule_by(
+    graph: &Graph,
+    machine: &Machine,
+    options: &Options,
+    timing: Timing,
+) -> Result<Program, ScheduleError> {
     let deadline = options.time_limit.and_then(|seconds| {
         let limit = Duration::try_from_secs_f64(seconds).ok()?;
         Instant::now().checked_add(limit)
@@ -92,7 +109,7 @@ pub fn schedule(graph: &Graph, machine: &Machine, options: &Options) -> Result<P
     let tilings = options.tiling.tilings(graph)?;
     let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
         let effort = Effort { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
-        checked(graph, compiled(graph, machine, &tilings, parameters, effort)?)
+        checked(graph, compiled(graph, machine, &tilings, parameters, effort, timing)?)
     })?;
     Ok(Program { level: options.level, fallback, ..program })
 }
@@ -105,29 +122,29 @@ fn compiled(
     tilings: &[Tiling],
     parameters: &Parameters,
     effort: Effort,
+    timing: Timing,
 ) -> Result<Program, ScheduleError> {
     let site = Site::new(graph, machine, effort, parameters)?;
-    let in_parts = |tilings: &[Tiling]| -> Result<(Planned, Program), ScheduleError> {
+    let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tile::tiled(graph, tilings)?.graph;
         let own = Site::new(&tiled, machine, effort, parameters)?;
-        let planned = planned(&own)?;
-        let program = planned.program(&own);
+        let program = planned(&own, timing)?.program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
         let bounds = program.bounds.least(&site.bounds());
-        Ok((planned, Program { tilings: tilings.to_vec(), bounds, ..program }))
+        Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
     };
     if !tilings.is_empty() {
-        return Ok(in_parts(tilings)?.1);
+        return in_parts(tilings);
     }
-    let whole = planned(&site)?;
+    let whole = planned(&site, timing)?;
     let far = whole.far(graph);
     if parameters.layer_fusion != 0 && !far.is_empty() {
         let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
         let longest = parameters.window() as usize;
         let groups = tile::groups::groups(graph, &site.network, machine, &far, space, longest);
         if !groups.is_empty()
-            && let Ok((planned, program)) = in_parts(&groups)
-            && planned.predicted_cycles < whole.predicted_cycles
+            && let Ok(program) = in_parts(&groups)
+            && program.predicted_cycles < whole.program.predicted_cycles
         {
             return Ok(program);
         }
@@ -135,30 +152,21 @@ fn compiled(
     Ok(whole.program(&site))
 }
 
-fn planned(site: &Site) -> Result<Planned, ScheduleError> {
-    if site.parameters.parallel() { parallel(site) } else { site.plan(Mode::Sequential) }
+fn planned(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
+    if site.parameters.parallel() { parallel(site, timing) } else { site.plan(Mode::Sequential, timing) }
 }
 
-/// The fastest of several plans by the cost model: layers interleaved, in pieces of several sizes; layers one after the other in
+/// The fastest of several plans: layers interleaved, in pieces of several sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
 /// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open.
-fn parallel(site: &Site) -> Result<Planned, ScheduleError> {
-    let grains = [Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
+fn parallel(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
+    let grains = [Grain::Longer(4), Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
     let woven = grains.into_iter().filter(|_| site.parameters.layer_fusion != 0).map(|grain| Mode::Woven { grain });
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
     let modes: Vec<Mode> = woven.chain(layers).collect();
-    let mut best: Result<Planned, ScheduleError> = Err(ScheduleError::Level(5));
-    let plan = |mode| if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode) };
+    let plan = |mode| if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode, timing) };
     let plans: Vec<_> = modes.into_par_iter().map(plan).collect();
-    for found in plans {
-        best = match (best, found) {
-            (Ok(best), Ok(found)) if found.predicted_cycles < best.predicted_cycles => Ok(found),
-            (Ok(best), _) => Ok(best),
-            (Err(_), Ok(found)) => Ok(found),
-            (Err(first), Err(error)) => Err(if first == ScheduleError::Level(5) { error } else { first }),
-        };
-    }
-    best
+    fastest(plans)
 }
 
 /// Every program is proven before it is handed out.
@@ -206,7 +214,7 @@ mod tests {
             let mut tried = 0;
             let outcome = fallback::first(&rungs, |parameters| {
                 let effort = Effort { seed: 0, steps: 10, deadline: None };
-                let mut program = compiled(&graph, &machine, &[], parameters, effort)?;
+                let mut program = compiled(&graph, &machine, &[], parameters, effort, &|_| None)?;
                 tried += 1;
                 if tried <= failing {
                     // Nobody waits for anybody.

@@ -2,14 +2,13 @@
 
 use tpuflow_ir::{Bounds, Graph, Machine, Space};
 
-use crate::ScheduleError;
 use crate::alloc::{Item, Problem, solve};
 use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
 use crate::finish::Planned;
-use crate::homes::{Request, house};
+use crate::homes::{Housed, Request, house};
 use crate::lower::Grain;
 use crate::network::{Network, prepare};
 use crate::parameters::Parameters;
@@ -18,6 +17,7 @@ use crate::prefetch::{Reaches, prefetch};
 use crate::sketch::{Memory, Sketch};
 use crate::summary;
 use crate::weave::{Effort, Loom};
+use crate::{ScheduleError, Timing};
 
 /// Shares of the cache to plan with, in per cent: the first that also survives packing is taken.
 const SHARES: [u64; 8] = [100, 95, 90, 80, 70, 60, 45, 30];
@@ -27,6 +27,9 @@ const REACHES: [u32; 4] = [1, 4, 16, 64];
 
 /// Shares of the cache that interleaved layers may fill, in per cent, tried in turn.
 const ROOMS: [u64; 4] = [80, 60, 40, 20];
+
+/// Cycles of a plan's orders that are timed for every step of the budget.
+const TRIAL: u64 = 10_000;
 
 /// How instructions are cut and ordered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +92,8 @@ impl<'a> Site<'a> {
         if mode.paired() || !self.parameters.parallel() { share } else { (2.0 * share).min(1.0) }
     }
 
-    /// Lowers the network and gives everything a place and a time.
-    pub fn plan(&self, mode: Mode) -> Result<Planned, ScheduleError> {
+    /// Lowers the network and gives everything a place and a time: of several orders the fastest by `timing`.
+    pub fn plan(&self, mode: Mode, timing: Timing) -> Result<Planned, ScheduleError> {
         let machine = self.machine;
         let mut failure = None;
         for share in SHARES {
@@ -115,14 +118,25 @@ impl<'a> Site<'a> {
                 bundle(&mut housed.sketch, machine, layers);
             }
             let found = match mode {
-                Mode::Sequential => addresses(&housed.sketch, machine),
-                Mode::Layers { .. } => self.ahead(&mut housed.sketch),
+                Mode::Sequential => addresses(&housed.sketch, machine).map(|found| (found, Vec::new())),
+                Mode::Layers { .. } => self.ahead(&mut housed.sketch).map(|found| (found, Vec::new())),
                 Mode::Woven { .. } => self.interleaved(&mut housed.sketch),
             };
-            match found {
-                Ok(found) => return Planned::new(self, housed, found, mode),
-                Err(error) => failure = failure.or(Some(error)),
+            let (found, orders) = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    failure = failure.or(Some(error));
+                    continue;
+                }
+            };
+            if orders.is_empty() {
+                return Ok(Planned::new(self, housed, found, mode)?.timed(timing));
             }
+            let plan = |order: &Vec<u32>| {
+                let housed = Housed { sketch: housed.sketch.reordered(order), ..housed.clone() };
+                Ok(Planned::new(self, housed, found.clone(), mode)?.timed(timing))
+            };
+            return fastest(orders.iter().map(plan));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
     }
@@ -154,8 +168,8 @@ impl<'a> Site<'a> {
     }
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
-    /// lets all units take up their work as soon as they can.
-    fn interleaved(&self, sketch: &mut Sketch) -> Result<Addresses, ScheduleError> {
+    /// lets all units take up their work as soon as they can: in the orders that are given beside the addresses, if any.
+    fn interleaved(&self, sketch: &mut Sketch) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
         let (machine, window) = (self.machine, self.parameters.window());
         let depend = Depend::new(sketch, machine, None);
         let loom = Loom::new(sketch, &depend, machine, window, None);
@@ -164,13 +178,27 @@ impl<'a> Site<'a> {
             let mut woven = sketch.reordered(&loom.late_loads(&order));
             if let Ok(found) = self.ahead(&mut woven) {
                 let depend = Depend::new(&woven, machine, Some(&found));
-                let order = Loom::new(&woven, &depend, machine, window, Some(&found)).order(u64::MAX, &self.effort);
-                *sketch = woven.reordered(&order);
-                return Ok(found);
+                let loom = Loom::new(&woven, &depend, machine, window, Some(&found));
+                let orders = loom.orders(u64::MAX, &self.effort, self.effort.steps.saturating_mul(TRIAL));
+                *sketch = woven;
+                return Ok((found, orders));
             }
         }
-        self.ahead(sketch)
+        Ok((self.ahead(sketch)?, Vec::new()))
     }
+}
+
+/// The plan of the fewest cycles, the first of equals; without any, the first reason why.
+pub(crate) fn fastest(
+    plans: impl IntoIterator<Item = Result<Planned, ScheduleError>>,
+) -> Result<Planned, ScheduleError> {
+    let cycles = |plan: &Planned| plan.program.predicted_cycles;
+    let faster = |best, found| match (best, found) {
+        (Ok(best), Ok(found)) => Ok(if cycles(&found) < cycles(&best) { found } else { best }),
+        (Ok(plan), Err(_)) | (Err(_), Ok(plan)) => Ok(plan),
+        (Err(first), Err(_)) => Err(first),
+    };
+    plans.into_iter().reduce(faster).unwrap_or(Err(ScheduleError::Level(5)))
 }
 
 /// Addresses in both caches.

@@ -35,6 +35,9 @@ const ROUNDS: u32 = 8;
 /// Instructions looked at for the one that meets the fewest others at banks.
 const CHOICES: usize = 6;
 
+/// Orders that are kept.
+const FINALISTS: usize = 4;
+
 /// Instructions placed in a step of the search.
 const STEP: u64 = 1000;
 
@@ -114,24 +117,31 @@ impl<'a> Loom<'a> {
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
     pub fn order(&self, room: u64, effort: &Effort) -> Vec<u32> {
-        let count = self.jobs.len() as u64;
-        let given: Vec<u64> = (0..count).collect();
+        self.orders(room, effort, 0).swap_remove(0)
+    }
+
+    /// The shortest orders found, the shortest first: as many as take `cycles` together, at least one and at most
+    /// [`FINALISTS`].
+    pub fn orders(&self, room: u64, effort: &Effort, cycles: u64) -> Vec<Vec<u32>> {
+        let drafts = self.jobs.len() as u64;
+        let given: Vec<u64> = (0..drafts).collect();
         // Later layers first: whatever has begun is brought to its end.
         let depth = |layer: u32| u64::from(u32::MAX - layer);
         let deep: Vec<u64> =
-            self.sketch.drafts.iter().zip(0..).map(|(draft, i)| depth(draft.layer.0) * count + i).collect();
-        let mut best = self.improved(self.schedule(&given, false, room), room, ROUNDS);
+            self.sketch.drafts.iter().zip(0..).map(|(draft, i)| depth(draft.layer.0) * drafts + i).collect();
+        let mut best = vec![self.improved(self.schedule(&given, false, room), room, ROUNDS)];
         keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS));
         let mut random = effort.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut left = effort.steps / (3 * count.div_ceil(STEP)).max(1);
+        let mut left = effort.steps / (3 * drafts.div_ceil(STEP)).max(1);
         while left > 0 && !effort.is_over() {
             // From a thousandth to a sixteenth of the whole.
-            let reach = (best.makespan >> (4 + left % 7)).max(1);
-            let keys: Vec<u64> = best.starts.iter().map(|&start| start + draw(&mut random) % reach).collect();
+            let reach = (best[0].makespan >> (4 + left % 7)).max(1);
+            let keys: Vec<u64> = best[0].starts.iter().map(|&start| start + draw(&mut random) % reach).collect();
             keep(&mut best, self.improved(self.schedule(&keys, false, room), room, 1));
             left -= 1;
         }
-        best.order
+        let count = (cycles / best[0].makespan.max(1)).max(1) as usize;
+        best.into_iter().take(count).map(|woven| woven.order).collect()
     }
 
     /// The shortest of a schedule and those that come from it in some rounds.
@@ -141,7 +151,9 @@ impl<'a> Loom<'a> {
         for _ in 0..rounds {
             let back = self.schedule(&self.mirrored(&woven), true, u64::MAX);
             woven = self.schedule(&self.mirrored(&back), false, room);
-            keep(&mut best, woven.clone());
+            if woven.makespan < best.makespan {
+                best = woven.clone();
+            }
         }
         best
     }
@@ -275,9 +287,12 @@ impl Loom<'_> {
     }
 }
 
-fn keep(best: &mut Woven, found: Woven) {
-    if found.makespan < best.makespan {
-        *best = found;
+/// Keeps the [`FINALISTS`] shortest schedules of different lengths, the shortest first and of equals the one found first.
+fn keep(best: &mut Vec<Woven>, found: Woven) {
+    let at = best.partition_point(|woven| woven.makespan < found.makespan);
+    if best.get(at).is_none_or(|next| next.makespan > found.makespan) {
+        best.insert(at, found);
+        best.truncate(FINALISTS);
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::{random, residual, tiny};
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
-use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
+use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, SimError, simulate};
 use trial::inputs;
 
@@ -65,6 +65,31 @@ fn sim_03_random_networks_give_the_interpreters_integers() {
         ran += 1;
     }
     assert!(ran > 60, "only {ran} networks ran");
+}
+
+/// Plans chosen by runs: no program at level 5 is slower than that at level 1, and the cycles predicted are those simulated.
+#[test]
+fn a_timing_by_runs_predicts_exactly_and_keeps_level_5_ahead() {
+    let untraced = Options { values: false, ..Options::default() };
+    let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
+    let machines = [Machine::preset("64x64_edge").unwrap(), Machine::preset("128x128_asic").unwrap(), tiny(64)];
+    let (mut ran, mut ahead) = (0, 0);
+    for seed in 200..260 {
+        let graph = random(seed, 9);
+        let machine = &machines[seed as usize % machines.len()];
+        let cycles = [1, 5].map(|level| {
+            let options = ScheduleOptions { level, ..ScheduleOptions::default() };
+            let program = schedule_by(&graph, machine, &options, &timing).ok()?;
+            let run = simulate(&program, &[], &untraced).unwrap();
+            assert_eq!(program.predicted_cycles, run.cycles, "seed {seed} on {} at level {level}", machine.name);
+            assert!(run.cycles >= program.bounds.binding().1, "seed {seed} on {} at level {level}", machine.name);
+            Some(run.cycles)
+        });
+        let [Some(slow), Some(fast)] = cycles else { continue };
+        assert!(fast <= slow, "seed {seed} on {}: {fast} cycles, at level 1 {slow}", machine.name);
+        (ran, ahead) = (ran + 1, ahead + u32::from(fast < slow));
+    }
+    assert!(ran > 40 && 2 * ahead > ran, "{ahead} of {ran} programs are faster");
 }
 
 #[test]

@@ -27,10 +27,9 @@ impl Lowering<'_> {
         if !self.setting.parallel || self.setting.grain == Grain::Coarse {
             return by(even);
         }
-        let least = (machine.array.rows + machine.control.issue as u32).div_ceil(line);
-        let least = least.max((u64::from(pixels / line) / self.setting.pieces) as u32);
-        if matches!(self.setting.grain, Grain::Finest(_)) && pixels < 2 * least * line && pixels >= machine.array.rows {
-            if let Some(first) = self.shrunk(pixels / line, line).filter(|_| self.setting.pieces > 1) {
+        let least = self.least(pixels / line, line);
+        if self.is_halved(pixels / line, line) {
+            if let Some(first) = self.shrunk(pixels / line, line) {
                 let middle = all.start + first * line;
                 return vec![all.start..middle, middle..all.end];
             }
@@ -43,6 +42,32 @@ impl Lowering<'_> {
         };
         let rows = (least..=most / line).map(|lines| lines * line);
         by(rows.chain([even]).min_by_key(|&chunk| (slots(chunk), chunk)).unwrap_or(even))
+    }
+
+    /// The fewest of `rows` image rows that hide the next instruction's weights.
+    fn least(&self, rows: u32, line: u32) -> u32 {
+        let least = (self.setting.machine.array.rows + self.setting.machine.control.issue as u32).div_ceil(line);
+        least.max((u64::from(rows) / self.setting.pieces) as u32)
+    }
+
+    /// Whether an image is cut in two though each half costs the array a tile.
+    fn is_halved(&self, rows: u32, line: u32) -> bool {
+        let fine = self.setting.parallel && matches!(self.setting.grain, Grain::Finest(_)) && self.setting.pieces > 1;
+        fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
+    }
+
+    /// Rows `rows` of a view of the current result that has `count` of them, in pieces of `piece` rows for the other units. They
+    /// begin anew where the array's halves of a small image meet.
+    pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
+        let (lines, _, line, _) = layout::image(&self.setting.network.tensor(self.output()).shape);
+        let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
+        let middle = self.shrunk(lines, line).filter(|_| self.is_halved(lines, line) && count.is_multiple_of(lines));
+        let middle = middle.map(|first| first * (count / lines)).filter(|middle| rows.contains(middle));
+        let ends = [rows.start, middle.unwrap_or(rows.end), rows.end];
+        // About as many pieces in all.
+        let number = |part: u32| ((2 * part + piece) / (2 * piece.max(1))).max(1);
+        let even = |part: u32| if middle.is_some() { part.div_ceil(number(part)) } else { piece };
+        ends.windows(2).flat_map(|ends| slices(ends[0]..ends[1], even(ends[1] - ends[0]))).collect()
     }
 
     /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is

@@ -44,6 +44,8 @@ pub(crate) enum Grain {
     Coarse,
     /// As small as start-ups can be hidden behind the instruction before.
     Fine,
+    /// So many times as long.
+    Longer(u8),
     /// Smaller still, even where a unit is held for nothing: so many pieces for twice the time a unit takes to begin.
     Finest(u8),
 }
@@ -55,6 +57,7 @@ impl Grain {
         match self {
             Self::Coarse => (cycles / (6 * start)).clamp(1, 8),
             Self::Fine => (cycles / (2 * start)).clamp(1, 64),
+            Self::Longer(times) => (cycles / (2 * u64::from(times) * start)).clamp(1, 64),
             Self::Finest(halves) => (u64::from(halves) * cycles / (2 * start)).clamp(1, 64),
         }
     }
@@ -210,14 +213,8 @@ impl<'a> Lowering<'a> {
         let view = natural(self.setting.network, root, word);
         let local = View { address: cached.at(0), ..view };
         let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
-        let rows = if self.setting.parallel {
-            ((self.piece_bytes() / 4 / view.row_bytes(word).max(1)) as u32).clamp(1, view.rows.max(1))
-        } else {
-            view.rows
-        };
-        for start in (0..view.rows).step_by(rows.max(1) as usize) {
-            let end = (start + rows).min(view.rows);
-            self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, start..end, true, word);
+        for rows in slices(0..view.rows, self.transfer_rows(&view)) {
+            self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
         }
     }
 
@@ -229,16 +226,26 @@ impl<'a> Lowering<'a> {
         }
         self.fetch_input(tensor);
         let word = self.setting.machine.word();
-        let from = self.operand(tensor);
-        let to = natural(self.setting.network, tensor, word);
-        let to = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..to };
+        let mut views = [self.operand(tensor), natural(self.setting.network, tensor, word)];
+        views[1] = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..views[1] };
+        if self.setting.parallel && views[0].space == Space::Cache {
+            refine(&mut views, word);
+        }
+        let [from, to] = views;
         let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
         let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
-        for rows in slices(0..to.rows, height) {
+        for rows in slices(0..to.rows, height.min(self.transfer_rows(&to))) {
             let local = self.stage_in(&from, rows.clone());
             self.sketch.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
         }
         Ok(())
+    }
+
+    /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
+    fn transfer_rows(&self, view: &View) -> u32 {
+        let row = view.row_bytes(self.setting.machine.word()).max(1);
+        let few = ((self.piece_bytes() / 4 / row) as u32).clamp(1, view.rows.max(1));
+        if self.setting.parallel { few } else { view.rows.max(1) }
     }
 
     /// The buffer of a port of its own.

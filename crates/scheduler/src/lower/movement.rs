@@ -275,7 +275,7 @@ impl Lowering<'_> {
         };
         let cycles = timing::vector(&vector, &op, machine).cycles;
         let piece = self.rows_per_piece(loops[0].0, cycles, machine.ewp.start);
-        for range in slices(0..loops[0].0, piece) {
+        for range in self.pieces(0..loops[0].0, loops[0].0, piece) {
             (vector.first_row, vector.rows) = (range.start, range.end - range.start);
             self.draft(Work::Vector(vector.clone()), [None; 3]);
         }

@@ -202,7 +202,7 @@ impl Lowering<'_> {
             };
             let cycles = timing::pool(&pool(&rows), descriptor, machine).cycles;
             let piece = self.rows_per_piece(rows.end - rows.start, cycles, machine.pdp.start);
-            for part in slices(rows.clone(), piece) {
+            for part in self.pieces(rows.clone(), to.rows, piece) {
                 self.draft(Work::Pool(pool(&part)), operation.parameters);
             }
             self.store(to, &output, rows, alone);

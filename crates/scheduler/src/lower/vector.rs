@@ -183,7 +183,7 @@ impl Lowering<'_> {
             };
             let cycles = timing::vector(&instruction, vector, machine).cycles;
             let piece = self.rows_per_piece(instruction.rows, cycles, machine.ewp.start);
-            for part in slices(rows.clone(), piece) {
+            for part in self.pieces(rows.clone(), to.rows, piece) {
                 (instruction.first_row, instruction.rows) = (part.start, part.end - part.start);
                 if matches!(vector, VectorOp::ResizeLinear { .. }) {
                     let needed = rows_of(&views[0], part);
