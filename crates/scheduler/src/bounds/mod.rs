@@ -1,7 +1,8 @@
 //! Lower bounds of the makespan: cycles no program of a graph on a machine can do with less.
 //!
 //! What every program must do is counted per layer ([`Work`]): slots of the array, cycles of the elementwise and the pooling
-//! unit, constants brought in from DDR. It is counted in natural layouts, which no storage inside a wider tensor undercuts; moves
+//! unit, constants brought in from DDR. The array's is counted in natural layouts, which no storage inside a wider tensor
+//! undercuts, that of the other units in bytes, for channels that fill no whole words may lie densely in parts; moves
 //! of elements count nothing, since some program may have produced them in place, unless they change the scale. Operators run on the unit of the operator
 //! table, and every layer is computed in full.
 //!
@@ -90,11 +91,11 @@ fn payload(network: &Network, tensor: TensorId) -> u64 {
     network.tensor(tensor).bytes() as u64
 }
 
-/// Cycles of the elementwise unit for the elements of a view in whole words.
-fn elementwise(view: &View, rate: u64, machine: &Machine) -> u64 {
-    let bytes = view.row_bytes(machine.word()) * u64::from(view.rows);
-    let elements = bytes / view.dtype.bytes() as u64;
-    let slow = if view.dtype.bytes() == 4 { 2 } else { 1 };
+/// Cycles of the elementwise unit for the elements of a tensor. Where its channels fill no whole words they may still be taken in
+/// parts that lie densely.
+fn elementwise(network: &Network, tensor: TensorId, rate: u64, machine: &Machine) -> u64 {
+    let slow = if network.tensor(tensor).dtype.bytes() == 4 { 2 } else { 1 };
+    let elements = network.tensor(tensor).elements() as u64;
     elements.div_ceil(machine.ewp.lanes.into()) * rate * slow
 }
 
@@ -106,7 +107,6 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         _ => constants,
     };
     let mut work = Work { constants, packed, ..Work::default() };
-    let out = natural(network, output, machine.word());
     if let Some(linear) = Linear::of(op, network)
         && !is_depthwise(network, op)
     {
@@ -157,7 +157,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
     match op {
         Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
             let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
-            let words = out.row_bytes(machine.word()) * u64::from(out.rows) / word;
+            let words = payload(network, output).div_ceil(word);
             // The average of a whole image may as well be a sum, made by the elementwise unit.
             let shape = &network.tensor(*input).shape;
             let whole = window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [shape[1], shape[2]];
@@ -168,15 +168,14 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
             }
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
-            let from = natural(network, *input, machine.word());
-            work.ewp = elementwise(&from, ewp.reduce + ending(op, machine), machine);
+            work.ewp = elementwise(network, *input, ewp.reduce + ending(op, machine), machine);
         }
         Op::Concat { inputs, requants, .. } => {
             let changed = inputs.iter().zip(requants).filter(|(_, requant)| requant.is_some());
             let elements = |&t: &TensorId| network.tensor(t).elements() as u64;
             work.ewp = changed.map(|(t, _)| elements(t).div_ceil(ewp.lanes.into()) * ewp.r#move).sum();
         }
-        Op::ResizeLinear { .. } => work.ewp = elementwise(&out, ewp.bilinear, machine),
+        Op::ResizeLinear { .. } => work.ewp = elementwise(network, output, ewp.bilinear, machine),
         Op::Softmax { .. }
         | Op::LayerNorm { .. }
         | Op::Binary { .. }
@@ -192,7 +191,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
                 Op::LayerNorm { .. } => ewp.rms_norm,
                 _ => ewp.r#move,
             };
-            work.ewp = elementwise(&out, rate + ending(op, machine), machine);
+            work.ewp = elementwise(network, output, rate + ending(op, machine), machine);
         }
         _ => {}
     }
@@ -216,12 +215,14 @@ fn ending(op: &Op, machine: &Machine) -> u64 {
 }
 
 /// Cycles of the pooling unit to read the lines under all windows: neighbouring words come from the same bank, which serves one
-/// a cycle, but for those where a line ends (of each word of its pixels, which may lie apart) or a bank does.
+/// a cycle, but for those where a line ends (of each part of its channels that may lie apart) or a bank does.
 fn lines(input: &View, window: &tpuflow_ir::Window, machine: &Machine) -> u64 {
     let Some([height, _]) = window.output(input.height as usize, input.width as usize) else { return 0 };
-    let line = input.row_bytes(machine.word()) / machine.word() as u64;
-    let pixel = u64::from(input.pixel_bytes).div_ceil(machine.word() as u64);
-    let apart = pixel + line.div_ceil(machine.cache.words.into());
+    let word = machine.word() as u64;
+    let line = u64::from(input.width) * input.payload() as u64 / word;
+    // Whole words of channels, and what is left in parts of powers of two.
+    let parts = input.payload() as u64 / word + u64::from(word.ilog2());
+    let apart = parts + line.div_ceil(machine.cache.words.into());
     let count = |row: i64| {
         let top = row * i64::from(window.stride[0]) - i64::from(window.pads[0]);
         let tap = |k: &u32| (0..i64::from(input.height)).contains(&(top + i64::from(k * window.dilation[0])));
