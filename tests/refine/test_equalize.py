@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.export import quantised_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.quantize import quantize
+from tpuflow.quantize import Graph, quantize
 from tpuflow.refine import Judge, better_equalized
 from tpuflow.refine.channels import Channels
 from tpuflow.refine.equalize import equalized, scaled, smoothed
@@ -54,7 +55,8 @@ def uneven(seed: int, spread: float = 3.0) -> FloatModel:
 
     def conv(out: int, inner: int, kernel: int) -> NDArray[np.float64]:
         rows = np.exp2(rng.uniform(-spread, spread, (out, 1, 1, 1)))
-        return rng.standard_normal((out, inner, kernel, kernel)) * rows / np.sqrt(inner * kernel**2)
+        weights: NDArray[np.float64] = rng.standard_normal((out, inner, kernel, kernel)) * rows
+        return weights / math.sqrt(inner * kernel**2)
 
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
@@ -126,6 +128,7 @@ def test_equalised_networks_are_closer_and_shown_as_they_were() -> None:
     feed = {"x": images(1, 9)}
     plain = FloatSession(model.model, "all").run(feed)
     for graph, least in zip(graphs, (10, 25), strict=True):
+        assert isinstance(graph, Graph)
         shown = GraphLevel(graph).run(feed, all_tensors=True)
         assert {"r1", "r2", "s", "y"} <= shown.keys()
         for name in ("r1", "r2", "s", "y"):

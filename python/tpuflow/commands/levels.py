@@ -140,10 +140,12 @@ def _tolerance(text: str | None) -> tuple[float, float] | None:
 def _overlays(graph: Path) -> dict[str, Overlay]:
     """A count of values for every tensor of the model that a graph stores as codes, still empty."""
     from tpuflow.export import activation_grids
+    from tpuflow.partition import device_networks
     from tpuflow.report import Overlay
     from tpuflow.store import load_graph
 
-    grids = activation_grids(load_graph(graph))
+    networks = device_networks(load_graph(graph))
+    grids = activation_grids(tensor for network in networks for tensor in network.tensors)
     return {name: Overlay(name, grid.reach) for name, grid in grids.items()}
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.partition import Partitioned
     from tpuflow.quantize import Graph
-    from tpuflow.quantize.lowering import Layer
+    from tpuflow.quantize.lowering import Layer, Tensor
 
 __all__ = ["activation_grids", "quantised_onnx", "scales"]
 
@@ -70,7 +70,7 @@ def quantised_onnx(
     """
     model, networks = with_one_scale(model, graph)
     proto = ir.serde.serialize_model(model.model)
-    grids = activation_grids(networks)
+    grids = activation_grids(tensor for network in networks for tensor in network.tensors)
     inside = _values(proto.graph)
     strangers = [name for name in grids if name not in inside]
     if strangers:
@@ -88,20 +88,19 @@ def quantised_onnx(
     return proto
 
 
-def activation_grids(networks: Sequence[Network]) -> dict[str, Grid]:
+def activation_grids(tensors: Iterable[Tensor | StoredTensor]) -> dict[str, Grid]:
     """The grid of every value of the model that is stored as codes, by its name in the model."""
     found: dict[str, Grid] = {}
-    for network in networks:
-        for tensor in network.tensors:
-            if tensor.is_constant or tensor.source_json is None or tensor.scale is None:
-                continue
-            source = json.loads(tensor.source_json)
-            if tensor.dtype in CODES and source["dtype"].startswith("float"):
-                # The same codes counted from zero: runtimes that have kernels for one kind have them for it.
-                shift = 128 if tensor.dtype == "int8" else 0
-                dtype = "uint8" if shift else tensor.dtype
-                grid = Grid(dtype, tuple(tensor.scale), tensor.zero_point + shift)
-                found.setdefault(source["name"], grid)
+    for tensor in tensors:
+        if tensor.is_constant or tensor.source_json is None or tensor.scale is None:
+            continue
+        source = json.loads(tensor.source_json)
+        if tensor.dtype in CODES and source["dtype"].startswith("float"):
+            # The same codes counted from zero: runtimes that have kernels for one kind have them for it.
+            shift = 128 if tensor.dtype == "int8" else 0
+            dtype = "uint8" if shift else tensor.dtype
+            grid = Grid(dtype, tuple(tensor.scale), tensor.zero_point + shift)
+            found.setdefault(source["name"], grid)
     return found
 
 
@@ -346,7 +345,12 @@ class _Writer:
                     own[0].input[place] = target
 
     def _constant_operands(
-        self, network: Graph, layer: Layer, node: onnx.NodeProto, factors: Sequence[float | None], step: float
+        self,
+        network: Network,
+        layer: Layer,
+        node: onnx.NodeProto,
+        factors: Sequence[float | None],
+        step: float,
     ) -> None:
         """Constants that are added or compared become what their codes count for in the graph."""
         known = {value.name: value for value in self.graph.initializer}
