@@ -33,7 +33,7 @@ fn crowded(draw: [u8; 8], interleaved: bool) -> Machine {
     machine.cache.banks = [1, 2, 4][usize::from(draw[1] % 3)];
     machine.cache.words = [1024, 1500, 2048][usize::from(draw[2] % 3)];
     machine.array.accumulators = [224, 300, 400][usize::from(draw[3] % 3)];
-    let short = |at: usize, long: u64| if draw[at] % 2 == 0 { long } else { u64::from(draw[at] % 16 / 4) };
+    let short = |at: usize, long: u64| if draw[at].is_multiple_of(2) { long } else { u64::from(draw[at] % 16 / 4) };
     (machine.control.issue, machine.control.issue_cold) = (short(4, 16), short(5, 40));
     (machine.array.setup, machine.control.start) = (short(6, 30), short(3, 70));
     (machine.dma.start, machine.dma.latency) = (short(7, 50), short(2, 0));
