@@ -9,11 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-import tpuflow
 from cli.conftest import Built, Command, tiny
 from tpuflow import _core
 from tpuflow.bundle import Bundle, TestData, load_bundle, run_tests
-from tpuflow.calibrate import Ranges
 from tpuflow.errors import FileError, ProgramError
 from tpuflow.partition import Partitioned
 from tpuflow.store import load_graph, load_program
@@ -81,39 +79,34 @@ def test_broken_bundles_are_refused(command: Command, built: Built, tmp_path: Pa
         load_bundle(tmp_path / "none.tpub")
 
 
-@pytest.fixture(scope="module")
-def ranges(built: Built) -> Ranges:
-    model = tpuflow.load(built.model)
-    return tpuflow.calibrate(model, dict(np.load(built.calibration)))
-
-
 def whole(path: Path) -> _core.Graph:
     graph = load_graph(path)
     assert not isinstance(graph, Partitioned)
     return graph
 
 
-def test_prg_13_update_changes_constants_only(
-    command: Command, built: Built, ranges: Ranges, tmp_path: Path
-) -> None:
+def test_prg_13_update_changes_constants_only(command: Command, built: Built, tmp_path: Path) -> None:
     retrained = tiny()
     weights = next(each for each in retrained.graph.initializer if each.dims == [8, 3, 3, 3])
     array = onnx.numpy_helper.to_array(weights)
     weights.CopyFrom(onnx.numpy_helper.from_array((array * 0.9 + 0.01).astype(np.float32), weights.name))
-    newer = tpuflow.quantize(tpuflow.load(retrained), ranges)
-    newer.save(tmp_path / "newer.tpuq")
-    done = command("weights", "update", built.program, tmp_path / "newer.tpuq", "-o", tmp_path / "newer.tpu")
+    onnx.save(retrained, tmp_path / "newer.onnx")
+    ranges = tmp_path / "ranges.json"
+    assert command("calibrate", built.model, "--calib", built.calibration, "-o", ranges).status == 0
+    for dtype in ("int8", "int16"):
+        words = ("--ranges", ranges, "--dtype", dtype, "-o", tmp_path / f"newer.{dtype}.tpuq")
+        done = command("quantize", tmp_path / "newer.onnx", *words)
+        assert done.status == 0, done.err
+    newer = tmp_path / "newer.int8.tpuq"
+    done = command("weights", "update", built.program, newer, "-o", tmp_path / "newer.tpu")
     assert done.status == 0, done.err
     old, new = load_program(built.program), load_program(tmp_path / "newer.tpu")
     assert isinstance(old, _core.Program) and isinstance(new, _core.Program)
     assert old.to_json() == new.to_json() and old.constants() != new.constants()
-    assert _core.check(newer, new) == []
+    assert _core.check(whole(newer), new) == []
     assert with_weights(old, whole(built.graph)).constants() == old.constants()  # type: ignore[union-attr]
-    other = tpuflow.quantize(
-        tpuflow.load(retrained), ranges, tpuflow.Config.parse({"quantize": {"dtype": "int16"}})
-    )
     with pytest.raises(ProgramError, match="would change, too"):
-        with_weights(old, other)
+        with_weights(old, whole(tmp_path / "newer.int16.tpuq"))
 
 
 def test_prg_13_constants_by_name(command: Command, built: Built, tmp_path: Path) -> None:
