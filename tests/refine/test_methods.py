@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.util import tensor_util
 
 from refine.test_gptq import elements, images, network
 from tpuflow.calibrate import Range, Ranges, calibrate
@@ -184,9 +186,7 @@ def test_gca_02_layers_by_number() -> None:
 
 
 def curves(folder: Path) -> dict[str, NDArray[np.float64]]:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tensor_util = pytest.importorskip("tensorboard.util.tensor_util")
-    read = accumulator.EventAccumulator(str(folder), {"tensors": 0})
+    read: Any = event_accumulator.EventAccumulator(str(folder), {"tensors": 0})
     read.Reload()
     return {
         tag: np.array([float(tensor_util.make_ndarray(event.tensor_proto)) for event in read.Tensors(tag)])
