@@ -32,9 +32,11 @@ const colours = { names: new Map(), listeners: [], dark: false };
   probe.hidden = true;
   document.body.append(probe);
   let chosen = null;
+  // Asked, not kept: the system's change is told only with the next frame, and the button may be used before it.
+  const dark = () => (chosen ?? (system.matches ? "dark" : "light")) === "dark";
   const paint = () => {
     if (chosen) root.dataset.theme = chosen; else delete root.dataset.theme;
-    colours.dark = (chosen ?? (system.matches ? "dark" : "light")) === "dark";
+    colours.dark = dark();
     colours.names.clear();
     for (const listener of colours.listeners) listener();
   };
@@ -45,7 +47,7 @@ const colours = { names: new Map(), listeners: [], dark: false };
     }
     return colours.names.get(name);
   };
-  document.getElementById("theme").addEventListener("click", () => { chosen = colours.dark ? "light" : "dark"; paint(); });
+  document.getElementById("theme").addEventListener("click", () => { chosen = dark() ? "light" : "dark"; paint(); });
   system.addEventListener("change", paint);
   paint();
 }
