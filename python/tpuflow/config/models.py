@@ -296,7 +296,7 @@ else:
         **{
             name: (
                 Annotated[(field.annotation | None, *field.metadata)],
-                Field(default=None, description=field.description),
+                Field(default=None),
             )
             for section in (QuantizeConfig, CalibrationConfig)
             for name, field in section.model_fields.items()

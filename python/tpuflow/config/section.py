@@ -54,7 +54,7 @@ def also(field: FieldInfo) -> tuple[str, ...]:
 class Section(BaseModel):
     """A part of a configuration: frozen, unknown keys refused, other names accepted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tpuflow.config import SHOWN, Config, LayerConfig, layer_names, scoped
-from tpuflow.config.registry import registry
+from tpuflow.config.models import SECTIONS
+from tpuflow.config.section import is_per_layer
 from tpuflow.partition import device_networks
 
 if TYPE_CHECKING:
@@ -63,7 +64,13 @@ def by_layer(
         alike: Likeness to float of the model's tensors, to be shown.
     """
     config = scoped(config, model)
-    keys = [entry.name for entry in registry() if entry.per_layer]
+    keys = [
+        key
+        for section in SECTIONS.values()
+        if section is not LayerConfig
+        for key, field in section.model_fields.items()
+        if is_per_layer(field)
+    ]
     numbers = {name: number for number, name in enumerate(layer_names(model))}
     types = {node.name: node.op_type for node in model.graph}
     found: dict[str, dict[str, Any]] = {}
