@@ -208,7 +208,7 @@ def compare_levels(
     if ours != theirs:
         raise ComparisonError(f"{pair.name}: was not made from this model: the inputs differ")
     samples = made_up(model, count, seed) if inputs is None else load_samples(inputs, model.inputs)
-    original = FloatSession(model.original, "all")
+    original = FloatSession(model.origin, "all")
     normalised = FloatSession(model.model, "all")
     found: dict[str, TensorComparison] = {}
     done = 0

@@ -86,7 +86,7 @@ class FloatLevel:
         """See `Level`."""
         if all_tensors not in self._sessions:
             wanted: Literal["all"] | None = "all" if all_tensors else None
-            self._sessions[all_tensors] = FloatSession(self._model.original, wanted)
+            self._sessions[all_tensors] = FloatSession(self._model.origin, wanted)
         return self._sessions[all_tensors].run(arrays)
 
 

@@ -108,7 +108,7 @@ def smoke(machine: str = "128x128_asic", say: Callable[[str], None] | None = Non
 
 
 def _float(model: FloatModel, feed: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    return FloatSession(model.original).run(feed)["logits"]
+    return FloatSession(model.origin).run(feed)["logits"]
 
 
 def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - the condition itself

@@ -102,13 +102,13 @@ def verify_import(
         coded = any(node.op_type == "QuantizeLinear" for node in float_model.model.graph)
         tolerance = CODES_TOLERANCE if coded else IMPORT_TOLERANCE
     outputs = [port.name for port in float_model.outputs]
-    proto = float_model.original
-    made = {name for node in proto.graph.node for name in node.output}
+    made = {value.name for node in float_model.origin.graph for value in node.outputs}
     compared = [*outputs, *(name for name in sources if name in made and name not in outputs)]
-    original, normalised = FloatSession(proto, compared), FloatSession(float_model.model, compared)
+    fed = list(generate_samples(float_model, 1) if samples is None else samples)
+    # One session after the other: each holds weights in a form of its own.
+    originals = _results(float_model.origin, compared, fed)
     worst: dict[str, Similarity] = {}
-    for feeds in generate_samples(float_model, 1) if samples is None else samples:
-        left, right = original.run(feeds), normalised.run(feeds)
+    for feeds, left, right in zip(fed, originals, _results(float_model.model, compared, fed), strict=True):
         for name, reference in left.items():
             if name in excepts:
                 continue
@@ -121,6 +121,14 @@ def verify_import(
             if name not in worst or result.cosine < worst[name].cosine:
                 worst[name] = result
     return list(worst.items())
+
+
+def _results(
+    model: ir.Model, names: Sequence[str], samples: Iterable[Mapping[str, npt.ArrayLike]]
+) -> list[dict[str, npt.NDArray[Any]]]:
+    """Tensors of a model for every sample."""
+    session = FloatSession(model, names)
+    return [session.run(feeds) for feeds in samples]
 
 
 def _boundary(float_model: FloatModel) -> tuple[list[str], set[str]]:
@@ -167,7 +175,7 @@ def _difference(
     tolerance: tuple[float, float],
 ) -> str:
     """The message about an output that differs, with the first tensor both forms have that does."""
-    left = FloatSession(float_model.original, "all").run(feeds)
+    left = FloatSession(float_model.origin, "all").run(feeds)
     right = FloatSession(float_model.model, "all").run(feeds)
     first = next(
         (

@@ -31,6 +31,9 @@ NO_ARRAYS = (
 )
 """Types NumPy lacks, and which onnxruntime therefore neither takes nor gives."""
 
+LARGE_BYTES = 4096
+"""Weights from this size on are handed to onnxruntime beside the model."""
+
 Array = npt.NDArray[Any]
 
 
@@ -64,7 +67,7 @@ class FloatSession:
         Raises:
             ModelError: If a tensor does not exist, or onnxruntime does not take the model.
         """
-        proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+        proto, apart = _weights_apart(model) if isinstance(model, ir.Model) else (model, {})
         graph = proto.graph
         own = [value.name for value in graph.output]
         made = {name: None for node in graph.node for name in node.output if name}
@@ -85,11 +88,13 @@ class FloatSession:
         options.log_severity_level = 4  # what goes wrong is raised, not logged
         # Threads that wait for work by spinning take the processors from whoever works between two runs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_external_initializers(list(apart), list(apart.values()))
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = threads
             options.use_deterministic_compute = True
         try:
+            self._apart = apart  # the session reads these arrays where they are
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(),
                 options,
@@ -172,6 +177,20 @@ class FloatSession:
         if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
         return np.ascontiguousarray(array, wanted).reshape(array.shape)
+
+
+def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
+    """A model as a protocol buffer without its larger weights, and these, neither written nor copied."""
+    light, apart = model.clone(), {}
+    for name, value in light.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.nbytes < LARGE_BYTES:
+            continue
+        apart[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy()))
+        value.const_value = ir.ExternalTensor(
+            "apart", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+        )
+    return ir.to_proto(light), apart
 
 
 _NAMES = {"float": "float32", "double": "float64", "string": "object"}

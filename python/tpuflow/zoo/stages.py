@@ -141,7 +141,7 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         model = made["model"]
         feeds = network.feeds(model, work / MODELS, settings["samples"], settings["held_out"])
         made["feeds"], held_out = feeds[: settings["samples"]], feeds[settings["samples"] :]
-        original = FloatSession(model.original)
+        original = FloatSession(model.origin)
         results = [original.run(feed) for feed in held_out]
         del original
         normalised = FloatSession(model.model)
