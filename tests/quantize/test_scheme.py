@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tpuflow import _core
 from tpuflow.quantize import scheme
-from tpuflow.quantize.fixed_point import FactorError, approximate
+from tpuflow.quantize.fixed_point import FactorError, approximate, approximations
 from tpuflow.quantize.scheme import DType, Mode
 
 MODES: list[Mode] = ["asymmetric", "symmetric_full", "symmetric_restricted"]
@@ -47,6 +47,11 @@ def test_approximate_equals_the_rust_twin(factor: float, bits: int, ceiling: int
     except FactorError:
         own = None
     assert own == _core.approximate(factor, bits, ceiling)
+
+
+@given(st.lists(st.floats(1e-8, 1e4)), st.integers(2, 15))
+def test_approximations_are_those_of_each_factor(factors: list[float], bits: int) -> None:
+    assert approximations(factors, bits) == [_core.approximate(factor, bits, 47) for factor in factors]
 
 
 @given(st.floats(1e-4, 1e4), st.integers(2, 15))

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 __all__ = [
     "MULTIPLIER_BITS",
     "SHIFT_MAX",
@@ -17,6 +19,7 @@ __all__ = [
     "FactorError",
     "Requant",
     "approximate",
+    "approximations",
     "without_left_shift",
 ]
 
@@ -40,22 +43,33 @@ def approximate(factor: float, bits: int = MULTIPLIER_BITS, max_shift: int = SHI
     Raises:
         FactorError: If `factor` is not positive and finite, or needs a shift below `SHIFT_MIN`.
     """
-    if not (math.isfinite(factor) and factor > 0.0):
+    return approximations([factor], bits, max_shift)[0]
+
+
+def approximations(
+    factors: Sequence[float], bits: int = MULTIPLIER_BITS, max_shift: int = SHIFT_MAX
+) -> list[tuple[int, int]]:
+    """`approximate` of every factor.
+
+    Raises:
+        FactorError: As there, of the first factor it happens to.
+    """
+    exact = np.asarray(factors, np.float64)
+    for factor in exact[~(np.isfinite(exact) & (exact > 0.0))][:1]:
         raise FactorError(f"factor {factor} is not positive and finite")
     top = float((1 << min(bits, MULTIPLIER_BITS)) - 1)
     # factor = m * 2^e with 0.5 <= m < 1 gives the answer within one step.
-    shift = min(max_shift, SHIFT_MAX, min(bits, MULTIPLIER_BITS) - math.frexp(factor)[1] + 1)
-    while math.ldexp(factor, shift) > top:
-        shift -= 1
-    if shift < SHIFT_MIN:
-        raise FactorError(f"factor {factor:g} needs a left shift by {-shift}, the machine has {-SHIFT_MIN}")
+    shift = np.minimum(min(max_shift, SHIFT_MAX), min(bits, MULTIPLIER_BITS) - np.frexp(exact)[1] + 1)
+    while (over := np.ldexp(exact, shift) > top).any():
+        shift = shift - over
+    for factor, left in zip(exact[shift < SHIFT_MIN][:1], -shift[shift < SHIFT_MIN][:1], strict=True):
+        raise FactorError(f"factor {factor:g} needs a left shift by {left}, the machine has {-SHIFT_MIN}")
     # Adding one half before taking the floor would itself round, just below 1/2.
-    fraction, whole = math.modf(math.ldexp(factor, shift))
-    multiplier = int(whole) + (fraction >= 0.5)
-    while multiplier > 1 and multiplier & (multiplier - 1) == 0 and shift > 0:
-        multiplier //= 2
-        shift -= 1
-    return multiplier, shift
+    fraction, whole = np.modf(np.ldexp(exact, shift))
+    multiplier = whole.astype(np.int64) + (fraction >= 0.5)
+    while (even := (multiplier > 1) & (multiplier & (multiplier - 1) == 0) & (shift > 0)).any():
+        multiplier, shift = multiplier >> even, shift - even
+    return list(zip(multiplier.tolist(), shift.tolist(), strict=True))
 
 
 def without_left_shift(factor: float, bits: int, max_shift: int) -> tuple[int, int]:
@@ -116,7 +130,7 @@ class Requant:
         if positive:
             pairs = [without_left_shift(factor, bits, max_shift) for factor in factors]
         else:
-            pairs = [approximate(factor, bits, max_shift) for factor in factors]
+            pairs = approximations(factors, bits, max_shift)
         if one_shift and len({shift for _, shift in pairs}) > 1:
             pairs = _with_one_shift(factors, bits, max_shift)
         return cls(tuple(m for m, _ in pairs), tuple(n for _, n in pairs), zero_point, lo, hi)

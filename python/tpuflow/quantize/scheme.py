@@ -137,9 +137,16 @@ def codes(
 
 
 def _step(span: float, steps: float, *, power_of_two: bool = False) -> float:
-    usable = math.isfinite(span) and span >= SMALLEST_SPAN
-    scale = float(np.float32(span) / np.float32(steps)) if usable else 1.0
+    scale = float(_steps(np.array([span]), steps)[0])
     return _power_above(scale) if power_of_two else scale
+
+
+def _steps(spans: npt.NDArray[Any], steps: float) -> Array:
+    """The scale of a grid of so many steps over each span; 1 where there is nothing to cover."""
+    spans = spans.astype(np.float64)
+    usable = np.isfinite(spans) & (spans >= SMALLEST_SPAN)
+    quotients = np.where(usable, spans, steps).astype(np.float32) / np.float32(steps)
+    return quotients.astype(np.float64)
 
 
 def _power_above(scale: float) -> float:
@@ -226,8 +233,13 @@ def weights(
     # Both extrema instead of the largest magnitude: no second array of that size.
     high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
     magnitude = np.atleast_1d(np.maximum(high, -low))
-    grids = [symmetric(float(m), dtype, mode, width=width) for m in (magnitude if reach is None else reach)]
-    scale = np.array([grid.scale for grid in grids], np.float64) if stated is None else stated
+    half = 1 << ((width or bits(dtype)) - 1)
+    lo, hi = (-half if mode == "symmetric_full" else 1 - half), half - 1
+    if stated is None:
+        spans = (magnitude if reach is None else reach) * (2 if mode == "symmetric_full" else 1)
+        scale = _steps(spans, hi - lo if mode == "symmetric_full" else hi)
+    else:
+        scale = stated
     if floor is not None:
         # A channel without weights has no scale of its own; any will do that the bias can be written in.
         scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
@@ -237,7 +249,6 @@ def weights(
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1
-    lo, hi = grids[0].lo, grids[0].hi
     if stated is not None:
         half = 1 << (bits(dtype) - 1)
         lo, hi = -half, half - 1
