@@ -54,7 +54,7 @@ def write_json(path: str | Path, content: object) -> None:
     Raises:
         FileError: The file cannot be written.
     """
-    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+    write_text(path, "".join(_indented(_finite(content), "\n")) + "\n")
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -70,6 +70,23 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()
         }
         np.savez(stream, allow_pickle=False, **plain)
+
+
+def _indented(content: Any, line: str) -> Iterator[str]:
+    """The parts of a document; numbers of a list stand on one line, `line` begins a new one."""
+    nested = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    if isinstance(content, dict) and content:
+        for number, (key, value) in enumerate(content.items()):
+            yield f"{',' if number else '{'}{line}  {json.dumps(str(key))}: "
+            yield from _indented(value, line + "  ")
+        yield line + "}"
+    elif any(isinstance(value, dict | list) for value in nested):
+        for number, value in enumerate(content):
+            yield f"{',' if number else '['}{line}  "
+            yield from _indented(value, line + "  ")
+        yield line + "]"
+    else:
+        yield json.dumps(content, allow_nan=False)
 
 
 def _finite(content: Any) -> Any:
