@@ -157,6 +157,7 @@ def collect(
     else:
         model, wanted = float_model.model, None
     statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
+    statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
     session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
     for batch in samples.batches():
         for activations in session.run(batch.arrays):

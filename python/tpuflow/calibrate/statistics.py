@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuflow import _core
+from tpuflow.calibrate.levels import Levels
 from tpuflow.calibrate.means import ChannelSums
 from tpuflow.errors import RangesError, SampleError
 
@@ -45,6 +46,8 @@ class TensorStatistics:
         stated_extrema: Smallest and largest value a file says, whatever its batches say.
         stated_moments: Moments a file says, whatever its histogram says.
         stated_range: The range the model itself states.
+        levels: Distinct values, of network inputs alone.
+        stated_step: The step of the grid a file says its values lie on.
     """
 
     batches: list[tuple[float, float]]
@@ -53,6 +56,15 @@ class TensorStatistics:
     stated_extrema: tuple[float, float] | None = None
     stated_moments: Moments | None = None
     stated_range: tuple[float, float] | None = None
+    levels: Levels | None = None
+    stated_step: float | None = None
+
+    @property
+    def step(self) -> float | None:
+        """The step all values are multiples of; None where there is none."""
+        if self.stated_step is not None or self.levels is None:
+            return self.stated_step
+        return self.levels.step()
 
     @property
     def counts(self) -> _core.Histogram:
@@ -72,6 +84,7 @@ class Statistics:
         samples: Number of samples seen.
         sums: Sums by channel of the tensors that shall have them.
         own_bins: Resolution of the histograms that differ from the others, by name.
+        inputs: Names of the network's inputs, whose distinct values are kept as well.
     """
 
     bins: int | None
@@ -79,6 +92,7 @@ class Statistics:
     samples: int = 0
     sums: dict[str, ChannelSums] = field(default_factory=dict)
     own_bins: Mapping[str, int] = field(default_factory=dict)
+    inputs: frozenset[str] = frozenset()
 
     def _histogram(self, name: str) -> _core.Histogram | None:
         return None if self.bins is None else _core.Histogram(self.own_bins.get(name, self.bins))
@@ -107,6 +121,9 @@ class Statistics:
                 tensor.batches.append(extrema)
             if name in self.sums:
                 self.sums[name].observe(arrays[name])
+            if name in self.inputs:
+                tensor.levels = tensor.levels or Levels()
+                tensor.levels.observe(arrays[name])
 
     def merge(self, later: Statistics) -> None:
         """Appends statistics of the samples that follow.
@@ -124,6 +141,9 @@ class Statistics:
             ours.left_out += theirs.left_out
             if ours.histogram is not None and theirs.histogram is not None:
                 ours.histogram.merge(theirs.histogram)
+            if theirs.levels is not None:
+                ours.levels = ours.levels or Levels()
+                ours.levels.merge(theirs.levels)
         for name, sums in later.sums.items():
             self.sums.setdefault(name, ChannelSums(sums.axis)).merge(sums)
         self.samples += later.samples

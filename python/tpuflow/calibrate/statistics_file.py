@@ -19,7 +19,8 @@
 
 The file is meant to be edited by hand, one tensor per line; what it says holds, whatever follows from the
 rest of it. `extrema` is read by extrema and multiples of them, `batches` by running ranges, `mean`, `std`
-and `mad` by deviations and analytic clipping, the histogram by all others.
+and `mad` by deviations and analytic clipping, the histogram by all others. `step` says that all values of an
+input are multiples of it, which `mse` makes its scale.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def _written(tensor: TensorStatistics) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if tensor.batches:
         found["extrema"] = list(extrema_of(tensor))
+    if tensor.step is not None:
+        found["step"] = tensor.step
     histogram = tensor.histogram
     if histogram is not None:
         mean, deviation, absolute = moments_of(tensor)
@@ -146,6 +149,10 @@ def _read(entry: dict[str, Any]) -> TensorStatistics:
         tensor.stated_extrema = _pair(entry["extrema"], "extrema")
         # Where only extrema were written by hand, there was one batch of them.
         tensor.batches = tensor.batches or [tensor.stated_extrema]
+    if entry.get("step") is not None:
+        tensor.stated_step = _number(entry["step"], "step")
+        if tensor.stated_step <= 0:
+            raise ValueError(f'field "step" must be positive, it is {tensor.stated_step:g}')
     if entry.get("histogram") is not None:
         tensor.histogram = _histogram(entry["histogram"])
     if {"mean", "std", "mad"} <= entry.keys():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpuflow.calibrate.divergence import widest_of_best
+from tpuflow.calibrate.levels import grid_range
 from tpuflow.calibrate.statistics import Moments
 from tpuflow.errors import RangesError
 
@@ -210,8 +211,13 @@ def mse(tensor: TensorStatistics, config: CalibrationConfig, _numbers: Numbers) 
     """The range with the least mean squared error after quantisation to `bits`.
 
     Clipping errors count `clip_weight` times: they take away from the largest values and never cancel.
+    Samples that lie on a grid themselves are held by that grid without any error.
     """
     qmin, qmax = config.codes
+    if tensor.step is not None and not config.symmetric:
+        exact = grid_range(*extrema_of(tensor), tensor.step, qmax - qmin)
+        if exact is not None:
+            return exact
     # A grid of positive codes only is that of an asymmetric quantiser whose range starts at zero.
     positive = config.unsigned and tensor.counts.range[0] == 0
     return tensor.counts.mse_range(
