@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 from tpuflow.frontend import FloatSession
 from tpuflow.frontend.values import reads, shape_of
 
-__all__ = ["CLAMPED", "ActivationSession"]
+__all__ = ["CLAMPED", "ActivationSession", "run_of", "segment_of"]
 
 Array = NDArray[Any]
 
@@ -38,7 +38,9 @@ CLAMPED = frozenset({"Add", "Conv", "ConvTranspose", "MatMul"})
 
 
 @dataclass(frozen=True)
-class _Segment:
+class Segment:
+    """Some nodes, ready to run."""
+
     session: FloatSession
     inputs: tuple[str, ...]
     last_read: frozenset[str]  # values no later segment reads
@@ -54,10 +56,8 @@ class ActivationSession:
     """
 
     def __init__(self, model: ir.Model, *, memory_bytes: int, wanted: Collection[str] | None = None) -> None:
-        nodes = list(model.graph) if wanted is None else _leading_to(model.graph, wanted)
-        self._segments = [
-            _build_segment(model, part, later, wanted) for part, later in _cut(nodes, memory_bytes)
-        ]
+        nodes = list(model.graph) if wanted is None else run_of(list(model.graph), wanted)
+        self._segments = [segment_of(model, part, later, wanted) for part, later in _cut(nodes, memory_bytes)]
         self._wanted = wanted
         self._memory: dict[str, Array] | None = None
         self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
@@ -103,11 +103,11 @@ def _name(value: ir.Value) -> str:
     return value.name
 
 
-def _leading_to(graph: ir.Graph, wanted: Collection[str]) -> list[ir.Node]:
-    """The nodes that wanted values depend on, in the graph's order."""
+def run_of(nodes: Sequence[ir.Node], wanted: Collection[str]) -> list[ir.Node]:
+    """Those of nodes in topological order that wanted values depend on."""
     needed: set[ir.Value] = set()
     found: list[ir.Node] = []
-    for node in reversed(list(graph)):
+    for node in reversed(nodes):
         if any(value in needed or value.name in wanted for value in node.outputs):
             found.append(node)
             needed.update(reads(node))
@@ -159,9 +159,10 @@ def _bytes(value: ir.Value) -> int:
     return int(math.prod(dims) * value.dtype.itemsize)
 
 
-def _build_segment(
+def segment_of(
     model: ir.Model, nodes: Sequence[ir.Node], later: set[str], wanted: Collection[str] | None
-) -> _Segment:
+) -> Segment:
+    """A session of some nodes, which gives what is wanted and what later nodes read."""
     initializers = model.graph.initializers
     made = [value for node in nodes for value in node.outputs if value.name]
     produced = {_name(value) for value in made}
@@ -184,4 +185,4 @@ def _build_segment(
     # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
     last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)
-    return _Segment(FloatSession(proto), inputs, last_read)
+    return Segment(FloatSession(proto), inputs, last_read)

@@ -9,7 +9,7 @@ may have moved.
 
     judge.py       how far outputs are from float; what comes no closer is undone
     equalize.py    factors by channel, on the groups `channels.py` finds
-    weights.py     weights rounded together: gptq.py, adaround.py
+    weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
     search.py      the best of whole configurations
 """

@@ -59,17 +59,20 @@ def adaround(
     soft = (share - LOW) / (HIGH - LOW)
     v = np.log(soft / (1 - soft))
     alone = cost(scaled - plain, damped)
-    unit = np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]
+    # Learning is a walk anyway: float32 takes half the time. What it ends at is judged in float64.
+    unit = (np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]).astype(np.float32)
+    off_grid, covariance = (below - scaled).astype(np.float32), damped.astype(np.float32)
+    v = v.astype(np.float32)
     first, second = np.zeros_like(v), np.zeros_like(v)
     begin = int(warm * iterations)
     for at in range(iterations):
         sigmoid = 1 / (1 + np.exp(-v))
         stretched = sigmoid * (HIGH - LOW) + LOW
         choice = np.clip(stretched, 0.0, 1.0)
-        gradient = 2 * (below + choice - scaled) @ damped / unit
+        gradient = 2 * (off_grid + choice) @ covariance / unit
         if at >= begin:
             done = (at - begin) / max(1, iterations - begin)
-            exponent = beta[1] + 0.5 * (beta[0] - beta[1]) * (1 + np.cos(np.pi * done))
+            exponent = float(beta[1] + 0.5 * (beta[0] - beta[1]) * (1 + np.cos(np.pi * done)))
             off = 2 * choice - 1
             weight = reg * weights.shape[1]
             gradient -= weight * 2 * exponent * np.sign(off) * np.abs(off) ** (exponent - 1)

@@ -64,11 +64,11 @@ class LinearLayer:
             return array.T[np.newaxis]
         return array.reshape(self.groups, array.shape[0] // self.groups, -1)
 
-    def columns(self, operand: NDArray[Any], most: int) -> Array:
+    def columns(self, operand: NDArray[np.float32], most: int) -> NDArray[np.float32]:
         """What the weights meet: `[groups, columns, k]`, at most `most` positions spread over the operand."""
         if self.node.op_type == "MatMul":
             rows = operand.reshape(-1, operand.shape[-1])
-            return _spread(rows, most).astype(np.float64)[np.newaxis]
+            return _spread(rows, most)[np.newaxis]
         attributes = attributes_of(self.node)
         kernel = _constant(self.node.inputs[1]).shape[2:]
         pads, strides = _ints(attributes.get("pads", [0] * 4)), _ints(attributes.get("strides", [1, 1]))
@@ -82,7 +82,7 @@ class LinearLayer:
         at = _spread(np.arange(n * height * width), most)
         sample, row, column = np.unravel_index(at, (n, height, width))
         taken = windows[sample, :, row, column].reshape(len(at), self.groups, channels // self.groups, -1)
-        return taken.reshape(len(at), self.groups, -1).transpose(1, 0, 2).astype(np.float64)
+        return np.ascontiguousarray(taken.reshape(len(at), self.groups, -1).transpose(1, 0, 2))
 
     def replace(self, weights: Array, steps: Array, shift: Array) -> None:
         """Puts weights on a grid in place of the old ones.

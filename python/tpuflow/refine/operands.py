@@ -119,10 +119,10 @@ def operands_of(model: ir.Model, layers: list[LinearLayer], samples: Samples) ->
             for name, array in found.items():
                 for layer in readers[name]:
                     columns = layer.columns(array, most[layer] * batch.count)
-                    parts[layer].append(columns.astype(np.float32))
+                    parts[layer].append(columns)
             found = {}
         for name, array in found.items():
             for layer in readers[name]:
-                parts[layer].append(layer.columns(array, most[layer] * batch.count).astype(np.float32))
+                parts[layer].append(layer.columns(array, most[layer] * batch.count))
     for name, own in readers.items():
         yield Operand(name, tuple((layer, np.concatenate(parts[layer], axis=1)) for layer in own))

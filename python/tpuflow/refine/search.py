@@ -1,8 +1,12 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole configuration: a local strategy, then factors by channel, refined weights, 16
-bits where norms read. What is kept at each step is what comes closest to float on the samples held
+Every candidate is a whole configuration: a local strategy, then factors by channel, 16 bits inside norms and
+softmax, refined weights. What is kept at each step is what comes closest to float on the samples held
 out; a step that does not help is undone. The result is calibrated anew with all samples.
+
+Inside a norm is what it reads and all that is added up to that: the stream that runs through a transformer,
+which every block adds to and every rounding of which stays. Inside a softmax are the scores it reads and the
+shares it makes, most of which are far below the largest.
 """
 
 from __future__ import annotations
@@ -17,14 +21,18 @@ import numpy as np
 
 from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import SampleError
+from tpuflow.frontend.values import array_of
 from tpuflow.refine.channels import NORMS
 from tpuflow.refine.equalize import equalized
 from tpuflow.refine.judge import SHOWN, Judge, calibrated_graph
+from tpuflow.refine.layers import linear_layers
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+
+    import onnx_ir as ir
 
     from tpuflow.calibrate import Ranges
     from tpuflow.frontend import FloatModel
@@ -34,8 +42,28 @@ __all__ = ["Candidate", "Searched", "search"]
 
 logger = logging.getLogger(__name__)
 
-STRATEGIES = ("mse", "extrema", "pct[99.999]", "pct[99.99]", "aciq_laplace")
-"""Local strategies tried."""
+STRATEGIES = (
+    ("mse", 16.0),
+    ("mse", 4.0),
+    ("mse", 2.0),
+    ("extrema", 16.0),
+    ("pct[99.999]", 16.0),
+    ("pct[99.99]", 16.0),
+    ("aciq_laplace", 16.0),
+)
+"""Local strategies tried, each with the weight of what it clips."""
+
+AGAIN = 3
+"""So many of them, the best ones, are tried anew after a step that moves values."""
+
+PASSED = frozenset({"Reshape", "Transpose", "Identity", "Dropout", "Squeeze", "Unsqueeze", "Flatten"})
+"""Operators that round nothing."""
+
+SUMS = PASSED | {"Add", "Sub"}
+"""Operators between a norm and what is added up for it."""
+
+SCORES = PASSED | {"Add", "Sub", "Mul", "Div"}
+"""Operators between a softmax and the products it weighs."""
 
 HELD_OUT = 4
 """One of so many samples is held out."""
@@ -141,37 +169,81 @@ def _steps(
 ) -> Iterator[tuple[str, Config, bool, bool]]:
     """Name, configuration, factors and refinement of every candidate; later ones build on the best so far."""
     for strategy in STRATEGIES:
-        yield strategy, _with_strategy(config, strategy), False, False
+        yield _told(strategy), _with_strategy(config, strategy), False, False
     first = _best(tried)
+    likely = sorted(range(len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)[:AGAIN]
     if config.calibrate.equalize and sources.of(config, divided=True, refined=False) is not model:
-        for strategy in dict.fromkeys([first.config.calibrate.strategy, *STRATEGIES[:3]]):
-            yield f"channels equalized, {strategy}", _with_strategy(config, strategy), True, False
+        for at in likely:
+            strategy = STRATEGIES[at]
+            yield f"channels equalized, {_told(strategy)}", _with_strategy(config, strategy), True, False
+    for name, values in (("norms", _inside(model, NORMS, SUMS)), ("softmax", _softmax(model))):
+        chosen = _best(tried)
+        wide = _widened(chosen.config, model, values)
+        if wide is not None:
+            yield f"16 bits inside {name}", wide, chosen.equalized, False
     chosen = _best(tried)
     yield "weights refined", chosen.config, chosen.equalized, True
-    for strategy in STRATEGIES[:3]:
-        if strategy != chosen.config.calibrate.strategy:
-            yield f"weights refined, {strategy}", _with_strategy(config, strategy), chosen.equalized, True
+    for at in likely:
+        again = _with_strategy(chosen.config, STRATEGIES[at])
+        if again != chosen.config:
+            yield f"weights refined, {_told(STRATEGIES[at])}", again, chosen.equalized, True
     if chosen.equalized:
         yield "weights refined, channels as they were", first.config, False, True
-    read = tuple(
-        value.name
-        for node in model.model.graph
-        if node.op_type in NORMS and (value := node.inputs[0]) is not None and value.name
-    )
-    if read:
-        chosen = _best(tried)
-        entry = LayerConfig.model_validate({"names": read, "dtype": "int16"})
-        wide = chosen.config.model_copy(update={"layers": (*chosen.config.layers, entry)})
-        yield "16 bits in front of norms", wide, chosen.equalized, chosen.refined
+
+
+def _inside(model: FloatModel, operators: Collection[str], through: Collection[str]) -> set[ir.Value]:
+    """What operators read, and what that is made of by others that only join values."""
+    found: set[ir.Value] = set()
+    waiting = [node.inputs[0] for node in model.model.graph if node.op_type in operators]
+    while waiting:
+        value = waiting.pop()
+        node = None if value is None else value.producer()
+        if value is None or node is None or value in found:
+            continue
+        found.add(value)
+        if node.op_type in through:
+            waiting += [operand for operand in node.inputs if array_of(operand) is None]
+    return found
+
+
+def _softmax(model: FloatModel) -> set[ir.Value]:
+    """Scores and shares, but not those that are the network's own output."""
+    made = {node.outputs[0] for node in model.model.graph if node.op_type == "Softmax"}
+    shares = {value for value in made if not value.is_graph_output() and value.uses()}
+    return _inside(model, {"Softmax"}, SCORES) | shares if shares else set()
+
+
+def _widened(config: Config, model: FloatModel, values: Collection[ir.Value]) -> Config | None:
+    """A configuration in which values have 16 bits, weights of layers that make them no more than before."""
+    entries: list[LayerConfig] = []
+    layers = {name for layer in linear_layers(model.model.graph) for name in layer.names}
+    names = [
+        value.name for node in model.model.graph for value in node.outputs if value in values and value.name
+    ]
+    bits = config.quantize.weight_bits or 8
+    for own, change in (
+        ([name for name in names if name in layers], {"dtype": "int16", "weight_bits": bits}),
+        ([name for name in names if name not in layers], {"dtype": "int16"}),
+    ):
+        if own:
+            entries.append(LayerConfig.model_validate({"names": tuple(own), **change}))
+    if not entries or config.quantize.dtype != "int8":
+        return None
+    return config.model_copy(update={"layers": (*config.layers, *entries)})
 
 
 def _best(tried: list[Candidate]) -> Candidate:
     return next(entry for entry in reversed(tried) if entry.kept)
 
 
-def _with_strategy(config: Config, strategy: str) -> Config:
-    calibration = config.calibrate.model_copy(update={"strategy": strategy})
-    return config.model_copy(update={"calibrate": calibration})
+def _told(strategy: tuple[str, float]) -> str:
+    name, weight = strategy
+    return f"{name}, clip_weight {weight:g}" if name == "mse" else name
+
+
+def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
+    update = dict(zip(("strategy", "clip_weight"), strategy, strict=True))
+    return config.model_copy(update={"calibrate": config.calibrate.model_copy(update=update)})
 
 
 def _divided(samples: Samples, model: FloatModel) -> tuple[Samples, Samples]:

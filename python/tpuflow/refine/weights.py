@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
@@ -18,9 +17,10 @@ from tpuflow.refine.adaround import adaround
 from tpuflow.refine.gptq import Rounded, cost, gptq, nearest
 from tpuflow.refine.layers import LinearLayer, copied
 from tpuflow.refine.operands import chosen_layers
+from tpuflow.refine.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from tpuflow.samples import Samples
 
@@ -59,11 +59,11 @@ EVERYWHERE = GlobalMethod("gptq")
 DAMP = 0.01
 """Share of the mean variance added to every variance."""
 
-MEMORY = 512 << 20
-"""Bytes of activations held at a time."""
-
 POSITIONS = 256
 """Positions of a sample, evenly spread, at which a convolution is watched."""
+
+BLOCK = 4096
+"""Columns multiplied at a time."""
 
 
 @dataclass(frozen=True)
@@ -83,31 +83,41 @@ class RefinedLayer:
     kept: bool
 
 
-@dataclass
 class _Watched:
     """Sums over what a layer's weights meet, in the float model and in the one refined so far.
 
     Columns `x` and `z` have the shape `[groups, columns, k]`; `cross` sums `x z^T`, `own` sums `z z^T`.
+    Blocks of `BLOCK` columns are multiplied in float32 and added up in float64.
     """
 
-    count: int
-    sum_x: Array
-    sum_z: Array
-    cross: Array
-    own: Array
-
-    @classmethod
-    def of(cls, layer: LinearLayer) -> _Watched:
+    def __init__(self, layer: LinearLayer) -> None:
         groups, _, size = layer.weights.shape
-        vector, matrix = (groups, size), (groups, size, size)
-        return cls(0, np.zeros(vector), np.zeros(vector), np.zeros(matrix), np.zeros(matrix))
+        self.count = 0
+        self.sum_x, self.sum_z = np.zeros((groups, size)), np.zeros((groups, size))
+        self.cross, self.own = np.zeros((groups, size, size)), np.zeros((groups, size, size))
+        self._waiting: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
 
-    def observe(self, x: Array, z: Array) -> None:
+    def observe(self, x: NDArray[np.float32], z: NDArray[np.float32]) -> None:
+        """Adds columns."""
+        self._waiting.append((x, z))
+        if sum(part.shape[1] for part, _ in self._waiting) >= BLOCK:
+            self.settle()
+
+    def settle(self) -> None:
+        """Adds up what waits for its block to be full."""
+        if not self._waiting:
+            return
+        x, z = (np.concatenate(parts, axis=1) for parts in zip(*self._waiting, strict=True))
+        self._waiting = []
         self.count += x.shape[1]
-        self.sum_x += x.sum(axis=1)
-        self.sum_z += z.sum(axis=1)
-        self.cross += x.transpose(0, 2, 1) @ z
-        self.own += z.transpose(0, 2, 1) @ z
+        self.sum_x += x.sum(axis=1, dtype=np.float64)
+        self.sum_z += z.sum(axis=1, dtype=np.float64)
+        if len(x) == 1:  # one product of two matrices, that of a matrix with itself by its half
+            self.cross[0] += x[0].T @ z[0]
+            self.own[0] += z[0].T @ z[0]
+        else:
+            self.cross += x.transpose(0, 2, 1) @ z
+            self.own += z.transpose(0, 2, 1) @ z
 
 
 def refine_weights(
@@ -139,8 +149,9 @@ def refine_weights(
     for layer, largest in layers:
         by_operand.setdefault(layer.operand, []).append((layer, largest))
     report: list[RefinedLayer] = []
+    walks = [Walk(each.model, list(by_operand), samples) for each in (model, refined)]
     for operand, readers in by_operand.items():
-        watched = _watched([layer for layer, _ in readers], operand, model, refined, samples)
+        watched = _watched([layer for layer, _ in readers], *(walk.upto(operand) for walk in walks))
         rounding = ROUNDINGS[method.name](method.numbers)
         report += [_refined(layer, largest, watched[layer], rounding) for layer, largest in readers]
         if progress is not None:
@@ -149,28 +160,17 @@ def refine_weights(
 
 
 def _watched(
-    layers: list[LinearLayer], operand: str, model: FloatModel, refined: FloatModel, samples: Samples
+    layers: list[LinearLayer], plain: Iterable[NDArray[np.float32]], now: Iterable[NDArray[np.float32]]
 ) -> dict[LinearLayer, _Watched]:
-    """What layers of one operand meet when both models run over the samples."""
-    found = {layer: _Watched.of(layer) for layer in layers}
-    given = operand in {value.name for value in model.model.graph.inputs}
-    models = () if given else (model.model, refined.model)
-    sessions = [ActivationSession(each, memory_bytes=MEMORY, wanted={operand}) for each in models]
-    for batch in samples.batches():
-        if sessions:
-            arrays = [_only(session.run(batch.arrays), operand) for session in sessions]
-        else:
-            arrays = [batch.arrays[operand]] * 2
+    """What layers of one operand meet, batch by batch in the float model and in the one refined so far."""
+    found = {layer: _Watched(layer) for layer in layers}
+    for arrays in zip(plain, now, strict=True):
         for layer in layers:
             x, z = (layer.columns(array, POSITIONS * len(array)) for array in arrays)
             found[layer].observe(x, z)
+    for watched in found.values():
+        watched.settle()
     return found
-
-
-def _only(segments: Iterator[dict[str, NDArray[np.float32]]], name: str) -> NDArray[np.float32]:
-    """The one value handed out."""
-    (array,) = (values[name] for values in list(segments) if name in values)
-    return array
 
 
 def _refined(layer: LinearLayer, largest: int, watched: _Watched, rounding: Rounding) -> RefinedLayer:

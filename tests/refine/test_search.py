@@ -1,0 +1,81 @@
+"""What the search widens inside norms and softmax, and the walk that shows layers their operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from refine.test_gptq import images, network
+from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.refine import search
+from tpuflow.refine.walk import Walk
+from tpuflow.run import GraphLevel
+from tpuflow.samples import Samples
+
+
+def transformer(seed: int = 0) -> FloatModel:
+    """A block: attention of one head behind a norm, added to what it read, a norm and a product."""
+    rng = np.random.default_rng(seed)
+    weights: dict[str, NDArray[np.float64]] = {
+        name: rng.standard_normal((8, 8)) / 2 for name in ("wq", "wk", "wv", "wo", "wy")
+    }
+    weights |= {name: rng.uniform(0.5, 1.5, 8) for name in ("g1", "g2")}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g1"], ["n1"], axis=-1),
+        *(helper.make_node("MatMul", ["n1", f"w{name}"], [name]) for name in "qkv"),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"], axis=-1),
+        helper.make_node("MatMul", ["shares", "v"], ["mixed"]),
+        helper.make_node("MatMul", ["mixed", "wo"], ["branch"]),
+        helper.make_node("Add", ["x", "branch"], ["stream"]),
+        helper.make_node("LayerNormalization", ["stream", "g2"], ["n2"], axis=-1),
+        helper.make_node("MatMul", ["n2", "wy"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 8])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return load(model)
+
+
+def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
+    model = transformer()
+    x = np.random.default_rng(3).standard_normal((24, 6, 8)).astype(np.float32)
+    x[..., 3] *= 20  # one channel outgrows the others, as in streams of transformers
+    told: list[str] = []
+    found = search(model, Samples.of({"x": x}, model.inputs), None, told.append)
+    tried = {entry.name: entry for entry in found.candidates}
+    assert {"16 bits inside norms", "16 bits inside softmax"} <= tried.keys()
+    assert set(tried["16 bits inside norms"].config.layers[0].names or ()) == {"branch"}
+    assert set(tried["16 bits inside norms"].config.layers[1].names or ()) == {"stream"}
+    last = tried["16 bits inside softmax"].config.layers[-1]
+    assert set(last.names or ()) == {"scores", "shares"}
+    plain = max(e.sqnr_db for e in found.candidates[:7])
+    assert max(e.sqnr_db for e in found.candidates) > plain
+    level = GraphLevel(found.graph)  # type: ignore[arg-type]
+    expected = FloatSession(model.model).run({"x": x[:1]})["y"]
+    noise = np.linalg.norm(level.run({"x": x[:1]})["y"] - expected) / np.linalg.norm(expected)
+    assert -20 * np.log10(noise) > 25
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 0])
+def test_a_walk_gives_what_the_whole_model_computes(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpuflow.refine.walk.LIMIT", limit)
+    model, x = network(), images(5)
+    walk = Walk(model.model, ["x", "r1", "f"], Samples.of({"x": x}, model.inputs))
+    session = FloatSession(model.model, ["r1", "f"])
+    for name in ("x", "r1", "f"):
+        found = list(walk.upto(name))
+        assert len(found) == 5
+        for row, array in zip(x, found, strict=True):
+            expected = row[np.newaxis] if name == "x" else session.run({"x": row[np.newaxis]})[name]
+            np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
