@@ -79,9 +79,9 @@ class Figures:
 
 
 class Network:
-    """A trained network with its samples and what float makes of them."""
+    """A trained network with its samples and, if it is to be judged, what float makes of them."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, floats: bool = True) -> None:
         nets = imported(folder / "evalnets.py")
         self.name = name
         self.path = folder / name / "model.onnx"
@@ -90,19 +90,18 @@ class Network:
         self.outputs = [output.name for output in self.model.outputs]
         self.calibration: Array = nets.load(name, "calib")[0]
         self._nets = nets
-        self._images, self._labels = nets.load(name, "eval")
-        session = FloatSession(self.model.original)
-        self._floating = self.run(session.run)
+        self.images, self._labels = nets.load(name, "eval")
+        self._floating = self.run(FloatSession(self.model.original).run) if floats else []
 
     @property
     def samples(self) -> int:
         """Number of evaluation samples."""
-        return len(self._images)
+        return len(self.images)
 
     def run(self, forward: Callable[[dict[str, Array]], dict[str, Array]]) -> Outputs:
         """The outputs of something that takes and gives arrays by name, for every evaluation sample."""
         found = []
-        for image in self._images:
+        for image in self.images:
             made = forward({self.port: image[np.newaxis]})
             found.append([made[name] for name in self.outputs])
         return found
@@ -110,7 +109,7 @@ class Network:
     def judged(self, outputs: Outputs) -> Figures:
         """The figures of a quantised network's outputs."""
         scores = [
-            self._nets.metric(self.name, found, self._labels, self._images)
+            self._nets.metric(self.name, found, self._labels, self.images)
             for found in (self._floating, outputs)
         ]
         metric = next(key for key in ("f1_vs_float", *scores[0]) if key in scores[0])

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from end_to_end.levels import DType
+from models.builder import Builder
+from quantize.quantized import lowered, normal
 from test_operators import CASES, made
 from tpuflow import _core
 from tpuflow.errors import ModelError
@@ -83,6 +85,17 @@ def test_msc_06_every_operator_in_standard_nodes(name: str, dtype: DType) -> Non
             integer_onnx(network.graph)
         return
     check(network.graph)
+
+
+def test_num_12_two_roundings_in_standard_nodes() -> None:
+    b = Builder("twice")
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 6, 6]), 8))
+    flat = b.node("Reshape", x, b.constant(np.array([1, 8, 16])))
+    b.output(b.node("MatMul", flat, b.node("Transpose", flat, perm=[0, 2, 1])), b.gemm(b.conv(x, 4), 5))
+    settings = {"dtype": "int16", "unify_shifts": True, "remain_shift": 10}
+    graph = lowered(b.model(), normal(b), {"quantize": settings}).graph
+    assert sum("first_shift" in layer.op_json for layer in graph.layers) == 4
+    check(graph)
 
 
 @pytest.mark.parametrize("name", sorted(CASES)[::40])

@@ -22,6 +22,12 @@ def export(
     fake_quant: Annotated[
         bool, typer.Option("--fake-quant", help="Weights as the floats their codes stand for, not as codes.")
     ] = False,
+    qdq_only: Annotated[
+        bool,
+        typer.Option(
+            "--qdq-only", help="Nothing but the model's operators and quantisers, for other compilers."
+        ),
+    ] = False,
     scales: Annotated[
         Path | None, typer.Option(metavar="scales.json", help="Write scales of inputs and outputs there.")
     ] = None,
@@ -37,7 +43,11 @@ def export(
     cut_preset: options.CutPreset = None,
     config: options.ConfigFile = None,
 ) -> None:
-    """Write a quantised graph as an ONNX model with QuantizeLinear and DequantizeLinear."""
+    """Write a quantised graph as an ONNX model with QuantizeLinear and DequantizeLinear.
+
+    What floats would not repeat to the letter is written in integers, so that onnxruntime gives the graph's
+    bits; with --qdq-only it is left as it is, as with --fake-quant, and a runtime rounds in its own way.
+    """
     from tpuflow.calibrate import Ranges
     from tpuflow.export import quantised_onnx
     from tpuflow.export import scales as scales_of
@@ -54,7 +64,7 @@ def export(
         preprocess=options.configuration(config, None).preprocess,
         host=True,
     )
-    proto = quantised_onnx(loaded, found, fake=fake_quant)
+    proto = quantised_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
     with replaced(output) as beside:
         beside.write_bytes(proto.SerializeToString())
     nodes, size = proto.graph.node, bytes_text(output.stat().st_size)

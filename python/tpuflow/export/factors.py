@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpuflow.quantize import Graph
     from tpuflow.quantize.lowering import Layer
 
-__all__ = ["Network", "StoredTensor", "with_one_scale"]
+__all__ = ["Network", "StoredTensor", "multipliers", "with_one_scale"]
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,22 @@ def _one_scale(
     return replace(tensor, scale=(float(scale),))
 
 
+def multipliers(epilogue: Mapping[str, Any]) -> list[float]:
+    """What an epilogue multiplies sums with, one number or one per column; nothing for floats."""
+    requant, first = epilogue.get("requant", {}), epilogue.get("first_shift") or 0
+    pairs = zip(requant.get("multiplier", []), requant.get("shift", []), strict=True)
+    return [math.ldexp(multiplier, -shift - first) for multiplier, shift in pairs]
+
+
 def _near(layer: Layer, tensors: Sequence[StoredTensor]) -> float | None:
     """The scale of what a linear layer makes, as its multipliers have it; None for other layers."""
     epilogue = json.loads(layer.op_json).get("epilogue", {})
-    requant = {} if "table" in epilogue else epilogue.get("requant", {})
+    ratios = [] if "table" in epilogue else multipliers(epilogue)
     weights = [tensors[index] for index in layer.operands if tensors[index].is_constant]
     source = tensors[layer.operands[0]]
-    if not requant.get("multiplier") or not weights or not weights[0].scale or not source.scale:
+    if not ratios or not weights or not weights[0].scale or not source.scale:
         return None
-    place = int(np.argmax(requant["multiplier"]))
-    ratio = math.ldexp(requant["multiplier"][place], -requant["shift"][place])
+    place = int(np.argmax(epilogue["requant"]["multiplier"]))
+    ratio = ratios[place]
     steps = weights[0].scale
     return source.scale[0] * steps[place if len(steps) > 1 else 0] / ratio if ratio else None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "Seen"]
 
 MOST = 1 << 62
+INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class Seen:
@@ -80,15 +81,24 @@ class Seen:
         """Bits of an element."""
         return 8 * int(np.dtype(self._tensors[tensor]["dtype"]).itemsize)
 
-    def finish(self, sums: str) -> str:
-        """Codes of the sums of a linear operator."""
-        epilogue = self.op["epilogue"]
-        codes = self.tape.requantize(sums, **epilogue["requant"])
+    def finish(self, sums: str, bias: str | None) -> str:
+        """Codes of the sums of a linear operator, and its biases."""
+        tape, epilogue = self.tape, self.op["epilogue"]
+        first = epilogue.get("first_shift")
+        if first:
+            sums = tape.divide(sums, tape.constant(1 << first))
+        if first is not None:
+            sums = tape.clamp(sums, *INT32)
+        if bias is not None:
+            sums = tape.op("Add", sums, bias)
+        if first is not None:
+            sums = tape.clamp(sums, *INT32)
+        codes = tape.requantize(sums, **epilogue["requant"])
         table = epilogue.get("table")
         if table is None:
             return codes
         entries = self.elements(table["entries"])
-        return self.tape.look_up(entries, codes, bits=16, lo=table["lo"], hi=table["hi"])
+        return tape.look_up(entries, codes, bits=16, lo=table["lo"], hi=table["hi"])
 
     def require(self, condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Raises `ModelError` where 64 bits do not hold what the layer computes."""
@@ -127,14 +137,14 @@ def _conv(seen: Seen) -> str:
             sums.append(tape.reshape(product, [batch, *counts, groups * filters]))
         else:
             sums.append(tape.op("MatMul", tap, tape.constant(np.ascontiguousarray(cell[0]))))
-    return seen.finish(tape.op("Add", tape.sum(sums, "float64"), seen.value("bias")))
+    return seen.finish(tape.sum(sums, "float64"), seen.value("bias"))
 
 
 def _mat_mul(seen: Seen) -> str:
     tape = seen.tape
     a, b = (tape.cast(seen.centred(field), "float64") for field in ("a", "b"))
     sums = tape.cast(tape.op("MatMul", a, b))
-    return seen.finish(sums if seen.op.get("bias") is None else tape.op("Add", sums, seen.value("bias")))
+    return seen.finish(sums, None if seen.op.get("bias") is None else seen.value("bias"))
 
 
 def _max_pool(seen: Seen) -> str:

@@ -10,8 +10,8 @@ stand for, and only activations have quantisers.
 The scales of weights, and of operands that are added, multiplied, joined or averaged, are those by which the
 graph's multipliers and shifts rescale to the letter; biases and constants are the graph's own. What still
 differs: a runtime rounds sums in float32, and computes norms and functions anew instead of by integers and
-tables. Each value is within one step of the graph's for the same operands; behind norms and functions single
-steps add up over many layers, elsewhere they hardly ever occur.
+tables. Each value is within one step of the graph's for the same operands, but in a deep network single
+steps reach every element; so layers are then written in integers, which onnxruntime computes to the bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from tpuflow.errors import ModelError
-from tpuflow.export.factors import Network, StoredTensor, with_one_scale
+from tpuflow.export.exact import with_integers
+from tpuflow.export.factors import Network, StoredTensor, multipliers, with_one_scale
 from tpuflow.partition import device_networks
 
 if TYPE_CHECKING:
@@ -61,9 +62,16 @@ class Grid:
 
 
 def quantised_onnx(
-    model: FloatModel, graph: Graph | Partitioned[Graph], *, fake: bool = False
+    model: FloatModel, graph: Graph | Partitioned[Graph], *, fake: bool = False, exact: bool = True
 ) -> onnx.ModelProto:
     """The normalised float model with the quantisers of a graph made of it.
+
+    Args:
+        model: What the graph was made of.
+        graph: The quantised graph, whole or in segments.
+        fake: Weights as the floats their codes stand for; nothing is `exact` then.
+        exact: Layers that floats do not repeat to the letter are written in integers; otherwise the model
+            holds nothing but its own operators and quantisers.
 
     Raises:
         ModelError: The graph was not made of this model, or stores nothing as codes.
@@ -85,6 +93,8 @@ def quantised_onnx(
     writer.weights(networks)
     writer.operands(networks)
     writer.finish()
+    if exact and not fake:
+        with_integers(proto, device_networks(graph))
     return proto
 
 
@@ -393,22 +403,22 @@ class _Facts:
 
 
 def _biases(network: Network, layer: Layer) -> NDArray[Any] | None:
-    """Codes of a linear layer's biases, one per output channel."""
-    index = json.loads(layer.op_json).get("bias")
-    return None if index is None else network.constant(index).astype(np.int64)
+    """Codes of a linear layer's biases at the scale of its products, one per output channel."""
+    op = json.loads(layer.op_json)
+    index = op.get("bias")
+    first = op.get("epilogue", {}).get("first_shift") or 0
+    return None if index is None else network.constant(index).astype(np.int64) << first
 
 
 def _effective(
     layer: Layer, scales: Sequence[float], source: StoredTensor, output: StoredTensor
 ) -> tuple[float, ...]:
     """The scales of weights by which the graph's multipliers and shifts rescale to the letter."""
-    requant = json.loads(layer.op_json).get("epilogue", {}).get("requant", {})
-    multipliers, shifts = requant.get("multiplier", []), requant.get("shift", [])
-    table = "table" in json.loads(layer.op_json).get("epilogue", {})
-    if table or len(multipliers) != len(scales) or source.scale is None or output.scale is None:
+    epilogue = json.loads(layer.op_json).get("epilogue", {})
+    ratios = multipliers(epilogue)
+    if "table" in epilogue or len(ratios) != len(scales) or source.scale is None or output.scale is None:
         return tuple(scales)
-    pairs = zip(multipliers, shifts, strict=True)
-    return tuple(_scale_for(math.ldexp(m, -n), source.scale[0], output.scale[0]) for m, n in pairs)
+    return tuple(_scale_for(ratio, source.scale[0], output.scale[0]) for ratio in ratios)
 
 
 RESCALING = frozenset(
@@ -433,7 +443,9 @@ def _factors(op: Mapping[str, Any], operands: Sequence[StoredTensor]) -> list[fl
     product = op["requant"] if op["op"] == "binary" and op["kind"] == "mul" else None
     if op["op"] == "mat_mul" and "table" not in op["epilogue"] and not operands[1].is_constant:
         product = op["epilogue"].get("requant")
-    if product is not None and (common := factor(product)) is not None:
+    common = factor(product)
+    if product is not None and common is not None:
+        common = math.ldexp(common, -(op.get("epilogue", {}).get("first_shift") or 0))
         other = operands[1].scale
         return [] if other is None or len(other) != 1 else [common / other[0], None]
     if op["op"] == "concat":

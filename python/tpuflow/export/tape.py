@@ -26,10 +26,11 @@ POWERS = np.array([1 << n for n in range(63)], np.int64)
 class Tape:
     """Nodes and constants of a graph in the making. Methods take and return names of values."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[bytes, onnx.TensorProto] = {}
-        self.prefix = ""
+        self.prefix = prefix
+        self._constant = f"{prefix}/constant" if prefix else "constant"
 
     def op(self, kind: str, *inputs: str, count: int = 1, **attributes: Any) -> str:
         """The first output of a new node."""
@@ -47,7 +48,7 @@ class Tape:
         array = array if isinstance(array, np.ndarray) else np.array(array, np.int64)
         key = repr((array.dtype.str, array.shape)).encode() + array.tobytes()
         if key not in self.constants:
-            self.constants[key] = numpy_helper.from_array(array, f"constant.{len(self.constants)}")
+            self.constants[key] = numpy_helper.from_array(array, f"{self._constant}.{len(self.constants)}")
         return self.constants[key].name
 
     def add(self, a: str, b: str | int) -> str:
