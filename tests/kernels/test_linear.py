@@ -26,18 +26,24 @@ from tpuflow.kernels import Operand
 
 
 @st.composite
-def epilogues(draw: st.DrawFn, dtype: str, magnitude: float, channels: int) -> dict[str, Any]:
+def epilogues(
+    draw: st.DrawFn, dtype: str, magnitude: float, channels: int, *, wide: bool = False
+) -> dict[str, Any]:
+    first: dict[str, Any] = {}
+    if wide and draw(st.booleans()):
+        first = {"first_shift": draw(st.one_of(st.integers(0, 47), st.integers(0, 16)))}
+        magnitude = min(magnitude / 2 ** first["first_shift"], 2**31)
     if draw(st.booleans()):
-        return {"requant": draw(requants(dtype, magnitude, channels))}
+        return first | {"requant": draw(requants(dtype, magnitude, channels))}
     entries, lo, hi = draw(tables(16, dtype))
     table = {"entries": Operand(entries, constant=True), "lo": lo, "hi": hi}
-    return {"requant": draw(requants("int16", magnitude, channels)), "table": table}
+    return first | {"requant": draw(requants("int16", magnitude, channels)), "table": table}
 
 
 @st.composite
 def biases(draw: st.DrawFn, count: int, *, wide: bool) -> Operand:
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    spread = 2**40 if wide else 2**20
+    spread = 2**31 if wide else 2**20
     values = generator.integers(-spread, spread, count, dtype=np.int64)
     return Operand(values if wide else values.astype(np.int32), constant=True)
 
@@ -63,7 +69,12 @@ def test_num_09_conv(data: st.DataObject, x_type: str, w_type: str, y_type: str)
         "window": window,
         "groups": groups,
         "epilogue": data.draw(
-            epilogues(y_type, magnitude(x_type, w_type, kernel[0] * kernel[1] * width), filters * groups)
+            epilogues(
+                y_type,
+                magnitude(x_type, w_type, kernel[0] * kernel[1] * width),
+                filters * groups,
+                wide=wide,
+            )
         ),
     }
     output = pooled(shape, window)
@@ -81,14 +92,17 @@ def test_depthwise_conv(data: st.DataObject, x_type: str, w_type: str) -> None:
     ]
     window = data.draw(windows(shape[1], shape[2], largest=5))
     multiple = data.draw(st.sampled_from([1, 1, 1, 2]))
+    wide = "int16" in {x_type, w_type}
     op = {
         "op": "conv",
         "input": data.draw(operands(x_type, shape)),
         "weights": data.draw(operands(w_type, [channels * multiple, *window["kernel"], 1], constant=True)),
-        "bias": data.draw(biases(channels * multiple, wide="int16" in {x_type, w_type})),
+        "bias": data.draw(biases(channels * multiple, wide=wide)),
         "window": window,
         "groups": channels,
-        "epilogue": data.draw(epilogues(x_type, magnitude(x_type, w_type, 9), channels * multiple)),
+        "epilogue": data.draw(
+            epilogues(x_type, magnitude(x_type, w_type, 9), channels * multiple, wide=wide)
+        ),
     }
     agree(op, shape=[*pooled(shape, window)[:3], channels * multiple], dtype=x_type)
 
@@ -124,14 +138,15 @@ def test_num_30_mat_mul(
     constant = data.draw(st.booleans())
     lead = data.draw(st.sampled_from([[], [2], [2, 3]]))
     own = [] if constant or data.draw(st.booleans()) else lead
+    wide = "int16" in {a_type, b_type}
     op: dict[str, Any] = {
         "op": "mat_mul",
         "a": data.draw(operands(a_type, [*lead, m, k])),
         "b": data.draw(operands(b_type, [*own, k, n], constant=constant)),
-        "epilogue": data.draw(epilogues(y_type, magnitude(a_type, b_type, k), n)),
+        "epilogue": data.draw(epilogues(y_type, magnitude(a_type, b_type, k), n, wide=wide)),
     }
     if data.draw(st.booleans()):
-        op["bias"] = data.draw(biases(n, wide="int16" in {a_type, b_type}))
+        op["bias"] = data.draw(biases(n, wide=wide))
     agree(op, shape=[*lead, m, n], dtype=y_type)
 
 
@@ -197,3 +212,49 @@ def test_a_zero_point_beyond_the_type_is_refused() -> None:
 def test_an_unknown_field_is_named() -> None:
     with pytest.raises(GraphError, match='layer "layer": unknown field `factor`'):
         kernels.apply(layer(1, 0) | {"factor": 1}, shape=[1, 1], dtype="int8")
+
+
+def twice_rounded(x: list[int], w: list[int], bias: int, first: int, requant: tuple[int, int]) -> list[int]:
+    """A 1x1 convolution of 16-bit codes with a first rounding."""
+    multiplier, shift = requant
+    op = {
+        "op": "conv",
+        "input": Operand(np.array(x, np.int16).reshape(1, 1, -1, len(w))),
+        "weights": Operand(np.array(w, np.int16).reshape(1, 1, 1, -1), constant=True),
+        "bias": Operand(np.array([bias], np.int64), constant=True),
+        "window": {"kernel": [1, 1], "stride": [1, 1], "dilation": [1, 1], "pads": [0] * 4},
+        "groups": 1,
+        "epilogue": {
+            "first_shift": first,
+            "requant": {
+                "multiplier": [multiplier],
+                "shift": [shift],
+                "zero_point": 0,
+                "lo": -32768,
+                "hi": 32767,
+            },
+        },
+    }
+    found: list[int] = agree(op, shape=[1, 1, len(x) // len(w), 1], dtype="int16").ravel().tolist()
+    return found
+
+
+def test_num_12_two_roundings_by_hand() -> None:
+    # 24/16, 40/16 and -24/16 are 1.5, 2.5 and -1.5, so 2, 2 and -2; with the bias 5, 5 and 1; times 3/4.
+    # One rounding would make 3 of the first: (24 + 3 * 16) * 3 / 64 = 3.375.
+    assert twice_rounded([24, 40, -24], [1], 3, 4, (3, 2)) == [4, 4, 1]
+    # 4 * 32767 * 32767 exceeds 32 bits, and so does what the bias adds: (2^31 - 1) / 2^17 is 16384.
+    assert twice_rounded([32767] * 4, [32767] * 4, 2**31 - 1, 0, (1, 17)) == [16384]
+    # -2^31 + 2^31 - 1 = -1, which is what is left: the sum itself is -4 * 32768 * 32767.
+    assert twice_rounded([-32768] * 4, [32767] * 4, 2**31 - 1, 0, (1, 0)) == [-1]
+
+
+def test_num_12_what_has_no_second_rounding() -> None:
+    op = layer(1, 0)
+    op["epilogue"]["first_shift"] = 3
+    with pytest.raises(GraphError, match="a first shift is for sums of 16-bit operands"):
+        kernels.apply(op, shape=[1, 1], dtype="int8")
+    with pytest.raises(GraphError, match="first shift 48 exceeds 47"):
+        twice_rounded([1], [1], 0, 48, (1, 0))
+    with pytest.raises(GraphError, match="bias 2147483648 behind a first shift exceeds 32 bits"):
+        twice_rounded([1], [1], 2**31, 4, (1, 0))

@@ -17,6 +17,7 @@ from quantize.quantized import Array, Quantized, lowered, normal
 from tpuflow.calibrate import calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.config import Config, ConfigError
+from tpuflow.config.registry import registry
 from tpuflow.config.spellings import METHODS
 from tpuflow.frontend import load
 from tpuflow.quantize import scheme
@@ -127,6 +128,26 @@ def test_cfg_17_a_bias_too_wide_for_its_layer_is_an_error() -> None:
         ("weight_bits", 8, "weights"),
         ("table_bits", 9, "a table of a 16-bit operand"),
         ("bias_effective_bits", 20, "biases"),
+        ("bias_correction", False, "biases"),
+        ("activation_mode", "symmetric_full", "a grid of its own"),
+        ("activation_bits", 8, "a grid of its own"),
+        ("unsigned", True, "a grid of its own"),
+        ("force_dtype_int", True, "a grid of its own"),
+        ("power_of_two", True, "a scale of its own"),
+        ("strategy", "kld", "a calibrated range in use"),
+        ("percentile", 99.0, "a calibrated range in use"),
+        ("momentum", 0.5, "a calibrated range in use"),
+        ("trim_infinity", "clip(-1,1)", "a calibrated range in use"),
+        ("bins", 1024, "a calibrated range in use"),
+        ("clip_weight", 2.0, "a calibrated range in use"),
+        ("multiplier_bits", 9, "a requantisation"),
+        ("unify_shifts", True, "a requantisation"),
+        ("force_shift_positive", True, "a requantisation"),
+        ("remain_shift", 9, "sums of 16-bit operands"),
+        ("weight_mode", "symmetric_full", "weights"),
+        ("weight_strategy", "mse", "weights"),
+        ("per_channel", False, "weights"),
+        ("bias_bits", 24, "biases"),
     ],
 )
 def test_cfg_17_a_key_no_layer_can_honour_is_an_error_or_a_warning(
@@ -139,6 +160,35 @@ def test_cfg_17_a_key_no_layer_can_honour_is_an_error_or_a_warning(
         lowered(b.model(), normal(b), layers)
     lowered(b.model(), normal(b), layers | {"quantize": {"lenient": True}})
     assert f"sets {key}" in caplog.text
+
+
+def every_key() -> dict[str, Any]:
+    """Every key in which layers may differ, but those that say how floats are computed."""
+    values: dict[str, Any] = {
+        "weight_mode": "symmetric_full", "weight_strategy": "mse", "activation_mode": "symmetric_full",
+        "strategy": "kld", "trim_infinity": "clip(-1,1)", "bins": 1024, "bias_bits": 24, "percentile": 99.0,
+        "bias_effective_bits": 24, "momentum": 0.5, "remain_shift": 12, "table_bits": 9, "multiplier_bits": 9,
+    }  # fmt: skip
+    keys = [entry.name for entry in registry() if entry.per_layer]
+    found = {
+        key: values.get(key, 8 if key.endswith("_bits") else 2.0 if key == "clip_weight" else True)
+        for key in keys
+    }
+    return {
+        key: value for key, value in found.items() if key not in {"dtype", "activation_bits", "with_winograd"}
+    }
+
+
+@pytest.mark.parametrize("key", every_key())
+def test_cfg_17_what_floats_have_none_of_is_an_error(key: str) -> None:
+    """A layer computed in floats honours no key about codes; an earlier entry it overrides may have one."""
+    floats, coded = {"match": "/conv_0", "dtype": "float16"}, {"match": "/conv_0", key: every_key()[key]}
+    proto = network()
+    feeds = normal(proto)
+    with pytest.raises(ConfigError, match=f"sets {key}, but no layer it matches has "):
+        lowered(proto, feeds, {"layers": [floats, coded]})
+    if key != "resize_degrade_to_nearest":
+        lowered(proto, feeds, {"layers": [coded, floats]})
 
 
 def test_num_10_high_bits_of_biases_only() -> None:
@@ -201,6 +251,45 @@ def test_num_13_one_shift_for_all_channels(factors: list[float], bits: int) -> N
 def test_num_13_in_a_network() -> None:
     assert any(len(set(requant["shift"])) > 1 for requant in requants(made()))
     assert all(len(set(requant["shift"])) == 1 for requant in requants(made(unify_shifts=True)))
+
+
+@pytest.mark.parametrize("remain", [0, 12, 20, 32])
+def test_num_12_shifts_before_and_after_the_bias(remain: int) -> None:
+    """Reference, kernels and programs agree, and so does what the layer was made of."""
+    once = made(20, dtype="int16", unify_shifts=True)
+    # Few bits left for after the bias are coarse, and sums that lose none of theirs exceed 32 bits.
+    least = 20 if 12 <= remain <= 20 else -10
+    found = made(least, dtype="int16", unify_shifts=True, remain_shift=remain)
+    first = []
+    for before, after in zip(once.graph.layers, found.graph.layers, strict=True):
+        a, b = json.loads(before.op_json), json.loads(after.op_json)
+        if "epilogue" not in a:
+            continue
+        (shift,) = set(a["epilogue"]["requant"]["shift"])
+        first.append(max(0, shift - remain))
+        assert b["epilogue"]["first_shift"] == first[-1]
+        assert set(b["epilogue"]["requant"]["shift"]) == {min(shift, remain)}
+        assert np.array_equal(found.graph.constant(b["bias"]), once.graph.constant(a["bias"]) >> first[-1])
+    assert len(first) == 3 and (remain == 32 or max(first) > 0)
+    feed = normal(network(), 5)[4]
+    for machine in ("128x128_asic", "32x32_fpga"):
+        program = compile_graph(found.graph, machine)
+        ours, theirs = (
+            level.compute(feed).codes for level in (graph_level(found.graph), program_level(program))
+        )
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_num_12_what_remain_shift_needs() -> None:
+    with pytest.raises(ConfigError, match='"/conv_0": remain_shift needs one shift for all channels'):
+        made(dtype="int16", remain_shift=12)
+    with pytest.raises(ConfigError, match="sets remain_shift, but no layer it matches has sums of 16-bit"):
+        made(layers=[{"match": "/conv_0", "remain_shift": 12}])
+    with pytest.raises(ConfigError, match="remain_shift"):
+        Config.parse({"quantize": {"remain_shift": 33}})
+    # Layers of 8-bit operands have one rounding, whatever holds for the network.
+    plain, same = made(), made(remain_shift=12)
+    assert [layer.op_json for layer in plain.graph.layers] == [layer.op_json for layer in same.graph.layers]
 
 
 @pytest.mark.parametrize("bits", [8, 10, 16])

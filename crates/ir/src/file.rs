@@ -171,7 +171,12 @@ mod tests {
         let a = builder.input(tensor("x", &[2, 3], DType::I8, None)).expect("fits");
         let b = builder.constant(tensor("w", &[3, 2], DType::I8, Some(vec![1, 2, 3, 4, 5, 6]))).expect("fits");
         let requant = Requant { multiplier: vec![1], shift: vec![0], zero_point: 0, lo: -128, hi: 127 };
-        let op = Op::MatMul { a, b, bias: None, epilogue: Arithmetic::Fixed(Epilogue { requant, table: None }) };
+        let op = Op::MatMul {
+            a,
+            b,
+            bias: None,
+            epilogue: Arithmetic::Fixed(Epilogue { first_shift: None, requant, table: None }),
+        };
         let y = builder.layer("product", op, tensor("y", &[2, 2], DType::I8, None), vec![]).expect("fits");
         builder.output(y);
         builder.finish().expect("sound")

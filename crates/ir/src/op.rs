@@ -28,6 +28,10 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epilogue {
+    /// A rounding before that of `requant`, 0..=47, only where an operand is int16: the sum without its bias loses so many
+    /// bits, is held to 32 of them, and so is what the bias makes of it. The bias has the scale of the shifted sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_shift: Option<u8>,
     /// To the output codes, or to the symmetric 16-bit intermediate when a table follows.
     pub requant: Requant,
     /// A fused unary function that reads the 16-bit intermediate.

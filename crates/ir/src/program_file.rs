@@ -23,7 +23,7 @@ use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
 /// Version of the form; files of another version are refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The only metadata key, so that equal programs give equal bytes.
 const KEY: &str = "tpuflow.program";
 /// The key of files that hold programs between parts of the host.

@@ -133,7 +133,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                 return Err(format!("window {window:?} does not fit weights {:?}", w.shape));
             }
             linear_bias(b, o, x, w)?;
-            linear_epilogue(epilogue, tensors, o)?;
+            linear_epilogue(epilogue, tensors, o, &[x, w])?;
             let [oh, ow] = window.output(h, width).ok_or(format!("window {window:?} exceeds input {:?}", x.shape))?;
             Ok((n * oh * ow * o, output))
         }
@@ -149,7 +149,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             if let Some(bias) = bias {
                 linear_bias(get(*bias), *n, a, b)?;
             }
-            linear_epilogue(epilogue, tensors, *n)?;
+            linear_epilogue(epilogue, tensors, *n, &[a, b])?;
             Ok((product(lead_a) * m * n, output))
         }
         Op::MaxPool { input, window } => {
@@ -453,10 +453,23 @@ fn linear_bias(bias: &Tensor, channels: usize, x: &Tensor, w: &Tensor) -> Result
     Ok(())
 }
 
-fn linear_epilogue(epilogue: &Arithmetic<Epilogue>, tensors: &[Tensor], channels: usize) -> Result<(), String> {
+fn linear_epilogue(
+    epilogue: &Arithmetic<Epilogue>,
+    tensors: &[Tensor],
+    channels: usize,
+    operands: &[&Tensor],
+) -> Result<(), String> {
     match epilogue {
         Arithmetic::Fixed(epilogue) => {
             requant(&epilogue.requant, channels)?;
+            if let Some(shift) = epilogue.first_shift {
+                if shift > 47 {
+                    return Err(format!("first shift {shift} exceeds 47"));
+                }
+                if operands.iter().all(|operand| operand.dtype == DType::I8) {
+                    return Err("a first shift is for sums of 16-bit operands".to_owned());
+                }
+            }
             epilogue.table.as_ref().map_or(Ok(()), |t| table(t, tensors, 16))
         }
         Arithmetic::Float(finish) => finish.check(),

@@ -48,13 +48,14 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             let rows = product(&w.shape[1..]);
             let limit = limit(x, w);
             constant(w)?;
-            constant_product(x, w, [rows, columns], [1, rows], &tensor(*bias).integers(), limit)?;
+            let bias = summed(epilogue, tensor(*bias).integers())?;
+            constant_product(x, w, [rows, columns], [1, rows], &bias, limit)?;
             epilogue_fits(epilogue, output)
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
             let (a, b) = (tensor(*a), tensor(*b));
             let [.., k, n] = b.shape[..] else { return Err("operands are no matrices".to_owned()) };
-            let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
+            let bias = summed(epilogue, bias.map_or_else(Vec::new, |id| tensor(id).integers()))?;
             if b.constant.is_some() && b.shape.len() == 2 {
                 constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
             } else {
@@ -175,6 +176,17 @@ fn sum_fits(bound: i128, limit: i128) -> Result<(), String> {
     }
     let bits = if limit == NARROW { 32 } else { 48 };
     Err(format!("the accumulator may reach {bound}, more than {bits} bits hold"))
+}
+
+/// The biases that are part of the accumulators: none where they follow a first rounding, which holds them to 32 bits.
+fn summed(epilogue: &Epilogue, bias: Vec<i64>) -> Result<Vec<i64>, String> {
+    if epilogue.first_shift.is_none() {
+        return Ok(bias);
+    }
+    match bias.iter().find(|&&bias| i32::try_from(bias).is_err()) {
+        Some(bias) => Err(format!("bias {bias} behind a first shift exceeds 32 bits")),
+        None => Ok(Vec::new()),
+    }
 }
 
 fn constant_product(

@@ -25,7 +25,7 @@ use tpuflow_ir::Requant;
 
 use crate::gemm::tiles::{Sums, WIDTH};
 use crate::isa::Lanes;
-use crate::requant::requantize;
+use crate::requant::{requantize, scale};
 use crate::table::Lookup;
 use crate::{Element, Isa};
 
@@ -34,14 +34,31 @@ const ROUNDER: f64 = 6_755_399_441_055_744.0;
 /// Accumulators below this are exact in float64 after multiplication.
 const EXACT_LIMIT: u64 = 1 << 38;
 
-/// Requantisation per column, then possibly a table over the 16-bit intermediate.
+/// Requantisation per column, possibly after a first rounding, then possibly a table over the 16-bit intermediate.
 #[derive(Clone, Debug)]
 pub struct Epilogue {
     isa: Isa,
+    first: Option<First>,
     requant: Requant,
     /// `M * 2^-N`, one or one per column.
     factors: Vec<f64>,
     table: Option<Table>,
+}
+
+/// A rounding of sums without bias to 32 bits, and the biases that follow it: one per column, or none at all.
+#[derive(Clone, Debug)]
+struct First {
+    shift: u8,
+    bias: Vec<i64>,
+}
+
+impl First {
+    /// `clamp(clamp(RNE(sum * 2^-shift)) + bias)`, both to 32 bits.
+    #[inline(always)]
+    fn rounded(&self, sum: i64, column: usize) -> i64 {
+        let held = |value: i64| value.clamp(i32::MIN.into(), i32::MAX.into());
+        held(held(scale(sum, 1, self.shift.cast_signed())) + self.bias.get(column).copied().unwrap_or(0))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -95,13 +112,26 @@ impl Epilogue {
     pub fn with(isa: Isa, requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
         let pairs = requant.multiplier.iter().zip(&requant.shift);
         let factors = pairs.map(|(&m, &n)| f64::from(m) * 2f64.powi(-i32::from(n))).collect();
-        Self { isa, factors, requant, table: table.map(|table| Table::new(isa, table)) }
+        Self { isa, first: None, factors, requant, table: table.map(|table| Table::new(isa, table)) }
+    }
+
+    /// With a first rounding where there is to be one: it takes the biases away from the sums, which then come without.
+    #[must_use]
+    pub fn with_first_shift(mut self, shift: Option<u8>, bias: &mut [i64]) -> Self {
+        self.first = shift.map(|shift| First { shift, bias: bias.to_vec() });
+        if self.first.is_some() {
+            bias.fill(0);
+        }
+        self
     }
 
     /// The epilogue of some of the columns, for one group of a convolution or one column tile.
     #[must_use]
     pub fn columns(&self, columns: Range<usize>) -> Self {
         let mut own = self.clone();
+        if let Some(first) = own.first.as_mut().filter(|first| !first.bias.is_empty()) {
+            first.bias = first.bias[columns.clone()].to_vec();
+        }
         if own.factors.len() > 1 {
             own.factors = self.factors[columns.clone()].to_vec();
             own.requant.multiplier = self.requant.multiplier[columns.clone()].to_vec();
@@ -187,6 +217,7 @@ impl Epilogue {
         let sums = products.iter().zip(offsets.columns).map(|(p, o)| p + o + offsets.row);
         match (self.isa.lanes(), &self.table) {
             (Lanes::One, _) => self.apply(sums, y),
+            _ if self.first.is_some() => self.apply(sums, y),
             #[cfg(target_arch = "x86_64")]
             (Lanes::Avx512(isa), None) => {
                 let largest = sums.clone().fold(0, |most: u64, sum| most.max(sum.unsigned_abs()));
@@ -215,7 +246,8 @@ impl Epilogue {
     }
 
     fn apply_from<Y: Element>(&self, first: usize, sums: impl Iterator<Item = i64>, y: &mut [Y]) {
-        let codes = (first..).zip(sums).map(|(j, sum)| requantize(sum, &self.requant, j));
+        let rounded = |j: usize, sum: i64| self.first.as_ref().map_or(sum, |first| first.rounded(sum, j));
+        let codes = (first..).zip(sums).map(|(j, sum)| requantize(rounded(j, sum), &self.requant, j));
         match &self.table {
             None => y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(code)),
             Some(table) => {
@@ -300,6 +332,37 @@ mod tests {
             let tile = Sums { rows: 0..1, columns: 0..sums.len(), sums: &mut own };
             epilogue.tile(&tile, &columns, |_| Some(0), &mut y);
             assert_eq!(y, expected, "{} from a tile", isa.name());
+        }
+    }
+
+    proptest! {
+        /// Two roundings are those of the definition, in every variant, whole or by columns.
+        #[test]
+        fn a_first_shift_rounds_before_the_bias(
+            sums in prop::collection::vec((sum(47), sum(33)), 1..20), shift in 0u8..=47, multiplier in 0i32..=32767,
+            second in -3i8..=20, biased in any::<bool>(),
+        ) {
+            let held = |value: i128| value.clamp(i32::MIN.into(), i32::MAX.into());
+            let requant = Requant { multiplier: vec![multiplier], shift: vec![second], zero_point: 5, lo: -30000, hi: 32000 };
+            let (products, biases): (Vec<i64>, Vec<i64>) = sums.iter().map(|&(sum, bias)| (sum, bias % (1 << 31))).unzip();
+            let biases = if biased { biases } else { vec![] };
+            let expected: Vec<i16> = products.iter().enumerate().map(|(j, &sum)| {
+                let first = held(crate::requant::reference::round_shift(sum.into(), shift.into()));
+                let sum = held(first + i128::from(biases.get(j).copied().unwrap_or(0))) as i64;
+                crate::requant::reference::requantize(sum, multiplier, second, 5, -30000, 32000) as i16
+            }).collect();
+            for isa in Isa::variants() {
+                let mut bias = biases.clone();
+                let epilogue = Epilogue::with(isa, requant.clone(), None).with_first_shift(Some(shift), &mut bias);
+                prop_assert!(bias.iter().all(|&bias| bias == 0));
+                let offsets = vec![0; products.len()];
+                let mut y = vec![0i16; products.len()];
+                epilogue.wide(&products, Offsets { row: 0, columns: &offsets }, &mut y);
+                prop_assert_eq!(&y, &expected, "{}", isa.name());
+                let own = products.len() / 2..products.len();
+                epilogue.columns(own.clone()).wide(&products[own.clone()], Offsets { row: 0, columns: &offsets[own.clone()] }, &mut y[own.clone()]);
+                prop_assert_eq!(&y, &expected, "{} by columns", isa.name());
+            }
         }
     }
 

@@ -89,6 +89,9 @@ class QuantizeConfig(Section):
     16 bits."""
     bias_effective_bits: Annotated[int | None, PerLayer(), Field(ge=16, le=48)] = None
     """Of a layer's biases only so many high bits are kept, the lower ones are 0. Unset: all."""
+    remain_shift: Annotated[int | None, PerLayer(), Field(ge=0, le=32)] = None
+    """Sums of 16-bit operands are rounded to 32 bits before their biases are added; so many bits of the
+    requantisation's shift are left for after that. Channels need one shift then. Unset: one rounding."""
     multiplier_bits: Annotated[int, PerLayer(), Field(ge=2, le=15)] = 15
     """Width of the multiplier of a requantisation."""
     unify_shifts: Annotated[bool, PerLayer(), Also("unify_shifts_for_aiff")] = False

@@ -8,7 +8,7 @@ lose what the accumulator holds: in front of a softmax, and in what the network 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tpuflow.quantize.nodes import attribute, constant, given, is_constant, sole
 from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
+from tpuflow.quantize.settings import GRID, OF_CODES, RANGE, SCALE
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Range
@@ -118,6 +119,7 @@ class Grids:
             return TRUTH
         dtype = self.dtype_of(step)
         if scheme.is_float(dtype):
+            self._settings.replaced(step.names, *OF_CODES)
             return scheme.floating(dtype)
         value = step.output
         while (user := sole_user(value)) is not None:
@@ -132,7 +134,8 @@ class Grids:
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
-        return self.quant_of(
+        return self.own(
+            step.names,
             step.output,
             self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
         )
@@ -176,6 +179,15 @@ class Grids:
             value = user.outputs[0]
         return user is not None
 
+    def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
+        """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
+        if scheme.is_float(config.dtype):
+            self._settings.replaced(names, *OF_CODES)
+        else:
+            calibrated = () if self.has_fixed_range(value) else (RANGE,)
+            self._settings.honours(names, GRID, SCALE, *calibrated)
+        return self.quant_of(value, config)
+
     def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation that follows from a value's own range."""
         if scheme.is_float(config.dtype):
@@ -185,8 +197,10 @@ class Grids:
             low, high = low * config.headroom_16, high * config.headroom_16
         return grid_of(low, high, config)
 
-    def intermediate(self, value: ir.Value) -> Quant:
-        """The symmetric 16-bit quantisation of what a fused function reads."""
+    def intermediate(self, step: Step) -> Quant:
+        """The symmetric 16-bit quantisation of what a step's fused function reads."""
+        value = step.before_activation
+        self._settings.honours(step.names, RANGE)
         low, high = self.range_of(value)
         magnitude = max(-low, high) * self._settings.defaults.headroom_16
         return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)

@@ -47,7 +47,7 @@ from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
 from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
-from tpuflow.quantize.settings import Settings
+from tpuflow.quantize.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.quantize.tables import sample
 from tpuflow.quantize.unify import unified
 from tpuflow.quantize.view import View
@@ -178,7 +178,7 @@ class Lowering:
                 self.stored[value] = self.requantised(value, scheme.floating(dtype))
             elif stored.grid.is_float:
                 config = self.settings.of(step.names).model_copy(update={"dtype": dtype})
-                self.stored[value] = self.requantised(value, self.grids.quant_of(value, config))
+                self.stored[value] = self.requantised(value, self.grids.own(step.names, value, config))
         yield
         self.stored.update(found)
 
@@ -365,7 +365,7 @@ class Lowering:
         if self._lowering is None:
             return self.settings.defaults
         names = self._lowering.names
-        self.settings.honours(names, "a requantisation")
+        self.settings.honours(names, REQUANT)
         return self.settings.of(names)
 
     def constant(self, name: str, array: npt.NDArray[Any], quant: Quant | None = None) -> int:
@@ -396,7 +396,7 @@ class Lowering:
     def table(self, step: Step, function: Function, source: Quant, target: Quant) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
         if source.dtype == "int16":
-            self.settings.honours(step.names, "a table of a 16-bit operand")
+            self.settings.honours(step.names, WIDE_TABLE)
         entries = sample(function, source, target, self.settings.of(step.names).table_bits)
         index = self.constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}
@@ -533,7 +533,7 @@ class Lowering:
             config = self.settings.of((value.name or "",))
             if value.name in config.qinvariant and not scheme.is_float(config.dtype):
                 quant = qinvariant(config)
-            quant = quant or self.grids.quant_of(value, config)
+            quant = quant or self.grids.own((value.name or "",), value, config)
         else:
             quant = TRUTH if value.dtype == BOOL else code_grid(value)
         name = value.name or "input"

@@ -9,23 +9,54 @@ from typing import Any
 from tpuflow.config import FLOATS, Config, ConfigError, LayerConfig, QuantizeConfig
 from tpuflow.quantize.target import load_target
 
-__all__ = ["BIASES", "NEEDS", "WEIGHTS", "Settings", "without_effect"]
+__all__ = [
+    "BIASES",
+    "GRID",
+    "NEEDS",
+    "OF_CODES",
+    "RANGE",
+    "REQUANT",
+    "SCALE",
+    "WEIGHTS",
+    "WIDE_SUMS",
+    "WIDE_TABLE",
+    "Settings",
+    "without_effect",
+]
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS, BIASES = "weights in codes", "biases in codes"
+WEIGHTS, BIASES, WIDE_SUMS = "weights in codes", "biases in codes", "sums of 16-bit operands"
+GRID, RANGE, SCALE = "a grid of its own", "a calibrated range in use", "a scale of its own"
+REQUANT, WIDE_TABLE = "a requantisation", "a table of a 16-bit operand"
+
+OF_CODES = (WEIGHTS, BIASES, WIDE_SUMS, GRID, RANGE, SCALE, REQUANT, WIDE_TABLE)
+"""What layers in floats have none of."""
 
 NEEDS: Mapping[str, str] = {
+    "activation_bits": GRID,
+    "activation_mode": GRID,
+    "unsigned": GRID,
+    "force_dtype_int": GRID,
+    "power_of_two": SCALE,
+    "strategy": RANGE,
+    "percentile": RANGE,
+    "momentum": RANGE,
+    "trim_infinity": RANGE,
+    "bins": RANGE,
+    "clip_weight": RANGE,
     "weight_bits": WEIGHTS,
     "weight_mode": WEIGHTS,
     "weight_strategy": WEIGHTS,
     "per_channel": WEIGHTS,
+    "bias_correction": BIASES,
     "bias_bits": BIASES,
     "bias_effective_bits": BIASES,
-    "multiplier_bits": "a requantisation",
-    "unify_shifts": "a requantisation",
-    "force_shift_positive": "a requantisation",
-    "table_bits": "a table of a 16-bit operand",
+    "remain_shift": WIDE_SUMS,
+    "multiplier_bits": REQUANT,
+    "unify_shifts": REQUANT,
+    "force_shift_positive": REQUANT,
+    "table_bits": WIDE_TABLE,
     "resize_degrade_to_nearest": "to resize",
 }
 """Keys that only some layers can honour, and what those have."""

@@ -49,18 +49,18 @@ def _conv(layer: Layer) -> Integers:
         linear.conv(
             layer.value("input"),
             layer.value("weights"),
-            layer.value("bias"),
             zero_points=(layer.zero_point("input"), layer.zero_point("weights")),
             groups=layer.op["groups"],
             **layer.op["window"],
-        )
+        ),
+        layer.value("bias"),
     )
 
 
 def _mat_mul(layer: Layer) -> Integers:
     zero_points = (layer.zero_point("a"), layer.zero_point("b"))
-    bias = layer.optional("bias")
-    return layer.finish(linear.mat_mul(layer.value("a"), layer.value("b"), bias, zero_points=zero_points))
+    sums = linear.mat_mul(layer.value("a"), layer.value("b"), zero_points=zero_points)
+    return layer.finish(sums, layer.optional("bias"))
 
 
 def _average_pool(layer: Layer) -> Integers:

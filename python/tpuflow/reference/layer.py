@@ -54,9 +54,10 @@ class Layer:
         table = self.op["epilogue"].get("table")
         return None if table is None else {**table, "entries": self.tensor(table["entries"])}
 
-    def finish(self, accumulator: Integers) -> Integers:
-        """Codes of the accumulators of a linear operator."""
-        return linear.epilogue(accumulator, self.op["epilogue"]["requant"], self.table())
+    def finish(self, sums: Integers, bias: Integers | None) -> Integers:
+        """Codes of the sums of a linear operator, and its biases."""
+        epilogue = self.op["epilogue"]
+        return linear.epilogue(sums, bias, epilogue["requant"], self.table(), epilogue.get("first_shift"))
 
     def dtype(self, field: str) -> str:
         """Element type of the tensor that a field names."""

@@ -7,17 +7,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.reference.activation import lookup
-from tpuflow.reference.rounding import Integers, requantize
+from tpuflow.reference.rounding import Integers, clamp, exact, requantize, round_shift
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+INT32 = (-(1 << 31), (1 << 31) - 1)
 
-def epilogue(accumulator: Integers, requant: Mapping[str, Any], table: Mapping[str, Any] | None) -> Integers:
-    """Requantisation, then the fused table over the 16-bit intermediate, if there is one.
 
+def epilogue(
+    sums: Integers,
+    bias: Integers | None,
+    requant: Mapping[str, Any],
+    table: Mapping[str, Any] | None,
+    first_shift: int | None = None,
+) -> Integers:
+    """Bias, requantisation, then the fused table over the 16-bit intermediate, if there is one.
+
+    With a `first_shift` sums lose so many bits and are held to 32 before the bias is added, and after it.
     `table` holds the entries themselves, not the number of the tensor that does.
     """
+    held = exact(sums) if first_shift is None else clamp(round_shift(sums, first_shift), *INT32)
+    accumulator = held if bias is None else held + exact(bias)
+    if first_shift is not None:
+        accumulator = clamp(accumulator, *INT32)
     codes = requantize(accumulator, **requant)
     return (
         codes if table is None else lookup(table["entries"], codes, bits=16, lo=table["lo"], hi=table["hi"])
@@ -27,7 +40,6 @@ def epilogue(accumulator: Integers, requant: Mapping[str, Any], table: Mapping[s
 def conv(
     x: Integers,
     w: Integers,
-    bias: Integers,
     *,
     zero_points: tuple[int, int],
     kernel: Sequence[int],
@@ -36,7 +48,7 @@ def conv(
     pads: Sequence[int],
     groups: int,
 ) -> Integers:
-    """Accumulators `[n,oh,ow,o]` of a convolution of `x` `[n,h,w,c]` by `w` `[o,kh,kw,c/groups]`.
+    """Sums `[n,oh,ow,o]` of a convolution of `x` `[n,h,w,c]` by `w` `[o,kh,kw,c/groups]`.
 
     Zero points are subtracted first, so padding is literally zero.
     """
@@ -59,10 +71,10 @@ def conv(
                 accumulator[:, row, column, chosen] = np.tensordot(
                     window, weights[chosen], ((1, 2, 3), (1, 2, 3))
                 )
-    return accumulator + bias.astype(np.int64)
+    return accumulator
 
 
-def mat_mul(a: Integers, b: Integers, bias: Integers | None, *, zero_points: tuple[int, int]) -> Integers:
-    """Accumulators `[..,m,n]` of `a` `[..,m,k]` by `b` `[..,k,n]`."""
-    product = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
-    return product if bias is None else product + bias.astype(np.int64)
+def mat_mul(a: Integers, b: Integers, *, zero_points: tuple[int, int]) -> Integers:
+    """Sums `[..,m,n]` of `a` `[..,m,k]` by `b` `[..,k,n]`."""
+    product: Integers = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
+    return product

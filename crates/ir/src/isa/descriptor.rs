@@ -87,6 +87,8 @@ pub struct MatrixDescriptor {
     pub weight_zero: i32,
     /// Element type of the right operand.
     pub weight_dtype: DType,
+    /// A rounding before the bias, see [`crate::Epilogue`].
+    pub first_shift: Option<u8>,
     /// Result of the requantisation (of the 16-bit intermediate when a table follows).
     pub codes: Codes,
     /// Fused table.
@@ -130,6 +132,8 @@ pub enum PoolKind {
         weight_zero: i32,
         /// Element type of the weights.
         weight_dtype: DType,
+        /// A rounding before the bias, see [`crate::Epilogue`].
+        first_shift: Option<u8>,
         /// Result.
         codes: Codes,
         /// Fused table.

@@ -121,6 +121,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
                 input_zero: 0,
                 weight_zero: 0,
                 weight_dtype: right.dtype,
+                first_shift: None,
                 codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
                 table: None,
                 float: None,

@@ -92,12 +92,13 @@ impl Walk<'_> {
             other => return Err(("descriptor", format!("a matrix instruction for {}", other.name()))),
         };
         let finished = match linear.epilogue {
-            Arithmetic::Fixed(Epilogue { requant, .. }) => {
+            Arithmetic::Fixed(Epilogue { first_shift, requant, .. }) => {
                 (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi)
+                    && d.first_shift == *first_shift
                     && d.float.is_none()
             }
             Arithmetic::Float(finish) => {
-                let unused = (d.codes.zero_point, d.codes.lo, d.codes.hi) == (0, 0, 0);
+                let unused = (d.codes.zero_point, d.codes.lo, d.codes.hi) == (0, 0, 0) && d.first_shift.is_none();
                 unused && d.float.as_ref().is_some_and(|output| finishes(output, finish))
             }
         };

@@ -380,6 +380,7 @@ fn finishes(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: S
             let limits = |e: &Epilogue| (e.requant.zero_point, e.requant.lo, e.requant.hi);
             let tables = |e: &Epilogue| e.table.as_ref().map(|table| (table.lo, table.hi));
             limits(a) == limits(b)
+                && a.first_shift == b.first_shift
                 && tables(a) == tables(b)
                 && (columns.0..columns.1).all(|column| a.requant.of(column) == b.requant.of(column - columns.0))
         }

@@ -77,7 +77,7 @@ impl Walk<'_> {
             }
             (
                 Op::Conv { input, weights, window, groups, epilogue: Arithmetic::Fixed(epilogue), .. },
-                PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, codes, .. },
+                PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, .. },
             ) => {
                 let w = e.graph.tensor(*weights);
                 let requant = &epilogue.requant;
@@ -85,6 +85,7 @@ impl Walk<'_> {
                     && w.shape[0] == *groups as usize
                     && w.shape[3] == 1
                     && (*input_zero, *weight_zero, *weight_dtype) == (zero(*input), w.zero_point(), w.dtype)
+                    && *first_shift == epilogue.first_shift
                     && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi);
                 (agrees, *input)
             }

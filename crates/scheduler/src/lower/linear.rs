@@ -116,6 +116,7 @@ impl Linear {
             input_zero: 0,
             weight_zero: 0,
             weight_dtype,
+            first_shift: None,
             codes: Codes { zero_point: 0, lo: 0, hi: 0 },
             table: None,
             float: None,

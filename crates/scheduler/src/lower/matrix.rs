@@ -115,6 +115,7 @@ impl Lowering<'_> {
             let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
                 input_zero,
                 weight_zero,
+                first_shift: fixed.and_then(|e| e.first_shift),
                 codes: fixed.map_or(Codes { zero_point: 0, lo: 0, hi: 0 }, |e| codes(&e.requant)),
                 table: table.map(|t| t.0),
                 float: epilogue.float().map(FloatOutput::from),

@@ -156,6 +156,7 @@ impl Lowering<'_> {
                 input_zero: x.zero_point(),
                 weight_zero: w.zero_point(),
                 weight_dtype: w.dtype,
+                first_shift: epilogue.first_shift,
                 codes: codes(&epilogue.requant),
                 table: table.map(|t| t.0),
             },

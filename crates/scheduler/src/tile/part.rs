@@ -309,13 +309,13 @@ fn under(
 
 fn some_columns(epilogue: &Arithmetic<Epilogue>, columns: (usize, usize)) -> Arithmetic<Epilogue> {
     match epilogue {
-        Arithmetic::Fixed(Epilogue { requant, table }) => {
+        Arithmetic::Fixed(Epilogue { first_shift, requant, table }) => {
             let requant = Requant {
                 multiplier: some(&requant.multiplier, columns),
                 shift: some(&requant.shift, columns),
                 ..requant.clone()
             };
-            Arithmetic::Fixed(Epilogue { requant, table: table.clone() })
+            Arithmetic::Fixed(Epilogue { first_shift: *first_shift, requant, table: table.clone() })
         }
         Arithmetic::Float(finish) => Arithmetic::Float(finish.clone()),
     }

@@ -61,6 +61,7 @@ pub const FAULTS: &[Fault] = &[
     Fault { name: "window padding", rules: DESCRIPTOR, damage: window_pad },
     Fault { name: "window kernel", rules: DESCRIPTOR, damage: window_kernel },
     Fault { name: "zero point", rules: DESCRIPTOR, damage: zero_point },
+    Fault { name: "first shift", rules: DESCRIPTOR, damage: first_shift },
     Fault { name: "clamp", rules: &["descriptor", "constant"], damage: clamp },
     Fault { name: "scaling of a vector operator", rules: DESCRIPTOR, damage: scaling },
     Fault { name: "moved elements", rules: PLACE, damage: moved },
@@ -468,6 +469,21 @@ fn zero_point(program: &mut Program, random: &mut Random) -> bool {
             },
         };
         one_of(zeros, random).is_some_and(|zero| step(zero, random))
+    })
+}
+
+fn first_shift(program: &mut Program, random: &mut Random) -> bool {
+    some_descriptor(program, random, |descriptor, random| {
+        let shift = match descriptor {
+            Descriptor::Matrix(m) if m.float.is_none() => &mut m.first_shift,
+            Descriptor::Pool(p) => match &mut p.kind {
+                PoolKind::Depthwise { first_shift, .. } => first_shift,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let changed = if random.chance(50) { shift.map_or(Some(0), |shift| Some(shift ^ 1)) } else { None };
+        std::mem::replace(shift, changed) != changed
     })
 }
 

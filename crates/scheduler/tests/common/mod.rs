@@ -163,16 +163,19 @@ impl Net {
         self.builder.layer(&name, op, output, vec![name.clone()]).unwrap()
     }
 
-    fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64) -> Arithmetic<Epilogue> {
+    /// Of sums of scale `2^-shift`, of `wide` operands or not.
+    fn epilogue(&mut self, channels: usize, dtype: DType, shift: i64, wide: bool) -> Arithmetic<Epilogue> {
         if self.float.is_some() {
             return Arithmetic::Float(self.finish_of());
         }
+        let first = if wide && self.random.chance(30) { self.random.range(0, shift.min(24)) } else { -1 };
+        let (first_shift, shift) = (u8::try_from(first).ok(), shift - first.max(0));
         if self.random.chance(20) {
             let requant = self.requant(channels, DType::I16, shift - 8);
             let table = Some(self.table(16, dtype));
-            Arithmetic::Fixed(Epilogue { requant, table })
+            Arithmetic::Fixed(Epilogue { first_shift, requant, table })
         } else {
-            Arithmetic::Fixed(Epilogue { requant: self.requant(channels, dtype, shift), table: None })
+            Arithmetic::Fixed(Epilogue { first_shift, requant: self.requant(channels, dtype, shift), table: None })
         }
     }
 
@@ -196,7 +199,8 @@ impl Net {
         let bias = self.bias(out, self.dtype_of(input), dtype);
         let [h, w] = window.output(x[1], x[2]).unwrap();
         let bits = 7 * self.dtype_of(input).bytes() + 8 * dtype.bytes();
-        let epilogue = self.epilogue(out, self.dtype(), 7 + bits as i64);
+        let wide = DType::I16 == dtype || DType::I16 == self.dtype_of(input);
+        let epilogue = self.epilogue(out, self.dtype(), 7 + bits as i64, wide);
         let op = Op::Conv { input, weights, bias, window, groups: groups as u32, epilogue };
         self.layer("conv", op, &[x[0], h, w, out], self.dtype())
     }
@@ -206,7 +210,8 @@ impl Net {
         let k = *shape.last().unwrap();
         let (b, dtype) = self.weights(&[k, n]);
         let bias = Some(self.bias(n, self.dtype_of(a), dtype));
-        let epilogue = self.epilogue(n, self.dtype(), 22);
+        let wide = DType::I16 == dtype || DType::I16 == self.dtype_of(a);
+        let epilogue = self.epilogue(n, self.dtype(), 22, wide);
         *shape.last_mut().unwrap() = n;
         self.layer("matmul", Op::MatMul { a, b, bias, epilogue }, &shape, self.dtype())
     }
@@ -214,7 +219,8 @@ impl Net {
     pub fn product(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let mut shape = self.shape(a);
         *shape.last_mut().unwrap() = *self.shape(b).last().unwrap();
-        let epilogue = self.epilogue(*shape.last().unwrap(), self.dtype(), 22);
+        let wide = DType::I16 == self.dtype_of(a) || DType::I16 == self.dtype_of(b);
+        let epilogue = self.epilogue(*shape.last().unwrap(), self.dtype(), 22, wide);
         self.layer("product", Op::MatMul { a, b, bias: None, epilogue }, &shape, self.dtype())
     }
 

@@ -69,9 +69,10 @@ pub(super) fn image(tensor: &Tensor) -> [usize; 4] {
     [n, h, w, c]
 }
 
-fn epilogue(graph: &Graph, epilogue: &Epilogue) -> epilogue::Epilogue {
+/// What follows the sums; biases that do, too, are taken from `bias`.
+fn epilogue(graph: &Graph, epilogue: &Epilogue, bias: &mut [i64]) -> epilogue::Epilogue {
     let table = epilogue.table.as_ref().map(|t| (graph.tensor(t.entries).i32s(), t.lo, t.hi));
-    epilogue::Epilogue::new(epilogue.requant.clone(), table)
+    epilogue::Epilogue::new(epilogue.requant.clone(), table).with_first_shift(epilogue.first_shift, bias)
 }
 
 /// A convolution as its kernel takes it.
@@ -133,16 +134,16 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
     };
     Ok(match &layer.op {
         Op::Conv { input, weights, bias, window, groups, epilogue: Arithmetic::Fixed(out) } => {
-            let bias = tensor(*bias).integers();
-            let epilogue = epilogue(graph, out);
+            let mut bias = tensor(*bias).integers();
+            let epilogue = epilogue(graph, out, &mut bias);
             let (x, w, groups) = (tensor(*input), tensor(*weights), *groups as usize);
             Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.prepared()
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
             let (a, b) = (tensor(*a), tensor(*b));
             let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
-            let bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
-            let out = epilogue(graph, out);
+            let mut bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
+            let out = epilogue(graph, out, &mut bias);
             if b.constant.is_some() && b.shape.len() == 2 {
                 let matrix =
                     Matrix { codes: &values(b), start: 0, shape: [k, n], strides: [n, 1], zero_point: b.zero_point() };

@@ -205,8 +205,8 @@ impl Memories {
         Ok(overflows)
     }
 
-    /// Exact sums of an instruction of integers, bias included, before requantisation: `[pixels, columns]`. Slow and obvious,
-    /// for looking at. Nothing of an instruction of floats.
+    /// Exact sums of an instruction of integers before requantisation, bias included unless it follows a first rounding:
+    /// `[pixels, columns]`. Slow and obvious, for looking at. Nothing of an instruction of floats.
     pub(super) fn accumulators(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<Vec<i64>, Fault> {
         if d.float.is_some() {
             return Ok(vec![]);
@@ -394,16 +394,19 @@ fn tile(m: &Matrix, d: &MatrixDescriptor, bytes: &[Vec<u8>; 3]) -> Result<(Tile,
         return Err((place, Rule::Shape("has a shift beyond -15..=47".to_owned())));
     }
     let entries = || table.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+    let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
+    let epilogue = Epilogue::new(requant, d.table.map(|shape| (entries(), shape.lo, shape.hi)));
+    let epilogue = epilogue.with_first_shift(d.first_shift, &mut bias);
     let tile = Tile {
         weights: Values::from_le_bytes(d.weight_dtype, weights),
         k: (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize,
         columns: m.columns as usize,
-        bias: parameters.iter().map(|p| p.bias).collect(),
+        bias,
         input_zero: d.input_zero,
         weight_zero: d.weight_zero,
         wide,
     };
-    Ok((tile, Epilogue::new(requant, d.table.map(|shape| (entries(), shape.lo, shape.hi)))))
+    Ok((tile, epilogue))
 }
 
 /// Input channels of the groups an instruction has columns of.

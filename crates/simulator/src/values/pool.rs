@@ -1,6 +1,6 @@
 //! Values of a pool instruction: the input lines under its output rows, as a small image of their own.
 
-use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind, TableShape};
+use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Divisor;
 use tpuflow_ir::{DType, Requant, Space, Window, timing};
 use tpuflow_kernels::Element;
@@ -50,9 +50,7 @@ impl Memories {
         let last = p.first_row + p.rows - 1;
         let mut overflows = 0;
         let depthwise = match &d.kind {
-            PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, codes, table } => {
-                Some(self.depthwise(p, d, [*input_zero, *weight_zero], *weight_dtype, *codes, *table)?)
-            }
+            PoolKind::Depthwise { .. } => Some(self.depthwise(p, d)?),
             _ => None,
         };
         for image in p.first_row / height..=last / height {
@@ -127,15 +125,11 @@ impl Memories {
         Ok(Slab { geometry, lines, top })
     }
 
-    fn depthwise(
-        &self,
-        p: &Pool,
-        d: &PoolDescriptor,
-        zeros: [i32; 2],
-        weight_dtype: DType,
-        codes: tpuflow_ir::isa::Codes,
-        table: Option<TableShape>,
-    ) -> Result<Depthwise, Fault> {
+    fn depthwise(&self, p: &Pool, d: &PoolDescriptor) -> Result<Depthwise, Fault> {
+        let &PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, table } = &d.kind else {
+            let rule = Rule::Shape("has no depthwise descriptor".to_owned());
+            return Err(((Space::Cache, p.output.address), rule));
+        };
         let channels = p.input.channels as usize;
         let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
         let mut weights = Vec::with_capacity(taps * channels);
@@ -159,8 +153,9 @@ impl Memories {
             Some(shape) => Some((self.table(p.table, shape.entries)?, shape.lo, shape.hi)),
             None => None,
         };
-        let bias = parameters.iter().map(|p| p.bias).collect();
-        Ok(Depthwise { weights, bias, zeros, epilogue: Epilogue::new(requant, table), wide })
+        let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
+        let epilogue = Epilogue::new(requant, table).with_first_shift(first_shift, &mut bias);
+        Ok(Depthwise { weights, bias, zeros: [input_zero, weight_zero], epilogue, wide })
     }
 }
 

@@ -122,6 +122,7 @@ pub fn product(program: &mut Program, pixels: usize, k: usize, columns: usize, a
         input_zero: 0,
         weight_zero: 0,
         weight_dtype: DType::I8,
+        first_shift: None,
         codes: CODES,
         table: None,
         float: None,

@@ -9,6 +9,7 @@ from tpuflow.quantize.grids import grid_of
 from tpuflow.quantize.layout import natural_order
 from tpuflow.quantize.nodes import attribute, constant, float_constant, is_constant, shape_of
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
+from tpuflow.quantize.settings import GRID, SCALE
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _embedding(context: Lowering, step: Step) -> None:
     quant = scheme.floating(config.dtype)
     if not quant.is_float:
         quant = grid_of(low, high, config)
+        context.settings.honours(step.names, GRID, SCALE)
     value = context.operand(node, 1)
     stored = context.arranged(value)
     if stored.quant is not None:

@@ -27,7 +27,7 @@ from tpuflow.quantize.nodes import attribute, constant, float_constant, given, i
 from tpuflow.quantize.plan import CLAMPS
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.scheme import Quant
-from tpuflow.quantize.settings import BIASES, WEIGHTS
+from tpuflow.quantize.settings import BIASES, SCALE, WEIGHTS, WIDE_SUMS
 from tpuflow.quantize.view import View
 from tpuflow.quantize.weight_reach import weight_reach
 
@@ -61,7 +61,7 @@ def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wi
         return rounding if target.is_float else {"requant": rounding}
     if target.is_float:
         return context.function(step, activation, target, target)
-    middle = context.grids.intermediate(step.before_activation)
+    middle = context.grids.intermediate(step)
     requant = context.requant(list(factors / middle.scale), middle, wide=wide)
     table = context.function(step, activation, middle, target)
     return {"requant": requant.fields(), "table": table}
@@ -90,20 +90,19 @@ def linear(
     config = context.config(step)
     target = context.grids.target(step)
     if target.is_float:
-        context.settings.replaced(step.names, WEIGHTS, BIASES)
         return Linear(
             context.constant(name, arrange(stored.grid.codes(weights)), stored.grid),
             context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
             epilogue(context, step, np.ones(1), target, wide=False),
             target,
         )
-    context.settings.honours(step.names, WEIGHTS, BIASES)
+    context.settings.honours(step.names, WEIGHTS, BIASES, SCALE)
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
     )
     wide = "int16" in {dtype, stored.grid.dtype}
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
-    end = context.grids.intermediate(step.before_activation) if fused else target
+    end = context.grids.intermediate(step) if fused else target
 
     bias_bits = _bias_bits(context, step, wide=wide)
     largest = float(1 << (bias_bits - 1)) - 1.0
@@ -135,12 +134,47 @@ def linear(
     biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     if config.bias_effective_bits is not None:
         biases = high_bits(biases, config.bias_effective_bits)
+    kept = context.weights(name, arrange(codes), list(scales), zero)
+    before = _bits_before_bias(context, step, sums, end.scale) if wide else None
+    if before is not None:
+        limits = np.iinfo(np.int32)
+        biases = np.clip(biases >> before, limits.min, limits.max)
     return Linear(
-        context.weights(name, arrange(codes), list(scales), zero),
+        kept,
         context.constant(f"{step.output.name}/bias", biases),
-        epilogue(context, step, sums, target, wide=wide),
+        _twice_rounded(epilogue(context, step, sums, target, wide=wide), before),
         target,
     )
+
+
+def _bits_before_bias(context: Lowering, step: Step, sums: Array, scale: float) -> int | None:
+    """By how many bits sums of scale `sums` are rounded before their biases, if `remain_shift` asks for it.
+
+    The requantisation to `scale` keeps as many bits of its shift as that says.
+
+    Raises:
+        ConfigError: Channels have shifts of their own.
+    """
+    remain = context.config(step).remain_shift
+    context.settings.honours(step.names, WIDE_SUMS)
+    if remain is None:
+        return None
+    shifts = set(context.requant(list(sums / scale), context.grids.target(step), wide=True).shift)
+    if len(shifts) > 1:
+        raise ConfigError(
+            f'"{step.names[0]}": remain_shift needs one shift for all channels: '
+            "set unify_shifts = true or per_channel = false"
+        )
+    return max(0, shifts.pop() - remain)
+
+
+def _twice_rounded(finish: dict[str, Any], before: int | None) -> dict[str, Any]:
+    """An epilogue with so many bits of its shift before the biases."""
+    if before is None:
+        return finish
+    requant = finish["requant"]
+    left = requant | {"shift": [shift - before for shift in requant["shift"]]}
+    return {"first_shift": before, **finish, "requant": left}
 
 
 def _reach(
@@ -515,11 +549,11 @@ def _both_computed(context: Lowering, step: Step) -> None:
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])
-    op = {
-        "op": "mat_mul",
-        "a": a.tensor,
-        "b": b.tensor,
-        "epilogue": epilogue(context, step, factor, target, wide=wide),
-    }
+    finish = epilogue(context, step, factor, target, wide=wide)
+    if wide and not target.is_float:
+        fused = step.activation is not None and step.activation.op_type not in CLAMPS
+        end = context.grids.intermediate(step) if fused else target
+        finish = _twice_rounded(finish, _bits_before_bias(context, step, factor, end.scale))
+    op = {"op": "mat_mul", "a": a.tensor, "b": b.tensor, "epilogue": finish}
     shape = (*lead, a.shape[-2], b.shape[-1])
     context.emit(step, op, shape, View.dense(shape), target)
