@@ -168,8 +168,8 @@ impl Net {
         if self.float.is_some() {
             return Arithmetic::Float(self.finish_of());
         }
-        let first = if wide && self.random.chance(30) { self.random.range(0, shift.min(24)) } else { -1 };
-        let (first_shift, shift) = (u8::try_from(first).ok(), shift - first.max(0));
+        let first = (wide && channels % 3 == 1).then(|| shift.min(channels as i64 % 17));
+        let (first_shift, shift) = (first.map(|first| first as u8), shift - first.unwrap_or(0));
         if self.random.chance(20) {
             let requant = self.requant(channels, DType::I16, shift - 8);
             let table = Some(self.table(16, dtype));
