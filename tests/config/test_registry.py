@@ -55,6 +55,8 @@ def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> No
     }
     value = special.get(entry.name, other_value(entry.name, entry.type))
     more = {"unify_scales_for_concat": True} if entry.name.startswith("unify_scales_for_concat_") else {}
+    if entry.name in {"per_block", "weight_block_size"}:
+        more = dict.fromkeys(("weight_only", "per_block")[: 1 + (entry.name != "per_block")], True)
     section = SECTIONS[entry.section]
     direct = section(**{entry.name: value, **more})
     text = {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else value
@@ -172,9 +174,13 @@ def test_qmo_26_unknown_presets_list_the_known_ones() -> None:
         ("float16_preferred", "float16"),
         ("bfloat16_preferred!", "bfloat16"),
         ("float32_preferred", "float32"),
+        ("float16_act_int_wht", "float16"),
+        ("bfloat16_act_int_wht!", "bfloat16"),
+        ("float32_act_int_wht", "float32"),
     ],
 )
 def test_low_08_layers_in_floats(value: str, dtype: str) -> None:
-    assert Config.parse({"quantize": {"trigger_float_op": value}}).quantize.dtype == dtype
+    found = Config.parse({"quantize": {"trigger_float_op": value}}).quantize
+    assert (found.dtype, found.weight_only) == (dtype, "act_int_wht" in value)
     with pytest.raises(ConfigError, match="choose one of disable"):
         Config.parse({"quantize": {"trigger_float_op": value + "x"}})

@@ -169,13 +169,16 @@ def every_key() -> dict[str, Any]:
         "strategy": "kld", "trim_infinity": "clip(-1,1)", "bins": 1024, "bias_bits": 24, "percentile": 99.0,
         "bias_effective_bits": 24, "momentum": 0.5, "remain_shift": 12, "table_bits": 9, "multiplier_bits": 9,
     }  # fmt: skip
+    under_floats = {"weight_only", "per_block", "weight_block_size"}
     keys = [entry.name for entry in registry() if entry.per_layer]
     found = {
         key: values.get(key, 8 if key.endswith("_bits") else 2.0 if key == "clip_weight" else True)
         for key in keys
     }
     return {
-        key: value for key, value in found.items() if key not in {"dtype", "activation_bits", "with_winograd"}
+        key: value
+        for key, value in found.items()
+        if key not in {"dtype", "activation_bits", "with_winograd", *under_floats}
     }
 
 
@@ -507,7 +510,7 @@ def test_qmo_08_names_of_modes_for_weights(name: str) -> None:
             made.equals_reference(feed)
             assert all(alike.cosine > 0.99 for alike in made.compare(feed).values())
     else:
-        words = "is no method for integer layers" if what == "block" else "need per_channel = false"
+        words = "per_block needs weight_only = true" if what == "block" else "need per_channel = false"
         with pytest.raises(ConfigError, match=words):
             Config.parse({"quantize": {"quantize_method_for_weight": name}})
 

@@ -57,7 +57,7 @@ class QuantizeConfig(Section):
 
     dtype: Annotated[DType, PerLayer()] = "int8"
     """Element type of activations, and of weights unless `weight_bits` says otherwise. Of floating types only
-    `fuse_tables` has an effect."""
+    `fuse_tables` and `weight_only` have an effect."""
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
@@ -82,6 +82,13 @@ class QuantizeConfig(Section):
     """Calibration strategy of weights, one of those of activations: per channel, or per tensor."""
     per_channel: Annotated[bool, PerLayer()] = True
     """One weight scale per output channel; otherwise one per tensor."""
+    weight_only: Annotated[bool, PerLayer()] = False
+    """Linear layers in floats have weights that stand for codes of `weight_bits` bits (unset: 8), each
+    channel's with a scale of their own. Programs hold the floats these codes stand for."""
+    per_block: Annotated[bool, PerLayer()] = False
+    """One scale per block of a channel's weights, where layers have `weight_only`."""
+    weight_block_size: Annotated[int, PerLayer(), Field(ge=1)] = 256
+    """Weights in a block; the last one of a channel is as long as what is left."""
     bias_correction: Annotated[bool, PerLayer()] = True
     """Biases make up for what the rounding of weights adds to sums on average."""
     bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
@@ -150,7 +157,12 @@ class QuantizeConfig(Section):
     @model_validator(mode="after")
     def _makes_sense(self) -> QuantizeConfig:
         _check_widths(self.dtype, self.activation_bits)
-        _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
+        if self.per_block and not self.weight_only:
+            raise ValueError("blocks are for weights of layers in floats: per_block needs weight_only = true")
+        if not self.weight_only:
+            _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
+        if "weight_block_size" in self.model_fields_set and not self.per_block:
+            raise ValueError("weight_block_size has no effect without per_block = true")
         for key in ("unify_scales_for_concat_threshold", "unify_scales_for_concat_max_depth"):
             if key in self.model_fields_set and not self.unify_scales_for_concat:
                 raise ValueError(f"{key} has no effect without unify_scales_for_concat = true")

@@ -48,19 +48,23 @@ def _of_activations(value: Any) -> dict[str, Any]:
 def _of_weights(value: Any) -> dict[str, Any]:
     granularity, grid = _method(value)
     if granularity == "block":
-        raise ValueError(f'"{value}" is no method for integer layers: choose per_tensor or per_channel')
+        return {"weight_mode": grid, "per_block": True}
     return {"weight_mode": grid, "per_channel": granularity == "channel"}
 
 
 def _float_operators(value: Any) -> dict[str, Any]:
-    """`disable`, or `TYPE_preferred`; an exclamation mark adds nothing: nothing is only preferred here."""
+    """`disable`, `TYPE_preferred`, or `TYPE_act_int_wht` for weights in codes.
+
+    An exclamation mark adds nothing: nothing is only preferred here.
+    """
     if value in {False, "disable"}:
         return {}
-    match = re.fullmatch(r"(float16|bfloat16|float32)_preferred!?", str(value))
+    match = re.fullmatch(r"(float16|bfloat16|float32)_(preferred|act_int_wht)!?", str(value))
     if match is None:
-        known = "disable, float16_preferred, bfloat16_preferred, float32_preferred"
+        types, kinds = ("float16", "bfloat16", "float32"), ("preferred", "act_int_wht")
+        known = ", ".join(["disable", *(f"{each}_{kind}" for kind in kinds for each in types)])
         raise ValueError(f'trigger_float_op = "{value}" is not available, choose one of {known}')
-    return {"dtype": match[1]}
+    return {"dtype": match[1]} | ({"weight_only": True} if match[2] == "act_int_wht" else {})
 
 
 COMPOUNDS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
@@ -81,6 +85,17 @@ QUANT_TYPES: Mapping[str, dict[str, Any]] = {
     "w8a16": {"dtype": "int16", "activation_bits": 16, "weight_bits": 8, **WIDE},
     "w16a16": {"dtype": "int16", "activation_bits": 16, "weight_bits": 16, **WIDE},
     **{name: {"dtype": dtype} for name, dtype in FLOATS.items()},
+    **{
+        f"w{bits}{name.replace('p', '')}": {
+            "dtype": FLOATS[name],
+            "weight_only": True,
+            "weight_bits": bits,
+            "per_block": True,
+            "weight_block_size": 64,
+        }
+        for bits in (8, 4)
+        for name in ("fp16", "bf16")
+    },
 }
 """What each preset sets."""
 

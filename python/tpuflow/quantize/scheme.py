@@ -137,11 +137,11 @@ def codes(
 
 
 def _step(span: float, steps: float, *, power_of_two: bool = False) -> float:
-    scale = float(_steps(np.array([span]), steps)[0])
-    return _power_above(scale) if power_of_two else scale
+    scale = float(step_sizes(np.array([span]), steps)[0])
+    return power_above(scale) if power_of_two else scale
 
 
-def _steps(spans: npt.NDArray[Any], steps: float) -> Array:
+def step_sizes(spans: npt.NDArray[Any], steps: float) -> Array:
     """The scale of a grid of so many steps over each span; 1 where there is nothing to cover."""
     spans = spans.astype(np.float64)
     usable = np.isfinite(spans) & (spans >= SMALLEST_SPAN)
@@ -149,7 +149,7 @@ def _steps(spans: npt.NDArray[Any], steps: float) -> Array:
     return quotients.astype(np.float64)
 
 
-def _power_above(scale: float) -> float:
+def power_above(scale: float) -> float:
     """The least power of two that is not below a positive number."""
     fraction, exponent = math.frexp(scale)
     return math.ldexp(1.0, exponent - 1 if fraction == 0.5 else exponent)
@@ -237,7 +237,7 @@ def weights(
     lo, hi = (-half if mode == "symmetric_full" else 1 - half), half - 1
     if stated is None:
         spans = (magnitude if reach is None else reach) * (2 if mode == "symmetric_full" else 1)
-        scale = _steps(spans, hi - lo if mode == "symmetric_full" else hi)
+        scale = step_sizes(spans, hi - lo if mode == "symmetric_full" else hi)
     else:
         scale = stated
     if floor is not None:
@@ -245,7 +245,7 @@ def weights(
         scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
         scale = scale.astype(np.float32).astype(np.float64)
     if power_of_two and stated is None:
-        scale = np.array([_power_above(float(each)) for each in scale])
+        scale = np.array([power_above(float(each)) for each in scale])
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1
@@ -280,7 +280,7 @@ def asymmetric_weights(
     half = 1 << ((width or bits(dtype)) - 1)
     scale = float(np.float32(max(_step(high - low, 2 * half - 1), floor)))
     if power_of_two:
-        scale = _power_above(scale)
+        scale = power_above(scale)
     zero = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
     return codes(array, np.array(scale), zero, -half, half - 1, dtype), np.array([scale]), zero
 

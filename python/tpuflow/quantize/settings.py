@@ -11,6 +11,7 @@ from tpuflow.quantize.target import load_target
 
 __all__ = [
     "BIASES",
+    "FLOAT_WEIGHTS",
     "GRID",
     "NEEDS",
     "OF_CODES",
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS, BIASES, WIDE_SUMS = "weights in codes", "biases in codes", "sums of 16-bit operands"
 GRID, RANGE, SCALE = "a grid of its own", "a calibrated range in use", "a scale of its own"
+FLOAT_WEIGHTS = "weights in codes under floats"
 REQUANT, WIDE_TABLE = "a requantisation", "a table of a 16-bit operand"
 
 OF_CODES = (WEIGHTS, BIASES, WIDE_SUMS, GRID, RANGE, SCALE, REQUANT, WIDE_TABLE)
@@ -45,6 +47,9 @@ NEEDS: Mapping[str, str] = {
     "trim_infinity": RANGE,
     "bins": RANGE,
     "clip_weight": RANGE,
+    "weight_only": FLOAT_WEIGHTS,
+    "per_block": FLOAT_WEIGHTS,
+    "weight_block_size": FLOAT_WEIGHTS,
     "weight_bits": WEIGHTS,
     "weight_mode": WEIGHTS,
     "weight_strategy": WEIGHTS,

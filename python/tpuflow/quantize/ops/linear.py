@@ -22,12 +22,13 @@ from tpuflow.config import ConfigError
 from tpuflow.errors import RangesError
 from tpuflow.frontend.values import steps_of
 from tpuflow.quantize import scheme
+from tpuflow.quantize.blocks import in_blocks
 from tpuflow.quantize.layout import Stored
 from tpuflow.quantize.nodes import attribute, constant, float_constant, given, is_constant, shape_of
 from tpuflow.quantize.plan import CLAMPS
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
 from tpuflow.quantize.scheme import Quant
-from tpuflow.quantize.settings import BIASES, SCALE, WEIGHTS, WIDE_SUMS
+from tpuflow.quantize.settings import BIASES, FLOAT_WEIGHTS, SCALE, WEIGHTS, WIDE_SUMS
 from tpuflow.quantize.view import View
 from tpuflow.quantize.weight_reach import weight_reach
 
@@ -90,8 +91,9 @@ def linear(
     config = context.config(step)
     target = context.grids.target(step)
     if target.is_float:
+        shown = stored.grid.codes(_of_codes(context, step, weights, axis, config))
         return Linear(
-            context.constant(name, arrange(stored.grid.codes(weights)), stored.grid),
+            context.constant(name, arrange(shown), stored.grid),
             context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
             epilogue(context, step, np.ones(1), target, wide=False),
             target,
@@ -145,6 +147,29 @@ def linear(
         _twice_rounded(epilogue(context, step, sums, target, wide=wide), before),
         target,
     )
+
+
+def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config: QuantizeConfig) -> Weights:
+    """Weights of a layer in floats: as they are, or what their codes stand for.
+
+    Raises:
+        ConfigError: The layer asks for another calibration strategy than the extrema.
+    """
+    if not config.weight_only:
+        return weights
+    context.settings.honours(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS)
+    if config.weight_strategy != "extrema":
+        raise ConfigError(f'"{step.names[0]}": weight_only needs weight_strategy = extrema')
+    # Kernels have their channels in front; matrices have them last, each sum along the axis before.
+    moved = weights if axis == 0 else np.swapaxes(weights, -1, -2)
+    whole = (weights.shape[0], -1) if axis == 0 else (-1, moved.shape[-1])
+    rows = moved.reshape(whole if config.per_channel or config.per_block else (1, -1))
+    size = config.weight_block_size if config.per_block else None
+    made = in_blocks(
+        rows, config.weight_mode, config.weight_bits or 8, size, power_of_two=config.power_of_two
+    )
+    shown = made.floats().reshape(moved.shape)
+    return shown if axis == 0 else np.swapaxes(shown, -1, -2)
 
 
 def _bits_before_bias(context: Lowering, step: Step, sums: Array, scale: float) -> int | None:
