@@ -1,4 +1,4 @@
-"""How far exported ONNX is from the graph: outputs of `tpuflow export` in onnxruntime, in steps of the graph's.
+"""How far exported ONNX is from its graph: outputs of `tpuflow export` in onnxruntime, in steps of the graph.
 
     python benches/accuracy/exported.py [NAME ...] [--qdq-only] [--calibration 16] [--samples 20]
 
