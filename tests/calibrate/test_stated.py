@@ -240,7 +240,7 @@ def test_cal_26_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch:
     assert Ranges.load(written[0]) == ranges
 
 
-def test_shuffled_samples_are_the_same_ones_in_another_order() -> None:
+def test_cfg_14_shuffled_samples_are_the_same_ones_in_another_order() -> None:
     model = network()
     samples = Samples.of(images(20), model.inputs)
     config = CalibrationConfig(strategy="mean", shuffle=True, shuffle_seed=4)

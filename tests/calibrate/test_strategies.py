@@ -159,7 +159,7 @@ def test_mse_loses_no_more_than_extrema_but_for_where_values_lie_in_their_bins(
     power=st.floats(0.5, 3),
     symmetric=st.booleans(),
 )
-def test_mse_loses_no_more_than_extrema_on_samples_of_a_density(
+def test_cal_10_mse_loses_no_more_than_extrema_on_samples_of_a_density(
     *, seed: int, count: int, power: float, symmetric: bool
 ) -> None:
     normal = np.random.default_rng(seed).standard_normal(count, np.float32)

@@ -357,7 +357,7 @@ def joined(threshold: float | None, depth: int = 20, factor: float = 1.04) -> li
     return ["rescaled" if requant else "copied" for requant in concat["requants"]]
 
 
-def test_num_23_scales_of_concatenated_tensors_are_unified_where_close() -> None:
+def test_num_23_qmo_35_scales_of_concatenated_tensors_are_unified_where_close() -> None:
     assert joined(None).count("copied") < 2
     assert joined(1.05) == ["copied", "copied"]
     assert joined(1.01).count("copied") < 2

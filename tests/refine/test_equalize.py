@@ -115,7 +115,7 @@ def test_channels_that_meet_share_their_factors() -> None:
     assert not ids["y"].any()
 
 
-def test_equalised_networks_are_closer_and_shown_as_they_were() -> None:
+def test_qmo_29_equalised_networks_are_closer_and_shown_as_they_were() -> None:
     model = uneven(1)
     samples = samples_of(model)
     found = equalized(model, samples)

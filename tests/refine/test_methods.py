@@ -195,7 +195,9 @@ def curves(folder: Path) -> dict[str, NDArray[np.float64]]:
 
 
 @pytest.mark.parametrize("width", [0.2, 1.0, 5.0])
-def test_gca_15_vis_12_fine_tuning_keeps_the_best_and_draws_curves(width: float, tmp_path: Path) -> None:
+def test_qmo_15_gca_15_vis_12_fine_tuning_keeps_the_best_and_draws_curves(
+    width: float, tmp_path: Path
+) -> None:
     model, config = network(), Config()
     ranges = calibrate(model, {"x": images(12)}, config)
     start = Ranges(

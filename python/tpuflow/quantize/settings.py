@@ -74,6 +74,9 @@ class Settings:
         self.defaults = config.quantize
         self.target = load_target(config.quantize.target)
         self.entries = config.layers
+        said = self.defaults.model_dump(exclude_unset=True)
+        if self.defaults.dtype == "int16" and said.get("activation_mode") == "asymmetric":
+            logger.info("16-bit activations are symmetric: activation_mode = asymmetric is for 8 bits")
         self._honoured: dict[int, set[str]] = {}
         self._resolved: dict[tuple[str, ...], QuantizeConfig] = {}
 
