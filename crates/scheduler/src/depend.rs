@@ -95,7 +95,7 @@ impl Depend {
 }
 
 /// Addresses that give every buffer memory of its own.
-fn side_by_side(sketch: &Sketch, word: u64) -> Addresses {
+pub(crate) fn side_by_side(sketch: &Sketch, word: u64) -> Addresses {
     let mut ends: BTreeMap<Memory, u64> = BTreeMap::new();
     let place = |buffer: &crate::sketch::Buffer| {
         let space = match buffer.memory {

@@ -33,6 +33,7 @@ mod placement;
 mod plan;
 mod prefetch;
 mod sketch;
+mod stripes;
 mod summary;
 pub mod tile;
 mod tokens;

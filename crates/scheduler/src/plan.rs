@@ -15,6 +15,7 @@ use crate::parameters::Parameters;
 use crate::placement::Placement;
 use crate::prefetch::{Reaches, prefetch};
 use crate::sketch::{Memory, Sketch};
+use crate::stripes::{has_room, stripes};
 use crate::summary;
 use crate::weave::{Effort, Loom};
 use crate::{ScheduleError, Timing};
@@ -167,13 +168,30 @@ impl<'a> Site<'a> {
         addresses(sketch, self.machine)
     }
 
-    /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
-    /// lets all units take up their work as soon as they can: in the orders that are given beside the addresses, if any.
+    /// Interleaves layers, with buffers in stripes where that leaves room enough, and gives orders beside the addresses, if any
+    /// could be made.
     fn interleaved(&self, sketch: &mut Sketch) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
+        if has_room(sketch, self.machine) {
+            let mut striped = sketch.clone();
+            stripes(&mut striped, self.machine);
+            if let Some(found) = self.woven(&mut striped, &ROOMS[..1]) {
+                *sketch = striped;
+                return Ok(found);
+            }
+        }
+        if let Some(found) = self.woven(sketch, &ROOMS) {
+            return Ok(found);
+        }
+        Ok((self.ahead(sketch)?, Vec::new()))
+    }
+
+    /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
+    /// lets all units take up their work as soon as they can.
+    fn woven(&self, sketch: &mut Sketch, rooms: &[u64]) -> Option<(Addresses, Vec<Vec<u32>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
         let depend = Depend::new(sketch, machine, None);
         let loom = Loom::new(sketch, &depend, machine, window, None);
-        for share in ROOMS {
+        for share in rooms {
             let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
             let mut woven = sketch.reordered(&loom.late_loads(&order));
             if let Ok(found) = self.ahead(&mut woven) {
@@ -181,10 +199,10 @@ impl<'a> Site<'a> {
                 let loom = Loom::new(&woven, &depend, machine, window, Some(&found));
                 let orders = loom.orders(u64::MAX, &self.effort, self.effort.steps.saturating_mul(TRIAL));
                 *sketch = woven;
-                return Ok((found, orders));
+                return Some((found, orders));
             }
         }
-        Ok((self.ahead(sketch)?, Vec::new()))
+        None
     }
 }
 

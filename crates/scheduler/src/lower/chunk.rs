@@ -56,11 +56,13 @@ impl Lowering<'_> {
         fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
     }
 
-    /// Rows `rows` of a view of the current result that has `count` of them, in pieces of `piece` rows for the other units. They
-    /// begin anew where the array's halves of a small image meet.
+    /// Rows `rows` of a view of the current result that has `count` of them, in pieces of about `piece` rows for the other
+    /// units: whole rows of the image where they are that long. They begin anew where the array's halves of a small image meet.
     pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
         let (lines, _, line, _) = layout::image(&self.setting.network.tensor(self.output()).shape);
         let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
+        let whole = if count.is_multiple_of(lines) { count / lines } else { 1 };
+        let piece = if piece < whole { piece } else { self.suited(lines, line, piece.div_ceil(whole)) * whole };
         let middle = self.shrunk(lines, line).filter(|_| self.is_halved(lines, line) && count.is_multiple_of(lines));
         let middle = middle.map(|first| first * (count / lines)).filter(|middle| rows.contains(middle));
         let ends = [rows.start, middle.unwrap_or(rows.end), rows.end];
@@ -68,6 +70,16 @@ impl Lowering<'_> {
         let number = |part: u32| ((2 * part + piece) / (2 * piece.max(1))).max(1);
         let even = |part: u32| if middle.is_some() { part.div_ceil(number(part)) } else { piece };
         ends.windows(2).flat_map(|ends| slices(ends[0]..ends[1], even(ends[1] - ends[0]))).collect()
+    }
+
+    /// At least `piece` of `rows` image rows, such that pieces end where the array's do, if that is not much more.
+    fn suited(&self, rows: u32, line: u32, piece: u32) -> u32 {
+        let tile = self.chunks(line, false, 0..rows * line)[0].clone();
+        let tile = ((tile.end - tile.start) / line).max(1);
+        if piece >= tile {
+            return piece.next_multiple_of(tile);
+        }
+        (piece..=tile.min(2 * piece)).find(|part| tile.is_multiple_of(*part)).unwrap_or(piece)
     }
 
     /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is
