@@ -8,8 +8,9 @@
 //!  concat of a (48 channels) and b (16), words of 64 bytes:      | a a a b | a a a b | a a a b | ...   no copy
 //! ```
 //!
-//! A range of channels is used only where it starts on a word or stays inside one: a producer's words are then never shared
-//! between two of its writes, and a consumer reads no more words than from a tensor of its own.
+//! A range of channels is used only where it starts on a word or stays inside one, or where the array makes it in as many column
+//! tiles of which only the first begins inside a word: a producer's words are then never shared between two of its writes, and
+//! a consumer reads no more words than from a tensor of its own.
 
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Op, Space, TensorId, View};
@@ -154,10 +155,18 @@ impl Placement {
                 let offset = host.channel_offset as usize + start * size;
                 let tile = view.payload().min(columns * size);
                 let aligned = offset.is_multiple_of(self.word);
-                if (view.rows as usize, view.width as usize) != (rows, width)
-                    || !self.fits_channels(offset, tile)
-                    || (view.payload() > tile && !aligned)
-                {
+                let behind = || {
+                    let lead = self.word - offset % self.word;
+                    let words = (offset % self.word + view.payload()).div_ceil(self.word);
+                    let linear = producer.filter(|p| !is_depthwise(network, &p.op));
+                    linear.and_then(|p| Linear::of(&p.op, network)).is_some_and(|linear| {
+                        words == view.payload().div_ceil(self.word)
+                            && lead.is_multiple_of(size)
+                            && linear.tiles_behind(columns as u32, (lead / size) as u32).is_some()
+                    })
+                };
+                let fits = self.fits_channels(offset, tile) && (view.payload() <= tile || aligned);
+                if (view.rows as usize, view.width as usize) != (rows, width) || !(fits || !aligned && behind()) {
                     continue;
                 }
                 place.channel_offset = offset as u32;

@@ -156,14 +156,22 @@ impl Walk<'_> {
         let Some(e) = &self.expectation else { return Err(wrong("is none")) };
         let shape: Vec<u64> = e.graph.tensor(input).shape.iter().map(|&n| n as u64).collect();
         let channels = self.whole_channels(view, Some(input))?;
-        if channels != u64::from(view.channels) && view.rows * view.width != 1 {
-            return Err(wrong("leaves channels out"));
+        let last = shape.len().saturating_sub(1);
+        // Some channels of every pixel are a tensor of their own, if channels are kept.
+        let mut own = shape.clone();
+        let some = channels != u64::from(view.channels) && view.rows * view.width != 1;
+        if some {
+            if shape.last() != Some(&channels) || axes.contains(&(last as u32)) || claim.shape.len() < 2 {
+                return Err(wrong("leaves channels out"));
+            }
+            own[last] = view.channels.into();
         }
-        let start = u64::from(view.origin[0]) * channels + u64::from(view.origin[1]);
+        let first = if some { 0 } else { u64::from(view.origin[1]) };
+        let start = u64::from(view.origin[0]) * if some { own[last] } else { channels } + first;
         let cut = shape.len().checked_sub(claim.shape.len()).ok_or_else(|| wrong("has more axes than its operand"))?;
         let Some((&extent, tail)) = claim.shape.split_first() else { return Err(wrong("has no axes")) };
-        let inner: u64 = shape[cut + 1..].iter().product();
-        let same_tail = tail.iter().map(|&n| u64::from(n)).eq(shape[cut + 1..].iter().copied());
+        let inner: u64 = own[cut + 1..].iter().product();
+        let same_tail = tail.iter().map(|&n| u64::from(n)).eq(own[cut + 1..].iter().copied());
         let same_axes = axes.iter().filter_map(|axis| axis.checked_sub(cut as u32)).eq(claim.axes.iter().copied());
         if !same_tail || !same_axes || !start.is_multiple_of(inner) {
             return Err(wrong("is no box of its operand"));
@@ -175,21 +183,28 @@ impl Walk<'_> {
         let mut rest = start;
         let mut index = vec![0; shape.len()];
         for axis in (0..shape.len()).rev() {
-            index[axis] = rest % shape[axis];
-            rest /= shape[axis];
+            index[axis] = rest % own[axis];
+            rest /= own[axis];
         }
-        for (axis, &own) in shape.iter().enumerate() {
+        if some {
+            index[last] += u64::from(view.origin[1]);
+        }
+        for (axis, &all) in shape.iter().enumerate() {
             let taken = match axis.cmp(&cut) {
                 std::cmp::Ordering::Less => 1,
                 std::cmp::Ordering::Equal => u64::from(extent),
-                std::cmp::Ordering::Greater => own,
+                std::cmp::Ordering::Greater => own[axis],
             };
             let (at, size) = if axes.contains(&(axis as u32)) {
                 (&mut place.before, &mut place.terms)
             } else {
                 (&mut place.kept, &mut place.count)
             };
-            (*at, *size) = (*at * own + index[axis], *size * taken);
+            (*at, *size) = (*at * all + index[axis], *size * taken);
+        }
+        // Those of several pixels do not lie side by side among the kept.
+        if some && place.count != own[last] {
+            return Err(wrong("leaves channels out"));
         }
         Ok(place)
     }

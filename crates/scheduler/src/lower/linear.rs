@@ -86,6 +86,18 @@ impl Linear {
             .collect()
     }
 
+    /// The same for a result whose channels begin inside a word, `lead` channels before the next: the first tile is narrower, so
+    /// that the others lie in words as they would from the start of one. `None` where this takes more tiles.
+    pub fn tiles_behind(&self, width: u32, lead: u32) -> Option<Vec<(u32, u32)>> {
+        let columns = self.columns();
+        let rest = columns.checked_sub(lead).filter(|_| self.groups == 1 && lead < width)?;
+        if 1 + rest.div_ceil(width) > columns.div_ceil(width) {
+            return None;
+        }
+        let rest = (lead..columns).step_by(width as usize).map(|c| (c, width.min(columns - c)));
+        Some(std::iter::once((0, lead)).chain(rest).collect())
+    }
+
     /// Bytes of the packed weights of a tile: planes of bytes for integers, whole elements side by side for floats.
     pub fn tile_bytes(&self, columns: u32, dtype: DType, word: usize) -> u64 {
         let planes = if dtype.is_float() { 1 } else { dtype.bytes() };

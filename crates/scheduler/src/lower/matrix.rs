@@ -90,7 +90,9 @@ impl Lowering<'_> {
         let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
         let mut views = [self.operand(linear.input), self.operand(output)];
         let line = views[1].width.max(1);
-        if linear.is_plain() {
+        // Small pixels of the last tile are dense in rows of the image alone.
+        let is_packed = self.tail(output).is_some() && self.is_in_blocks(output);
+        if linear.is_plain() && !is_packed {
             refine(&mut views, self.setting.machine.word());
         }
         let right = w.constant.is_none().then(|| self.operand(linear.right));
@@ -187,7 +189,8 @@ impl Lowering<'_> {
         let table = table.map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
         let table = table.next_multiple_of(machine.word() as u64);
         let packed = shape.linear.packing(&shape.input, machine);
-        let whole = shape.linear.tiles(machine.array.columns, packed);
+        let natural = || shape.linear.tiles(machine.array.columns, packed);
+        let whole = self.behind(shape).unwrap_or_else(natural);
         if self.parameter_space() < table + self.tile_parameters(shape, &[(0, 1)]) {
             return Err(Shortage(Memory::Ewp));
         }
@@ -221,6 +224,14 @@ impl Lowering<'_> {
             }
         }
         Err(Shortage(Memory::Cache))
+    }
+
+    /// Tiles of a result whose channels begin inside a word of wider pixels.
+    fn behind(&self, shape: &Shape) -> Option<Vec<(u32, u32)>> {
+        let (word, size) = (self.setting.machine.cache.word_bytes, shape.output.dtype.bytes() as u32);
+        let lead = (word - shape.output.channel_offset % word) / size;
+        let inside = lead * size < word && lead < shape.output.channels;
+        if inside { shape.linear.tiles_behind(self.setting.machine.array.columns, lead) } else { None }
     }
 
     fn tile_parameters(&self, shape: &Shape, tiles: &[(u32, u32)]) -> u64 {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tpuflow_ir::isa::{FloatFunction, FloatOutput, Scaling, Vector, VectorOp};
 use tpuflow_ir::{Descriptor, Op, PadMode, Space, TensorId, View, Work, timing};
 
+use super::pool::channels_of;
 use super::vector::narrowed;
 use super::{Lowering, Shortage, scaling, slice_rows, slices, staged_bytes};
 use crate::sketch::Memory;
@@ -96,7 +97,9 @@ impl Lowering<'_> {
     pub(super) fn movement(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
         let network = self.setting.network;
         let shape = |t: TensorId| &network.tensor(t).shape;
-        let to = self.fine(output);
+        // Small pixels of the last channels are dense in rows of the image alone.
+        let is_packed = self.tail(output).is_some() && self.is_in_blocks(output);
+        let to = if is_packed { self.operand(output) } else { self.fine(output) };
         let alone = self.alone(output);
         let dense = |shape: &[usize]| strides(shape);
         match op {
@@ -110,6 +113,7 @@ impl Lowering<'_> {
                 let (axis, out) = (*axis as usize, shape(output));
                 let total: usize = out[axis..].iter().product();
                 let by_channels = axis + 1 == out.len();
+                let blocks = if by_channels { self.blocks(output, &to) } else { None };
                 let (mut joint, mut before) = (Vec::new(), 0usize);
                 for (&input, requant) in inputs.iter().zip(requants) {
                     let chunk: usize = shape(input)[axis..].iter().product();
@@ -120,24 +124,25 @@ impl Lowering<'_> {
                         continue;
                     }
                     let rescale = requant.as_ref().map(|r| (network.tensor(input).zero_point(), scaling(r)));
-                    let part = |step: usize, to: usize| Part {
+                    let part = |from: usize, count: usize, step: usize, to: usize| Part {
                         input,
-                        loops: vec![(outer as u32, chunk as i64, step as i64), (chunk as u32, 1, 1)],
-                        from: 0,
+                        loops: vec![(outer as u32, chunk as i64, step as i64), (count as u32, 1, 1)],
+                        from: from as i64,
                         to: to as i64,
                         rescale,
                     };
                     if by_channels {
                         // The operand's channels alone: other channels of the same pixels may be written elsewhere.
-                        let channels = View {
-                            channels: chunk as u32,
-                            channel_offset: to.channel_offset + (start * to.dtype.bytes()) as u32,
-                            origin: [to.origin[0], to.origin[1] + start as u32],
-                            ..to
+                        let places: Vec<View> = match &blocks {
+                            Some(blocks) => blocks.iter().filter_map(|block| shared(block, start, chunk)).collect(),
+                            None => vec![channels_of(&to, start as u32, chunk as u32)],
                         };
-                        self.parts(&channels, false, None, vec![part(chunk, 0)])?;
+                        for place in places {
+                            let (first, count) = ((place.origin[1] - to.origin[1]) as usize, place.channels as usize);
+                            self.parts(&place, false, None, vec![part(first - start, count, count, 0)])?;
+                        }
                     } else {
-                        joint.push(part(total, start));
+                        joint.push(part(0, chunk, total, start));
                     }
                 }
                 if joint.is_empty() { Ok(()) } else { self.parts(&to, alone, None, joint) }
@@ -294,6 +299,14 @@ impl Lowering<'_> {
         };
         self.draft(Work::Vector(vector), [None; 3]);
     }
+}
+
+/// What a block holds of `count` channels from `start` on.
+fn shared(block: &View, start: usize, count: usize) -> Option<View> {
+    let origin = block.origin[1];
+    let first = origin.max(start as u32);
+    let end = (origin + block.channels).min((start + count) as u32);
+    (first < end).then(|| channels_of(block, first - origin, end - first))
 }
 
 /// Steps of a dense row-major array.

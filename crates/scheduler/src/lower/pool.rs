@@ -84,11 +84,20 @@ impl Lowering<'_> {
         let (from, to) = (self.operand(input), self.operand(output));
         let mean = whole_average(op, &self.setting.network.tensor(input).shape);
         let blocks = self.blocks(input, &from);
-        if let Some(mean) = &mean
-            && blocks.is_none()
-            && self.is_worth_stretches(input, &from)
-        {
-            return self.reduction(input, ReduceKind::Sum, &[1, 2], mean, output);
+        match (&mean, &blocks) {
+            (Some(mean), None) if self.is_worth_stretches(input, &from) => {
+                return self.reduction(input, ReduceKind::Sum, &[1, 2], mean, output);
+            }
+            // Beside the pooling unit that makes them.
+            (Some(mean), Some(blocks))
+                if self.is_pooled(input) && from.rows == from.height && to.space == Space::Cache =>
+            {
+                return blocks.iter().try_for_each(|from| {
+                    let to = channels_of(&to, from.origin[1], from.channels);
+                    self.reduction_of([*from, to], input, ReduceKind::Sum, &[1, 2], mean, output)
+                });
+            }
+            _ => {}
         }
         let descriptor = self.descriptor(Descriptor::Pool(PoolDescriptor { kind, window }));
         let operation = Operation { descriptor, window, parameters: [None; 3] };
@@ -107,6 +116,12 @@ impl Lowering<'_> {
             }
             _ => outcome,
         }
+    }
+
+    /// Whether a tensor is a depthwise convolution's.
+    fn is_pooled(&self, tensor: TensorId) -> bool {
+        let network = self.setting.network;
+        network.steps.iter().any(|step| step.output == tensor && is_depthwise(network, &step.op))
     }
 
     /// Whether the average over an image is better made of sums over its rows as they come: under one window it would wait for
@@ -137,7 +152,7 @@ impl Lowering<'_> {
             (weights.next_multiple_of(word), weights.next_multiple_of(word) + channels as usize * entry)
         };
         let (from, to) = (self.operand(input), self.operand(output));
-        let blocks = self.blocks(input, &from);
+        let (blocks, results) = (self.blocks(input, &from), self.blocks(output, &to));
         let mut group = if blocks.is_some() { self.setting.machine.array.columns } else { from.channels };
         // Whole words of channels, so that no word is touched by two groups.
         let lanes = (word / x.dtype.bytes()) as u32;
@@ -173,7 +188,16 @@ impl Lowering<'_> {
             let alone = whole && self.alone(output);
             let from = blocks.as_ref().and_then(|blocks| blocks.get((first / group) as usize)).copied();
             let from = from.unwrap_or_else(|| channels_of(&whole_from, first, count));
-            self.pool_rows(&operation, &from, &channels_of(&to, first, count), alone)?;
+            if let Some(to) = results.as_ref().and_then(|blocks| blocks.get((first / group) as usize)) {
+                self.pool_rows(&operation, &from, to, false)?;
+                continue;
+            }
+            let to = channels_of(&to, first, count);
+            let packed = self.packed(output, &from, &to);
+            self.pool_rows(&operation, &from, packed.as_ref().unwrap_or(&to), alone)?;
+            if let Some(packed) = packed {
+                self.unpack(output, &packed, &to)?;
+            }
         }
         Ok(())
     }

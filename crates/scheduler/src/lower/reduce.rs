@@ -17,7 +17,7 @@ use tpuflow_ir::{DType, Descriptor, ReduceKind, Requant, Space, TensorId, View, 
 
 use super::movement::Part;
 use super::vector::float;
-use super::{Grain, Lowering, Shortage, scaling, staged, staged_bytes};
+use super::{Grain, Lowering, Shortage, refine, scaling, staged, staged_bytes};
 use crate::sketch::{Content, Memory};
 
 /// A contiguous box of the operand.
@@ -124,9 +124,27 @@ impl Lowering<'_> {
         requant: &Arithmetic<Requant, FloatReduction>,
         output: TensorId,
     ) -> Result<(), Shortage> {
+        let views = [self.operand(input), self.operand(output)];
+        self.reduction_of(views, input, kind, axes, requant, output)
+    }
+
+    /// A reduction of a view of `input`, of all or, if they are kept, some of its channels, to one of `output`.
+    pub(super) fn reduction_of(
+        &mut self,
+        [from, to]: [View; 2],
+        input: TensorId,
+        kind: ReduceKind,
+        axes: &[u32],
+        requant: &Arithmetic<Requant, FloatReduction>,
+        output: TensorId,
+    ) -> Result<(), Shortage> {
         let (network, word) = (self.setting.network, self.setting.machine.word());
-        let (shape, zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
-        let (from, to) = (self.operand(input), self.operand(output));
+        let (mut shape, zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
+        let whole_pixels = shape.last().is_none_or(|&channels| channels == from.channels as usize);
+        if let Some(channels) = shape.last_mut() {
+            *channels = from.channels as usize;
+        }
+        let results = (to.rows * to.width * to.channels) as usize;
         let whole = staged_bytes(&from, 0..from.rows, word) + staged_bytes(&to, 0..to.rows, word);
         let operator = |axis: usize, extent: usize, partial: bool| {
             let mut shape: Vec<u32> = shape[axis..].iter().map(|&n| n as u32).collect();
@@ -146,14 +164,16 @@ impl Lowering<'_> {
         if whole <= self.free && pieces <= 1 {
             let (local, result) = (self.stage_in(&from, 0..from.rows), self.stage_out(&to, 0..to.rows));
             self.reduce(operator(0, shape[0], false), SmallVec::from_iter([local]), result);
-            self.store(&to, &result, 0..to.rows, self.alone(output));
+            self.store(&to, &result, 0..to.rows, whole_pixels && self.alone(output));
             return Ok(());
         }
         if from.space == Space::Cache && pieces <= 1 {
             return Err(Shortage(Memory::Cache));
         }
         let running = VectorOp::running(kind, from.dtype);
-        let fine = self.fine(input);
+        let mut fine = [from];
+        refine(&mut fine, word);
+        let [fine] = fine;
         // Operand, running results twice, result, and again what lies about while it is replaced.
         let needs = |stretch: &Stretch| -> Option<u64> {
             let view = cut_out(&fine, stretch.start, stretch.elements(&shape), word)?;
@@ -180,7 +200,7 @@ impl Lowering<'_> {
             let local = self.stage_in(&view, 0..view.rows);
             let last = stretch.before + own(stretch) == terms;
             let part = cut_out(&to, first, count, word).ok_or(Shortage(Memory::Cache))?;
-            let at_once = count == network.tensor(output).elements() && to.space == Space::Cache;
+            let at_once = count == results && to.space == Space::Cache;
             let result = if last && at_once {
                 to
             } else if last {
@@ -217,7 +237,9 @@ impl Lowering<'_> {
             return 1;
         }
         let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
-        self.setting.grain.pieces(cycles, 2 * machine.ewp.start).min(self.setting.pieces) as usize
+        // Each waits for the running results of the one before it.
+        let most = cycles / (2 * (machine.ewp.start + machine.ewp.latency)).max(1);
+        self.setting.grain.pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {

@@ -133,13 +133,21 @@ impl Lowering<'_> {
         let mut views: Vec<View> = inputs.iter().map(|&t| self.operand(t)).collect();
         views.push(self.operand(output));
         let alone = self.alone(output);
-        if !matches!(vector, VectorOp::ResizeLinear { .. }) {
-            refine(&mut views, word);
-        }
         let descriptor = self.descriptor(Descriptor::Vector(vector.clone()));
-        let lists = self.by_block(inputs, &views);
-        for views in &lists {
-            self.rows_of_block(views, descriptor, &vector, parameters, alone && lists.len() == 1)?;
+        let mut lists = self.by_block(inputs, &views);
+        let alone = alone && lists.len() == 1;
+        for views in &mut lists {
+            let to = views[inputs.len()];
+            let widest = views[..inputs.len()].iter().filter(|view| view.width > 1).max_by_key(|view| view.pixel_bytes);
+            let packed = widest.copied().filter(|_| !alone).and_then(|from| self.packed(output, &from, &to));
+            views[inputs.len()] = packed.unwrap_or(to);
+            if !matches!(vector, VectorOp::ResizeLinear { .. }) {
+                refine(views, word);
+            }
+            self.rows_of_block(views, descriptor, &vector, parameters, alone)?;
+            if let Some(packed) = packed {
+                self.unpack(output, &packed, &to)?;
+            }
         }
         Ok(())
     }
