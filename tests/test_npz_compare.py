@@ -123,7 +123,7 @@ def test_cmp_08_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
     assert table.row("codes").verdict.saturated == (0.75, 0.75)
     lines = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert table.to_csv().splitlines()[0] == ",".join(COLUMNS)
-    assert table.to_csv().splitlines()[1] == "good,,float32,1,1,1,inf,EQUAL,0,0/0,0/0,,,"
+    assert table.to_csv().splitlines()[1] == "good,,float32,1,1,1,inf,EQUAL,0,0,0,inf,0/0,0/0,,,"
     assert lines[1]["pass"] == "0" and lines[1]["cause"].startswith("saturation") and lines[1]["first"]
     content = json.loads(json.dumps(table.to_json()))
     assert (content["compared"], content["failed"], content["passed"]) == (3, 1, False)

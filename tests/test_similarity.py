@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 
 import numpy as np
@@ -10,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tpuflow.compare import Comparison, TensorComparison
+from tpuflow.npz.levels import Tolerance
+from tpuflow.npz.table import compare_arrays
 from tpuflow.similarity import cosine, euclid, max_error, similarity, sqnr
 
 vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3, width=32))
@@ -69,3 +74,39 @@ def test_nonfinite_values_must_match() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"shapes differ: \(2,\) and \(1,\)"):
         similarity([1, 2], [1])
+
+
+@given(vectors, st.integers(0, 2**32 - 1))
+def test_cmp_04_squared_root_and_peak_errors_match_the_definitions(x: np.ndarray, seed: int) -> None:
+    y = x + np.random.default_rng(seed).normal(0, 1, x.shape)
+    found, mse = similarity(x, y), np.mean((x - y) ** 2)
+    assert found.mse == pytest.approx(mse, rel=1e-9)
+    assert found.rmse == pytest.approx(math.sqrt(mse), rel=1e-9)
+    assert found.max_error == pytest.approx(np.abs(x - y).max(), rel=1e-12)
+    span = x.max() - x.min()
+    assert found.psnr == pytest.approx(20 * np.log10(span / math.sqrt(mse)) if span else -math.inf, rel=1e-9)
+
+
+def test_cmp_04_of_equal_constant_empty_and_wrong_tensors() -> None:
+    assert (similarity([1.0, 2.0], [1.0, 2.0]).mse, similarity([1.0, 2.0], [1.0, 2.0]).psnr) == (
+        0.0,
+        math.inf,
+    )
+    assert similarity([5.0, 5.0], [6.0, 6.0]).psnr == -math.inf
+    assert (similarity([], []).rmse, similarity([], []).psnr) == (0.0, math.inf)
+    assert math.isnan(similarity([math.nan], [1.0]).mse)
+
+
+def test_cmp_04_every_report_holds_all_measures() -> None:
+    measures = {"cosine", "euclid", "sqnr", "max_error", "nonfinite", "mse", "rmse", "psnr"}
+    found = similarity([1.0, 2.0], [1.0, 2.5])
+    assert found.to_json().keys() == measures
+    tensor = TensorComparison("y", found, found)
+    (row,) = Comparison("net", 1, [tensor]).to_json()["tensors"]
+    assert row["normalized"].keys() == row["quantized"].keys() == measures
+    table = compare_arrays({"y": np.array([1.0, 2.0])}, {"y": np.array([1.0, 2.5])}, Tolerance())
+    (line,) = csv.DictReader(io.StringIO(table.to_csv()))
+    assert [float(line[name]) for name in ("mse", "rmse", "max_error")] == pytest.approx(
+        [0.125, 0.353553, 0.5]
+    )
+    assert float(line["psnr"]) == pytest.approx(found.psnr, rel=1e-5)

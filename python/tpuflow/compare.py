@@ -133,7 +133,7 @@ class Comparison:
         """Everything as plain values."""
 
         def measures(found: Similarity | None) -> dict[str, Any] | None:
-            return None if found is None else dict(found.__dict__)
+            return None if found is None else found.to_json()
 
         rows = [
             {
@@ -306,4 +306,6 @@ def _lower(a: Similarity | None, b: Similarity | None) -> Similarity | None:
         float(np.minimum(a.sqnr, b.sqnr)),
         float(np.maximum(a.max_error, b.max_error)),
         max(a.nonfinite, b.nonfinite),
+        float(np.maximum(a.rmse, b.rmse)),
+        float(np.minimum(a.psnr, b.psnr)),
     )

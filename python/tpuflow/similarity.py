@@ -1,4 +1,4 @@
-"""How alike two tensors are: the four measures every comparison of this package prints.
+"""How alike two tensors are: the measures every comparison of this package holds.
 
 All are computed in float64 on the flattened arrays, whatever the types of the inputs:
 
@@ -6,6 +6,8 @@ All are computed in float64 on the flattened arrays, whatever the types of the i
     euclid = 1 - |x - y| / |(x + y) / 2|    1 when equal, 0 when only the denominator vanishes; may be below 0
     sqnr   = 20 log10(|x| / |x - y|)        decibels; +inf when equal
     error  = max |x - y|
+    rmse   = sqrt(mean (x - y)^2)
+    psnr   = 20 log10((max x - min x) / rmse)   decibels; +inf when equal, -inf of a constant
 
 Non-finite values match only where both arrays hold the same one (NaN with NaN, +inf with +inf); those
 positions are left out of the sums and counted in `nonfinite`. One unmatched non-finite value makes every
@@ -33,6 +35,8 @@ class Similarity:
         sqnr: Signal to quantisation noise ratio in decibels; the first tensor is the signal.
         max_error: Largest absolute difference.
         nonfinite: Positions at which either tensor is NaN or infinite.
+        rmse: Root of the mean squared difference.
+        psnr: Span of the first tensor over `rmse`, in decibels.
     """
 
     cosine: float
@@ -40,6 +44,17 @@ class Similarity:
     sqnr: float
     max_error: float
     nonfinite: int = 0
+    rmse: float = math.nan
+    psnr: float = math.nan
+
+    def to_json(self) -> dict[str, float]:
+        """All measures by name."""
+        return {**self.__dict__, "mse": self.mse}
+
+    @property
+    def mse(self) -> float:
+        """Mean squared difference."""
+        return self.rmse * self.rmse
 
     def reaches(self, tolerance: tuple[float, float]) -> bool:
         """Whether cosine and Euclidean similarity are at least `tolerance`; NaN never is."""
@@ -79,7 +94,10 @@ def similarity(reference: npt.ArrayLike, test: npt.ArrayLike) -> Similarity:
         decibels = math.inf
     else:
         decibels = 20.0 * math.log10(signal / noise) if signal else -math.inf
-    return Similarity(angle, distance, decibels, error, nonfinite)
+    root = noise / math.sqrt(x.size) if x.size else 0.0
+    span = float(np.max(x) - np.min(x)) if x.size else 0.0
+    peaks = math.inf if root == 0.0 else 20.0 * math.log10(span / root) if span else -math.inf
+    return Similarity(angle, distance, decibels, error, nonfinite, root * unit, peaks)
 
 
 def cosine(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:

@@ -23,8 +23,8 @@ __all__ = ["COLUMNS", "Row", "Table", "compare_arrays", "compare_files"]
 
 Array = NDArray[Any]
 COLUMNS = (
-    "name", "op", "quant", "pass", "cos", "euclid", "sqnr", "level", "max_error", "nan", "inf", "saturated",
-    "first", "cause",
+    "name", "op", "quant", "pass", "cos", "euclid", "sqnr", "level", "max_error", "mse", "rmse", "psnr",
+    "nan", "inf", "saturated", "first", "cause",
 )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ class Table:
         for row in self.rows:
             found, verdict = row.verdict.measures, row.verdict
             numbers = ("", "", "") if found is None else (found.cosine, found.euclid, found.sqnr)
+            errors = [None] * 4 if found is None else [found.max_error, found.mse, found.rmse, found.psnr]
             writer.writerow(
                 [
                     row.name,
@@ -115,7 +116,7 @@ class Table:
                     int(row.passed),
                     *(value if value == "" else f"{value:.6g}" for value in numbers),
                     verdict.level.value,
-                    "" if found is None else f"{found.max_error:.6g}",
+                    *("" if value is None else f"{value:.6g}" for value in errors),
                     "/".join(map(str, verdict.nan)),
                     "/".join(map(str, verdict.inf)),
                     "" if verdict.saturated[1] is None else f"{verdict.saturated[1]:.6g}",
@@ -148,7 +149,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "pass": row.passed,
         "level": verdict.level.value,
         "digits": verdict.digits,
-        "measures": None if verdict.measures is None else dict(verdict.measures.__dict__),
+        "measures": None if verdict.measures is None else verdict.measures.to_json(),
         "nan": list(verdict.nan),
         "inf": list(verdict.inf),
         "first": None if verdict.first is None else list(verdict.first),
