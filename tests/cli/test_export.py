@@ -24,6 +24,17 @@ def test_export_writes_model_scales_and_thresholds(built: Built, command: Comman
         feed = {name: array[:1] for name, array in arrays.items()}
     (found,) = outputs(onnx.load(files[0]), feed).values()
     assert found.shape == (1, 6)
+    np.savez(tmp_path / "one.npz", **feed)
+    ran = command("run", built.graph, "--inputs", tmp_path / "one.npz", "--outputs", tmp_path / "ran.npz")
+    assert ran.status == 0, ran.err
+    with np.load(tmp_path / "ran.npz") as arrays:
+        assert all(np.array_equal(found, array) for array in arrays.values())
+    assert "ConvInteger" in {node.op_type for node in onnx.load(files[0]).graph.node}
+    plain = command("export", built.model, built.graph, "-o", files[0], "--qdq-only")
+    assert plain.status == 0
+    own = {node.op_type for node in onnx.load(built.model).graph.node}
+    added = {node.op_type for node in onnx.load(files[0]).graph.node} - own
+    assert {"QuantizeLinear", "DequantizeLinear"} <= added and "Mod" not in added
     read = json.loads(files[2].read_text(encoding="utf-8"))
     whole = Ranges.load(ranges)
     assert read == whole.thresholds

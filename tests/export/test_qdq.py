@@ -14,13 +14,16 @@ from onnx import numpy_helper
 
 from models.builder import Builder
 from models.random_model import random_model
+from partition.networks import between, gated, top_scores
 from quantize.quantized import Array, Quantized, lowered, normal, source_of
 from tpuflow.calibrate import Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.errors import ModelError, RangesError
 from tpuflow.export import quantised_onnx, scales
 from tpuflow.frontend import load
+from tpuflow.partition import partition
 from tpuflow.quantize import quantize
+from tpuflow.run import graph_level
 
 
 def outputs(proto: onnx.ModelProto, feed: dict[str, Array], *, fake: bool = False) -> dict[str, Array]:
@@ -265,3 +268,22 @@ def test_constants_that_are_added_are_those_of_the_graph() -> None:
     found = steps_apart(b.model(), output_dtype="int8")
     assert found.max() <= 1
     assert (found == 0).mean() > 0.99
+
+
+@pytest.mark.parametrize("network", [top_scores, between, gated])
+def test_msc_08_segments_of_the_device_are_those_of_the_graph(network: Callable[[], onnx.ModelProto]) -> None:
+    """What the host computes is left as it is, and gets and gives what the graphs of the device do."""
+    proto = network()
+    model = load(proto, host=True)
+    parts = partition(model)
+    shapes = {port.name: port.shape for port in model.inputs}
+    generator = np.random.default_rng(0)
+    arrays = {
+        name: generator.normal(0, 1, (4, *shape[1:])).astype(np.float32) for name, shape in shapes.items()
+    }
+    graph = quantize(parts, calibrate(parts, arrays))
+    exported = quantised_onnx(model, graph)
+    feed = {name: array[:1] for name, array in arrays.items()}
+    ours, theirs = graph_level(graph).run(feed), outputs(exported, feed)
+    for name, found in theirs.items():
+        np.testing.assert_array_equal(found, ours[name])
