@@ -53,6 +53,23 @@ def shown(name: str, method: str, found: Figures, seconds: float) -> str:
     )
 
 
+def side_by_side(cells: dict[str, dict[str, Figures]]) -> list[str]:
+    """A method per line, a network per column: SQNR in dB with agreement or score; points lost on average."""
+    names = list(dict.fromkeys(name for found in cells.values() for name in found))
+    lines = [row("method", *names, "points lost"), row(*["---"] * (len(names) + 2))]
+    for method, found in cells.items():
+        texts = []
+        for figures in map(found.get, names):
+            if figures is None:
+                texts.append("")
+                continue
+            share = figures.quantized if figures.agreement is None else figures.agreement
+            texts.append(f"{figures.sqnr_db:.1f} / {100 * share:.1f}")
+        lost = [100 * (each.floating - each.quantized) for each in found.values()]
+        lines.append(row(method, *texts, f"{sum(lost) / len(lost):.2f}" if lost else ""))
+    return lines
+
+
 def main() -> None:
     """Measures what is asked for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -62,6 +79,7 @@ def main() -> None:
     asked = parser.parse_args()
     folder = shared_data()
     lines = [row(*TITLES), row(*["---"] * len(TITLES))]
+    cells: dict[str, dict[str, Figures]] = {method: {} for method in asked.methods}
     print(*lines, sep="\n", flush=True)
     for name in asked.names or imported(folder / "evalnets.py").names():
         network = Network(folder, name)
@@ -73,8 +91,11 @@ def main() -> None:
                 lines.append(row(name, method, f"fails: {str(error).splitlines()[0][:80]}", *[""] * 6))
             else:
                 seconds = time.perf_counter() - start
-                lines.append(shown(name, method, network.judged(network.run(forward)), seconds))
+                found = cells[method][name] = network.judged(network.run(forward))
+                lines.append(shown(name, method, found, seconds))
             print(lines[-1], flush=True)
+    lines += ["", *side_by_side(cells)]
+    print(*side_by_side(cells), sep="\n", flush=True)
     if asked.page is not None:
         asked.page.write_text(page(lines), encoding="utf-8")
 

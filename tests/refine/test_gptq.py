@@ -22,6 +22,7 @@ from tpuflow.refine import refine_weights, search
 from tpuflow.refine.adaround import adaround
 from tpuflow.refine.gptq import cost, descended, gptq, nearest, steps_by_cost
 from tpuflow.refine.layers import linear_layers
+from tpuflow.refine.search import MARGIN_DB
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -225,5 +226,6 @@ def test_gca_13_gca_17_a_search_keeps_the_best_it_tried() -> None:
     assert len(told) == len(found.candidates) >= 6
     kept = [entry.sqnr_db for entry in found.candidates if entry.kept]
     assert kept == sorted(kept)
-    assert kept[-1] == max(entry.sqnr_db for entry in found.candidates)
+    assert kept[-1] >= max(entry.sqnr_db for entry in found.candidates) - MARGIN_DB
+    assert all(after > before + MARGIN_DB for before, after in itertools.pairwise(kept))
     assert found.config == next(e.config for e in reversed(found.candidates) if e.kept)

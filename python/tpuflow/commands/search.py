@@ -30,7 +30,7 @@ def search(
     host: options.Host = True,
     report: options.JsonFile = None,
 ) -> None:
-    """Try calibration strategies, refined weights and wider norms; keep what is closest to float."""
+    """Try strategies, scaled channels, refined weights, 16 bits inside norms and softmax; keep the best."""
     from tpuflow.files import replaced
     from tpuflow.frontend import load
     from tpuflow.refine import search as best

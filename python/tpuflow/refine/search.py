@@ -54,7 +54,7 @@ STRATEGIES = (
 """Local strategies tried, each with the weight of what it clips."""
 
 AGAIN = 3
-"""So many of them, the best ones, are tried anew after a step that moves values."""
+"""So many of them, the first and the best others, are tried anew after a step that moves values."""
 
 PASSED = frozenset({"Reshape", "Transpose", "Identity", "Dropout", "Squeeze", "Unsqueeze", "Flatten"})
 """Operators that round nothing."""
@@ -64,6 +64,9 @@ SUMS = PASSED | {"Add", "Sub"}
 
 SCORES = PASSED | {"Add", "Sub", "Mul", "Div"}
 """Operators between a softmax and the products it weighs."""
+
+MARGIN_DB = 0.25
+"""What a candidate must come closer by: of two that are nearly alike the one tried first."""
 
 HELD_OUT = 4
 """One of so many samples is held out."""
@@ -82,7 +85,7 @@ class Candidate:
         equalized: Whether channels have factors.
         refined: Whether weights were refined.
         sqnr_db: Of the outputs of held-out samples, the mean over outputs.
-        kept: Whether it was the best so far.
+        kept: Whether it was clearly the best so far.
     """
 
     name: str
@@ -116,7 +119,7 @@ def search(
     config: Config | None = None,
     remark: Callable[[str], None] = logger.info,
 ) -> Searched:
-    """The closest quantised form of a model among strategies, refined weights and wider norms.
+    """The closest quantised form of a model among strategies, scaled channels, refined weights, wider norms.
 
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
@@ -135,7 +138,7 @@ def search(
     for name, wish, divided, weights in _steps(model, config, sources, tried):
         graph, _ = calibrated_graph(sources.of(wish, divided=divided, refined=weights), shown, wish)
         found = judge.sqnr_db(graph)
-        kept = all(found > entry.sqnr_db for entry in tried)
+        kept = not tried or found > _best(tried).sqnr_db + MARGIN_DB
         tried.append(Candidate(name, wish, divided, weights, found, kept))
         remark(f"{name}: {found:.1f} dB{', best so far' if kept else ''}")
     best = _best(tried)
@@ -171,7 +174,8 @@ def _steps(
     for strategy in STRATEGIES:
         yield _told(strategy), _with_strategy(config, strategy), False, False
     first = _best(tried)
-    likely = sorted(range(len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)[:AGAIN]
+    ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)
+    likely = [0, *ranked[: AGAIN - 1]]
     if config.calibrate.equalize and sources.of(config, divided=True, refined=False) is not model:
         for at in likely:
             strategy = STRATEGIES[at]
