@@ -187,6 +187,25 @@ def test_cmp_05_every_tensor_of_every_stage_is_compared(
     assert any(tensor["quantized"]["max_error"] > 0 for tensor in compared)
 
 
+def test_cmp_19_measures_of_two_sets_of_samples(built: Built, command: Command, tmp_path: Path) -> None:
+    """Every layer's similarity, noise and error on calibration and on validation samples, in one file."""
+    figures, validation = tmp_path / "quant_report.json", tmp_path / "validation.npz"
+    with np.load(built.calibration) as arrays:
+        np.savez(validation, **{name: 0.5 * array[:2] for name, array in arrays.items()})
+    words = ("compare", built.model, built.program, "--inputs", built.calibration, "--samples", "2")
+    text = done(command, *words, "--validation", validation, "--json", figures)
+    assert text.count("worst of each tensor") == 2 and str(validation) in text
+    found = read(figures)
+    alone = tmp_path / "alone.json"
+    done(command, *words[:3], "--inputs", validation, "--samples", "2", "--json", alone)
+    assert found["validation"] == read(alone)
+    sets = [{row["name"]: row for row in each["tensors"]} for each in (found, found["validation"])]
+    assert sets[0].keys() == sets[1].keys() and built.output in sets[0]
+    for row in (row for each in sets for row in each.values() if row["quantized"]):
+        assert {"cosine", "sqnr", "mse"} <= row["quantized"].keys()
+    assert any(row["quantized"] != sets[1][name]["quantized"] for name, row in sets[0].items())
+
+
 def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Path) -> None:
     figures = tmp_path / "e.json"
     words = ("--data", built.labelled, "--float", built.model, "--json", figures)

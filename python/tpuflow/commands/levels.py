@@ -57,6 +57,10 @@ def compare(
     graph: Annotated[
         Path | None, typer.Option(metavar="MODEL.tpuq", help="The quantised graph. [beside the program]")
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(metavar="V.npz", help="Further samples, compared and reported beside those."),
+    ] = None,
     count: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Compare on the first N.")] = 1,
     tolerance: Annotated[
         str | None,
@@ -114,15 +118,23 @@ def compare(
 
     with progress("compare") as advance:
         found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)
+        further = None
+        if validation is not None:
+            further = compare_levels(original, pair, validation, count=count, seed=seed, progress=advance)
     if histograms is not None:
         seen = [overlay for overlay in overlays.values() if overlay.floating.any()]
         say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
     if json is not None:
-        write_json(json, found.to_json())
+        report = found.to_json()
+        write_json(json, report if further is None else report | {"validation": further.to_json()})
     if picture is not None:
         _draw(picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
     failures = found.failures(least, ignored)
+    if further is not None:
+        say(f"{validation}:")
+        _show_comparison(further)
+        failures = failures or further.failures(least, ignored)
     if failures:
         raise ComparisonError(failures)
 
