@@ -124,7 +124,7 @@ impl Network {
         let weights = self.constant("weights", &[out, side, side, x[3] / groups], DType::I8);
         let bias = self.constant("bias", &[out], DType::I32);
         let requant = Self::requant(out, side * side * x[3] / groups, rectified);
-        let epilogue = Fixed(Epilogue { requant, table: None });
+        let epilogue = Fixed(Epilogue { first_shift: None, requant, table: None });
         let op = Op::Conv { input, weights, bias, window, groups: groups as u32, epilogue };
         self.layer("conv", op, &[x[0], h, w, out])
     }
@@ -155,7 +155,7 @@ impl Network {
         let pooled = self.layer("mean", op, &[x[0], x[3]]);
         let b = self.constant("weights", &[x[3], classes], DType::I8);
         let bias = self.constant("bias", &[classes], DType::I32);
-        let epilogue = Fixed(Epilogue { requant: Self::requant(classes, x[3], false), table: None });
+        let epilogue = Fixed(Epilogue { first_shift: None, requant: Self::requant(classes, x[3], false), table: None });
         let op = Op::MatMul { a: pooled, b, bias: Some(bias), epilogue };
         let logits = self.layer("dense", op, &[x[0], classes]);
         self.builder.output(logits);
