@@ -186,6 +186,22 @@ impl Geometry {
         (from <= to).then(|| (word(from), word(to)))
     }
 
+    /// First output column whose last tap `last` lies in word `word` of the image row at `row` or in a later one.
+    pub(crate) fn column_of(&self, row: u64, word: u64, last: u32) -> u32 {
+        let (input, window) = (&self.matrix.input, &self.descriptor.window);
+        let x = (word * self.word as u64).saturating_sub(row).div_ceil(input.pixel_bytes.into());
+        if x >= u64::from(input.width) {
+            return u32::MAX;
+        }
+        let place = x as i64 + i64::from(window.pads[1]) - i64::from(last);
+        (place.max(0) as u64).div_ceil(window.stride[1].into()) as u32
+    }
+
+    /// Columns of an output row.
+    pub(crate) fn width(&self) -> u32 {
+        self.matrix.output.width
+    }
+
     fn left(&self, column: u32) -> i64 {
         let window = &self.descriptor.window;
         i64::from(column) * i64::from(window.stride[1]) - i64::from(window.pads[1])

@@ -10,8 +10,10 @@ use crate::counters::Client;
 
 /// Cycles kept, in blocks of 64.
 const BLOCKS: u64 = 64;
-/// Bits per client; the last is nobody's.
+/// Bits per client, and of all of them.
 type Line = [u64; 8];
+/// Where in a line the bits of all clients are.
+const ANY: usize = Client::ALL.len();
 
 #[derive(Clone, Debug)]
 pub(super) struct Banks {
@@ -77,23 +79,37 @@ impl Banks {
         &mut self.lines[(cycle / 64 % BLOCKS) as usize * self.count + bank]
     }
 
-    /// Gives `client` the bank in a cycle in which nobody else can want it.
-    pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client) {
-        self.line(cycle, bank)[client as usize] |= 1 << (cycle % 64);
-        self.accesses[bank] += 1;
+    /// The cycles of `cycle`'s block in which somebody holds the bank.
+    pub(super) fn held(&self, cycle: u64, bank: usize) -> u64 {
+        self.lines[(cycle / 64 % BLOCKS) as usize * self.count + bank][ANY]
+    }
+
+    /// Gives `client` the bank in the cycles `mask` of `cycle`'s block, in which nobody else holds or can want it.
+    pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
+        let line = self.line(cycle, bank);
+        line[client as usize] |= mask;
+        line[ANY] |= mask;
+        self.accesses[bank] += u64::from(mask.count_ones());
+    }
+
+    /// Counts the refusals of a request made in each of the cycles `mask` of `cycle`'s block, all of them held by others.
+    pub(super) fn refuse(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
+        let held = *self.line(cycle, bank);
+        for (holder, held) in held.iter().enumerate().take(ANY) {
+            self.conflicts[holder][client as usize] += u64::from((held & mask).count_ones());
+        }
     }
 
     /// Whether `client` gets the bank in `cycle`; a refusal is counted.
     pub(super) fn request(&mut self, cycle: u64, bank: usize, client: Client) -> bool {
         let bit = 1 << (cycle % 64);
-        let line = self.line(cycle, bank);
-        if let Some(holder) = line.iter().position(|held| held & bit != 0) {
-            self.conflicts[holder][client as usize] += 1;
-            return false;
+        let free = self.held(cycle, bank) & bit == 0;
+        if free {
+            self.take(cycle, bank, client, bit);
+        } else {
+            self.refuse(cycle, bank, client, bit);
         }
-        line[client as usize] |= bit;
-        self.accesses[bank] += 1;
-        true
+        free
     }
 
     /// Asks for the bank in every cycle from `from` on until it has been granted `count` times, or up to `limit`. Calls `seen`
@@ -111,22 +127,17 @@ impl Banks {
             let block = at / 64 * 64;
             let room = (block + 64).min(limit) - at;
             let mask = ones(room) << (at - block);
-            let line = self.line(at, bank);
-            let busy = line.iter().fold(0, |sum, held| sum | held) & mask;
+            let busy = self.held(at, bank) & mask;
             let (mut taken, mut next) = (mask & !busy, at + room);
             if u64::from(taken.count_ones()) >= left {
                 taken = if busy == 0 { ones(left) << (at - block) } else { lowest(taken, left) };
                 next = block + 64 - u64::from(taken.leading_zeros());
             }
-            line[client as usize] |= taken;
             let refused = busy & ones(next - block);
             if refused == 0 {
                 seen(at, next - at);
             } else {
-                let held = *line;
-                for (holder, held) in held.iter().enumerate().take(Client::ALL.len()) {
-                    self.conflicts[holder][client as usize] += u64::from((held & refused & !taken).count_ones());
-                }
+                self.refuse(at, bank, client, refused);
                 let mut rest = taken;
                 while rest != 0 {
                     let start = rest.trailing_zeros();
@@ -135,10 +146,10 @@ impl Banks {
                     rest &= !(ones(length.into()) << start);
                 }
             }
+            self.take(at, bank, client, taken);
             left -= u64::from(taken.count_ones());
             at = next;
         }
-        self.accesses[bank] += count - left;
         Granted { count: count - left, next: at }
     }
 
@@ -148,7 +159,7 @@ impl Banks {
 }
 
 /// The `count` lowest bits.
-fn ones(count: u64) -> u64 {
+pub(super) fn ones(count: u64) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 

@@ -212,16 +212,30 @@ impl Dma {
                         if cycle >= limit {
                             return Ok((*done, *refused) != before);
                         }
+                        // The words of one bank that fall due in this block of cycles, up to the first that is refused.
                         let bank = banks.of(word + *done);
-                        if index == 0 {
-                            banks.take(cycle, bank, client);
-                        } else if !banks.request(cycle, bank, client) {
-                            *first += 1;
-                            *refused += 1;
+                        let words = run.words.min(banks.end(bank) - word);
+                        let end = limit.min(cycle / 64 * 64 + 64);
+                        let (mut mask, mut ahead, mut last) = (0, pace, *done);
+                        while last < words && *first + ahead.at() < end {
+                            mask |= 1 << ((*first + ahead.at()) % 64);
+                            last += 1;
+                            ahead.advance();
+                        }
+                        let held = banks.held(cycle, bank) & mask;
+                        if held == 0 {
+                            banks.take(cycle, bank, client, mask);
+                            (*done, pace) = (last, ahead);
                             continue;
                         }
-                        *done += 1;
-                        pace.advance();
+                        let clash = held & held.wrapping_neg();
+                        let free = mask & (clash - 1);
+                        banks.take(cycle, bank, client, free);
+                        banks.refuse(cycle, bank, client, clash);
+                        *done += u64::from(free.count_ones());
+                        pace = run.pace(*done);
+                        *first += 1;
+                        *refused += 1;
                     }
                 }
                 let (channel, end) = (run.channel, *first + run.cycles);

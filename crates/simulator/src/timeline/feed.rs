@@ -66,14 +66,56 @@ struct Taps {
     row: Option<u64>,
     /// Words before this one have been there for the last pixel.
     next: u64,
+    /// Pixels before this column of the output row miss nothing.
+    due: u32,
+}
+
+/// Few words of a few image rows, moving on to the right.
+#[derive(Debug)]
+struct Rows {
+    taps: Vec<Taps>,
+    /// Column of the next pixel, if it is not the first one.
+    column: Option<u32>,
+}
+
+impl Rows {
+    /// How many pixels from `pixel` on miss nothing, up to the end of the output row; if none, `missing` is what the first misses.
+    fn next(&mut self, geometry: &Geometry, pixel: u32, missing: &mut Words) -> u32 {
+        let column = match self.column {
+            Some(column) if column < geometry.width() => column,
+            _ => {
+                let (line, column) = geometry.place(pixel);
+                for taps in &mut self.taps {
+                    (taps.row, taps.next) = (geometry.row_under(line, taps.line), 0);
+                    taps.due = if taps.row.is_some() { column } else { u32::MAX };
+                }
+                column
+            }
+        };
+        let left = (geometry.width() - column).min(geometry.pixels() - pixel);
+        let free = self.taps.iter().map(|taps| taps.due.saturating_sub(column)).min().unwrap_or(left).min(left);
+        self.column = Some(column + free.max(1));
+        if free > 0 {
+            return free;
+        }
+        for taps in self.taps.iter_mut().filter(|taps| taps.due <= column) {
+            let Some(row) = taps.row else { continue };
+            if let Some((first, last)) = geometry.words_under(row, column, taps.first, taps.last) {
+                missing.extend(first.max(taps.next)..=last);
+                taps.next = taps.next.max(last + 1);
+            }
+            taps.due = geometry.column_of(row, taps.next, taps.last).max(column + 1);
+        }
+        0
+    }
 }
 
 #[derive(Debug)]
 enum Fetch {
     /// A word of its own for every pixel inside the image.
     Single,
-    /// Few words of a few image rows, moving on to the right.
-    Rows(Vec<Taps>),
+    /// Few words of a few image rows.
+    Rows(Rows),
     /// Any words; those of the last pixel.
     Any(Words),
 }
@@ -102,9 +144,10 @@ impl Feed {
         let fetch = if geometry.is_single(tile) {
             Fetch::Single
         } else if geometry.has_rows() {
-            let taps =
-                geometry.tap_rows(tile).map(|(line, first, last)| Taps { line, first, last, row: None, next: 0 });
-            Fetch::Rows(taps.collect())
+            let taps = geometry.tap_rows(tile).map(|(line, first, last)| {
+                Taps { line, first, last, row: None, next: 0, due: 0 }
+            });
+            Fetch::Rows(Rows { taps: taps.collect(), column: None })
         } else {
             Fetch::Any(Words::new())
         };
@@ -138,7 +181,11 @@ impl Feed {
                 self.run(geometry, entries, banks, limit)?;
                 continue;
             }
-            self.look_up(geometry);
+            let free = self.look_up(geometry);
+            if free > 0 {
+                self.enter(free, entries);
+                continue;
+            }
             while !self.missing.is_empty() {
                 if self.cursor >= limit {
                     return None;
@@ -201,10 +248,10 @@ impl Feed {
         (granted.count == count).then_some(())
     }
 
-    /// Works out which words the next pixel misses.
-    fn look_up(&mut self, geometry: &Geometry) {
+    /// Works out which words the next pixel misses; or how many pixels are known to miss none.
+    fn look_up(&mut self, geometry: &Geometry) -> u32 {
         if std::mem::replace(&mut self.known, true) {
-            return;
+            return 0;
         }
         self.missing.clear();
         let pixel = self.next;
@@ -219,21 +266,8 @@ impl Feed {
                 self.missing.extend(needed.iter().copied().filter(|word| !held.contains(word)));
                 *held = needed;
             }
-            Fetch::Rows(rows) => {
-                let (line, column) = geometry.place(pixel);
-                if pixel == 0 || column == 0 {
-                    for taps in rows.iter_mut() {
-                        (taps.row, taps.next) = (geometry.row_under(line, taps.line), 0);
-                    }
-                }
-                for taps in rows.iter_mut() {
-                    let Some(row) = taps.row else { continue };
-                    if let Some((first, last)) = geometry.words_under(row, column, taps.first, taps.last) {
-                        self.missing.extend(first.max(taps.next)..=last);
-                        taps.next = last + 1;
-                    }
-                }
-            }
+            Fetch::Rows(rows) => return rows.next(geometry, pixel, &mut self.missing),
         }
+        0
     }
 }

@@ -1,11 +1,14 @@
-//! The elementwise and the pooling unit, from one access that falls due to the next (see [`crate::stream`] for what they do).
+//! The elementwise and the pooling unit (see [`crate::stream`] for what they do).
+//!
+//! What falls due in up to 64 cycles is asked for at once, up to the first refusal; after one, a unit's clock stands still until
+//! the bank is free.
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 use tpuflow_ir::{Program, Unit};
 
-use super::banks::Banks;
+use super::banks::{Banks, ones};
 use super::books::{Books, Tokens};
 use super::pace::Pace;
 use crate::counters::{Client, Stall};
@@ -21,54 +24,118 @@ struct Issue {
     ready: u64,
 }
 
-/// Accesses in order: when and where the next is due.
-#[derive(Debug)]
-struct Accesses {
-    /// First word and number of words of the pieces that are left, the present one first.
-    pieces: SmallVec<[(u64, u64); 4]>,
+/// Where a stream of accesses stands: when and where its next is due.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
     piece: usize,
-    /// Words in the pieces before the present one.
+    /// Words in the pieces before the present one and in it.
     before: u64,
+    end: u64,
+    /// What makes a place a word of the present piece.
+    first: u64,
     place: Pace,
-    /// Unit time, counted from the instruction's first.
+    /// Unit time, counted from `Accesses::begin`.
     due: Pace,
     left: u64,
 }
 
+/// Accesses in order.
+#[derive(Debug)]
+struct Accesses {
+    /// First word and number of words of its pieces.
+    pieces: SmallVec<[(u64, u64); 4]>,
+    /// Unit time from which on they fall due.
+    begin: u64,
+    cursor: Cursor,
+}
+
 impl Accesses {
-    fn new(walk: Walk, cycles: u64, offset: u64) -> Self {
+    fn new(walk: Walk, begin: u64, cycles: u64, offset: u64) -> Self {
         let (pieces, words, accesses) = walk.into_parts();
-        Self {
-            pieces,
-            piece: 0,
-            before: 0,
-            place: Pace::new(words, accesses, 0, 0),
-            due: Pace::new(cycles, accesses, offset, 0),
-            left: accesses,
-        }
+        let (first, end) = pieces.first().copied().unwrap_or_default();
+        let (place, due) = (Pace::new(words, accesses, 0, 0), Pace::new(cycles, accesses, offset, 0));
+        Self { pieces, begin, cursor: Cursor { piece: 0, before: 0, end, first, place, due, left: accesses } }
     }
 
+    /// Unit time of the next.
     fn due(&self) -> Option<u64> {
-        (self.left > 0).then(|| self.due.at())
+        (self.cursor.left > 0).then(|| self.begin + self.cursor.due.at())
     }
 
-    /// Asks for everything due by unit time `time` of the instruction; whether anything was refused.
-    fn request(&mut self, time: u64, cycle: u64, banks: &mut Banks, client: Client) -> bool {
-        while self.left > 0 && self.due.at() <= time {
-            let position = self.place.at();
-            while position >= self.before + self.pieces[self.piece].1 {
-                self.before += self.pieces[self.piece].1;
-                self.piece += 1;
-            }
-            let word = self.pieces[self.piece].0 + position - self.before;
-            if !banks.request(cycle, banks.of(word), client) {
-                return true;
-            }
-            self.left -= 1;
-            self.place.advance();
-            self.due.advance();
+    fn bank(&self, cursor: &mut Cursor, banks: &Banks) -> usize {
+        let place = cursor.place.at();
+        while place >= cursor.end {
+            cursor.piece += 1;
+            let (first, words) = self.pieces[cursor.piece];
+            (cursor.before, cursor.end, cursor.first) = (cursor.end, cursor.end + words, first);
         }
-        false
+        banks.of(cursor.first + (place - cursor.before))
+    }
+
+    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is.
+    fn ask(&self, window: &mut Window, banks: &Banks) {
+        let mut cursor = self.cursor;
+        let mut asked: Option<(usize, u64)> = None;
+        let mut last = 0;
+        while cursor.left > 0 {
+            let cycle = self.begin + cursor.due.at() + window.stood;
+            if cycle >= window.end {
+                break;
+            }
+            let (bank, bit) = (self.bank(&mut cursor, banks), 1 << (cycle % 64));
+            match &mut asked {
+                Some((same, mask)) if *same == bank => {
+                    if *mask & bit != 0 {
+                        window.end = cycle;
+                        break;
+                    }
+                    *mask |= bit;
+                }
+                _ => {
+                    if let Some(asked) = asked.replace((bank, bit)) {
+                        window.want(asked, banks);
+                    }
+                }
+            }
+            last = cycle;
+            cursor.advance();
+        }
+        if let Some(asked) = asked {
+            window.want(asked, banks);
+        }
+        window.cursors.push((cursor, last));
+    }
+}
+
+impl Cursor {
+    fn advance(&mut self) {
+        self.left -= 1;
+        self.place.advance();
+        self.due.advance();
+    }
+}
+
+/// Cycles of one block of the banks in which nothing is refused.
+#[derive(Debug)]
+struct Window {
+    start: u64,
+    end: u64,
+    /// Cycles the unit's clock has stood still.
+    stood: u64,
+    /// Banks and the cycles in which they are wanted.
+    wants: SmallVec<[(usize, u64); 8]>,
+    /// Where each stream stands after its last access, and that one's cycle.
+    cursors: SmallVec<[(Cursor, u64); 8]>,
+}
+
+impl Window {
+    fn want(&mut self, (bank, mask): (usize, u64), banks: &Banks) {
+        let own = self.wants.iter().filter(|want| want.0 == bank).fold(0, |sum, want| sum | want.1);
+        let refused = mask & (banks.held(self.start, bank) | own);
+        if refused != 0 {
+            self.end = self.end.min(self.start / 64 * 64 + u64::from(refused.trailing_zeros()));
+        }
+        self.wants.push((bank, mask));
     }
 }
 
@@ -80,20 +147,11 @@ struct Job {
     started: u64,
     begin: u64,
     cycles: u64,
-    reads: SmallVec<[Accesses; 3]>,
-    /// Due so much later than the work they belong to.
-    writes: Accesses,
-    /// Unit time of its next access; the end of time when there is none.
-    next: u64,
+    /// The writes, then the reads.
+    streams: SmallVec<[Accesses; 4]>,
 }
 
 impl Job {
-    fn find_next(&mut self, latency: u64) {
-        let reads = self.reads.iter().filter_map(Accesses::due).min();
-        let next = reads.into_iter().chain(self.writes.due().map(|due| due + latency)).min();
-        self.next = next.map_or(u64::MAX, |due| self.begin + due);
-    }
-
     /// Unit time of its last cycle.
     fn last(&self, latency: u64) -> u64 {
         self.begin + self.cycles + latency - 1
@@ -115,6 +173,8 @@ pub(super) struct Stream {
     /// Cycles the unit's clock has stood still; those since the youngest instruction's reads were over.
     stood: u64,
     idle_refused: Vec<u64>,
+    /// Cycles to try at once.
+    window: u64,
     /// Unit time from which on the next instruction may begin.
     free: u64,
 }
@@ -138,6 +198,7 @@ impl Stream {
             jobs: VecDeque::new(),
             stood: 0,
             idle_refused: Vec::new(),
+            window: 64,
             free: 0,
         }
     }
@@ -164,8 +225,8 @@ impl Stream {
                 }
             }
             let dispatch = self.issue.map_or(u64::MAX, |issue| issue.ready.max(self.free + self.stood));
-            let next = self.jobs.iter().map(|job| job.next).min().unwrap_or(u64::MAX);
-            let access = next.saturating_add(self.stood);
+            let next = self.jobs.iter().flat_map(|job| &job.streams).filter_map(Accesses::due).min();
+            let access = next.map_or(u64::MAX, |next| next + self.stood);
             let finish = self.jobs.front().map_or(u64::MAX, |job| job.last(self.latency) + self.stood);
             let cycle = dispatch.min(access).min(finish);
             if cycle >= bound {
@@ -174,7 +235,7 @@ impl Stream {
             if dispatch == cycle {
                 self.dispatch(cycle, books);
             } else if access == cycle {
-                self.access(cycle, books, banks);
+                self.access((cycle, bound.min(dispatch)), books, banks);
             } else {
                 self.finish(cycle, books);
             }
@@ -198,17 +259,10 @@ impl Stream {
         // An instruction that passes through the stage without a stop leaves it free from the next cycle on.
         self.stage = cycle + u64::from(issue.began == cycle);
         self.free = begin + cycles;
-        let mut job = Job {
-            instruction: issue.instruction,
-            started: cycle,
-            begin,
-            cycles,
-            reads: reads.into_iter().map(|walk| Accesses::new(walk, cycles, 0)).collect(),
-            writes: Accesses::new(writes, cycles, cycles - 1),
-            next: 0,
-        };
-        job.find_next(self.latency);
-        self.jobs.push_back(job);
+        let reads = reads.into_iter().map(|walk| Accesses::new(walk, begin, cycles, 0));
+        let writes = Accesses::new(writes, begin + self.latency, cycles, cycles - 1);
+        let streams = std::iter::once(writes).chain(reads).collect();
+        self.jobs.push_back(Job { instruction: issue.instruction, started: cycle, begin, cycles, streams });
     }
 
     /// Books the cycles since the last reads were over: up to `turn` the unit waits for tokens, then for `cause`.
@@ -224,26 +278,76 @@ impl Stream {
         self.idle_refused.clear();
     }
 
-    /// Makes the accesses due in `cycle`.
-    fn access(&mut self, cycle: u64, books: &mut Books<'_>, banks: &mut Banks) {
-        let (time, client, latency) = (cycle - self.stood, self.client, self.latency);
-        let mut refused = false;
-        for job in self.jobs.iter_mut().filter(|job| job.next <= time) {
-            let own = time - job.begin;
-            if own >= latency {
-                refused |= job.writes.request(own - latency, cycle, banks, client);
-            }
-            for read in &mut job.reads {
-                refused |= read.request(own, cycle, banks, client);
-            }
-            job.find_next(latency);
+    /// Makes accesses of the cycles `cycle .. limit`: all that come before the first refusal, or those due in `cycle`.
+    fn access(&mut self, (cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) {
+        let end = limit.min(cycle + self.window).min(cycle / 64 * 64 + 64);
+        let reached = self.access_freely(cycle, end, banks);
+        self.window = if reached == end { (self.window * 2).min(64) } else { 8 };
+        if reached == cycle {
+            self.insist((cycle, limit), books, banks);
         }
-        if refused {
-            books.stall(self.unit, Stall::BankConflict, 1);
-            if time >= self.free {
-                self.idle_refused.push(cycle);
+    }
+
+    /// Makes the accesses of `cycle .. end`, cycles of one block, before the first of them that is refused; returns its cycle.
+    fn access_freely(&mut self, cycle: u64, end: u64, banks: &mut Banks) -> u64 {
+        let (wants, cursors) = (SmallVec::new(), SmallVec::new());
+        let mut window = Window { start: cycle, end, stood: self.stood, wants, cursors };
+        for stream in self.jobs.iter().flat_map(|job| &job.streams) {
+            stream.ask(&mut window, banks);
+            if window.end == cycle {
+                return cycle;
             }
-            self.stood += 1;
+        }
+        let done = ones(window.end - cycle / 64 * 64);
+        for (bank, mask) in window.wants {
+            banks.take(cycle, bank, self.client, mask & done);
+        }
+        let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams);
+        for (stream, (cursor, last)) in streams.zip(window.cursors) {
+            if last < window.end {
+                stream.cursor = cursor;
+            }
+            while stream.due().is_some_and(|due| due + self.stood < window.end) {
+                stream.cursor.advance();
+            }
+        }
+        window.end
+    }
+
+    /// Makes the accesses due in `cycle`, again and again until `limit` while the unit's clock stands still for those refused.
+    fn insist(&mut self, (mut cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) {
+        let time = cycle - self.stood;
+        while cycle < limit {
+            let mut waiting: SmallVec<[usize; 8]> = SmallVec::new();
+            for stream in self.jobs.iter_mut().flat_map(|job| &mut job.streams) {
+                while stream.due().is_some_and(|due| due <= time) {
+                    let mut cursor = stream.cursor;
+                    let bank = stream.bank(&mut cursor, banks);
+                    if !banks.request(cycle, bank, self.client) {
+                        waiting.push(bank);
+                        break;
+                    }
+                    cursor.advance();
+                    stream.cursor = cursor;
+                }
+            }
+            if waiting.is_empty() {
+                return;
+            }
+            // Nothing changes before a bank is free that somebody waits for.
+            let next = cycle + 1;
+            let room = limit.min(cycle / 64 * 64 + 64) - next;
+            let runs = waiting.iter().map(|&bank| (banks.held(cycle, bank) >> (cycle % 64) >> 1).trailing_ones());
+            let held = runs.min().map_or(0, u64::from).min(room);
+            for &bank in &waiting {
+                banks.refuse(cycle, bank, self.client, ones(held) << (cycle % 64) << 1);
+            }
+            books.stall(self.unit, Stall::BankConflict, 1 + held);
+            if time >= self.free {
+                self.idle_refused.extend(cycle..=cycle + held);
+            }
+            self.stood += 1 + held;
+            cycle += 1 + held;
         }
     }
 
