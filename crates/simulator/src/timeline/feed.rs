@@ -101,7 +101,9 @@ impl Rows {
         for taps in self.taps.iter_mut().filter(|taps| taps.due <= column) {
             let Some(row) = taps.row else { continue };
             if let Some((first, last)) = geometry.words_under(row, column, taps.first, taps.last) {
-                missing.extend(first.max(taps.next)..=last);
+                for word in first.max(taps.next)..=last {
+                    missing.push(word);
+                }
                 taps.next = taps.next.max(last + 1);
             }
             taps.due = geometry.column_of(row, taps.next, taps.last).max(column + 1);
@@ -144,8 +146,13 @@ impl Feed {
         let fetch = if geometry.is_single(tile) {
             Fetch::Single
         } else if geometry.has_rows() {
-            let taps = geometry.tap_rows(tile).map(|(line, first, last)| {
-                Taps { line, first, last, row: None, next: 0, due: 0 }
+            let taps = geometry.tap_rows(tile).map(|(line, first, last)| Taps {
+                line,
+                first,
+                last,
+                row: None,
+                next: 0,
+                due: 0,
             });
             Fetch::Rows(Rows { taps: taps.collect(), column: None })
         } else {
@@ -209,17 +216,21 @@ impl Feed {
 
     /// One cycle of fetching for a pixel; it is not over when the pixel can enter in it.
     fn cycle(&mut self, banks: &mut Banks, fetches: usize) {
-        let (mut taken, mut refused) = (0, false);
-        let cycle = self.cursor;
-        self.missing.retain(|word| {
-            if taken == fetches {
-                return true;
+        let (mut taken, mut kept, mut refused) = (0, 0, false);
+        let words = &mut self.missing[..];
+        for at in 0..words.len() {
+            let word = words[at];
+            if taken < fetches {
+                if banks.request(self.cursor, banks.of(word), Client::Feeder) {
+                    taken += 1;
+                    continue;
+                }
+                refused = true;
             }
-            let granted = banks.request(cycle, banks.of(*word), Client::Feeder);
-            taken += usize::from(granted);
-            refused |= !granted;
-            !granted
-        });
+            words[kept] = word;
+            kept += 1;
+        }
+        self.missing.truncate(kept);
         if !self.missing.is_empty() {
             self.cursor += 1;
             self.stalls[usize::from(!refused)] += 1;

@@ -16,6 +16,9 @@ use crate::queue::Queue;
 use crate::run::Phase;
 use crate::walk::{Walk, walks};
 
+/// Cycles with accesses and without refusals after which several are tried at once.
+const CALM: u32 = 4;
+
 /// An instruction in the issue stage.
 #[derive(Clone, Copy, Debug)]
 struct Issue {
@@ -27,16 +30,40 @@ struct Issue {
 /// Where a stream of accesses stands: when and where its next is due.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
-    piece: usize,
-    /// Words in the pieces before the present one and in it.
-    before: u64,
-    end: u64,
-    /// What makes a place a word of the present piece.
-    first: u64,
-    place: Pace,
     /// Unit time, counted from `Accesses::begin`.
     due: Pace,
     left: u64,
+    /// Place in the list of words, and its bank; the places before `until` lie in the same one.
+    place: Pace,
+    until: u64,
+    bank: usize,
+    /// Piece of the place, and words in the pieces before it.
+    piece: usize,
+    before: u64,
+}
+
+impl Cursor {
+    fn advance(&mut self, pieces: &[(u64, u64)], banks: &Banks) {
+        self.left -= 1;
+        self.place.advance();
+        self.due.advance();
+        if self.place.at() >= self.until && self.left > 0 {
+            self.settle(pieces, banks);
+        }
+    }
+
+    /// Finds piece and bank of the place.
+    fn settle(&mut self, pieces: &[(u64, u64)], banks: &Banks) {
+        let place = self.place.at();
+        while place >= self.before + pieces[self.piece].1 {
+            self.before += pieces[self.piece].1;
+            self.piece += 1;
+        }
+        let (first, words) = pieces[self.piece];
+        let word = first + place - self.before;
+        self.bank = banks.of(word);
+        self.until = (self.before + words).min(place + banks.end(self.bank) - word);
+    }
 }
 
 /// Accesses in order.
@@ -50,26 +77,23 @@ struct Accesses {
 }
 
 impl Accesses {
-    fn new(walk: Walk, begin: u64, cycles: u64, offset: u64) -> Self {
+    fn new(walk: Walk, begin: u64, (cycles, offset): (u64, u64), banks: &Banks) -> Self {
         let (pieces, words, accesses) = walk.into_parts();
-        let (first, end) = pieces.first().copied().unwrap_or_default();
         let (place, due) = (Pace::new(words, accesses, 0, 0), Pace::new(cycles, accesses, offset, 0));
-        Self { pieces, begin, cursor: Cursor { piece: 0, before: 0, end, first, place, due, left: accesses } }
-    }
-
-    /// Unit time of the next.
-    fn due(&self) -> Option<u64> {
-        (self.cursor.left > 0).then(|| self.begin + self.cursor.due.at())
-    }
-
-    fn bank(&self, cursor: &mut Cursor, banks: &Banks) -> usize {
-        let place = cursor.place.at();
-        while place >= cursor.end {
-            cursor.piece += 1;
-            let (first, words) = self.pieces[cursor.piece];
-            (cursor.before, cursor.end, cursor.first) = (cursor.end, cursor.end + words, first);
+        let mut cursor = Cursor { due, left: accesses, place, until: 0, bank: 0, piece: 0, before: 0 };
+        if accesses > 0 {
+            cursor.settle(&pieces, banks);
         }
-        banks.of(cursor.first + (place - cursor.before))
+        Self { pieces, begin, cursor }
+    }
+
+    /// Unit time of the next; the end of time when there is none.
+    fn due(&self) -> u64 {
+        if self.cursor.left > 0 { self.begin + self.cursor.due.at() } else { u64::MAX }
+    }
+
+    fn advance(&mut self, banks: &Banks) {
+        self.cursor.advance(&self.pieces, banks);
     }
 
     /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is.
@@ -82,7 +106,7 @@ impl Accesses {
             if cycle >= window.end {
                 break;
             }
-            let (bank, bit) = (self.bank(&mut cursor, banks), 1 << (cycle % 64));
+            let (bank, bit) = (cursor.bank, 1 << (cycle % 64));
             match &mut asked {
                 Some((same, mask)) if *same == bank => {
                     if *mask & bit != 0 {
@@ -98,20 +122,12 @@ impl Accesses {
                 }
             }
             last = cycle;
-            cursor.advance();
+            cursor.advance(&self.pieces, banks);
         }
         if let Some(asked) = asked {
             window.want(asked, banks);
         }
         window.cursors.push((cursor, last));
-    }
-}
-
-impl Cursor {
-    fn advance(&mut self) {
-        self.left -= 1;
-        self.place.advance();
-        self.due.advance();
     }
 }
 
@@ -173,8 +189,8 @@ pub(super) struct Stream {
     /// Cycles the unit's clock has stood still; those since the youngest instruction's reads were over.
     stood: u64,
     idle_refused: Vec<u64>,
-    /// Cycles to try at once.
-    window: u64,
+    /// The last accesses have seen no refusal.
+    is_calm: bool,
     /// Unit time from which on the next instruction may begin.
     free: u64,
 }
@@ -198,7 +214,7 @@ impl Stream {
             jobs: VecDeque::new(),
             stood: 0,
             idle_refused: Vec::new(),
-            window: 64,
+            is_calm: true,
             free: 0,
         }
     }
@@ -225,17 +241,17 @@ impl Stream {
                 }
             }
             let dispatch = self.issue.map_or(u64::MAX, |issue| issue.ready.max(self.free + self.stood));
-            let next = self.jobs.iter().flat_map(|job| &job.streams).filter_map(Accesses::due).min();
-            let access = next.map_or(u64::MAX, |next| next + self.stood);
+            let next = self.jobs.iter().flat_map(|job| &job.streams).map(Accesses::due).min();
+            let access = next.unwrap_or(u64::MAX).saturating_add(self.stood);
             let finish = self.jobs.front().map_or(u64::MAX, |job| job.last(self.latency) + self.stood);
             let cycle = dispatch.min(access).min(finish);
             if cycle >= bound {
                 break cycle.min(if self.issue.is_none() && self.queue.head().is_some() { bound } else { cycle });
             }
             if dispatch == cycle {
-                self.dispatch(cycle, books);
+                self.dispatch(cycle, books, banks);
             } else if access == cycle {
-                self.access((cycle, bound.min(dispatch)), books, banks);
+                self.access((cycle, bound.min(dispatch).min(finish.saturating_add(1))), books, banks);
             } else {
                 self.finish(cycle, books);
             }
@@ -248,7 +264,7 @@ impl Stream {
     }
 
     /// Moves the instruction of the issue stage on.
-    fn dispatch(&mut self, cycle: u64, books: &mut Books<'_>) {
+    fn dispatch(&mut self, cycle: u64, books: &mut Books<'_>, banks: &Banks) {
         let Some(issue) = self.issue.take() else { return };
         let program = books.program;
         let Some((cycles, reads, writes)) = walks(program, &program.instructions[issue.instruction]) else { return };
@@ -259,8 +275,8 @@ impl Stream {
         // An instruction that passes through the stage without a stop leaves it free from the next cycle on.
         self.stage = cycle + u64::from(issue.began == cycle);
         self.free = begin + cycles;
-        let reads = reads.into_iter().map(|walk| Accesses::new(walk, begin, cycles, 0));
-        let writes = Accesses::new(writes, begin + self.latency, cycles, cycles - 1);
+        let reads = reads.into_iter().map(|walk| Accesses::new(walk, begin, (cycles, 0), banks));
+        let writes = Accesses::new(writes, begin + self.latency, (cycles, cycles - 1), banks);
         let streams = std::iter::once(writes).chain(reads).collect();
         self.jobs.push_back(Job { instruction: issue.instruction, started: cycle, begin, cycles, streams });
     }
@@ -278,14 +294,13 @@ impl Stream {
         self.idle_refused.clear();
     }
 
-    /// Makes accesses of the cycles `cycle .. limit`: all that come before the first refusal, or those due in `cycle`.
+    /// Makes accesses of the cycles `cycle .. limit`: those before the first refusal; where that comes at once, one by one for
+    /// as long as refusals are frequent.
     fn access(&mut self, (cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) {
-        let end = limit.min(cycle + self.window).min(cycle / 64 * 64 + 64);
-        let reached = self.access_freely(cycle, end, banks);
-        self.window = if reached == end { (self.window * 2).min(64) } else { 8 };
-        if reached == cycle {
-            self.insist((cycle, limit), books, banks);
+        if self.is_calm && self.access_freely(cycle, limit.min(cycle / 64 * 64 + 64), banks) > cycle {
+            return;
         }
+        self.is_calm = self.access_one_by_one((cycle, limit), books, banks);
     }
 
     /// Makes the accesses of `cycle .. end`, cycles of one block, before the first of them that is refused; returns its cycle.
@@ -307,48 +322,58 @@ impl Stream {
             if last < window.end {
                 stream.cursor = cursor;
             }
-            while stream.due().is_some_and(|due| due + self.stood < window.end) {
-                stream.cursor.advance();
+            while stream.due().saturating_add(self.stood) < window.end {
+                stream.advance(banks);
             }
         }
         window.end
     }
 
-    /// Makes the accesses due in `cycle`, again and again until `limit` while the unit's clock stands still for those refused.
-    fn insist(&mut self, (mut cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) {
-        let time = cycle - self.stood;
+    /// Makes the accesses of `cycle .. limit` cycle by cycle until some in a row have seen no refusal; whether they have.
+    fn access_one_by_one(&mut self, (mut cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) -> bool {
+        let mut calm = 0;
+        let mut waiting: SmallVec<[usize; 8]> = SmallVec::new();
         while cycle < limit {
-            let mut waiting: SmallVec<[usize; 8]> = SmallVec::new();
-            for stream in self.jobs.iter_mut().flat_map(|job| &mut job.streams) {
-                while stream.due().is_some_and(|due| due <= time) {
-                    let mut cursor = stream.cursor;
-                    let bank = stream.bank(&mut cursor, banks);
-                    if !banks.request(cycle, bank, self.client) {
-                        waiting.push(bank);
-                        break;
+            let (time, mut next) = (cycle - self.stood, u64::MAX);
+            waiting.clear();
+            for job in &mut self.jobs {
+                for stream in &mut job.streams {
+                    while stream.due() <= time {
+                        if !banks.request(cycle, stream.cursor.bank, self.client) {
+                            waiting.push(stream.cursor.bank);
+                            break;
+                        }
+                        stream.advance(banks);
                     }
-                    cursor.advance();
-                    stream.cursor = cursor;
+                    next = next.min(stream.due());
                 }
             }
             if waiting.is_empty() {
-                return;
+                calm += 1;
+                if calm == CALM {
+                    return true;
+                }
+                cycle = next.saturating_add(self.stood);
+                continue;
             }
             // Nothing changes before a bank is free that somebody waits for.
-            let next = cycle + 1;
-            let room = limit.min(cycle / 64 * 64 + 64) - next;
+            let room = limit.min(cycle / 64 * 64 + 64) - cycle - 1;
             let runs = waiting.iter().map(|&bank| (banks.held(cycle, bank) >> (cycle % 64) >> 1).trailing_ones());
             let held = runs.min().map_or(0, u64::from).min(room);
-            for &bank in &waiting {
-                banks.refuse(cycle, bank, self.client, ones(held) << (cycle % 64) << 1);
+            if held > 0 {
+                for &bank in &waiting {
+                    banks.refuse(cycle, bank, self.client, ones(held) << (cycle % 64) << 1);
+                }
             }
             books.stall(self.unit, Stall::BankConflict, 1 + held);
             if time >= self.free {
                 self.idle_refused.extend(cycle..=cycle + held);
             }
+            calm = 0;
             self.stood += 1 + held;
             cycle += 1 + held;
         }
+        false
     }
 
     /// The oldest instruction does its last work in `cycle`.
