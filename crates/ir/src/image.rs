@@ -58,6 +58,17 @@ impl Image {
         self.part(start..start.saturating_add(bytes.len()))
     }
 
+    /// Whether two images are the same bytes of the same source, which is known without looking at them.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let source = match (&self.source, &other.source) {
+            (Source::Owned(own), Source::Owned(theirs)) => Arc::ptr_eq(own, theirs),
+            (Source::Mapped(own), Source::Mapped(theirs)) => Arc::ptr_eq(own, theirs),
+            _ => false,
+        };
+        source && self.range == other.range
+    }
+
     /// Gives the memory of a mapped file back to the system, which reads the bytes again when they are asked for.
     #[allow(unsafe_code, reason = "advice about a mapping is unsafe for mappings that can be written")]
     pub fn leave(&self) {

@@ -14,7 +14,7 @@ mod spare;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tpuflow_ir::{Graph, Tensor, TensorId};
-use tpuflow_kernels::{Isa, Values};
+use tpuflow_kernels::{Isa, Values, parallel};
 
 use crate::SimError;
 use prepare::Prepared;
@@ -103,11 +103,7 @@ impl Interpreter {
                 expected: graph.inputs.len(),
             });
         }
-        if rayon::current_num_threads() == 1 {
-            return self.run_layers(inputs, keep);
-        }
-        // Within the threads' pool from the start: layers then need not call into it one by one.
-        rayon::scope(|_| self.run_layers(inputs, keep))
+        parallel::attended(|| self.run_layers(inputs, keep))
     }
 
     fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {

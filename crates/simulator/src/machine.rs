@@ -7,6 +7,7 @@
 //! programs that break a rule to the machine, which reports the first that is broken.
 
 use tpuflow_ir::{Program, Space, Unit, View};
+use tpuflow_kernels::parallel;
 
 use crate::context::{Context, needs};
 use crate::dma::Dma;
@@ -64,6 +65,11 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
 /// As [`simulate`].
 pub fn simulate_again(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
     check_program(program)?;
+    let run = || timed(program, inputs, options, kept);
+    if options.values { parallel::attended(run) } else { run() }
+}
+
+fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
     let executor = || {
         let fed = |mut executor: Executor<_>| executor.feed(inputs).map(|()| executor);
         options.values.then(|| fed(Executor::new(program, options.array, kept))).transpose()

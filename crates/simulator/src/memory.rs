@@ -1,21 +1,48 @@
 //! A simulated memory: bytes, and for each whether anybody has written it.
 //!
 //! Copies carry "never written" along, as padding may be moved about unseen; whoever computes with such a byte breaks a rule.
+//! A memory can be used again: only what was written has to be cleared, and constants that nobody touched stay.
+
+use tpuflow_ir::Image;
 
 /// First address of a stretch that was never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NeverWritten(pub(crate) u64);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     bytes: Vec<u8>,
     /// One bit per byte.
     written: Vec<u64>,
+    /// What its first bytes hold as long as nobody has written there.
+    constants: Option<Image>,
 }
 
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { bytes: vec![0; bytes as usize], written: vec![0; (bytes as usize).div_ceil(64)] }
+        Self { bytes: vec![0; bytes as usize], written: vec![0; (bytes as usize).div_ceil(64)], constants: None }
+    }
+
+    /// Makes it a memory of `bytes` bytes that holds `constants` from address 0 on, and nothing else.
+    pub(crate) fn renew(&mut self, bytes: u64, constants: Option<&Image>) {
+        if self.size() != bytes {
+            *self = Self::new(bytes);
+        }
+        let kept = match (&self.constants, constants) {
+            (Some(own), Some(constants)) if own.is_same(constants) => own.len(),
+            _ => 0,
+        };
+        // A line of 64 bytes that constants share with others is written again.
+        let first = kept / 64;
+        for (line, written) in self.bytes.chunks_mut(64).zip(&mut self.written).skip(first) {
+            if *written != 0 {
+                (*written, _) = (0, line.fill(0));
+            }
+        }
+        if let Some(constants) = constants {
+            self.write((first * 64) as u64, &constants[first * 64..]);
+        }
+        self.constants = constants.cloned();
     }
 
     /// The bytes at `start`, all of which must have been written. The stretch lies inside the memory.
@@ -51,12 +78,20 @@ impl Memory {
     /// Writes bytes inside the memory.
     pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
         let start = start as usize;
+        self.touch(start);
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         let mut at = start;
         while at < start + bytes.len() {
             let (word, mask, count) = bits(at, start + bytes.len());
             self.written[word] |= mask;
             at += count;
+        }
+    }
+
+    /// Something is written at `start`.
+    fn touch(&mut self, start: usize) {
+        if self.constants.as_ref().is_some_and(|constants| start < constants.len()) {
+            self.constants = None;
         }
     }
 
@@ -68,6 +103,7 @@ impl Memory {
             return true;
         }
         let mut any = false;
+        self.touch(to as usize);
         for offset in 0..length as u64 {
             let (target, source) = ((to + offset) as usize, (start + offset) as usize);
             let known = from.written[source / 64] >> (source % 64) & 1;
@@ -96,6 +132,25 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
+        /// A memory that was used is like a new one, whatever constants it held and whatever was written over them.
+        #[test]
+        fn is_as_new(
+            uses in proptest::collection::vec(
+                (0usize..3, proptest::collection::vec((0u64..300, 0usize..100), 0..4)), 1..5),
+        ) {
+            let images = [Image::from(vec![1; 130]), Image::from(vec![2; 130]), Image::from(vec![3; 7])];
+            let mut memory = Memory::new(400);
+            for (image, writes) in uses {
+                memory.renew(400, Some(&images[image]));
+                let mut new = Memory::new(400);
+                new.write(0, &images[image]);
+                prop_assert_eq!((&memory.bytes, &memory.written), (&new.bytes, &new.written));
+                for (start, length) in writes {
+                    memory.write(start, &vec![9; length]);
+                }
+            }
+        }
+
         #[test]
         fn remembers_what_was_written(
             writes in proptest::collection::vec((0u64..300, 0usize..100), 0..6), at in 0u64..300, length in 1usize..100,
@@ -111,6 +166,9 @@ mod tests {
             let missing = expected.iter().position(Option::is_none).map(|n| NeverWritten(at + n as u64));
             let bytes: Vec<u8> = expected.iter().map(|b| b.unwrap_or(0)).collect();
             prop_assert_eq!(memory.read(at, length), missing.map_or(Ok(&bytes[..]), Err));
+            let mut used = memory.clone();
+            used.renew(400, None);
+            prop_assert_eq!((&used.bytes, &used.written), (&vec![0; 400], &vec![0; 7]));
             let mut other = Memory::new(400);
             other.write(0, &[9; 400]);
             prop_assert_eq!(other.copy(to, &memory, at, length), expected.iter().any(Option::is_some));

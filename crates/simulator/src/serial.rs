@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use tpuflow_ir::{Program, Space};
+use tpuflow_kernels::parallel;
 
 use crate::check;
 use crate::error::SimError;
@@ -66,7 +67,8 @@ impl Serial {
     }
 
     fn finish(&self, stepper: &mut Stepper) -> Result<(), SimError> {
-        (0..self.program.instructions.len()).try_for_each(|position| stepper.execute(position))
+        let all = 0..self.program.instructions.len();
+        parallel::attended(|| all.into_iter().try_for_each(|position| stepper.execute(position)))
     }
 }
 

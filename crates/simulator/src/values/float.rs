@@ -94,7 +94,8 @@ impl Memories {
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
         let (columns, k) = (m.columns as usize, (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize);
-        let rows = self.taps::<f32>(m, d, &channels, 0.0)?;
+        let mut rows = Vec::new();
+        self.taps::<f32>(m, d, &channels, 0.0, &mut rows)?;
         let mut weights = Vec::with_capacity(k * columns);
         for row in 0..k as u64 {
             let at = m.weights.address + row * u64::from(m.weights.row_bytes);

@@ -5,12 +5,13 @@
 
 use std::sync::{Arc, PoisonError};
 
+use smallvec::SmallVec;
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, DescriptorId, LayerId, Machine, Requant, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
-use super::tensor::{Code, Load, encode};
+use super::tensor::{Code, Load, append, encode};
 use super::{Fault, Memories, is_plain};
 use crate::hazard::Rule;
 use crate::run::ArrayModel;
@@ -39,6 +40,9 @@ pub(super) struct Tile {
 /// A tile with everything that depends on its bytes alone.
 #[derive(Debug)]
 pub(super) struct Packed {
+    /// For what it was made.
+    descriptor: MatrixDescriptor,
+    input: DType,
     /// Bytes of weights, parameters and table.
     bytes: [Vec<u8>; 3],
     tile: Tile,
@@ -158,7 +162,7 @@ impl Memories {
         }
     }
 
-    fn product<X: Code, Y: Element>(
+    fn product<X: Code, Y: Code>(
         &mut self,
         layer: LayerId,
         m: &Matrix,
@@ -168,11 +172,13 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
-        let rows = self.taps::<X>(m, d, &channels, zero)?;
+        let mut rows = self.buffers.take::<X>();
+        self.taps(m, d, &channels, zero, &mut rows)?;
         let packed = self.packed(layer, m, d)?;
         let (tile, epilogue) = (&packed.tile, &packed.epilogue);
         let columns = m.columns as usize;
-        let mut results = vec![Y::default(); m.pixels as usize * columns];
+        let mut results = self.buffers.take::<Y>();
+        results.resize(m.pixels as usize * columns, Y::default());
         let mut overflows = 0;
         if array == ArrayModel::Register {
             let (sums, count) = super::register::sums(m, d, tile, &rows, &channels, machine)?;
@@ -202,6 +208,8 @@ impl Memories {
             }
         }
         self.scatter(m, &results);
+        self.buffers.give(rows);
+        self.buffers.give(results);
         Ok(overflows)
     }
 
@@ -214,7 +222,8 @@ impl Memories {
         let groups = m.first_column / d.group_out..;
         let channels = group_channels(m, d);
         let zero = d.input_zero.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
-        let rows = self.taps::<i16>(m, d, &channels, zero)?;
+        let mut rows = Vec::new();
+        self.taps::<i16>(m, d, &channels, zero, &mut rows)?;
         let bytes = self.tile_bytes(m, d)?;
         let (tile, _) = tile(m, d, &bytes)?;
         let (taps, width) = ((d.window.kernel[0] * d.window.kernel[1]) as usize, d.group_in as usize);
@@ -236,86 +245,141 @@ impl Memories {
 
     /// Writes codes `[pixels, columns]` to their place in the result.
     fn scatter<Y: Element>(&mut self, m: &Matrix, results: &[Y]) {
-        let mut bytes = Vec::new();
-        for (pixel, row) in (m.first_pixel..).zip(results.chunks_exact(m.columns as usize)) {
-            let at = m.output.pixel_address(pixel / m.output.width, pixel % m.output.width, self.word);
-            encode(m.output.dtype, row, &mut bytes);
-            self.cache.write(at + u64::from(m.output_channel) * m.output.dtype.bytes() as u64, &bytes);
+        let (size, pixel_bytes) = (m.output.dtype.bytes(), u64::from(m.output.pixel_bytes));
+        let columns = m.columns as usize;
+        let mut bytes = Vec::with_capacity(columns * size * m.output.width as usize);
+        let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
+        let mut results = results.chunks(columns);
+        while pixel < end {
+            let (row, column) = (pixel / m.output.width, pixel % m.output.width);
+            let count = (m.output.width - column).min(end - pixel);
+            let at = m.output.pixel_address(row, column, self.word) + u64::from(m.output_channel) * size as u64;
+            if columns * size == pixel_bytes as usize {
+                bytes.clear();
+                results.by_ref().take(count as usize).for_each(|codes| append(m.output.dtype, codes, &mut bytes));
+                self.cache.write(at, &bytes);
+            } else {
+                for (pixel, codes) in (0..u64::from(count)).zip(results.by_ref()) {
+                    encode(m.output.dtype, codes, &mut bytes);
+                    self.cache.write(at + pixel * pixel_bytes, &bytes);
+                }
+            }
+            pixel += count;
         }
     }
 
-    /// Row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`.
+    /// Appends row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`.
     pub(super) fn taps<X: Load>(
         &self,
         m: &Matrix,
         d: &MatrixDescriptor,
         channels: &std::ops::Range<u32>,
         zero: X,
-    ) -> Result<Vec<X>, Fault> {
+        rows: &mut Vec<X>,
+    ) -> Result<(), Fault> {
         let (input, window) = (&m.input, &d.window);
         let size = input.dtype.bytes();
         let (offset, length) = (u64::from(channels.start) * size as u64, channels.len() * size);
-        let taps = (window.kernel[0] * window.kernel[1]) as usize;
-        let mut rows = Vec::with_capacity(m.pixels as usize * taps * channels.len());
+        let pixel_bytes = u64::from(input.pixel_bytes);
+        rows.reserve(m.pixels as usize * (window.kernel[0] * window.kernel[1]) as usize * channels.len());
         let whole = length == input.pixel_bytes as usize;
-        if is_plain(window) {
-            let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
-            while pixel < end {
-                let (row, column) = (pixel / input.width, pixel % input.width);
-                let at = input.pixel_address(row, column, self.word);
-                // Pixels of whole words, all of whose channels are wanted, lie side by side to the end of a row.
-                let count = if whole { (input.width - column).min(end - pixel) } else { 1 };
-                self.codes(input.dtype, at + offset, length * count as usize, &mut rows)?;
-                pixel += count;
-            }
-            return Ok(rows);
-        }
-        let side_by_side = whole && window.dilation[1] == 1;
+        let plain = is_plain(window);
+        // Pixels of the result that lie in one row, and whose operands do.
+        let width = if plain { input.width } else { m.output.width };
         let inside = 0..i64::from(input.width);
-        for pixel in m.first_pixel..m.first_pixel + m.pixels {
-            let (row, column) = (pixel / m.output.width, pixel % m.output.width);
-            let (image, line) = (row / m.output.height, row % m.output.height);
-            let left = i64::from(column * window.stride[1]) - i64::from(window.pads[1]);
-            for kh in 0..window.kernel[0] {
-                let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
-                let outside = |taps: u32| taps as usize * channels.len();
-                if !(0..i64::from(input.height)).contains(&y) {
-                    rows.resize(rows.len() + outside(window.kernel[1]), zero);
-                    continue;
-                }
-                let mut kw = 0;
-                while kw < window.kernel[1] {
-                    let x = left + i64::from(kw * window.dilation[1]);
-                    if !inside.contains(&x) {
-                        rows.resize(rows.len() + outside(1), zero);
-                        kw += 1;
-                        continue;
+        let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
+        while pixel < end {
+            let (row, column) = (pixel / width, pixel % width);
+            let count = (width - column).min(end - pixel);
+            pixel += count;
+            if plain {
+                let at = input.pixel_address(row, column, self.word) + offset;
+                if whole {
+                    self.codes(input.dtype, at, length * count as usize, rows)?;
+                } else {
+                    for pixel in 0..u64::from(count) {
+                        self.codes(input.dtype, at + pixel * pixel_bytes, length, rows)?;
                     }
-                    let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
-                    let at = input.pixel_address(image * input.height + y as u32, x as u32, self.word);
-                    self.codes(input.dtype, at + offset, length * count as usize, &mut rows)?;
-                    kw += count;
+                }
+                continue;
+            }
+            let (image, line) = (row / m.output.height, row % m.output.height);
+            // Where the image rows under the window begin.
+            let lines: SmallVec<[Option<u64>; 8]> = (0..window.kernel[0])
+                .map(|kh| {
+                    let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
+                    let here = (0..i64::from(input.height)).contains(&y);
+                    here.then(|| input.pixel_address(image * input.height + y as u32, 0, self.word) + offset)
+                })
+                .collect();
+            for column in column..column + count {
+                let left = i64::from(column * window.stride[1]) - i64::from(window.pads[1]);
+                for start in &lines {
+                    let Some(start) = start else {
+                        rows.resize(rows.len() + window.kernel[1] as usize * channels.len(), zero);
+                        continue;
+                    };
+                    let mut kw = 0;
+                    while kw < window.kernel[1] {
+                        let x = left + i64::from(kw * window.dilation[1]);
+                        if !inside.contains(&x) {
+                            rows.resize(rows.len() + channels.len(), zero);
+                            kw += 1;
+                            continue;
+                        }
+                        // Pixels all of whose channels are wanted lie side by side.
+                        let side_by_side = whole && window.dilation[1] == 1;
+                        let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
+                        self.codes(input.dtype, start + x as u64 * pixel_bytes, length * count as usize, rows)?;
+                        kw += count;
+                    }
                 }
             }
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// The tile an instruction takes, packed.
     fn packed(&self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<Packed>, Fault> {
         let place = (layer, m.descriptor, m.weights.address, m.parameters, m.first_column, m.columns);
-        let bytes = self.tile_bytes(m, d)?;
         let tiles = || self.kept.tiles.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = tiles().get(&place).filter(|packed| packed.bytes == bytes) {
-            return Ok(Arc::clone(packed));
+        let kept = tiles().get(&place).map(Arc::clone);
+        if let Some(packed) = kept
+            && (packed.input, &packed.descriptor) == (m.input.dtype, d)
+            && self.holds(m, d, &packed.bytes)?
+        {
+            return Ok(packed);
         }
-        let packed = Arc::new(Packed::new(m, d, bytes)?);
+        let packed = Arc::new(Packed::new(m, d, self.tile_bytes(m, d)?)?);
         let mut tiles = tiles();
         if tiles.values().map(|packed| packed.bytes[0].len()).sum::<usize>() > KEPT {
             tiles.clear();
         }
         tiles.insert(place, Arc::clone(&packed));
         Ok(packed)
+    }
+
+    /// Whether the tile's bytes are these.
+    fn holds(
+        &self,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+        [weights, parameters, table]: &[Vec<u8>; 3],
+    ) -> Result<bool, Fault> {
+        if m.weights.plane_bytes > 0 {
+            return Ok(self.tile_bytes(m, d)? == [weights, parameters, table].map(Vec::as_slice));
+        }
+        let row = m.columns as usize * d.weight_dtype.bytes();
+        // Rows without gaps are one.
+        let row = if row == m.weights.row_bytes as usize { weights.len() } else { row };
+        for (number, own) in (0u64..).zip(weights.chunks_exact(row)) {
+            let at = m.weights.address + number * u64::from(m.weights.row_bytes);
+            if self.read(Space::Cache, at, row)? != own {
+                return Ok(false);
+            }
+        }
+        Ok(self.parameters(m.parameters, parameters.len())? == parameters
+            && (table.is_empty() || self.parameters(m.table, table.len())? == table))
     }
 
     /// Bytes of weights, channel parameters and table of the tile.
@@ -370,7 +434,7 @@ impl Packed {
             })
         });
         let linear = linear.collect();
-        Ok(Self { bytes, tile, epilogue, groups, linear })
+        Ok(Self { descriptor: d.clone(), input: m.input.dtype, bytes, tile, epilogue, groups, linear })
     }
 }
 

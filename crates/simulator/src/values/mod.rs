@@ -17,7 +17,7 @@ pub(crate) mod vector;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
 use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, Window, Work, layout};
@@ -29,6 +29,7 @@ use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
 use met::{Met, Seen};
+use tensor::Buffers;
 
 /// Where something is wrong, and what.
 type Fault = ((Space, u64), Rule);
@@ -38,12 +39,18 @@ pub(crate) fn is_plain(window: &Window) -> bool {
     window.kernel == [1, 1] && window.stride == [1, 1] && window.pads == [0; 4]
 }
 
-/// What runs of a program leave for later ones: tiles as the kernels take them. They are taken again only where every byte is
-/// the same, so any program may be given any.
+/// What runs of a program leave for later ones: weights as the kernels take them, and memories. Weights are taken again only
+/// where every byte is the same, memories are cleared, so any program may be given any.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::Packed>>>>,
+    depthwise: Arc<Mutex<BTreeMap<pool::Place, Arc<pool::Depthwise>>>>,
+    /// As many as were in use at a time.
+    memories: Arc<Mutex<Vec<Spare>>>,
 }
+
+/// Shared cache, EWP cache and DDR of a run that is over.
+type Spare = (Memory, Memory, Vec<Memory>);
 
 /// All memories of the machine, and what has gone wrong in them.
 #[derive(Debug)]
@@ -53,6 +60,7 @@ pub(crate) struct Memories {
     ddr: Vec<Memory>,
     word: usize,
     met: Met,
+    buffers: Buffers,
     kept: Kept,
 }
 
@@ -65,7 +73,29 @@ pub(crate) struct Executor<P> {
     events: BTreeMap<(LayerId, &'static str), Seen>,
 }
 
+impl Drop for Memories {
+    fn drop(&mut self) {
+        let own = (std::mem::take(&mut self.cache), std::mem::take(&mut self.ewp_cache), std::mem::take(&mut self.ddr));
+        self.kept.memories.lock().unwrap_or_else(PoisonError::into_inner).push(own);
+    }
+}
+
 impl Memories {
+    /// Memories with the program's constants in place.
+    fn new(program: &Program, kept: &Kept) -> Self {
+        let machine = &program.machine;
+        let spare = kept.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let (mut cache, mut ewp_cache, mut ddr) = spare.unwrap_or_default();
+        cache.renew(machine.cache_bytes(), None);
+        ewp_cache.renew(machine.ewp_cache_bytes(), None);
+        ddr.resize_with(program.ddr_bytes.len(), Memory::default);
+        for (space, (memory, &bytes)) in ddr.iter_mut().zip(&program.ddr_bytes).enumerate() {
+            memory.renew(bytes, program.constants.get(space));
+        }
+        let (word, met, buffers) = (machine.word(), Met::default(), Buffers::default());
+        Self { cache, ewp_cache, ddr, word, met, buffers, kept: kept.clone() }
+    }
+
     fn of(&self, space: Space) -> &Memory {
         match space {
             Space::Cache => &self.cache,
@@ -145,18 +175,7 @@ impl Memories {
 impl<P: Deref<Target = Program>> Executor<P> {
     /// Memories with the program's constants in place.
     pub(crate) fn new(program: P, array: ArrayModel, kept: &Kept) -> Self {
-        let machine = &program.machine;
-        let mut memories = Memories {
-            cache: Memory::new(machine.cache_bytes()),
-            ewp_cache: Memory::new(machine.ewp_cache_bytes()),
-            ddr: program.ddr_bytes.iter().map(|&bytes| Memory::new(bytes)).collect(),
-            word: machine.word(),
-            met: Met::default(),
-            kept: kept.clone(),
-        };
-        for (space, constants) in program.constants.iter().enumerate() {
-            memories.ddr[space].write(0, constants);
-        }
+        let memories = Memories::new(&program, kept);
         Self { program, memories, array, events: BTreeMap::new() }
     }
 
@@ -205,7 +224,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
                 _ => wrong(),
             },
             Work::Pool(p) => match descriptor(p.descriptor) {
-                Descriptor::Pool(d) => memories.pool(p, d),
+                Descriptor::Pool(d) => memories.pool(instruction.layer, p, d),
                 _ => wrong(),
             },
             Work::Vector(v) => match descriptor(v.descriptor) {

@@ -1,12 +1,14 @@
 //! Values of a pool instruction: the input lines under its output rows, as a small image of their own.
 
+use std::sync::{Arc, PoisonError};
+
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Divisor;
-use tpuflow_ir::{DType, Requant, Space, Window, timing};
-use tpuflow_kernels::Element;
+use tpuflow_ir::{DType, DescriptorId, LayerId, Requant, Space, View, Window, timing};
 use tpuflow_kernels::conv::Geometry;
 use tpuflow_kernels::linear::Epilogue;
 use tpuflow_kernels::pool::{self, Average};
+use tpuflow_kernels::{Element, depthwise};
 
 use super::matrix::accumulator_range;
 use super::tensor::{Code, Load, encode};
@@ -22,35 +24,50 @@ pub(super) struct Slab<X> {
     top: i64,
 }
 
-/// Codes and parameters of a depthwise convolution.
-struct Depthwise {
+/// A depthwise convolution of codes.
+#[derive(Debug)]
+pub(super) struct Depthwise {
+    /// For what it was made.
+    descriptor: PoolDescriptor,
+    input: View,
+    /// Bytes of weights, parameters and table.
+    bytes: [Vec<u8>; 3],
+    /// `[taps, channels]`.
     weights: Vec<i16>,
     bias: Vec<i64>,
     zeros: [i32; 2],
     epilogue: Epilogue,
     wide: bool,
+    /// As the kernels take it; `None` where sums might overflow.
+    prepared: Option<depthwise::Depthwise>,
 }
+
+/// What names a depthwise convolution: layer, descriptor, places of weights, parameters and table.
+pub(super) type Place = (LayerId, DescriptorId, u32, u32, u32);
+
+/// Depthwise convolutions that are kept.
+const KEPT: usize = 4096;
 
 impl Memories {
     /// Executes the instruction; returns the number of accumulators that overflowed.
-    pub(super) fn pool(&mut self, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+    pub(super) fn pool(&mut self, layer: LayerId, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
         if p.input.dtype.is_float() {
             return self.float_pool(p, d).map(|()| 0);
         }
         match (p.input.dtype, p.output.dtype) {
-            (DType::I8, DType::I8) => self.pooled::<i8, i8>(p, d),
-            (DType::I8, _) => self.pooled::<i8, i16>(p, d),
-            (_, DType::I8) => self.pooled::<i16, i8>(p, d),
-            _ => self.pooled::<i16, i16>(p, d),
+            (DType::I8, DType::I8) => self.pooled::<i8, i8>(layer, p, d),
+            (DType::I8, _) => self.pooled::<i8, i16>(layer, p, d),
+            (_, DType::I8) => self.pooled::<i16, i8>(layer, p, d),
+            _ => self.pooled::<i16, i16>(layer, p, d),
         }
     }
 
-    fn pooled<X: Code, Y: Code>(&mut self, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+    fn pooled<X: Code, Y: Code>(&mut self, layer: LayerId, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
         let height = p.output.height;
         let last = p.first_row + p.rows - 1;
         let mut overflows = 0;
         let depthwise = match &d.kind {
-            PoolKind::Depthwise { .. } => Some(self.depthwise(p, d)?),
+            PoolKind::Depthwise { .. } => self.depthwise(layer, p, d)?,
             _ => None,
         };
         for image in p.first_row / height..=last / height {
@@ -125,37 +142,38 @@ impl Memories {
         Ok(Slab { geometry, lines, top })
     }
 
-    fn depthwise(&self, p: &Pool, d: &PoolDescriptor) -> Result<Depthwise, Fault> {
-        let &PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, table } = &d.kind else {
-            let rule = Rule::Shape("has no depthwise descriptor".to_owned());
-            return Err(((Space::Cache, p.output.address), rule));
-        };
+    /// The depthwise convolution an instruction takes; nothing of another kind.
+    fn depthwise(&self, layer: LayerId, p: &Pool, d: &PoolDescriptor) -> Result<Option<Arc<Depthwise>>, Fault> {
+        let PoolKind::Depthwise { weight_dtype, table, .. } = &d.kind else { return Ok(None) };
         let channels = p.input.channels as usize;
         let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
-        let mut weights = Vec::with_capacity(taps * channels);
-        let bytes = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
-        <i16 as Load>::append(weight_dtype, bytes, &mut weights);
-        let wide = timing::wide(p.input.dtype, weight_dtype);
-        let entry = ChannelParameters::bytes(wide);
-        let parameters: Vec<ChannelParameters> = self
-            .parameters(p.parameters, entry * channels)?
-            .chunks_exact(entry)
-            .map(|bytes| ChannelParameters::decode(wide, bytes))
-            .collect();
-        let requant = Requant {
-            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
-            shift: parameters.iter().map(|p| p.shift).collect(),
-            zero_point: codes.zero_point,
-            lo: codes.lo,
-            hi: codes.hi,
+        let entry = ChannelParameters::bytes(timing::wide(p.input.dtype, *weight_dtype));
+        let bytes = [
+            self.parameters(p.weights, taps * channels * weight_dtype.bytes())?,
+            self.parameters(p.parameters, entry * channels)?,
+            match table {
+                Some(shape) => self.parameters(p.table, shape.entries as usize * 4)?,
+                None => &[],
+            },
+        ];
+        let place = (layer, p.descriptor, p.weights, p.parameters, p.table);
+        let kept = || self.kept.depthwise.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |kept: &&Arc<Depthwise>| {
+            let input = (kept.input.dtype, kept.input.channels) == (p.input.dtype, p.input.channels);
+            input && kept.descriptor == *d && kept.bytes == bytes
         };
-        let table = match table {
-            Some(shape) => Some((self.table(p.table, shape.entries)?, shape.lo, shape.hi)),
-            None => None,
-        };
-        let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
-        let epilogue = Epilogue::new(requant, table).with_first_shift(first_shift, &mut bias);
-        Ok(Depthwise { weights, bias, zeros: [input_zero, weight_zero], epilogue, wide })
+        if let Some(depthwise) = kept().get(&place).filter(same) {
+            return Ok(Some(Arc::clone(depthwise)));
+        }
+        let depthwise = Depthwise::new(p, d, bytes.map(<[u8]>::to_vec)).map(Arc::new);
+        if let Some(depthwise) = &depthwise {
+            let mut kept = kept();
+            if kept.len() == KEPT {
+                kept.clear();
+            }
+            kept.insert(place, Arc::clone(depthwise));
+        }
+        Ok(depthwise)
     }
 }
 
@@ -169,7 +187,78 @@ impl<X> Slab<X> {
 }
 
 impl Depthwise {
+    fn new(p: &Pool, d: &PoolDescriptor, bytes: [Vec<u8>; 3]) -> Option<Self> {
+        let PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, table } = &d.kind else {
+            return None;
+        };
+        let wide = timing::wide(p.input.dtype, *weight_dtype);
+        let mut weights = Vec::new();
+        <i16 as Load>::append(*weight_dtype, &bytes[0], &mut weights);
+        let parameters: Vec<ChannelParameters> = bytes[1]
+            .chunks_exact(ChannelParameters::bytes(wide))
+            .map(|bytes| ChannelParameters::decode(wide, bytes))
+            .collect();
+        let requant = Requant {
+            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
+            shift: parameters.iter().map(|p| p.shift).collect(),
+            zero_point: codes.zero_point,
+            lo: codes.lo,
+            hi: codes.hi,
+        };
+        let entries = || bytes[2].as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+        let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
+        let epilogue = Epilogue::new(requant.clone(), table.map(|shape| (entries(), shape.lo, shape.hi)));
+        let epilogue = epilogue.with_first_shift(*first_shift, &mut bias);
+        let (zeros, prepared) = ([*input_zero, *weight_zero], None);
+        let (descriptor, input) = (d.clone(), p.input);
+        let mut own = Self { descriptor, input, bytes, weights, bias, zeros, epilogue, wide, prepared };
+        own.prepared = (first_shift.is_none() && own.is_safe(&requant)).then(|| own.prepare(*weight_dtype));
+        Some(own)
+    }
+
+    /// Whether no operand codes can take a sum beyond the accumulator, in any order of its terms, and all parameters are such
+    /// as graphs may have.
+    fn is_safe(&self, requant: &Requant) -> bool {
+        let (lo, hi) = self.input.dtype.range();
+        let zero = i64::from(self.zeros[0]);
+        if !(lo..=hi).contains(&zero) || !requant.shift.iter().all(|shift| (-15..=47).contains(shift)) {
+            return false;
+        }
+        let largest = (lo - zero).abs().max((hi - zero).abs());
+        let (_, limit) = accumulator_range(self.wide);
+        let channels = self.bias.len();
+        (0..channels).all(|channel| {
+            let weights = self.weights.iter().skip(channel).step_by(channels);
+            let sum: i64 = weights.map(|&weight| (i64::from(weight) - i64::from(self.zeros[1])).abs()).sum();
+            sum.checked_mul(largest).and_then(|s| s.checked_add(self.bias[channel].abs())).is_some_and(|s| s <= limit)
+        })
+    }
+
+    fn prepare(&self, weight_dtype: DType) -> depthwise::Depthwise {
+        let (channels, kernel) = (self.bias.len(), self.descriptor.window.kernel);
+        let by_channel = (0..channels).flat_map(|channel| self.weights.iter().skip(channel).step_by(channels).copied());
+        let ([zero_x, zero_w], wide) = (self.zeros, self.wide);
+        let (bias, epilogue) = (self.bias.clone(), self.epilogue.clone());
+        if weight_dtype == DType::I8 {
+            let weights: Vec<i8> = by_channel.map(|weight| weight as i8).collect();
+            depthwise::Depthwise::new(&weights, kernel, zero_w, wide, zero_x, bias, epilogue)
+        } else {
+            let weights: Vec<i16> = by_channel.collect();
+            depthwise::Depthwise::new(&weights, kernel, zero_w, wide, zero_x, bias, epilogue)
+        }
+    }
+
+    /// Computes the results; returns how many accumulators overflowed.
     fn run<X: Element, Y: Element>(&self, slab: &Slab<X>, results: &mut [Y]) -> u64 {
+        if let Some(prepared) = &self.prepared {
+            prepared.run(&slab.geometry, &slab.lines, results);
+            return 0;
+        }
+        self.checked(slab, results)
+    }
+
+    /// Exact sums, clamped to the accumulator.
+    fn checked<X: Element, Y: Element>(&self, slab: &Slab<X>, results: &mut [Y]) -> u64 {
         let [_, h, w, channels] = slab.geometry.input;
         let window = &slab.geometry.window;
         let (lo, hi) = accumulator_range(self.wide);

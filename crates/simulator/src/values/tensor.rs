@@ -13,10 +13,42 @@ pub(super) trait Load: Copy + Default {
 }
 
 /// A type codes are computed in.
-pub(super) trait Code: Load + tpuflow_kernels::Element {}
+pub(super) trait Code: Load + tpuflow_kernels::Element {
+    /// Buffers of the type that are free.
+    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>>;
+}
 
-impl Code for i8 {}
-impl Code for i16 {}
+/// Buffers that serve one instruction after another.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    narrow: Vec<Vec<i8>>,
+    wide: Vec<Vec<i16>>,
+}
+
+impl Code for i8 {
+    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
+        &mut buffers.narrow
+    }
+}
+
+impl Code for i16 {
+    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
+        &mut buffers.wide
+    }
+}
+
+impl Buffers {
+    /// An empty one.
+    pub(super) fn take<X: Code>(&mut self) -> Vec<X> {
+        let mut buffer = X::free(self).pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    pub(super) fn give<X: Code>(&mut self, buffer: Vec<X>) {
+        X::free(self).push(buffer);
+    }
+}
 
 impl Load for i8 {
     fn append(_: DType, bytes: &[u8], codes: &mut Vec<Self>) {
@@ -68,6 +100,11 @@ impl Load for f32 {
 /// Codes as `dtype` stores them.
 pub(super) fn encode<Y: tpuflow_kernels::Element>(dtype: DType, codes: &[Y], bytes: &mut Vec<u8>) {
     bytes.clear();
+    append(dtype, codes, bytes);
+}
+
+/// Appends codes as `dtype` stores them.
+pub(super) fn append<Y: tpuflow_kernels::Element>(dtype: DType, codes: &[Y], bytes: &mut Vec<u8>) {
     match dtype {
         DType::I8 => bytes.extend(codes.iter().map(|y| y.widen() as u8)),
         _ => codes.iter().for_each(|y| bytes.extend_from_slice(&(y.widen() as i16).to_le_bytes())),

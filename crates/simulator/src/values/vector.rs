@@ -276,6 +276,16 @@ impl Memories {
                     let rule = Rule::Shape(format!("has a table of {} entries", entries.len()));
                     return Err(((Space::EwpCache, v.parameters.into()), rule));
                 }
+                if bits == 8 {
+                    // Every code's value, once.
+                    let table = Lookup::new(&entries, bits, lo, hi);
+                    let values: Vec<i16> = (-128..=127).map(|code| table.at(code) as i16).collect();
+                    return Ok(Box::new(move |x, y| {
+                        for (y, &x) in y.iter_mut().zip(&x[0]) {
+                            *y = values[(x + 128) as u8 as usize];
+                        }
+                    }));
+                }
                 Box::new(move |x, y| {
                     let table = Lookup::new(&entries, bits, lo, hi);
                     for (y, &x) in y.iter_mut().zip(&x[0]) {
