@@ -5,13 +5,14 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tpuflow_ir::function::Step;
 use tpuflow_ir::{Function, Requant, Window};
-use tpuflow_kernels::Isa;
 use tpuflow_kernels::conv::Geometry;
 use tpuflow_kernels::depthwise::Depthwise;
 use tpuflow_kernels::epilogue::{Epilogue, Offsets};
 use tpuflow_kernels::float::function::Evaluator;
 use tpuflow_kernels::float::gemm::Packed;
 use tpuflow_kernels::gemm::{PackedI8, PackedI16, Rows};
+use tpuflow_kernels::linear::{Linear, Matrix, Scratch};
+use tpuflow_kernels::{Isa, Values};
 
 const M: usize = 196;
 const K: usize = 2304;
@@ -47,6 +48,33 @@ fn products(criterion: &mut Criterion) {
             bench.iter(|| packed.multiply(&a, &mut c, &mut rows));
         });
     }
+}
+
+/// A product that fits into the second-level cache, for multiply-accumulates a second.
+fn cube(criterion: &mut Criterion) {
+    const SIDE: usize = 1024;
+    let (a, b) = (codes(SIDE * SIDE), codes(SIDE * SIDE));
+    let mut group = criterion.benchmark_group("gemm_i8i8i32/cube1024");
+    group.throughput(Throughput::Elements((SIDE * SIDE * SIDE) as u64)).sample_size(10);
+    for isa in Isa::variants().into_iter().filter(|isa| !matches!(isa, Isa::Reference)) {
+        let packed = PackedI8::new(isa, &b, SIDE, SIDE, [SIDE, 1]);
+        let (mut c, mut rows) = (vec![0; SIDE * SIDE], Rows::default());
+        group.bench_function(BenchmarkId::from_parameter(isa.name()), |bench| {
+            bench.iter(|| packed.multiply(&a, &mut c, &mut rows));
+        });
+        // What a layer pays: sums become codes while they are in the cache.
+        let linear = linear(isa, &b, SIDE);
+        let mut y = vec![0i8; SIDE * SIDE];
+        group.bench_function(BenchmarkId::new("codes", isa.name()), |bench| {
+            bench.iter(|| linear.rows(&a, &mut y, SIDE, &mut Scratch::default()));
+        });
+    }
+}
+
+fn linear(isa: Isa, b: &[i8], side: usize) -> Linear {
+    let weights = Values::I8(b.to_vec());
+    let matrix = Matrix { codes: &weights, start: 0, shape: [side, side], strides: [side, 1], zero_point: 0 };
+    Linear::new(&matrix, false, -3, &vec![100; side], Epilogue::with(isa, requant(side), None))
 }
 
 fn float_products(criterion: &mut Criterion) {
@@ -119,5 +147,5 @@ fn depthwise(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, float_products, functions, requantise, depthwise);
+criterion_group!(benches, products, cube, float_products, functions, requantise, depthwise);
 criterion_main!(benches);

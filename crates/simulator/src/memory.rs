@@ -9,18 +9,24 @@ use tpuflow_ir::Image;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NeverWritten(pub(crate) u64);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Memory {
     bytes: Vec<u8>,
-    /// One bit per byte.
+    /// One bit per byte, and at least one more.
     written: Vec<u64>,
     /// What its first bytes hold as long as nobody has written there.
     constants: Option<Image>,
 }
 
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { bytes: vec![0; bytes as usize], written: vec![0; (bytes as usize).div_ceil(64)], constants: None }
+        Self { bytes: vec![0; bytes as usize], written: vec![0; bytes as usize / 64 + 1], constants: None }
     }
 
     /// Makes it a memory of `bytes` bytes that holds `constants` from address 0 on, and nothing else.
@@ -34,10 +40,14 @@ impl Memory {
         };
         // A line of 64 bytes that constants share with others is written again.
         let first = kept / 64;
-        for (line, written) in self.bytes.chunks_mut(64).zip(&mut self.written).skip(first) {
-            if *written != 0 {
-                (*written, _) = (0, line.fill(0));
-            }
+        let mut line = first;
+        while line < self.written.len() {
+            let used = self.written[line..].iter().take_while(|&&written| written != 0).count();
+            let end = ((line + used) * 64).min(self.bytes.len());
+            self.bytes[(line * 64).min(end)..end].fill(0);
+            self.written[line..line + used].fill(0);
+            line += used;
+            line += self.written[line..].iter().take_while(|&&written| written == 0).count();
         }
         if let Some(constants) = constants {
             self.write((first * 64) as u64, &constants[first * 64..]);
@@ -48,16 +58,14 @@ impl Memory {
     /// The bytes at `start`, all of which must have been written. The stretch lies inside the memory.
     pub(crate) fn read(&self, start: u64, length: usize) -> Result<&[u8], NeverWritten> {
         let start = start as usize;
-        let mut at = start;
-        while at < start + length {
-            let (word, mask, count) = bits(at, start + length);
-            let missing = mask & !self.written[word];
-            if missing != 0 {
-                return Err(NeverWritten((word * 64) as u64 + u64::from(missing.trailing_zeros())));
-            }
-            at += count;
+        let (first, whole, last) = words(start, start + length);
+        let complete = |word: usize, mask: u64| mask & !self.written[word] == 0;
+        if complete(first.0, first.1) && self.written[whole].iter().all(|&w| w == u64::MAX) && complete(last.0, last.1)
+        {
+            return Ok(&self.bytes[start..start + length]);
         }
-        Ok(&self.bytes[start..start + length])
+        let missing = (start..start + length).find(|&at| !self.is_written(at as u64));
+        Err(NeverWritten(missing.unwrap_or(start) as u64))
     }
 
     /// The bytes at `start`, whether they were written or not. The stretch lies inside the memory.
@@ -80,11 +88,10 @@ impl Memory {
         let start = start as usize;
         self.touch(start);
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        let mut at = start;
-        while at < start + bytes.len() {
-            let (word, mask, count) = bits(at, start + bytes.len());
+        let (first, whole, last) = words(start, start + bytes.len());
+        self.written[whole].fill(u64::MAX);
+        for (word, mask) in [first, last] {
             self.written[word] |= mask;
-            at += count;
         }
     }
 
@@ -115,12 +122,15 @@ impl Memory {
     }
 }
 
-/// The word of the bit map that holds bit `at`, the mask of bits `at .. end` in it, and their number.
-fn bits(at: usize, end: usize) -> (usize, u64, usize) {
-    let first = at % 64;
-    let count = (64 - first).min(end - at);
-    let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << first };
-    (at / 64, mask, count)
+/// The bits `start .. end` of the bit map: word and mask of those in the first word, the words that are full, word and mask of
+/// those behind them. Masks may be empty; the map has a word more than bits.
+fn words(start: usize, end: usize) -> ((usize, u64), std::ops::Range<usize>, (usize, u64)) {
+    let (first, last) = (start / 64, end / 64);
+    let (from, to) = (u64::MAX << (start % 64), (1 << (end % 64)) - 1);
+    if first == last {
+        return ((first, from & to), first..first, (last, 0));
+    }
+    ((first, from), first + 1..last, (last, to))
 }
 
 #[cfg(test)]
@@ -148,6 +158,19 @@ mod tests {
                 for (start, length) in writes {
                     memory.write(start, &vec![9; length]);
                 }
+            }
+        }
+
+        /// Bits of the map, one by one.
+        #[test]
+        fn words_cover_bits(start in 0usize..200, length in 0usize..200) {
+            let (first, whole, last) = words(start, start + length);
+            let mut map = [0u64; 7];
+            map[whole].fill(u64::MAX);
+            map[first.0] |= first.1;
+            map[last.0] |= last.1;
+            for at in 0..448 {
+                prop_assert_eq!(map[at / 64] >> (at % 64) & 1 == 1, (start..start + length).contains(&at), "bit {}", at);
             }
         }
 

@@ -40,36 +40,36 @@ impl Order {
     /// Appends the next instruction; returns how many instructions of each unit must have finished before it starts.
     pub(crate) fn push(&mut self, unit: Unit, accesses: &Accesses) -> [u32; UNITS] {
         let own = unit.index();
-        let mut needs = [0; UNITS];
-        for read in &accesses.reads {
-            self.each(read, |segment| join(&mut needs, &segment.writers));
-        }
-        for write in &accesses.writes {
-            let mut others = [0; UNITS];
-            self.each(write, |segment| {
-                join(&mut others, &segment.writers);
-                join(&mut others, &segment.readers);
-            });
-            others[own] = 0;
-            join(&mut needs, &others);
-        }
         self.issued[own] += 1;
         let position = self.issued[own];
+        let mut needs = [0; UNITS];
         for read in &accesses.reads {
-            self.each(read, |segment| segment.readers[own] = position);
+            self.each(read, |segment| {
+                join(&mut needs, &segment.writers);
+                segment.readers[own] = position;
+            });
         }
+        // Of its own unit only what it reads counts, and what it reads itself does not.
+        let mut others = [0; UNITS];
+        let mut covered = Vec::new();
         for write in &accesses.writes {
             let segments = self.memories.entry(write.space).or_default();
             split(segments, write.start);
             split(segments, write.end);
-            let covered: Vec<u64> = segments.range(write.start..write.end).map(|(start, _)| *start).collect();
-            for start in covered {
+            for (&start, segment) in segments.range(write.start..write.end) {
+                join(&mut others, &segment.writers);
+                join(&mut others, &segment.readers);
+                covered.push(start);
+            }
+            for start in covered.drain(..) {
                 segments.remove(&start);
             }
             let mut segment = Segment { end: write.end, ..Segment::default() };
             segment.writers[own] = position;
             segments.insert(write.start, segment);
         }
+        others[own] = 0;
+        join(&mut needs, &others);
         needs
     }
 
