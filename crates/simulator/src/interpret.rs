@@ -103,7 +103,7 @@ impl Interpreter {
                 expected: graph.inputs.len(),
             });
         }
-        parallel::attended(|| self.run_layers(inputs, keep))
+        parallel::inside(|| self.run_layers(inputs, keep))
     }
 
     fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {

@@ -66,7 +66,7 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
 pub fn simulate_again(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
     check_program(program)?;
     let run = || timed(program, inputs, options, kept);
-    if options.values { parallel::attended(run) } else { run() }
+    if options.values { parallel::inside(run) } else { run() }
 }
 
 fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {

@@ -68,7 +68,7 @@ impl Serial {
 
     fn finish(&self, stepper: &mut Stepper) -> Result<(), SimError> {
         let all = 0..self.program.instructions.len();
-        parallel::attended(|| all.into_iter().try_for_each(|position| stepper.execute(position)))
+        parallel::inside(|| all.into_iter().try_for_each(|position| stepper.execute(position)))
     }
 }
 
