@@ -2,12 +2,12 @@
 //!
 //! Everything starts in the cache. Steps are lowered one by one with what the tensors alive leave free; where a step does not
 //! fit, the tensor that can be missed best moves to DDR for its whole life: one the step does not touch before one it does,
-//! the furthest next use first, the largest of those.
+//! the furthest next use first, the largest of those. Lowering then goes back to where that tensor is touched first.
 
 use tpuflow_ir::{Machine, TensorId};
 
 use crate::ScheduleError;
-use crate::lower::{Grain, Home, Lowering, Setting, Shortage};
+use crate::lower::{Grain, Home, Lowering, Mark, Setting, Shortage};
 use crate::network::Network;
 use crate::placement::Placement;
 use crate::sketch::{Memory, Sketch};
@@ -57,47 +57,63 @@ pub(crate) struct Request<'a> {
 pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
     let network = request.network;
     let lives = lives(request);
-    let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
-    'again: loop {
-        let setting = Setting {
-            network,
-            placement: request.placement,
-            machine: request.machine,
-            inputs: request.inputs,
-            outputs: request.outputs,
-            homes: &homes,
-            parallel: request.parallel,
-            grain: request.grain,
-            pieces: request.pieces,
-            utilization: request.utilization,
-        };
-        let mut lowering = Lowering::new(setting);
-        for index in 0..network.steps.len() {
-            let alive = || lives.iter().filter(|l| l.first <= index && index <= l.last);
-            let load: u64 = alive().filter(|l| homes[l.root.index()] == Home::Cache).map(|l| l.bytes).sum();
-            let outcome = match request.capacity.checked_sub(load) {
-                Some(free) => lowering.step(index, free),
-                None => Err(Shortage(Memory::Cache)),
-            };
-            let Err(Shortage(memory)) = outcome else { continue };
-            let victim =
-                alive().filter(|l| memory == Memory::Cache && homes[l.root.index()] == Home::Cache).max_by_key(|l| {
-                    let next = l.uses.iter().copied().find(|&u| u >= index);
-                    let touched = next == Some(index) || l.first == index;
-                    (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
-                });
-            let Some(victim) = victim else {
-                return Err(capacity(request, index, memory));
-            };
-            homes[victim.root.index()] = Home::Ddr;
-            continue 'again;
-        }
-        let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
-        let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
-        let mut sketch = lowering.sketch;
-        sketch.spill_bytes = spilled(&sketch);
-        return Ok(Housed { sketch, inputs, outputs });
+    let count = network.steps.len();
+    let homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
+    // Bytes that live in the cache during every step, and how far lowering had come before it.
+    let mut loads = vec![0u64; count];
+    for life in lives.iter().filter(|_| !request.outside) {
+        loads[life.first..=life.last].iter_mut().for_each(|load| *load += life.bytes);
     }
+    let mut marks: Vec<Mark> = Vec::with_capacity(count);
+    let setting = Setting {
+        network,
+        placement: request.placement,
+        machine: request.machine,
+        inputs: request.inputs,
+        outputs: request.outputs,
+        parallel: request.parallel,
+        grain: request.grain,
+        pieces: request.pieces,
+        utilization: request.utilization,
+    };
+    let mut lowering = Lowering::new(setting, homes);
+    while marks.len() < count {
+        let index = marks.len();
+        marks.push(lowering.mark());
+        let outcome = match request.capacity.checked_sub(loads[index]) {
+            Some(free) => lowering.step(index, free),
+            None => Err(Shortage(Memory::Cache)),
+        };
+        let Err(Shortage(memory)) = outcome else { continue };
+        let inside = |l: &&Life| l.first <= index && index <= l.last && lowering.homes[l.root.index()] == Home::Cache;
+        let victim = lives.iter().filter(|l| memory == Memory::Cache && inside(l)).max_by_key(|l| {
+            let next = l.uses.iter().copied().find(|&u| u >= index);
+            let touched = next == Some(index) || l.first == index;
+            (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
+        });
+        let Some(victim) = victim else {
+            return Err(capacity(request, index, memory));
+        };
+        lowering.homes[victim.root.index()] = Home::Ddr;
+        loads[victim.first..=victim.last].iter_mut().for_each(|load| *load -= victim.bytes);
+        // Nothing before touches it.
+        lowering.rewind(marks[victim.first]);
+        marks.truncate(victim.first);
+    }
+    debug_assert!(as_from_the_start(&lowering, request.capacity, &loads), "lowering went back too little");
+    let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
+    let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
+    let mut sketch = lowering.sketch;
+    sketch.spill_bytes = spilled(&sketch);
+    Ok(Housed { sketch, inputs, outputs })
+}
+
+/// Whether lowering with the homes found, without going back, gives the same.
+fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
+    let mut anew = Lowering::new(found.setting, found.homes.clone());
+    let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());
+    let (one, other) = (&found.sketch, &anew.sketch);
+    fits && (&one.buffers, &one.drafts, &one.descriptors) == (&other.buffers, &other.drafts, &other.descriptors)
 }
 
 fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {

@@ -2,7 +2,8 @@
 //!
 //! Positions of the base order are the clock. Buffers that are computed have fixed lifetimes and get addresses first. Then the
 //! loads are taken in the order of their use; each is put before the earliest position `s` from which on there is a hole for
-//! its buffer until its last use. A hole over a longer time is a hole over a shorter one, so `s` is found by bisection.
+//! its buffer until its last use. A hole over a longer time is a hole over a shorter one, so the search goes back in time
+//! from the use, and takes from the gaps what ends there, until none is left.
 //!
 //! ```text
 //!  address |      +---------- w3 ---------+        w2 fits from the start; w3 only where w1 has ended; both are loaded
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::{Machine, Space, Unit, Work};
 
+use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
 use crate::emit::{Addresses, lifetimes, unit};
 use crate::sketch::{BufferId, Content, Memory, Sketch};
@@ -46,7 +48,9 @@ pub(crate) struct Prefetched {
 
 /// Words placed so far, by time.
 struct Room {
-    items: Vec<(Item, u64)>,
+    placed: Placed,
+    /// By position, the stretches that are free again after it.
+    ending: Vec<Vec<(u64, u64)>>,
     capacity: u64,
     /// Where the next search starts: buffers follow each other like in a ring, if they are to.
     cursor: u64,
@@ -64,24 +68,59 @@ pub(crate) struct Reaches {
 }
 
 impl Room {
-    /// An address for `item`, at or above the cursor if possible, and not in the stretches to `avoid`.
-    fn hole(&self, item: &Item, avoid: &[(u64, u64)]) -> Option<u64> {
-        let meeting = self.items.iter().filter(|(other, _)| other.meets(item));
-        let mut taken: Vec<(u64, u64)> =
-            meeting.map(|(other, at)| (*at, at + other.size)).chain(avoid.iter().copied()).collect();
-        taken.sort_unstable();
-        let (mut end, mut lowest) = (0, None);
-        for (from, to) in taken.into_iter().chain([(self.capacity, self.capacity)]) {
-            if from >= end + item.size {
-                let start = end.max(self.cursor);
-                if from >= start + item.size {
-                    return Some(start);
-                }
-                lowest = lowest.or(Some(end));
-            }
-            end = end.max(to);
+    fn add(&mut self, item: Item, address: u64) {
+        self.placed.add(item, address);
+        self.ending[item.last as usize].push((address, address + item.size));
+    }
+
+    /// Where `item` finds room if it lives from its first position on, or from an earlier one, as early as there is any but
+    /// not before `earliest`: that position, and the gaps.
+    fn back(&mut self, item: Item, earliest: u32) -> Option<(u32, Gaps)> {
+        let mut gaps = Gaps { free: vec![(0, self.capacity)], size: item.size };
+        self.placed.meeting(item).iter().for_each(|other| gaps.take(other.offset, other.end()));
+        if gaps.free.is_empty() {
+            return None;
         }
-        lowest
+        let mut first = item.first;
+        let mut before = gaps.clone();
+        while first > earliest {
+            let ending = &self.ending[first as usize - 1];
+            if !ending.is_empty() {
+                before.free.clone_from(&gaps.free);
+                ending.iter().for_each(|&(from, to)| gaps.take(from, to));
+                if gaps.free.is_empty() {
+                    return Some((first, before));
+                }
+            }
+            first -= 1;
+        }
+        Some((first, gaps))
+    }
+}
+
+/// Stretches that are free and long enough, in the order of their addresses.
+#[derive(Clone)]
+struct Gaps {
+    free: Vec<(u64, u64)>,
+    size: u64,
+}
+
+impl Gaps {
+    fn take(&mut self, from: u64, to: u64) {
+        let first = self.free.partition_point(|gap| gap.1 <= from);
+        let past = first + self.free[first..].partition_point(|gap| gap.0 < to);
+        if first < past {
+            let rest = [(self.free[first].0, from), (to, self.free[past - 1].1)];
+            let long = rest.into_iter().filter(|&(start, end)| start + self.size <= end);
+            self.free.splice(first..past, long);
+        }
+    }
+
+    /// The first address at or above `cursor`, else the first of all.
+    fn address(&self, cursor: u64) -> Option<u64> {
+        let above = self.free.iter().map(|&(start, end)| (start.max(cursor), end));
+        let found = above.filter(|&(start, end)| start + self.size <= end).map(|(start, _)| start).next();
+        found.or(self.free.first().map(|gap| gap.0))
     }
 }
 
@@ -114,9 +153,17 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reaches: &Reaches) ->
         for (&owner, &offset) in owners.iter().zip(&solution.offsets) {
             addresses[owner] = (space, offset * word);
         }
-        let items = problem.items.iter().copied().zip(solution.offsets).collect();
+        let all: Vec<Item> = lives.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
         let ring = reaches.ring[usize::from(memory == Memory::Ewp)];
-        Ok(Room { items, capacity: problem.capacity, cursor: if ring { solution.height } else { 0 }, ring })
+        let mut room = Room {
+            placed: Placed::new(&all),
+            ending: vec![Vec::new(); sketch.drafts.len()],
+            capacity: problem.capacity,
+            cursor: if ring { solution.height } else { 0 },
+            ring,
+        };
+        problem.items.iter().zip(&solution.offsets).for_each(|(&item, &offset)| room.add(item, offset));
+        Ok(room)
     };
     let mut cache = room(Memory::Cache, machine.cache_bytes(), &mut addresses)?;
     let mut ewp = room(Memory::Ewp, machine.ewp_cache_bytes(), &mut addresses)?;
@@ -136,25 +183,19 @@ pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reaches: &Reaches) ->
         };
         let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(near);
         let item = |first: u32| Item { first, last: load.last, size: size(load.buffer) };
-        let mut good = deadline;
         let memory = sketch.buffers[load.buffer].memory;
-        let mut address = room.hole(&item(deadline), &[]).ok_or(memory)?;
-        let mut low = earliest.min(deadline);
-        while low < good {
-            let middle = low + (good - low) / 2;
-            match room.hole(&item(middle), &[]) {
-                Some(found) => (good, address) = (middle, found),
-                None => low = middle + 1,
-            }
-        }
+        let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
+        let mut address = gaps.address(room.cursor).ok_or(memory)?;
         if load.ordered {
             bar = bar.max(good);
         }
         if space == Space::Cache {
-            let apart = busy(sketch, load, &is_load, &addresses, machine);
-            address = room.hole(&item(good), &apart).unwrap_or(address);
+            let mut quiet = gaps;
+            let busy = busy(sketch, load, &is_load, &addresses, machine);
+            busy.into_iter().for_each(|(from, to)| quiet.take(from, to));
+            address = quiet.address(room.cursor).unwrap_or(address);
         }
-        room.items.push((item(good), address));
+        room.add(item(good), address);
         if room.ring {
             room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
         }

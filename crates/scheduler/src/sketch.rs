@@ -77,7 +77,7 @@ pub(crate) enum Packing {
 }
 
 /// A stretch of memory with a lifetime.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Buffer {
     pub name: String,
     pub bytes: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Buffer {
 }
 
 /// An instruction without addresses and tokens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Draft {
     pub layer: LayerId,
     pub work: Work,

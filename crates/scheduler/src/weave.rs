@@ -48,7 +48,8 @@ pub(crate) struct Loom<'a> {
     jobs: Vec<Job>,
     /// By draft, once buffers have their places.
     traffic: Vec<Traffic>,
-    /// By buffer, how many drafts touch it; by draft, the buffers of the cache it touches.
+    /// By buffer of the cache, the drafts that touch it and how many they are; by draft, the buffers it touches.
+    users: Vec<Vec<u32>>,
     touches: Vec<u32>,
     buffers: Vec<Vec<u32>>,
     /// Layers that may be under way at a time.
@@ -91,13 +92,13 @@ impl<'a> Loom<'a> {
         window: u32,
         addresses: Option<&Addresses>,
     ) -> Self {
-        let mut touches = vec![0; sketch.buffers.len()];
+        let mut users = vec![Vec::new(); sketch.buffers.len()];
         let mut buffers = Vec::with_capacity(sketch.drafts.len());
         let mut loaded = vec![false; sketch.buffers.len()];
         for (to, from) in sketch.drafts.iter().filter_map(|draft| draft.load()) {
             loaded[to.index()] |= matches!(sketch.buffers[from.index()].content, Content::Constant(_));
         }
-        for draft in &sketch.drafts {
+        for (index, draft) in (0..).zip(&sketch.drafts) {
             let mut list: Vec<u32> = draft
                 .touches()
                 .iter()
@@ -107,12 +108,13 @@ impl<'a> Loom<'a> {
             list.sort_unstable();
             list.dedup();
             for &buffer in &list {
-                touches[buffer as usize] += 1;
+                users[buffer as usize].push(index);
             }
             buffers.push(list);
         }
         let traffic = addresses.map_or_else(Vec::new, |addresses| traffic(sketch, machine, addresses));
-        Self { sketch, depend, jobs: jobs(sketch, machine), traffic, touches, buffers, window }
+        let touches = users.iter().map(|users| users.len() as u32).collect();
+        Self { sketch, depend, jobs: jobs(sketch, machine), traffic, users, touches, buffers, window }
     }
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
@@ -200,7 +202,7 @@ impl<'a> Loom<'a> {
         let mut starts = vec![0u64; count];
         let mut order = Vec::with_capacity(count);
         let mut lanes: [Lane; LANES] = Default::default();
-        let mut memory = Open::new(&self.touches, room);
+        let mut memory = Open::new(self, room);
         let mut group = Group::new(self.sketch, if reverse { u32::MAX } else { self.window });
         let mut makespan = 0;
         for draft in (0..count).filter(|&d| left[d] == 0) {
@@ -211,7 +213,7 @@ impl<'a> Loom<'a> {
             let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
             let (time, draft) = if let Some((time, at)) = next {
                 lanes[at].wake(time, keys);
-                let fits = |&&(_, draft): &&(u64, u32)| group.has(self.layer(draft)) && memory.fits(self, draft);
+                let fits = |&&(_, draft): &&(u64, u32)| group.has(self.layer(draft)) && memory.fits(draft);
                 let mut open = lanes[at].open.iter().filter(fits).copied();
                 let found = if self.traffic.is_empty() || reverse {
                     open.next()
@@ -386,18 +388,21 @@ struct Open {
     /// By buffer, drafts that are still to touch it.
     left: Vec<u32>,
     opened: Vec<bool>,
+    /// By draft, bytes of buffers it would open.
+    more: Vec<u64>,
     bytes: u64,
     room: u64,
 }
 
 impl Open {
-    fn new(touches: &[u32], room: u64) -> Self {
-        Self { left: touches.to_vec(), opened: vec![false; touches.len()], bytes: 0, room }
+    fn new(loom: &Loom, room: u64) -> Self {
+        let size = |&buffer: &u32| loom.sketch.buffers[buffer as usize].bytes;
+        let more = loom.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
+        Self { left: loom.touches.clone(), opened: vec![false; loom.touches.len()], more, bytes: 0, room }
     }
 
-    fn fits(&self, loom: &Loom, draft: u32) -> bool {
-        let closed = loom.buffers[draft as usize].iter().filter(|&&b| !self.opened[b as usize]);
-        let more: u64 = closed.map(|&b| loom.sketch.buffers[b as usize].bytes).sum();
+    fn fits(&self, draft: u32) -> bool {
+        let more = self.more[draft as usize];
         more == 0 || self.bytes + more <= self.room
     }
 
@@ -409,6 +414,7 @@ impl Open {
             if !self.opened[index] {
                 self.opened[index] = true;
                 self.bytes += bytes;
+                loom.users[index].iter().for_each(|&user| self.more[user as usize] -= bytes);
             }
             self.left[index] -= 1;
             if self.left[index] == 0 {
@@ -467,6 +473,7 @@ mod tests {
             depend,
             jobs: jobs.to_vec(),
             traffic: Vec::new(),
+            users: Vec::new(),
             touches: Vec::new(),
             buffers: vec![Vec::new(); count],
             window: u32::MAX,

@@ -29,6 +29,9 @@ use trial::inputs;
 /// Seconds a program of so small a network may take to be made.
 const LIMIT: f64 = 60.0;
 
+/// Seconds a network takes that are worth a line.
+const LONG: f64 = 10.0;
+
 /// What is counted and no fault; seconds depend on what else the computer does.
 const SOUND: [&str; 5] = ["networks", "not run", "programs", "too large", "too long"];
 
@@ -43,6 +46,7 @@ fn random_networks_by_the_thousand() {
     let start = Instant::now();
     for seed in first..first + count {
         let machine = &machines[(seed / 3) as usize % machines.len()];
+        let begun = Instant::now();
         let outcome = std::panic::catch_unwind(|| attempt(seed, machine));
         let found = outcome.unwrap_or_else(|_| vec![("panics", "a panic".to_owned())]);
         for (what, detail) in found {
@@ -50,6 +54,9 @@ fn random_networks_by_the_thousand() {
             if !SOUND.contains(&what) {
                 faults.push(format!("seed {seed} on {}: {what}: {detail}", machine.name));
             }
+        }
+        if begun.elapsed().as_secs_f64() > LONG {
+            println!("seed {seed} on {}: {:.0} s", machine.name, begun.elapsed().as_secs_f64());
         }
         if (seed + 1 - first).is_multiple_of(100) {
             println!("seeds {first} to {seed}, {:.0} s: {tally:?}", start.elapsed().as_secs_f64());

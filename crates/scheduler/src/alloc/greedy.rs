@@ -1,9 +1,7 @@
 //! Greedy placement: items in some order, each into a gap left by those placed before it.
 
+use super::placed::Placed;
 use super::{Item, Problem, Solution};
-
-/// Blocks of time there are at most.
-const MOST_BLOCKS: usize = 256;
 
 /// Which item comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +81,7 @@ fn place_aligned(problem: &Problem, alignments: &[u64], order: Order, fit: Fit) 
     let mut offsets = vec![0; problem.items.len()];
     let mut placed = Placed::new(&problem.items);
     for index in sequence(&problem.items, order) {
-        offsets[index] = placed.put(problem.items[index], alignment(alignments, index), fit);
+        offsets[index] = put(&mut placed, problem.items[index], alignment(alignments, index), fit);
     }
     Solution { offsets, height: placed.height }
 }
@@ -99,7 +97,7 @@ pub(super) fn place_around(problem: &Problem, alignments: &[u64], fixed: &[Optio
     let mut offsets: Vec<u64> = fixed.iter().map(|offset| offset.unwrap_or(0)).collect();
     for index in sequence(&problem.items, Order::Size) {
         if fixed[index].is_none() {
-            offsets[index] = placed.put(problem.items[index], alignment(alignments, index), Fit::Lowest);
+            offsets[index] = put(&mut placed, problem.items[index], alignment(alignments, index), Fit::Lowest);
         }
     }
     Solution { offsets, height: placed.height }
@@ -109,65 +107,11 @@ fn alignment(alignments: &[u64], index: usize) -> u64 {
     alignments.get(index).copied().unwrap_or(1).max(1)
 }
 
-/// A buffer with an address.
-#[derive(Clone, Copy)]
-struct Taken {
-    offset: u64,
-    item: Item,
-}
-
-/// Buffers with addresses, found by when they live: time is cut into blocks, and a buffer is listed where it starts and in
-/// the blocks it lives on in. Whoever meets a buffer lives on into its first block, or starts in one of its blocks.
-struct Placed {
-    moments: u32,
-    starting: Vec<Vec<Taken>>,
-    living_on: Vec<Vec<Taken>>,
-    /// Those the last one met, to be used again.
-    meeting: Vec<(u64, u64)>,
-    height: u64,
-}
-
-impl Placed {
-    fn new(items: &[Item]) -> Self {
-        let end = items.iter().map(|item| item.last).max().unwrap_or(0);
-        let blocks = (items.len() / 16).clamp(1, MOST_BLOCKS) as u32;
-        let moments = end / blocks + 1;
-        let blocks = (end / moments + 1) as usize;
-        Self {
-            moments,
-            starting: vec![Vec::new(); blocks],
-            living_on: vec![Vec::new(); blocks],
-            meeting: Vec::new(),
-            height: 0,
-        }
-    }
-
-    /// Gives an item an address.
-    fn put(&mut self, item: Item, alignment: u64, fit: Fit) -> u64 {
-        let (first, last) = self.blocks(item);
-        self.meeting.clear();
-        let met = self.starting[first..=last].iter().flatten().chain(&self.living_on[first]);
-        let met = met.filter(|other| other.item.meets(&item));
-        self.meeting.extend(met.map(|other| (other.offset, other.offset + other.item.size)));
-        self.meeting.sort_unstable();
-        let offset = gap(item.size, alignment, self.meeting.iter().copied(), fit);
-        self.add(item, offset);
-        offset
-    }
-
-    fn add(&mut self, item: Item, offset: u64) {
-        let (first, last) = self.blocks(item);
-        let taken = Taken { offset, item };
-        self.starting[first].push(taken);
-        for block in &mut self.living_on[first + 1..=last] {
-            block.push(taken);
-        }
-        self.height = self.height.max(offset + item.size);
-    }
-
-    fn blocks(&self, item: Item) -> (usize, usize) {
-        ((item.first / self.moments) as usize, (item.last / self.moments) as usize)
-    }
+/// Gives an item an address.
+fn put(placed: &mut Placed, item: Item, alignment: u64, fit: Fit) -> u64 {
+    let offset = gap(item.size, alignment, placed.meeting(item).iter().map(|t| (t.offset, t.end())), fit);
+    placed.add(item, offset);
+    offset
 }
 
 /// Places by size, keeping items that `apart` names for each other out of each other's banks of `bank` units where a gap

@@ -19,6 +19,7 @@ mod core;
 mod exact;
 mod greedy;
 pub mod ladder;
+pub(crate) mod placed;
 
 pub use greedy::{Fit, Order, PORTFOLIO, place, place_apart, solve};
 /// A buffer: alive from `first` to `last`, both inclusive.

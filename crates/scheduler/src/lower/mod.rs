@@ -71,8 +71,6 @@ pub(crate) struct Setting<'a> {
     pub machine: &'a Machine,
     pub inputs: &'a [TensorId],
     pub outputs: &'a [TensorId],
-    /// By tensor; what counts is the entry of a root.
-    pub homes: &'a [Home],
     /// Cut, for units that work at the same time.
     pub parallel: bool,
     /// How finely.
@@ -83,9 +81,19 @@ pub(crate) struct Setting<'a> {
     pub utilization: f64,
 }
 
+/// Lengths of the lists of a sketch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    buffers: usize,
+    descriptors: usize,
+    drafts: usize,
+}
+
 /// Lowers one step after the other into a sketch.
 pub(crate) struct Lowering<'a> {
     pub setting: Setting<'a>,
+    /// By tensor; what counts is the entry of a root.
+    pub homes: Vec<Home>,
     pub sketch: Sketch,
     /// Cache and DDR buffers of root tensors.
     cached: BTreeMap<TensorId, BufferId>,
@@ -103,9 +111,10 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(setting: Setting<'a>) -> Self {
+    pub fn new(setting: Setting<'a>, homes: Vec<Home>) -> Self {
         let mut lowering = Self {
             setting,
+            homes,
             sketch: Sketch::default(),
             cached: BTreeMap::new(),
             external: BTreeMap::new(),
@@ -134,6 +143,24 @@ impl<'a> Lowering<'a> {
             self.operator(&step.op, step.output)?;
         }
         self.deliver(step.output)
+    }
+
+    /// How far lowering has come.
+    pub fn mark(&self) -> Mark {
+        let sketch = &self.sketch;
+        Mark { buffers: sketch.buffers.len(), descriptors: sketch.descriptors.len(), drafts: sketch.drafts.len() }
+    }
+
+    /// Goes back to where it had come to then. What was lowered by then must not depend on homes that have changed since.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.sketch.buffers.truncate(mark.buffers);
+        self.sketch.descriptors.truncate(mark.descriptors);
+        self.sketch.drafts.truncate(mark.drafts);
+        let old = |buffer: &BufferId| buffer.index() < mark.buffers;
+        for known in [&mut self.cached, &mut self.external, &mut self.results] {
+            known.retain(|_, buffer| old(buffer));
+        }
+        self.blocks.retain(|_, buffers| buffers.iter().all(old));
     }
 
     fn operator(&mut self, op: &'a Op, output: TensorId) -> Result<(), Shortage> {
@@ -166,7 +193,7 @@ impl<'a> Lowering<'a> {
 
     /// Where a root lives; constants always live in DDR.
     fn home(&self, root: TensorId) -> Home {
-        if self.setting.network.is_constant(root) { Home::Ddr } else { self.setting.homes[root.index()] }
+        if self.setting.network.is_constant(root) { Home::Ddr } else { self.homes[root.index()] }
     }
 
     fn cache_buffer(&mut self, root: TensorId) -> BufferId {
