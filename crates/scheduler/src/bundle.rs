@@ -19,8 +19,8 @@ struct Open {
     parts: Vec<(u64, Packing)>,
 }
 
-/// Merges neighbouring small loads of constants, of at most so many layers.
-pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32) {
+/// Merges neighbouring small loads of constants, of at most so many layers, into bundles `times` as large as usual.
+pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32, times: u64) {
     let mut uses = vec![0u32; sketch.buffers.len()];
     for (to, from) in sketch.drafts.iter().filter_map(Draft::load) {
         uses[to.index()] += 1;
@@ -30,7 +30,7 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32) {
     let mut dropped = vec![false; sketch.drafts.len()];
     let most = |memory: Memory| match memory {
         Memory::Ewp => (machine.ewp_cache_bytes() / 16).min(piece_bytes(machine) / 4),
-        Memory::Cache | Memory::Ddr => (machine.cache_bytes() / 64).min(piece_bytes(machine) / 2),
+        Memory::Cache | Memory::Ddr => (machine.cache_bytes() / 64).min(piece_bytes(machine) * times / 2),
     };
     let mut open: [Option<Open>; 2] = [None, None];
     let mut loaded = 0;

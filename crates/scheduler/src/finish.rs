@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Program, Space, TensorId, Unit, View, Wait};
+use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
 
 use crate::bounds::bounds;
 use crate::cost::Clock;
@@ -91,6 +91,12 @@ impl Planned {
     pub fn timed(mut self, timing: Timing) -> Self {
         self.program.predicted_cycles = timing(&self.program).unwrap_or(self.program.predicted_cycles);
         self
+    }
+
+    /// Whether bringing in what lies in external memory takes more than half of the time.
+    pub fn loading(&self, machine: &Machine) -> bool {
+        let bytes: u64 = self.memory.bytes.iter().sum();
+        2 * machine.ddr_cycles(bytes) / u64::from(machine.ddr.channels.max(1)) > self.program.predicted_cycles
     }
 
     /// Tensors of the graph whose home is external memory though they are neither constants nor ports.

@@ -44,6 +44,8 @@ pub(crate) struct Request<'a> {
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
+    /// Weights that take much of the cache come in narrower tiles.
+    pub narrow: bool,
     /// Every tensor starts with DDR as its home.
     pub outside: bool,
     /// Bytes of the cache to plan with.
@@ -75,6 +77,7 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
         grain: request.grain,
         pieces: request.pieces,
         utilization: request.utilization,
+        narrow: request.narrow,
     };
     let mut lowering = Lowering::new(setting, homes);
     while marks.len() < count {

@@ -43,7 +43,7 @@ pub use error::ScheduleError;
 use finish::Planned;
 use lower::Grain;
 use parameters::Parameters;
-use plan::{Mode, Site, fastest};
+use plan::{Manner, Mode, Site, fastest};
 use rayon::prelude::*;
 use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
@@ -154,20 +154,38 @@ fn compiled(
 }
 
 fn planned(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
-    if site.parameters.parallel() { parallel(site, timing) } else { site.plan(Mode::Sequential, timing) }
+    if site.parameters.parallel() {
+        parallel(site, timing)
+    } else {
+        site.plan(Mode::Sequential, Manner::default(), timing)
+    }
 }
 
 /// The fastest of several plans: layers interleaved, in pieces of several sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
-/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open.
+/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. The best of these is planned in other
+/// manners as well.
 fn parallel(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
     let grains = [Grain::Longer(4), Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
     let woven = grains.into_iter().filter(|_| site.parameters.layer_fusion != 0).map(|grain| Mode::Woven { grain });
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
     let modes: Vec<Mode> = woven.chain(layers).collect();
-    let plan = |mode| if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode, timing) };
-    let plans: Vec<_> = modes.into_par_iter().map(plan).collect();
-    fastest(plans)
+    let plan = |mode, manner| {
+        if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) }
+    };
+    let plans: Vec<_> = modes.par_iter().map(|&mode| plan(mode, Manner::default())).collect();
+    let cycles = |plan: &Result<Planned, _>| plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles);
+    let best = plans.iter().zip(&modes).min_by_key(|(plan, _)| cycles(plan));
+    // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
+    let manner = |(bundles, narrow)| Manner { bundles, narrow };
+    let manners = [(4, false), (4, true), (16, false)].map(manner);
+    let others: Vec<_> = match best {
+        Some((Ok(best), &mode)) if mode != Mode::Sequential && best.loading(site.machine) => {
+            manners.into_par_iter().map(|manner| plan(mode, manner)).collect()
+        }
+        _ => Vec::new(),
+    };
+    fastest(plans.into_iter().chain(others))
 }
 
 /// Every program is proven before it is handed out.
@@ -182,9 +200,13 @@ fn checked(graph: &Graph, program: Program) -> Result<Program, ScheduleError> {
 }
 
 #[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use tpuflow_ir::{Arithmetic, DType, GraphBuilder, Op, Quant, Requant, Tensor};
+    use tpuflow_ir::{Arithmetic, DType, GraphBuilder, Op, Quant, Requant, Tensor, Work};
 
     /// Three changes of scale, one after the other.
     fn chain() -> Graph {
@@ -205,6 +227,33 @@ mod tests {
         }
         builder.output(last);
         builder.finish().expect("a sound graph")
+    }
+
+    #[test]
+    fn heavy_weights_in_narrow_tiles_and_large_bundles_are_proven() {
+        let mut net = common::Net::new(3);
+        let x = net.input(&[1, 4, 4, 64]);
+        let y = net.conv(x, 128, common::window(3, 1, 1), 1);
+        let y = net.reshape(y, &[1, 2048]);
+        let y = net.matmul(y, 512);
+        let graph = net.finish(&[y]);
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.banks = 4;
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 10, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        for (bundles, narrow) in [(1, false), (4, true), (16, true)] {
+            let manner = Manner { bundles, narrow };
+            let planned = site.plan(Mode::Woven { grain: Grain::Fine }, manner, &|_| None).expect("room for all");
+            let program = planned.program(&site);
+            assert_eq!(checker::check(&graph, &program), Ok(()));
+            let columns = program.instructions.iter().filter_map(|instruction| match &instruction.work {
+                Work::Matrix(matrix) if matrix.output.channels == 512 => Some(matrix.columns),
+                _ => None,
+            });
+            // A tile of 256 KB is more than a sixteenth of the cache, and the array takes less time than its load.
+            assert!(columns.eq(if narrow { vec![64; 8] } else { vec![128; 4] }), "{manner:?}");
+        }
     }
 
     #[test]

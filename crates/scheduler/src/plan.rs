@@ -59,6 +59,21 @@ impl Mode {
     }
 }
 
+/// What a plan does otherwise than usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Bundles are so many times as large.
+    pub bundles: u64,
+    /// Weights that take much of the cache come in narrower tiles.
+    pub narrow: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { bundles: 1, narrow: false }
+    }
+}
+
 /// What all plans of a graph for a machine share.
 pub(crate) struct Site<'a> {
     pub graph: &'a Graph,
@@ -94,7 +109,7 @@ impl<'a> Site<'a> {
     }
 
     /// Lowers the network and gives everything a place and a time: of several orders the fastest by `timing`.
-    pub fn plan(&self, mode: Mode, timing: Timing) -> Result<Planned, ScheduleError> {
+    pub fn plan(&self, mode: Mode, manner: Manner, timing: Timing) -> Result<Planned, ScheduleError> {
         let machine = self.machine;
         let mut failure = None;
         for share in SHARES {
@@ -108,6 +123,7 @@ impl<'a> Site<'a> {
                 parallel: mode.paired(),
                 pieces: self.parameters.pieces(),
                 utilization: self.utilization(mode),
+                narrow: manner.narrow,
                 outside: !self.parameters.action_graph_data_transfer_optimization,
                 capacity: machine.cache_bytes() / 100 * share,
             };
@@ -116,7 +132,7 @@ impl<'a> Site<'a> {
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             if let (true, Some(layers)) = (mode != Mode::Sequential, self.parameters.grouped()) {
-                bundle(&mut housed.sketch, machine, layers);
+                bundle(&mut housed.sketch, machine, layers, manner.bundles);
             }
             let found = match mode {
                 Mode::Sequential => addresses(&housed.sketch, machine).map(|found| (found, Vec::new())),

@@ -189,8 +189,13 @@ impl Lowering<'_> {
         let table = table.map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
         let table = table.next_multiple_of(machine.word() as u64);
         let packed = shape.linear.packing(&shape.input, machine);
-        let natural = || shape.linear.tiles(machine.array.columns, packed);
-        let whole = self.behind(shape).unwrap_or_else(natural);
+        let widest = self.widest(shape);
+        let tiles = |width: u32| {
+            let most = if width == machine.array.columns { packed } else { packed.min(width / shape.linear.group_out) };
+            shape.linear.tiles(width, most.max(1))
+        };
+        let behind = self.behind(shape).filter(|_| widest == machine.array.columns);
+        let whole = behind.unwrap_or_else(|| tiles(widest));
         if self.parameter_space() < table + self.tile_parameters(shape, &[(0, 1)]) {
             return Err(Shortage(Memory::Ewp));
         }
@@ -206,13 +211,9 @@ impl Lowering<'_> {
             return Ok(Cut { tiles: whole, groups, height: shape.rows, rows_outside: false });
         }
         for budget in budgets {
-            let mut width = machine.array.columns;
+            let mut width = widest;
             while width > 0 {
-                let tiles = if width == machine.array.columns {
-                    whole.clone()
-                } else {
-                    shape.linear.tiles(width, (width / shape.linear.group_out).clamp(1, packed))
-                };
+                let tiles = if width == widest { whole.clone() } else { tiles(width) };
                 let found = [1, 2, 4, u64::MAX]
                     .into_iter()
                     .flat_map(|share| self.cuts(shape, &tiles, budget, budget / share, parameters))
@@ -232,6 +233,27 @@ impl Lowering<'_> {
         let lead = (word - shape.output.channel_offset % word) / size;
         let inside = lead * size < word && lead < shape.output.channels;
         if inside { shape.linear.tiles_behind(self.setting.machine.array.columns, lead) } else { None }
+    }
+
+    /// Columns of a tile: as many as the array has, unless tiles are to be narrow. Then those that take much of the cache are
+    /// halved as long as the array takes less time than their weights to arrive.
+    fn widest(&self, shape: &Shape) -> u32 {
+        let machine = self.setting.machine;
+        let columns = machine.array.columns;
+        if !self.setting.narrow || shape.right.is_some() || shape.linear.groups > 1 {
+            return columns;
+        }
+        let bytes = |width: u32| shape.linear.tile_bytes(width, shape.weight_dtype, machine.word());
+        let count = |width: u32| u64::from(shape.linear.columns().div_ceil(width));
+        let arrival = machine.ddr_cycles(bytes(columns) * count(columns)) / u64::from(machine.ddr.channels.max(1));
+        let blocks = bytes(columns) / u64::from(columns * machine.array.rows * shape.weight_dtype.bytes() as u32) + 1;
+        let pixels = u64::from(shape.rows) * u64::from(shape.output.width);
+        let busy = |width: u32| count(width) * blocks * pixels.max(machine.array.rows.into());
+        let mut width = columns;
+        while width > 8 && bytes(width) > machine.cache_bytes() / 16 && busy(width / 2) < arrival {
+            width /= 2;
+        }
+        width
     }
 
     fn tile_parameters(&self, shape: &Shape, tiles: &[(u32, u32)]) -> u64 {

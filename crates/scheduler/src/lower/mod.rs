@@ -79,6 +79,8 @@ pub(crate) struct Setting<'a> {
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
+    /// Weights that take much of the cache come in narrower tiles than the array could take.
+    pub narrow: bool,
 }
 
 /// Lengths of the lists of a sketch.
