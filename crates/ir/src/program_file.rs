@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn refusals_name_the_reason() {
-        let version = refusal(r#"{\"version\":2"#, r#"{\"version\":7"#);
-        assert_eq!(version, "version 7 of the program file, this build reads 2");
+        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":7"#);
+        assert_eq!(version, format!("version 7 of the program file, this build reads {VERSION}"));
         let hash = program().machine.hash();
         let message = refusal(&hash, &"0".repeat(64));
         assert!(message.starts_with("made for machine 000") && message.ends_with(&hash), "{message}");
