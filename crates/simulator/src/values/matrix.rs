@@ -7,13 +7,13 @@ use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
-use tpuflow_ir::{DType, DescriptorId, LayerId, Machine, Requant, Space, timing};
+use tpuflow_ir::{DType, DescriptorId, LayerId, Machine, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
+use super::channels::Channels;
 use super::tensor::{Code, Load, append, encode};
 use super::{Fault, Memories, is_plain};
-use crate::hazard::Rule;
 use crate::run::ArrayModel;
 
 /// The part of a tile that belongs to one group.
@@ -442,25 +442,8 @@ impl Packed {
 fn tile(m: &Matrix, d: &MatrixDescriptor, bytes: &[Vec<u8>; 3]) -> Result<(Tile, Epilogue), Fault> {
     let [weights, parameters, table] = bytes;
     let wide = timing::wide(m.input.dtype, d.weight_dtype);
-    let parameters: Vec<ChannelParameters> = parameters
-        .chunks_exact(ChannelParameters::bytes(wide))
-        .map(|bytes| ChannelParameters::decode(wide, bytes))
-        .collect();
-    let requant = Requant {
-        multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
-        shift: parameters.iter().map(|p| p.shift).collect(),
-        zero_point: d.codes.zero_point,
-        lo: d.codes.lo,
-        hi: d.codes.hi,
-    };
-    if !requant.shift.iter().all(|shift| (-15..=47).contains(shift)) {
-        let place = (Space::EwpCache, m.parameters.into());
-        return Err((place, Rule::Shape("has a shift beyond -15..=47".to_owned())));
-    }
-    let entries = || table.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
-    let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
-    let epilogue = Epilogue::new(requant, d.table.map(|shape| (entries(), shape.lo, shape.hi)));
-    let epilogue = epilogue.with_first_shift(d.first_shift, &mut bias);
+    let channels = Channels { address: m.parameters, wide, codes: d.codes, first_shift: d.first_shift, table: d.table };
+    let (bias, epilogue) = channels.decode(parameters, table)?;
     let tile = Tile {
         weights: Values::from_le_bytes(d.weight_dtype, weights),
         k: (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize,

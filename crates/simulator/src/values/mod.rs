@@ -7,6 +7,7 @@
 //! Operands are gathered from their views into dense rows, computed by `tpuflow-kernels`, and scattered back byte by byte:
 //! channels beyond a view's own stay as they are.
 
+mod channels;
 mod float;
 mod matrix;
 mod met;

@@ -4,12 +4,13 @@ use std::sync::{Arc, PoisonError};
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Divisor;
-use tpuflow_ir::{DType, DescriptorId, LayerId, Requant, Space, View, Window, timing};
+use tpuflow_ir::{DType, DescriptorId, LayerId, Space, View, Window, timing};
 use tpuflow_kernels::conv::Geometry;
 use tpuflow_kernels::linear::Epilogue;
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::{Element, depthwise};
 
+use super::channels::Channels;
 use super::matrix::accumulator_range;
 use super::tensor::{Code, Load, encode};
 use super::{Fault, Memories};
@@ -165,7 +166,7 @@ impl Memories {
         if let Some(depthwise) = kept().get(&place).filter(same) {
             return Ok(Some(Arc::clone(depthwise)));
         }
-        let depthwise = Depthwise::new(p, d, bytes.map(<[u8]>::to_vec)).map(Arc::new);
+        let depthwise = Depthwise::new(p, d, bytes.map(<[u8]>::to_vec))?.map(Arc::new);
         if let Some(depthwise) = &depthwise {
             let mut kept = kept();
             if kept.len() == KEPT {
@@ -187,41 +188,28 @@ impl<X> Slab<X> {
 }
 
 impl Depthwise {
-    fn new(p: &Pool, d: &PoolDescriptor, bytes: [Vec<u8>; 3]) -> Option<Self> {
+    fn new(p: &Pool, d: &PoolDescriptor, bytes: [Vec<u8>; 3]) -> Result<Option<Self>, Fault> {
         let PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, table } = &d.kind else {
-            return None;
+            return Ok(None);
         };
         let wide = timing::wide(p.input.dtype, *weight_dtype);
         let mut weights = Vec::new();
         <i16 as Load>::append(*weight_dtype, &bytes[0], &mut weights);
-        let parameters: Vec<ChannelParameters> = bytes[1]
-            .chunks_exact(ChannelParameters::bytes(wide))
-            .map(|bytes| ChannelParameters::decode(wide, bytes))
-            .collect();
-        let requant = Requant {
-            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
-            shift: parameters.iter().map(|p| p.shift).collect(),
-            zero_point: codes.zero_point,
-            lo: codes.lo,
-            hi: codes.hi,
-        };
-        let entries = || bytes[2].as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
-        let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
-        let epilogue = Epilogue::new(requant.clone(), table.map(|shape| (entries(), shape.lo, shape.hi)));
-        let epilogue = epilogue.with_first_shift(*first_shift, &mut bias);
+        let (codes, first_shift, table) = (*codes, *first_shift, *table);
+        let channels = Channels { address: p.parameters, wide, codes, first_shift, table };
+        let (bias, epilogue) = channels.decode(&bytes[1], &bytes[2])?;
         let (zeros, prepared) = ([*input_zero, *weight_zero], None);
         let (descriptor, input) = (d.clone(), p.input);
         let mut own = Self { descriptor, input, bytes, weights, bias, zeros, epilogue, wide, prepared };
-        own.prepared = (first_shift.is_none() && own.is_safe(&requant)).then(|| own.prepare(*weight_dtype));
-        Some(own)
+        own.prepared = (first_shift.is_none() && own.is_safe()).then(|| own.prepare(*weight_dtype));
+        Ok(Some(own))
     }
 
-    /// Whether no operand codes can take a sum beyond the accumulator, in any order of its terms, and all parameters are such
-    /// as graphs may have.
-    fn is_safe(&self, requant: &Requant) -> bool {
+    /// Whether no operand codes can take a sum beyond the accumulator, in any order of its terms, and padding is a code.
+    fn is_safe(&self) -> bool {
         let (lo, hi) = self.input.dtype.range();
         let zero = i64::from(self.zeros[0]);
-        if !(lo..=hi).contains(&zero) || !requant.shift.iter().all(|shift| (-15..=47).contains(shift)) {
+        if !(lo..=hi).contains(&zero) {
             return false;
         }
         let largest = (lo - zero).abs().max((hi - zero).abs());
