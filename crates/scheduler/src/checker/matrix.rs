@@ -383,7 +383,7 @@ fn is_plain(window: &Window) -> bool {
 }
 
 /// Input lines and columns that output columns `columns` of row `y` see, without padding.
-pub(super) fn under_window(
+fn under_window(
     window: &Window,
     y: u32,
     columns: std::ops::Range<u32>,

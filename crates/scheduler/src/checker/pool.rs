@@ -2,9 +2,9 @@
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Average;
-use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId};
+use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId, Window};
 
-use super::matrix::{finishes, under_window, wide};
+use super::matrix::{finishes, wide};
 use super::walk::{Fault, Walk};
 
 impl Walk<'_> {
@@ -22,11 +22,14 @@ impl Walk<'_> {
         if p.input.origin[1] != p.output.origin[1] {
             return Err(("value", "operand and result show different channels".to_owned()));
         }
-        for row in p.first_row..p.first_row + p.rows {
-            let (image, y) = (row / p.output.height, row % p.output.height);
-            for (line, columns) in under_window(&d.window, y, 0..p.output.width, p.input.height, p.input.width) {
-                let line = image * p.input.height + line;
-                self.consume(&p.input, input, line..line + 1, columns, 0..p.input.channels)?;
+        let (height, last) = (p.output.height, p.first_row + p.rows - 1);
+        for image in p.first_row / height..=last / height {
+            let from = p.first_row.max(image * height) - image * height;
+            let to = last.min(image * height + height - 1) - image * height;
+            let lines = lines_between(&d.window, from, to, p.input.height);
+            let lines = image * p.input.height + lines.start..image * p.input.height + lines.end;
+            if !lines.is_empty() {
+                self.consume(&p.input, input, lines, 0..p.input.width, 0..p.input.channels)?;
             }
         }
         let depthwise = match &d.kind {
@@ -140,4 +143,14 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// Input lines from the first to the last that output rows `first ..= last` of an image reach. The unit takes them whole,
+/// those that no window sees included.
+fn lines_between(window: &Window, first: u32, last: u32, height: u32) -> std::ops::Range<u32> {
+    let [row, pad, step] = [window.stride[0], window.pads[0], window.dilation[0]].map(i64::from);
+    let top = i64::from(first) * row - pad;
+    let bottom = i64::from(last) * row - pad + i64::from(window.kernel[0] - 1) * step + 1;
+    let inside = |line: i64| line.clamp(0, i64::from(height)) as u32;
+    inside(top)..inside(bottom)
 }

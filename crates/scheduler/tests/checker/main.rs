@@ -80,10 +80,24 @@ fn joined() -> Graph {
     net.finish(&[f])
 }
 
+/// Windows that leave lines out between them, and the last of an image.
+fn apart() -> Graph {
+    let mut net = Net::new(5);
+    let x = net.input(&[1, 12, 11, 8]);
+    let a = net.conv(x, 8, window(3, 1, 1), 1);
+    let b = net.average_pool(a, window(2, 5, 0), true);
+    let c = net.max_pool(a, window(1, 3, 0));
+    net.finish(&[b, c])
+}
+
 fn subjects(seeds: impl IntoIterator<Item = u64>) -> Vec<Subject> {
     let machines = [Machine::preset("32x32_fpga").unwrap(), tiny()];
     let graphs = seeds.into_iter().map(|seed| (format!("random {seed}"), random(seed, 9)));
-    let graphs = graphs.chain([("residual".to_owned(), residual(7)), ("joined".to_owned(), joined())]);
+    let graphs = graphs.chain([
+        ("residual".to_owned(), residual(7)),
+        ("joined".to_owned(), joined()),
+        ("apart".to_owned(), apart()),
+    ]);
     let more = [("floats", wild_floats(5, 7, 1500)), ("lines", long_lines(1, None))];
     let graphs = graphs.chain(more.map(|(name, graph)| (name.to_owned(), graph)));
     let combined = graphs.flat_map(|(name, graph)| {
