@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,11 @@ class Request:
     excepts: Sequence[str] = ()
     stages: Path | None = None
     log: Path | None = field(default_factory=log_folder)
+
+    @cached_property
+    def saved(self) -> Ranges | None:
+        """The saved ranges, read once."""
+        return None if self.ranges is None else Ranges.load(self.ranges)
 
 
 @dataclass(frozen=True)
@@ -283,12 +289,12 @@ def quantized(model: FloatModel | PartitionedModel, ranges: Ranges | None, confi
 
 def calibrated(model: FloatModel | PartitionedModel, request: Request, listener: Listener) -> Ranges:
     """The ranges of a model: saved ones, those of given samples, or those of generated samples."""
-    if request.ranges is not None:
+    if request.saved is not None:
         if request.calibration is not None:
             raise FileError(
                 f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
             )
-        return Ranges.load(request.ranges)
+        return request.saved
     whole = model.model if isinstance(model, PartitionedModel) else model
     file = request.config.calibrate.statistic_file
     if request.calibration is None and not file:
@@ -318,9 +324,8 @@ def samples_of(model: FloatModel, request: Request) -> Samples:
 
 def divided(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
     """The model with factors by channel: those of saved ranges, or where samples say that they help."""
-    if request.ranges is not None and request.calibration is None:
-        factors = Ranges.load(request.ranges).factors
-        return with_factors(model, factors) if factors else model
+    if request.saved is not None and request.calibration is None:
+        return with_factors(model, request.saved.factors) if request.saved.factors else model
     if not _may_equalize(request):
         return model
     return better_equalized(model, samples_of(model, request), request.config, listener.remark)

@@ -9,7 +9,6 @@ Exit status: 0 done; 1 the request or its input is wrong, one message on standar
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
@@ -101,20 +100,8 @@ def _common(
     pass
 
 
-def _late(name: str) -> None:
-    """Lets a package that others import, but hardly ever use, load when it is first used."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None or name in sys.modules:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-
-
 def main() -> None:
     """Runs the command line and ends the process."""
-    _late("sympy")  # onnx-ir computes with it where models have sizes with names; it takes half a second
     try:
         app()
     except TpuflowError as error:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["replaced", "write_arrays", "write_json", "write_text"]
 
+_ENCODE = json.JSONEncoder(allow_nan=False).encode
+
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[Path]:
@@ -54,7 +56,7 @@ def write_json(path: str | Path, content: object) -> None:
     Raises:
         FileError: The file cannot be written.
     """
-    write_text(path, "".join(_indented(_finite(content), "\n")) + "\n")
+    write_text(path, "".join(_indented(content, "\n")) + "\n")
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -74,26 +76,30 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def _indented(content: Any, line: str) -> Iterator[str]:
     """The parts of a document; numbers of a list stand on one line, `line` begins a new one."""
-    nested = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
     if isinstance(content, dict) and content:
-        for number, (key, value) in enumerate(content.items()):
-            yield f"{',' if number else '{'}{line}  {json.dumps(str(key))}: "
+        begin = "{"
+        for key, value in content.items():
+            yield f"{begin}{line}  {_ENCODE(str(key))}: "
             yield from _indented(value, line + "  ")
+            begin = ","
         yield line + "}"
-    elif any(isinstance(value, dict | list) for value in nested):
-        for number, value in enumerate(content):
-            yield f"{',' if number else '['}{line}  "
+    elif isinstance(content, list | tuple) and any(
+        isinstance(value, dict | list | tuple) for value in content
+    ):
+        begin = "["
+        for value in content:
+            yield f"{begin}{line}  "
             yield from _indented(value, line + "  ")
+            begin = ","
         yield line + "]"
     else:
-        yield json.dumps(content, allow_nan=False)
+        try:
+            yield _ENCODE(content)
+        except ValueError:
+            yield _ENCODE(_finite(content))
 
 
 def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_finite(value) for value in content]
-    if isinstance(content, float) and not abs(content) < float("inf"):
-        return None
-    return content
+    return None if isinstance(content, float) and not abs(content) < float("inf") else content

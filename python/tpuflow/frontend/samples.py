@@ -127,7 +127,7 @@ def _results(
     model: ir.Model, names: Sequence[str], samples: Iterable[Mapping[str, npt.ArrayLike]]
 ) -> list[dict[str, npt.NDArray[Any]]]:
     """Tensors of a model for every sample."""
-    session = FloatSession(model, names)
+    session = FloatSession(model, names, once=True)
     return [session.run(feeds) for feeds in samples]
 
 

@@ -55,6 +55,8 @@ class FloatSession:
         model: ir.Model | onnx.ModelProto,
         outputs: Sequence[str] | Literal["all"] | None = None,
         threads: int | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         """Prepares `model` (up to 2 GiB, static or dynamic; it is not changed).
 
@@ -63,6 +65,8 @@ class FloatSession:
             outputs: Tensors to return, intermediate ones included; the model's own outputs when None, every
                 tensor a node of the main graph computes when "all".
             threads: Threads to run on; all processors when None.
+            once: Whether there are few runs to come: weights then stay as they are, which is slower by the
+                run, but takes neither the time nor the memory of another copy.
 
         Raises:
             ModelError: If a tensor does not exist, or onnxruntime does not take the model.
@@ -89,6 +93,9 @@ class FloatSession:
         # Threads that wait for work by spinning take the processors from whoever works between two runs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_external_initializers(list(apart), list(apart.values()))
+        if once:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = threads
