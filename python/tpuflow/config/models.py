@@ -61,6 +61,10 @@ class QuantizeConfig(Section):
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
+    wide_norms: bool = True
+    """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
+    wide_softmax: bool = True
+    """What softmax reads and gives has 16 bits, where its layers are int8."""
     activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None
     """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
     else int16. Unset: all of the type."""

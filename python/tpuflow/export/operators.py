@@ -300,9 +300,8 @@ def _layer_norm(seen: Seen) -> str:
     tape, norm = seen.tape, seen.op["norm"]
     source = seen.op["input"]
     count = seen.shape(source)[-1]
-    seen.require(
-        seen.bits(source) == 8 and norm["epsilon"] + (count << 32) < MOST, "the deviation of 16-bit codes"
-    )
+    seen.require(norm["epsilon"] + (count << 2 * seen.bits(source) + 16) < MOST, "the sum of squares")
+    seen.require(0 <= norm["shift"] <= 16, "the shift of what is normalised")
     if seen.op["center"]:
         x = tape.multiply(seen.value("input"), 256)
         mean = tape.divide(tape.reduce("ReduceSum", x, [-1]), tape.constant(count))
@@ -316,11 +315,20 @@ def _layer_norm(seen: Seen) -> str:
     half = tape.op("Sub", tape.constant(31), fours)
     scaled = tape.op("Mul", variance, tape.power(tape.multiply(half, 2)))
     root = tape.op("Div", tape.constant(1 << 61), tape.root(scaled))
-    places = tape.op("Sub", tape.constant(norm["shift"] + 61), half)
-    product = tape.op("Mul", tape.multiply(deviation, norm["multiplier"]), root)
-    quotient = tape.divide(product, tape.power(tape.op("Min", places, tape.constant(62))))
-    gone = tape.op("Greater", places, tape.constant(62))
-    normalised = tape.clamp(tape.op("Where", gone, tape.constant(0), quotient), -32768, 32767)
+    # The product with the root has up to 70 bits: all but its last 16, with a bit for whether these are zero,
+    # are rounded as the whole would be.
+    factor = tape.multiply(deviation, norm["multiplier"])
+    low = tape.op("Mul", factor, tape.op("Mod", root, tape.constant(1 << 16)))
+    rest = tape.op("Mod", low, tape.constant(1 << 16))
+    high = tape.op(
+        "Add",
+        tape.op("Mul", factor, tape.op("Div", root, tape.constant(1 << 16))),
+        tape.op("Div", tape.op("Sub", low, rest), tape.constant(1 << 16)),
+    )
+    sticky = tape.cast(tape.op("Greater", rest, tape.constant(0)))
+    places = tape.op("Sub", tape.constant(norm["shift"] + 61 - 15), half)
+    quotient = tape.divide(tape.op("Add", tape.multiply(high, 2), sticky), tape.power(places))
+    normalised = tape.clamp(quotient, -32768, 32767)
     scaled = tape.op("Add", tape.op("Mul", normalised, seen.value("gamma")), seen.value("beta"))
     return tape.requantize(scaled, **norm["requant"])
 

@@ -2,7 +2,7 @@
 
 A value has the grid of its own range, except where an operator bounds it (`FIXED_RANGES`), where nothing
 but a concatenation reads it (then it has that one's grid, so that codes are copied), and where 8 bits would
-lose what the accumulator holds: in front of a softmax, and in what the network returns.
+lose what the accumulator holds: around norms and softmax (see `wide`), and in what the network returns.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import onnx_ir as ir
 from tpuflow.errors import TpuflowError
 from tpuflow.quantize import scheme
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, sole_user
-from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
+from tpuflow.quantize.plan import CLAMPS, Step
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import GRID, OF_CODES, RANGE, SCALE
+from tpuflow.quantize.wide import wide_values
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Range
@@ -79,6 +80,8 @@ class Grids:
         self._ranges = ranges
         self._settings = settings
         self._steps = steps
+        usual = settings.defaults
+        self._wide = wide_values(steps, norms=usual.wide_norms, softmax=usual.wide_softmax)
         self.unified: Mapping[ir.Value, tuple[float, float]] = {}
         """Ranges of values that share a scale with others, instead of their own."""
 
@@ -157,27 +160,9 @@ class Grids:
         """The element type that suits a step whose configuration says `dtype`."""
         if self._settings.explicit(step.names, "dtype") or scheme.is_float(dtype):
             return dtype
-        if self._feeds_softmax(step):
+        if step.output in self._wide:
             return "int16"
         return self._settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
-
-    def _feeds_softmax(self, step: Step) -> bool:
-        """Whether nothing but a softmax reads what a linear operator computes.
-
-        Exponentials turn absolute errors of their operand into relative ones: half a step of 8 bits over a
-        range of 32 is already 6 %. The sum is there with all its bits, so it is stored with 16.
-        """
-        if step.node.op_type not in LINEAR:
-            return False
-        value = step.output
-        while (user := sole_user(value)) is not None and user.inputs and user.op_type != "Softmax":
-            other = [given for given in user.inputs if given is not value]
-            moves = user.op_type in VIEWS
-            scales = user.op_type in {"Mul", "Div", "Add", "Where"} and all(is_constant(v) for v in other)
-            if not (moves or scales):
-                return False
-            value = user.outputs[0]
-        return user is not None
 
     def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
