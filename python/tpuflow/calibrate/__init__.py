@@ -13,7 +13,7 @@ This room chooses no bit widths and touches no weights.
 """
 
 from tpuflow.calibrate.artefacts import Artefacts, save_artefacts
-from tpuflow.calibrate.collect import calibrate, collect, fit
+from tpuflow.calibrate.collect import calibrate, collect, fit, ranges_of
 from tpuflow.calibrate.config import CalibrationConfig
 from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.statistics import Statistics, TensorStatistics
@@ -34,6 +34,7 @@ __all__ = [
     "collect",
     "fit",
     "load_statistics",
+    "ranges_of",
     "save_artefacts",
     "save_statistics",
 ]

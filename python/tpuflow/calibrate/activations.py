@@ -3,7 +3,8 @@
 The nodes are cut, in topological order, into segments whose outputs fit a memory budget. Each segment is
 a session of its own whose outputs are all values its nodes produce, so nothing is computed twice. A value is
 dropped after the last segment that reads it. Most models are one segment, whose values are written to the
-same memory at every run.
+same memory at every run, and of which several batches are under way at a time, on a thread each: that keeps
+processors busier than all of them at work on one layer.
 
 What nothing but a Relu or Clip reads is not handed out: quantised, it never exists, as its sum is clamped on
 its way out and only the range after that counts. The runtime then is free to fuse the two as well. Of a
@@ -14,6 +15,9 @@ at all.
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +27,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from tpuflow.samples import Batch
 
 from tpuflow.frontend import FloatSession
 from tpuflow.frontend.values import reads, shape_of
@@ -53,19 +59,60 @@ class ActivationSession:
         model: Model whose every value has a name and a type.
         memory_bytes: Largest sum of a segment's outputs, except for a single node above it.
         wanted: Names of the values to hand out; all by default.
+        several: Several batches are to be run, by `runs`.
     """
 
-    def __init__(self, model: ir.Model, *, memory_bytes: int, wanted: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        memory_bytes: int,
+        wanted: Collection[str] | None = None,
+        several: bool = False,
+    ) -> None:
         nodes = list(model.graph) if wanted is None else run_of(list(model.graph), wanted)
-        self._segments = [segment_of(model, part, later, wanted) for part, later in _cut(nodes, memory_bytes)]
+        self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
+        parts = list(_cut(nodes, memory_bytes))
+        used = sum(_bytes(value) for node in nodes for value in node.outputs)
+        fit = memory_bytes // max(1, used) - 1
+        self._workers = max(1, min(os.cpu_count() or 1, fit)) if several and len(parts) == 1 else 1
+        threads = None if self._workers == 1 else 1
+        self._segments = [segment_of(model, part, later, wanted, threads) for part, later in parts]
         self._wanted = wanted
         self._memory: dict[str, Array] | None = None
-        self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
 
     @property
     def segments(self) -> int:
         """Number of sessions run in turn."""
         return len(self._segments)
+
+    def runs(
+        self, batches: Iterable[Batch]
+    ) -> Iterator[tuple[Batch, Iterable[dict[str, NDArray[np.float32]]]]]:
+        """What `run` gives for every batch, in order; valid until the next one is asked for."""
+        if self._workers == 1:
+            yield from ((batch, self.run(batch.arrays)) for batch in batches)
+            return
+        (segment,) = self._segments
+        # One batch is read while as many others are written as there are workers.
+        memories: deque[dict[str, Array] | None] = deque([None] * (self._workers + 1))
+        ahead: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
+
+        def oldest() -> tuple[Batch, dict[str, Array]]:
+            batch, future = ahead.popleft()
+            return batch, future.result()
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            for batch in batches:
+                if not memories:
+                    first, made = oldest()
+                    yield first, [self._floats({**first.arrays, **made})]
+                    memories.append(made if self._static else None)
+                feeds = {name: batch.arrays[name] for name in segment.inputs}
+                ahead.append((batch, pool.submit(segment.session.run, feeds, memories.popleft())))
+            while ahead:
+                first, made = oldest()
+                yield first, [self._floats({**first.arrays, **made})]
 
     def run(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, NDArray[np.float32]]]:
         """Float values of one batch: the inputs with the first segment, then what each segment computes.
@@ -89,12 +136,15 @@ class ActivationSession:
             del computed
             for name in segment.last_read:
                 live.pop(name, None)
-            yield {
-                name: array.astype(np.float32, copy=False)
-                for name, array in fresh.items()
-                if (self._wanted is None or name in self._wanted) and array.dtype.kind == "f"
-            }
+            yield self._floats(fresh)
             fresh = {}
+
+    def _floats(self, made: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+        return {
+            name: array.astype(np.float32, copy=False)
+            for name, array in made.items()
+            if (self._wanted is None or name in self._wanted) and array.dtype.kind == "f"
+        }
 
 
 def _name(value: ir.Value) -> str:
@@ -160,7 +210,11 @@ def _bytes(value: ir.Value) -> int:
 
 
 def segment_of(
-    model: ir.Model, nodes: Sequence[ir.Node], later: set[str], wanted: Collection[str] | None
+    model: ir.Model,
+    nodes: Sequence[ir.Node],
+    later: set[str],
+    wanted: Collection[str] | None,
+    threads: int | None = None,
 ) -> Segment:
     """A session of some nodes, which gives what is wanted and what later nodes read."""
     initializers = model.graph.initializers
@@ -185,4 +239,4 @@ def segment_of(
     # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
     last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)
-    return Segment(FloatSession(proto), inputs, last_read)
+    return Segment(FloatSession(proto, threads=threads), inputs, last_read)

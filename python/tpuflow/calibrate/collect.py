@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-__all__ = ["Progress", "calibrate", "collect", "fit"]
+__all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,21 +65,13 @@ def calibrate(
         RangesError: A file of statistics is wrong, or lacks what a strategy reads.
     """
     whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
-    exceptions: dict[str, CalibrationConfig] = {}
-    weights: dict[str, Range] = {}
-    if isinstance(config, Config):
-        config = scoped(config, whole.model)
-        exceptions = _exceptions(whole.model, config)
-        base, usual = config.calibrate, config.calibration()
-        weights = stated_weights(whole.origin)
-    else:
-        base = usual = config or CalibrationConfig()
-    stated = stated_ranges(whole.origin)
+    usual, exceptions = _ways(whole, config)
+    base = config.calibrate if isinstance(config, Config) else usual
     saved = base.save_statistic_info
     if base.statistic_file:
         statistics = load_statistics(base.statistic_file)
     elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
-        statistics = _only_stated(whole.model, stated)
+        statistics = _only_stated(whole.model, stated_ranges(whole.origin))
     else:
         if not isinstance(samples, Samples):
             samples = Samples.of(samples, float_model.inputs)
@@ -87,15 +79,49 @@ def calibrate(
             samples = samples.shuffled(base.shuffle_seed)
         histograms = counted is not None or bool(saved)
         statistics = collect(float_model, samples, base, progress, exceptions, histograms=histograms)
-    for name, found in stated.items():
-        if name in statistics.tensors:
-            statistics.tensors[name].stated_range = found.pairs[0]
+    _state(whole, statistics)
     if counted is not None:
         counted(statistics)
     if saved:
         save_statistics(statistics, saved)
-    ranges = fit(statistics, usual, exceptions)
+    return _with_weights(whole, fit(statistics, usual, exceptions), config)
+
+
+def ranges_of(
+    float_model: FloatModel | PartitionedModel,
+    statistics: Statistics,
+    config: Config | CalibrationConfig | None = None,
+) -> Ranges:
+    """The ranges a configuration chooses by what was counted of a model; `calibrate` without its samples.
+
+    Raises:
+        RangesError: The statistics lack what a strategy reads.
+    """
+    whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
+    _state(whole, statistics)
+    return _with_weights(whole, fit(statistics, *_ways(whole, config)), config)
+
+
+def _state(model: FloatModel, statistics: Statistics) -> None:
+    """Notes the ranges the model itself states."""
+    for name, found in stated_ranges(model.origin).items():
+        if name in statistics.tensors:
+            statistics.tensors[name].stated_range = found.pairs[0]
+
+
+def _with_weights(model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None) -> Ranges:
+    weights = stated_weights(model.origin) if isinstance(config, Config) else {}
     return replace(ranges, tensors={**ranges.tensors, **weights})
+
+
+def _ways(
+    model: FloatModel, config: Config | CalibrationConfig | None
+) -> tuple[CalibrationConfig, dict[str, CalibrationConfig]]:
+    """How tensors are calibrated: all of them, and by name those that differ."""
+    if isinstance(config, Config):
+        config = scoped(config, model.model)
+        return config.calibration(), _exceptions(model.model, config)
+    return config or CalibrationConfig(), {}
 
 
 def _only_stated(model: ir.Model, stated: Mapping[str, Range]) -> Statistics:
@@ -158,9 +184,11 @@ def collect(
         model, wanted = float_model.model, None
     statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
     statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
-    session = ActivationSession(model, memory_bytes=config.memory_mib << 20, wanted=wanted)
-    for batch in samples.batches():
-        for activations in session.run(batch.arrays):
+    session = ActivationSession(
+        model, memory_bytes=config.memory_mib << 20, wanted=wanted, several=samples.count > 1
+    )
+    for batch, parts in session.runs(samples.batches()):
+        for activations in parts:
             statistics.observe(trimmed(activations, config.trim_infinity, trims))
         statistics.samples += batch.count
         if progress is not None:

@@ -30,7 +30,7 @@ def search(
     host: options.Host = True,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, scaled channels, refined weights, 16 bits inside norms and softmax; keep the best."""
+    """Try strategies, scaled channels, refined weights, 16 bits for norms, softmax, means; keep the best."""
     from tpuflow.files import replaced
     from tpuflow.frontend import load
     from tpuflow.refine import search as best
@@ -53,7 +53,13 @@ def search(
     say_host(found.graph)
     if report is not None:
         rows = [
-            {"name": entry.name, "sqnr_db": entry.sqnr_db, "refined": entry.refined, "kept": entry.kept}
+            {
+                "name": entry.name,
+                "sqnr_db": entry.sqnr_db,
+                "flips": entry.seen.flips,
+                "refined": entry.refined,
+                "kept": entry.kept,
+            }
             for entry in found.candidates
         ]
         with replaced(report) as beside:

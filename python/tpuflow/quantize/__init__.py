@@ -24,6 +24,7 @@ from tpuflow.quantize.grids import QuantizeError
 from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.partitioned import quantize_segments
 from tpuflow.quantize.registry import supported_operators
+from tpuflow.quantize.wide import wide_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from tpuflow.calibrate import Range, Ranges
 
-__all__ = ["Graph", "QuantizeError", "by_layer", "ops", "quantize", "supported_operators"]
+__all__ = ["Graph", "QuantizeError", "by_layer", "ops", "quantize", "supported_operators", "wide_values"]
 
 
 @overload

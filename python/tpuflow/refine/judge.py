@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpuflow.calibrate import calibrate
 from tpuflow.frontend import FloatModel, FloatSession
+from tpuflow.frontend.values import attributes_of, shape_of
 from tpuflow.partition import PartitionedModel, partition
 from tpuflow.quantize import quantize
 from tpuflow.refine.equalize import equalized
 from tpuflow.run import graph_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import onnx_ir as ir
 
@@ -25,51 +27,101 @@ if TYPE_CHECKING:
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
-__all__ = ["Judge", "better_equalized", "calibrated_graph", "graph_of", "parts_of"]
+__all__ = ["Judge", "Seen", "better_equalized", "calibrated_graph", "graph_of", "parts_of"]
 
 logger = logging.getLogger(__name__)
 
 SHOWN, JUDGED = 32, 16
 """Samples that factors are chosen by, and that the result is judged by."""
 
+MOVES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze"})
+"""Operators that may stand between a softmax and the output."""
+
 MARGIN_DB = 0.25
 """What a network must come closer by before its channels get factors."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a quantised network is from float.
+
+    Attributes:
+        sqnr_db: Signal to noise by output; infinite where there is no noise.
+        flips: Share of decisions that differ; 0 of a network that makes none.
+    """
+
+    sqnr_db: Mapping[str, float]
+    flips: float
+
+    @property
+    def mean_db(self) -> float:
+        """The mean over the outputs."""
+        return float(np.mean(list(self.sqnr_db.values()))) if self.sqnr_db else math.inf
+
+    @property
+    def score(self) -> float:
+        """One number: decibels, less one for every percent of decisions that differ."""
+        return self.mean_db - 100 * self.flips
+
+    def beats(self, other: Seen, margin_db: float) -> bool:
+        """Whether this is closer by a margin, and no single output pays for the others with twice that."""
+        paid = any(each < other.sqnr_db[name] - 2 * margin_db for name, each in self.sqnr_db.items())
+        return self.score > other.score + margin_db and not paid
 
 
 class Judge:
     """Compares graphs with float on the same samples.
 
-    Of an output a softmax makes, its operand is compared: probabilities of samples near a border between
-    classes would outweigh all others.
+    Of an output a softmax makes, its operand is compared where the graph shows it: probabilities of samples
+    near a border between classes would outweigh all others. Decisions are the largest of what such an output,
+    or one of the shape `[samples, classes]`, holds.
     """
 
     def __init__(self, model: FloatModel, samples: Samples) -> None:
-        self._names = [_compared(value) for value in model.model.graph.outputs]
-        session = FloatSession(model.model, self._names)
+        outputs = model.model.graph.outputs
+        self._compared = {value.name or "": _compared(value) for value in outputs}
+        self._classes = {name: _axis_of_classes(value) for value in outputs for name in _names(value)}
+        names = list(dict.fromkeys([*self._compared.values(), *self._compared]))
+        session = FloatSession(model.model, names)
         self._batches = [batch.arrays for batch in samples.batches()]
         self._outputs = [session.run(arrays) for arrays in self._batches]
-        self._inside = self._names != [value.name for value in model.model.graph.outputs]
+        self._inside = len(names) > len(self._compared)
 
     def sqnr_db(self, graph: AnyGraph) -> float:
         """Signal to noise of the outputs, the mean over them; infinite where there is no noise."""
+        return self.seen(graph).mean_db
+
+    def seen(self, graph: AnyGraph) -> Seen:
+        """Runs a graph on the samples."""
         level = graph_level(graph)
         noise: dict[str, float] = {}
         signal: dict[str, float] = {}
-        for arrays, expected in zip(self._batches, self._outputs, strict=True):
+        differ = decided = 0
+        for arrays, floating in zip(self._batches, self._outputs, strict=True):
             found = level.run(arrays, all_tensors=self._inside)
-            for name, value in expected.items():
-                if name in found and value.dtype.kind == "f" and found[name].size == value.size:
-                    off = found[name].astype(np.float64).reshape(value.shape) - value
-                    noise[name] = noise.get(name, 0.0) + float(np.sum(off**2))
-                    signal[name] = signal.get(name, 0.0) + float(np.sum(value.astype(np.float64) ** 2))
-        ratios = [signal[name] / max(noise[name], 1e-30) for name in noise if signal[name] > 0]
-        return float(np.mean(10 * np.log10(ratios))) if ratios else math.inf
+            for output, operand in self._compared.items():
+                name = operand if operand in found else output
+                value, axis = floating[name], self._classes[name]
+                if name not in found or value.dtype.kind != "f" or found[name].size != value.size:
+                    continue
+                made = found[name].astype(np.float64).reshape(value.shape)
+                noise[output] = noise.get(output, 0.0) + float(np.sum((made - value) ** 2))
+                signal[output] = signal.get(output, 0.0) + float(np.sum(value.astype(np.float64) ** 2))
+                if axis is not None:
+                    differ += int(np.sum(made.argmax(axis) != value.argmax(axis)))
+                    decided += value.size // value.shape[axis]
+        ratios = {
+            name: 10 * math.log10(signal[name] / noise[name]) if noise[name] else math.inf
+            for name in noise
+            if signal[name] > 0
+        }
+        return Seen(ratios, differ / max(1, decided))
 
 
 def _compared(value: ir.Value) -> str:
     """Name of an output, or of the operand of the softmax that makes it."""
     node = value.producer()
-    while node is not None and node.op_type in {"Reshape", "Transpose", "Flatten", "Squeeze", "Softmax"}:
+    while node is not None and node.op_type in MOVES | {"Softmax"}:
         operand = node.inputs[0]
         if operand is None:
             break
@@ -77,6 +129,25 @@ def _compared(value: ir.Value) -> str:
             return operand.name or value.name or ""
         node = operand.producer()
     return value.name or ""
+
+
+def _names(value: ir.Value) -> set[str]:
+    return {value.name or "", _compared(value)}
+
+
+def _axis_of_classes(value: ir.Value) -> int | None:
+    """The axis of an output whose largest entry is a decision; None where nothing is decided."""
+    shape, node = shape_of(value) or (), value.producer()
+    while node is not None and node.op_type in MOVES and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type != "Softmax":
+        return 1 if len(shape) == 2 and shape[1] > 1 else None
+    axis, rank = attributes_of(node).get("axis", -1), len(shape_of(node.outputs[0]) or ())
+    moved = node.outputs[0] is not value
+    if not isinstance(axis, int) or not rank:
+        return None
+    # Behind other axes the last one is still that of classes, if it was.
+    return axis % rank if not moved else rank - 1 if rank == len(shape) and axis % rank == rank - 1 else None
 
 
 def parts_of(model: FloatModel) -> FloatModel | PartitionedModel:

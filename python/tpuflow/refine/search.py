@@ -1,8 +1,10 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
 Every candidate is a whole configuration: a local strategy, then factors by channel, 16 bits inside norms and
-softmax, refined weights. What is kept at each step is what comes closest to float on the samples held
-out; a step that does not help is undone. The result is calibrated anew with all samples.
+softmax (where they have 8) and for means over whole images, refined weights. What is kept at each step is
+what comes closest to float on the samples held out, in decibels and decisions (`Seen.beats`); a step that
+does not help is undone. The result is calibrated anew with all samples. A model is run once for all
+strategies: they choose by the same counts.
 
 Inside a norm is what it reads and all that is added up to that: the stream that runs through a transformer,
 which every block adds to and every rounding of which stays. Inside a softmax are the scores it reads and the
@@ -19,12 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.calibrate import calibrate, ranges_of
 from tpuflow.config import Config, LayerConfig
 from tpuflow.errors import SampleError
-from tpuflow.frontend.values import array_of
+from tpuflow.frontend.values import array_of, shape_of
+from tpuflow.quantize import wide_values
 from tpuflow.refine.channels import NORMS
 from tpuflow.refine.equalize import equalized
-from tpuflow.refine.judge import SHOWN, Judge, calibrated_graph
+from tpuflow.refine.judge import SHOWN, Judge, Seen, calibrated_graph, graph_of, parts_of
 from tpuflow.refine.layers import linear_layers
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from tpuflow.calibrate import Ranges
+    from tpuflow.calibrate import Ranges, Statistics
     from tpuflow.frontend import FloatModel
     from tpuflow.store import AnyGraph
 
@@ -44,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 STRATEGIES = (
     ("mse", 16.0),
+    ("mse", 64.0),
     ("mse", 4.0),
     ("mse", 2.0),
     ("extrema", 16.0),
@@ -65,6 +70,11 @@ SUMS = PASSED | {"Add", "Sub"}
 SCORES = PASSED | {"Add", "Sub", "Mul", "Div"}
 """Operators between a softmax and the products it weighs."""
 
+MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
+
+MANY = 16
+"""Numbers a mean is made of, at least, to be worth more bits."""
+
 MARGIN_DB = 0.25
 """What a candidate must come closer by: of two that are nearly alike the one tried first."""
 
@@ -84,7 +94,7 @@ class Candidate:
         config: All of it.
         equalized: Whether channels have factors.
         refined: Whether weights were refined.
-        sqnr_db: Of the outputs of held-out samples, the mean over outputs.
+        seen: What it makes of the held-out samples.
         kept: Whether it was clearly the best so far.
     """
 
@@ -92,8 +102,13 @@ class Candidate:
     config: Config
     equalized: bool
     refined: bool
-    sqnr_db: float
+    seen: Seen
     kept: bool
+
+    @property
+    def sqnr_db(self) -> float:
+        """Of the outputs of held-out samples, the mean over outputs."""
+        return self.seen.mean_db
 
 
 @dataclass(frozen=True)
@@ -136,11 +151,11 @@ def search(
     sources = _Sources(model, shown)
     tried: list[Candidate] = []
     for name, wish, divided, weights in _steps(model, config, sources, tried):
-        graph, _ = calibrated_graph(sources.of(wish, divided=divided, refined=weights), shown, wish)
-        found = judge.sqnr_db(graph)
-        kept = not tried or found > _best(tried).sqnr_db + MARGIN_DB
+        found = judge.seen(sources.graph(wish, divided=divided, refined=weights))
+        kept = not tried or found.beats(_best(tried).seen, MARGIN_DB)
         tried.append(Candidate(name, wish, divided, weights, found, kept))
-        remark(f"{name}: {found:.1f} dB{', best so far' if kept else ''}")
+        flips = f", {found.flips:.1%} of decisions differ" if found.flips else ""
+        remark(f"{name}: {found.mean_db:.1f} dB{flips}{', best so far' if kept else ''}")
     best = _best(tried)
     source = _Sources(model, samples).of(best.config, divided=best.equalized, refined=best.refined)
     graph, ranges = calibrated_graph(source, samples, best.config)
@@ -153,6 +168,17 @@ class _Sources:
     def __init__(self, model: FloatModel, samples: Samples) -> None:
         self._samples = samples
         self._made: dict[tuple[bool, bool], FloatModel] = {(False, False): model}
+        self._counts: dict[tuple[bool, bool], Statistics] = {}
+
+    def graph(self, config: Config, *, divided: bool, refined: bool) -> AnyGraph:
+        """The graph of a configuration, by what was counted of its model."""
+        model, key = self.of(config, divided=divided, refined=refined), (divided, refined)
+        if key not in self._counts:
+            calibrate(parts_of(model), self._samples, config, counted=lambda found: self._keep(key, found))
+        return graph_of(model, ranges_of(parts_of(model), self._counts[key], config), config)
+
+    def _keep(self, key: tuple[bool, bool], found: Statistics) -> None:
+        self._counts[key] = found
 
     def of(self, config: Config, *, divided: bool, refined: bool) -> FloatModel:
         """The model, with factors by channel and with weights rounded together where asked for."""
@@ -180,11 +206,17 @@ def _steps(
         for at in likely:
             strategy = STRATEGIES[at]
             yield f"channels equalized, {_told(strategy)}", _with_strategy(config, strategy), True, False
-    for name, values in (("norms", _inside(model, NORMS, SUMS)), ("softmax", _softmax(model))):
+    own = config.quantize
+    wide = wide_values(model.model.graph, norms=own.wide_norms, softmax=own.wide_softmax)
+    for name, values in (
+        ("inside norms", _inside(model, NORMS, SUMS)),
+        ("inside softmax", _softmax(model)),
+        ("for means", _means(model)),
+    ):
         chosen = _best(tried)
-        wide = _widened(chosen.config, model, values)
-        if wide is not None:
-            yield f"16 bits inside {name}", wide, chosen.equalized, False
+        widened = _widened(chosen.config, model, values - wide)
+        if widened is not None:
+            yield f"16 bits {name}", widened, chosen.equalized, False
     chosen = _best(tried)
     yield "weights refined", chosen.config, chosen.equalized, True
     for at in likely:
@@ -215,6 +247,20 @@ def _softmax(model: FloatModel) -> set[ir.Value]:
     made = {node.outputs[0] for node in model.model.graph if node.op_type == "Softmax"}
     shares = {value for value in made if not value.is_graph_output() and value.uses()}
     return _inside(model, {"Softmax"}, SCORES) | shares if shares else set()
+
+
+def _means(model: FloatModel) -> set[ir.Value]:
+    """Means over whole images or sequences: a few numbers that are finer than what they are made of."""
+    found = set()
+    for node in model.model.graph:
+        made, read = (
+            shape_of(value) if value is not None else None for value in (node.outputs[0], node.inputs[0])
+        )
+        if node.op_type not in MEANS or made is None or read is None or node.outputs[0].is_graph_output():
+            continue
+        if math.prod(read) >= MANY * math.prod(made):
+            found.add(node.outputs[0])
+    return found
 
 
 def _widened(config: Config, model: FloatModel, values: Collection[ir.Value]) -> Config | None:

@@ -1,0 +1,76 @@
+"""What a judge sees of a quantised network, and which of two it takes for closer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.builder import Builder
+from tpuflow.config import Config
+from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.refine import Judge
+from tpuflow.refine.judge import Seen, calibrated_graph
+from tpuflow.run import GraphLevel
+from tpuflow.samples import Samples
+
+
+def two_heads(*, softmax: bool) -> FloatModel:
+    """Scores of places and the boxes beside them, or scores alone without a softmax."""
+    b = Builder("heads")
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 6, 6]), 8))
+    rows = b.node("Transpose", b.node("Reshape", b.conv(x, 4), b.integers(1, 4, 4)), perm=[0, 2, 1])
+    if softmax:
+        b.output(b.node("Softmax", rows, axis=-1), b.conv(x, 5))
+    else:
+        b.output(b.gemm(b.node("Reshape", x, b.integers(1, 128)), 4))
+    return load(b.model())
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_decisions_and_noise_of_every_output(softmax: bool) -> None:  # noqa: FBT001 - parametrised
+    model = two_heads(softmax=softmax)
+    x = np.random.default_rng(2).standard_normal((12, 3, 6, 6)).astype(np.float32)
+    config = Config.parse({"quantize": {"weight_bits": 4, "output_dtype": "int16"}})
+    graph, _ = calibrated_graph(model, Samples.of({"x": x}, model.inputs), config)
+    seen = Judge(model, Samples.of({"x": x}, model.inputs)).seen(graph)
+    session, level = FloatSession(model.model), GraphLevel(graph)  # type: ignore[arg-type]
+    differ = decided = 0
+    for image in x:
+        expected = next(iter(session.run({"x": image[np.newaxis]}).values()))
+        found = level.run({"x": image[np.newaxis]})[session.outputs[0]]
+        differ += int((expected.argmax(-1) != found.argmax(-1)).sum())
+        decided += expected.size // expected.shape[-1]
+    assert len(seen.sqnr_db) == (2 if softmax else 1)
+    assert all(5 < each < 60 for each in seen.sqnr_db.values())
+    # Of a softmax the scores are compared: equal shares of 8 bits may have had a largest score.
+    assert seen.flips == pytest.approx(differ / decided, abs=0.02 if softmax else 1e-12)
+    assert differ > 0
+
+
+seen = st.builds(
+    lambda a, b, flips: Seen({"a": a, "b": b}, flips),
+    st.floats(0, 60),
+    st.floats(0, 60),
+    st.integers(0, 5).map(lambda each: each / 100),
+)
+
+
+@given(seen, seen)
+def test_the_better_of_two(one: Seen, other: Seen) -> None:
+    assert not (one.beats(other, 0.25) and other.beats(one, 0.25))
+    assert not one.beats(one, 0.25)
+    if one.beats(other, 0.25):
+        gained = sum(one.sqnr_db.values()) / 2 - sum(other.sqnr_db.values()) / 2
+        assert gained > 0.25 + 100 * (one.flips - other.flips) - 1e-9
+        assert min(one.sqnr_db[name] - other.sqnr_db[name] for name in "ab") >= -0.5
+
+
+def test_no_noise_is_best() -> None:
+    exact, near = Seen({"a": math.inf}, 0.0), Seen({"a": 50.0}, 0.0)
+    assert exact.beats(near, 0.25)
+    assert not near.beats(exact, 0.25)
+    assert not exact.beats(exact, 0.25)
