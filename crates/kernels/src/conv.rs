@@ -24,7 +24,7 @@ use crate::Element;
 use crate::gemm::tiles::Walk;
 use crate::linear::Linear;
 use crate::parallel;
-use crate::scratch::{self, buffer};
+use crate::scratch::{self, aligned, buffer};
 
 /// Sizes of a windowed operator: input `[n,h,w,c]`, output `[n,oh,ow,..]`.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +191,7 @@ impl Conv {
         let (flip, reach) = (tiles.flip(), tiles.reach());
         let cells = w + (window.pads[1] + window.pads[3]) as usize;
         let taken = (lines - 1) * stride[0] + (kh - 1) * dilation[0] + 1;
-        let image = buffer(&mut scratch.image, taken * cells * c + reach.max(SLACK));
+        let image = aligned(&mut scratch.image, taken * cells * c + reach.max(SLACK));
         self.lines(x, first, flip, &mut image[..taken * cells * c]);
         let image = &*image;
         let depth = c / self.groups.len();
@@ -213,7 +213,7 @@ impl Conv {
         }
         let k = kh * kw * depth;
         let pixels = lines * ow;
-        let rows = buffer(&mut scratch.rows, pixels * k + reach.max(SLACK));
+        let rows = aligned(&mut scratch.rows, pixels * k + reach.max(SLACK));
         let whole = self.groups.len() == 1 && dilation[1] == 1;
         let (pieces, length) = if whole { (1, kw * c) } else { (kw, depth) };
         for (group, linear) in self.groups.iter().enumerate() {

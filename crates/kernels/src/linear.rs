@@ -162,12 +162,15 @@ impl Linear {
                 let a = X::as_bytes(a).expect("rows and packed operand have the same width");
                 let row_terms: Vec<i32> =
                     if self.zero_w == 0 { Vec::new() } else { (0..m).map(|i| of_row(i) as i32).collect() };
-                let walk = Walk { codes: scratch.rows.tiled(a, tiles), stride: k, runs: &tiles.dense() };
-                tiles.multiply(&walk, m, 0..tiles.blocks(), &mut |tile| {
-                    for (sums, term) in tile.sums.chunks_exact_mut(WIDTH).zip(row_terms.iter().skip(tile.rows.start)) {
-                        sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(*term));
-                    }
-                    self.epilogue.tile(&tile, columns, |row| Some(row * stride), y);
+                scratch.rows.in_tiles(a, m, tiles, |walk, rows| {
+                    let first = rows.start;
+                    tiles.multiply(walk, rows.len(), 0..tiles.blocks(), &mut |tile| {
+                        let terms = row_terms.iter().skip(first + tile.rows.start);
+                        for (sums, term) in tile.sums.chunks_exact_mut(WIDTH).zip(terms) {
+                            sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(*term));
+                        }
+                        self.epilogue.tile(&tile, columns, |row| Some((first + row) * stride), y);
+                    });
                 });
             }
             Product::Wide(packed, columns) => {

@@ -33,6 +33,16 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
+/// As [`buffer`], of codes from the beginning of a cache line on: tiles load rows that lie across two of them twice.
+pub(crate) fn aligned(codes: &mut Vec<i8>, count: usize) -> &mut [i8] {
+    let all = buffer(codes, count + LINE - 1);
+    let first = all.as_ptr().align_offset(LINE);
+    &mut all[first..first + count]
+}
+
 /// The first `count` elements, whatever they hold.
 pub(crate) fn buffer<T: Clone + Default>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
     if buffer.len() < count {

@@ -20,7 +20,10 @@ pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use std::ops::Range;
+
 use crate::isa::Lanes;
+use crate::scratch::aligned;
 use crate::{Element, Isa};
 use panels::Panels;
 use tiles::{Tiles, Variant, WIDTH, Walk};
@@ -134,11 +137,13 @@ impl PackedI8 {
                 isa.gemm_i8i8i32(&rows.words, panels, c.len() / n, c);
             }
             Packed::Tiles(tiles) => {
-                let walk = Walk { stride: k, runs: &tiles.dense(), codes: rows.tiled(a, tiles) };
-                tiles.multiply(&walk, c.len() / n, 0..tiles.blocks(), &mut |tile| {
-                    for (row, sums) in tile.rows.zip(tile.sums.chunks_exact(WIDTH)) {
-                        c[row * n..][tile.columns.clone()].copy_from_slice(&sums[..tile.columns.len()]);
-                    }
+                rows.in_tiles(a, c.len() / n, tiles, |walk, rows| {
+                    let c = &mut c[rows.start * n..];
+                    tiles.multiply(walk, rows.len(), 0..tiles.blocks(), &mut |tile| {
+                        for (row, sums) in tile.rows.zip(tile.sums.chunks_exact(WIDTH)) {
+                            c[row * n..][tile.columns.clone()].copy_from_slice(&sums[..tile.columns.len()]);
+                        }
+                    });
                 });
             }
         }
@@ -219,17 +224,28 @@ fn exact_run(a: i32, b: i32) -> usize {
 }
 
 impl Rows {
-    /// Codes `[m, k]` for tiles: themselves, where that suffices; else flipped and with as many bytes behind them as are
-    /// read.
-    pub(crate) fn tiled<'a>(&'a mut self, a: &'a [i8], tiles: &Tiles) -> &'a [i8] {
-        let flip = tiles.flip();
-        if flip == 0 && tiles.is_exact() {
-            return a;
-        }
-        self.bytes.clear();
-        self.bytes.extend(a.iter().map(|code| code ^ flip));
-        self.bytes.resize(a.len() + tiles.reach(), 0);
-        &self.bytes
+    /// Runs `work(walk, rows)` for codes `[m, k]` in one or two parts: rows are read from where they lie where that suffices,
+    /// and the last few, which would be read beyond the end, from a copy.
+    pub(crate) fn in_tiles(
+        &mut self,
+        a: &[i8],
+        m: usize,
+        tiles: &Tiles,
+        mut work: impl FnMut(&Walk<'_>, Range<usize>),
+    ) {
+        let stride = a.len() / m.max(1);
+        let runs = &tiles.dense();
+        let in_place = match a.len().checked_sub(tiles.reach() + runs.last().unwrap_or(&0)) {
+            Some(beyond) if tiles.suits(a) => m.min(beyond / stride.max(1) + 1),
+            _ => 0,
+        };
+        work(&Walk { codes: a, stride, runs }, 0..in_place);
+        let (flip, rest) = (tiles.flip(), &a[in_place * stride..]);
+        let bytes = aligned(&mut self.bytes, rest.len() + tiles.reach());
+        let (codes, beyond) = bytes.split_at_mut(rest.len());
+        codes.iter_mut().zip(rest).for_each(|(byte, code)| *byte = code ^ flip);
+        beyond.fill(0);
+        work(&Walk { codes: bytes, stride, runs }, in_place..m);
     }
 
     /// Rows of `k` codes, widened to 16 bits, in words of two.

@@ -30,6 +30,7 @@ use super::panels::{COLUMNS, Line};
 use crate::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx512Vnni, AvxVnni};
+use crate::scratch::LINE;
 
 /// Most columns of a tile, and the distance between its rows.
 pub const WIDTH: usize = 64;
@@ -170,10 +171,12 @@ impl Tiles {
         self.steps * 4
     }
 
-    /// Whether no byte is read behind a run.
+    /// Whether left rows are read from where they lie as quickly as from a copy: their bits are not flipped, and they do not
+    /// lie across cache lines needlessly, which counts once for every block of columns.
     #[must_use]
-    pub fn is_exact(&self) -> bool {
-        self.reach() == self.length
+    pub fn suits(&self, codes: &[i8]) -> bool {
+        let across = self.length.is_multiple_of(LINE) && codes.as_ptr().align_offset(LINE) != 0;
+        self.flip() == 0 && !(across && self.blocks() > 1)
     }
 
     /// Where the runs of row 0 begin when they follow each other.
