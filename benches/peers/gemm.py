@@ -59,7 +59,8 @@ def built(folder: Path) -> tuple[Path, Path]:
     """The loops and the example, compiled."""
     loops = folder / "gemm"
     subprocess.run(["cc", *FLAGS, str(FOLDER / "gemm.c"), "-o", str(loops)], check=True)
-    cargo = "cargo build --release -p tpuflow-benches --example cube --message-format=json".split()
+    package = ["-p", "tpuflow-benches", "--example", "cube"]
+    cargo = ["cargo", "build", "--release", *package, "--message-format=json"]
     told = subprocess.run(cargo, check=True, stdout=subprocess.PIPE, text=True, cwd=FOLDER).stdout
     made = [json.loads(line).get("executable") for line in told.splitlines()]
     return loops, Path([path for path in made if path][-1])
