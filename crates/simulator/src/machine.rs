@@ -98,8 +98,8 @@ fn step(program: &Program, mut context: Context<'_>) -> Result<Run, SimError> {
             return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
         }
     }
-    let (outputs, events) = match &context.executor {
-        Some(executor) => (executor.outputs()?, executor.events()),
+    let (outputs, events) = match &mut context.executor {
+        Some(executor) => (executor.check_passes().and_then(|()| executor.outputs())?, executor.events()),
         None => (vec![], vec![]),
     };
     let mut counters = context.counters;

@@ -6,22 +6,65 @@ use super::registers::Slot;
 use super::skew::Skew;
 use super::{ArrayError, ArraySpec, Outcome, Plan};
 
-/// Control bits that travel down a column with the wavefront.
-#[derive(Debug, Clone, Copy, Default)]
-struct Control {
-    /// Which weight register computes; the other one loads.
-    second: bool,
-    /// The loading register takes what comes from above.
-    load: bool,
-    /// Byte product of this cycle.
-    phase: u8,
-    slot: Slot,
-}
+/// Control bits that travel down a column with the wavefront, in one byte: a row of them is compared at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Control(u8);
 
 impl Control {
-    /// The bits a PE obeys; `slot` only rides along.
-    fn commands(self) -> (bool, bool, u8) {
-        (self.second, self.load, self.phase)
+    /// Byte product of this cycle, of at most 16.
+    const PHASE: u8 = 0x0f;
+    const SECOND: u8 = 0x10;
+    const LOAD: u8 = 0x20;
+    /// The bits a PE obeys; the slot only rides along.
+    const COMMANDS: u8 = Self::PHASE | Self::SECOND | Self::LOAD;
+    const BUBBLE: u8 = 0x40;
+    const ROW: u8 = 0x80;
+
+    fn new(second: bool, load: bool, phase: u8, slot: Slot) -> Self {
+        let slot = match slot {
+            Slot::Empty => 0,
+            Slot::Bubble => Self::BUBBLE,
+            Slot::Row => Self::ROW,
+        };
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        Self(phase & Self::PHASE | flag(second, Self::SECOND) | flag(load, Self::LOAD) | slot)
+    }
+
+    /// Which weight register computes; the other one loads.
+    fn second(self) -> bool {
+        self.0 & Self::SECOND != 0
+    }
+
+    /// The loading register takes what comes from above.
+    fn load(self) -> bool {
+        self.0 & Self::LOAD != 0
+    }
+
+    fn phase(self) -> u8 {
+        self.0 & Self::PHASE
+    }
+
+    fn slot(self) -> Slot {
+        match self.0 & !Self::COMMANDS {
+            Self::BUBBLE => Slot::Bubble,
+            Self::ROW => Slot::Row,
+            _ => Slot::Empty,
+        }
+    }
+
+    fn differs(self, other: Self) -> bool {
+        (self.0 ^ other.0) & Self::COMMANDS != 0
+    }
+
+    /// How many from the first of a row on command the same, found sixteen at a time.
+    fn run(row: &[Self]) -> usize {
+        let first = row[0];
+        let (blocks, _) = row.as_chunks::<16>();
+        let alike = |block: &&[Self; 16]| {
+            block.iter().fold(0, |bits, control| bits | (control.0 ^ first.0)) & Self::COMMANDS == 0
+        };
+        let whole = 16 * blocks.iter().take_while(alike).count();
+        whole + row[whole..].iter().take_while(|control| !control.differs(first)).count()
     }
 }
 
@@ -73,34 +116,53 @@ impl<D: Datapath> PeRow<D> {
 
     /// One cycle. `chain`, `sum`, `control` are the registers above, as the last cycle left them.
     ///
-    /// Goes by runs of PEs under equal control, so that the inner loop has no decision to make.
+    /// Goes by runs of PEs under equal control, mostly the whole row, so that the inner loops have no decision to make.
     fn step(&mut self, datapath: D, activation: D::Word, chain: &[D::Word], sum: &[D::Sum], control: &[Control]) {
         let columns = self.activation.len();
         self.activation.copy_within(..columns - 1, 1);
         self.activation[0] = activation;
         self.control.copy_from_slice(control);
         let mut start = 0;
-        for run in control.chunk_by(|a, b| a.commands() == b.commands()) {
-            let run_of = start..start + run.len();
-            start = run_of.end;
-            let Control { second, load, phase, .. } = run[0];
-            let (computing, loading) =
-                if second { (&self.second, &mut self.first) } else { (&self.first, &mut self.second) };
+        while start < columns {
+            let end = start + Control::run(&control[start..]);
+            self.step_run(datapath, start..end, control[start], &chain[start..], &sum[start..]);
+            start = end;
+        }
+    }
 
-            let operands = self.activation[run_of.clone()].iter().zip(&computing[run_of.clone()]);
-            for (product, (activation, weight)) in self.product[run_of.clone()].iter_mut().zip(operands) {
-                *product = datapath.multiply(*product, *activation, *weight, phase);
+    /// The PEs `run` of the row under one control. `chain`, `sum`: what is above the first of them and those behind it.
+    fn step_run(
+        &mut self,
+        datapath: D,
+        run: std::ops::Range<usize>,
+        control: Control,
+        chain: &[D::Word],
+        sum: &[D::Sum],
+    ) {
+        let count = run.len();
+        let (first, second) = (&mut self.first[run.clone()], &mut self.second[run.clone()]);
+        let (computing, loading) = if control.second() { (second, first) } else { (first, second) };
+        let (activation, own) = (&self.activation[run.clone()], &mut self.sum[run.clone()]);
+        let (above, computing) = (&sum[..count], &computing[..count]);
+        if datapath.phases() == 1 {
+            // The product goes into the sum in the cycle it is made in: nobody sees its register.
+            for (((own, above), activation), weight) in own.iter_mut().zip(above).zip(activation).zip(computing) {
+                *own = datapath.add(*above, datapath.multiply(D::Product::default(), *activation, *weight, 0));
             }
-            if phase + 1 == datapath.phases() {
-                let terms = sum[run_of.clone()].iter().zip(&self.product[run_of.clone()]);
-                for (own, (above, product)) in self.sum[run_of.clone()].iter_mut().zip(terms) {
+        } else {
+            let product = &mut self.product[run.clone()];
+            for ((product, activation), weight) in product.iter_mut().zip(activation).zip(computing) {
+                *product = datapath.multiply(*product, *activation, *weight, control.phase());
+            }
+            if control.phase() + 1 == datapath.phases() {
+                for ((own, above), product) in own.iter_mut().zip(above).zip(product) {
                     *own = datapath.add(*above, *product);
                 }
             }
-            if load {
-                self.chain[run_of.clone()].copy_from_slice(&loading[run_of.clone()]);
-                loading[run_of.clone()].copy_from_slice(&chain[run_of]);
-            }
+        }
+        if control.load() {
+            self.chain[run].copy_from_slice(loading);
+            loading.copy_from_slice(&chain[..count]);
         }
     }
 }
@@ -139,7 +201,7 @@ impl<D: Datapath> Mesh<D> {
     fn step(&mut self, port: &Port<D>) {
         let bottom = &self.rows[self.rows.len() - 1];
         self.output.copy_from_slice(self.deskew.push(bottom.sum.iter().copied()));
-        self.output_slot = bottom.control.last().map_or(Slot::Empty, |control| control.slot);
+        self.output_slot = bottom.control.last().map_or(Slot::Empty, |control| control.slot());
 
         let latch = &self.latch;
         let left = self.activations.push(latch.activations.iter().copied());
@@ -198,39 +260,41 @@ impl<'p, 'a, P: Precision> Feeder<'p, 'a, P> {
         self.advance(cycle, accumulators);
         let precision = self.plan.precision;
         let last_phase = self.phase + 1 == precision.streaming().phases();
-        port.control = Control { second: self.second, load: false, phase: self.phase, slot: Slot::Empty };
+        let (second, phase, mut slot) = (self.second, self.phase, Slot::Empty);
+        port.control = Control::new(second, false, phase, slot);
         port.activations.fill(Default::default());
         let next = self.pass.map_or(0, |pass| pass + 1);
         if next > self.passes() {
             return Ok(());
         }
 
-        if self.loaded < self.rows && (last_phase || self.pass.is_none()) {
+        let load = self.loaded < self.rows && (last_phase || self.pass.is_none());
+        if load {
             self.offer_weights(next, port);
         }
         if let Some(pass) = self.pass {
             let (tile, stream) = self.locate(pass);
             let step = &self.plan.steps[tile];
-            port.control.slot = Slot::Bubble;
+            slot = Slot::Bubble;
             if self.row < step.extent.m {
                 let row = &step.tile.rows[self.row * self.rows..][..self.rows];
                 for (word, value) in port.activations.iter_mut().zip(row) {
                     *word = precision.activation_word(*value, stream);
                 }
                 if last_phase {
-                    port.control.slot = Slot::Row;
+                    slot = Slot::Row;
                     accumulators.start(tile, self.row, &mut port.sums)?;
                 }
             }
             self.phase = if last_phase { 0 } else { self.phase + 1 };
             self.row += usize::from(last_phase);
         }
+        port.control = Control::new(second, load, phase, slot);
         Ok(())
     }
 
     /// The next weight row of pass `next`, last row first; zeros behind the last pass.
     fn offer_weights(&mut self, next: usize, port: &mut Port<P::Streaming>) {
-        port.control.load = true;
         self.loaded += 1;
         if next == self.passes() {
             return port.weights.fill(Default::default());
@@ -279,7 +343,7 @@ pub(super) fn run<P: Precision>(spec: &ArraySpec, plan: &Plan<'_, P>) -> Result<
     let mut under_way = 0u64;
     for cycle in 0.. {
         feeder.offer(cycle, &mut port, &mut accumulators)?;
-        under_way += u64::from(port.control.slot != Slot::Empty);
+        under_way += u64::from(port.control.slot() != Slot::Empty);
         if mesh.output_slot != Slot::Empty {
             under_way -= 1;
         }
@@ -335,10 +399,10 @@ mod tests {
         let (mut port, mut accumulators) = (Port::new(&spec), Accumulators::new(&plan, 4));
         let mut flips = Vec::new();
         for cycle in 0..20 {
-            let before: Vec<bool> = mesh.rows.iter().flat_map(|row| row.control.iter().map(|c| c.second)).collect();
+            let before: Vec<bool> = mesh.rows.iter().flat_map(|row| row.control.iter().map(|c| c.second())).collect();
             feeder.offer(cycle, &mut port, &mut accumulators).expect("integers never wait");
             mesh.step(&port);
-            let after = mesh.rows.iter().flat_map(|row| row.control.iter().map(|c| c.second));
+            let after = mesh.rows.iter().flat_map(|row| row.control.iter().map(|c| c.second()));
             for (pe, (before, after)) in before.iter().zip(after).enumerate() {
                 if *before != after {
                     flips.push((cycle as usize, pe / 4, pe % 4));

@@ -79,8 +79,8 @@ pub(crate) fn run(
     if let Some(last) = program.instructions.len().checked_sub(1) {
         books.execute(last)?;
     }
-    let (outputs, events) = match &books.executor {
-        Some(executor) => (executor.outputs()?, executor.events()),
+    let (outputs, events) = match &mut books.executor {
+        Some(executor) => (executor.check_passes().and_then(|()| executor.outputs())?, executor.events()),
         None => (vec![], vec![]),
     };
     let mut counters = books.counters;

@@ -12,6 +12,7 @@ use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
 use super::channels::Channels;
+use super::register::Pass;
 use super::tensor::{Code, Load, append, encode};
 use super::{Fault, Memories, is_plain};
 use crate::run::ArrayModel;
@@ -45,8 +46,8 @@ pub(super) struct Packed {
     input: DType,
     /// Bytes of weights, parameters and table.
     bytes: [Vec<u8>; 3],
-    tile: Tile,
-    epilogue: Epilogue,
+    pub(super) tile: Tile,
+    pub(super) epilogue: Epilogue,
     groups: Vec<Group>,
     /// Per group, the right operand; `None` where sums might overflow.
     linear: Vec<Option<Linear>>,
@@ -155,10 +156,10 @@ impl Memories {
         }
         let narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
         match (narrow, m.output.dtype) {
-            (true, DType::I8) => self.product::<i8, i8>(layer, m, d, array, machine),
-            (true, _) => self.product::<i8, i16>(layer, m, d, array, machine),
-            (false, DType::I8) => self.product::<i16, i8>(layer, m, d, array, machine),
-            (false, _) => self.product::<i16, i16>(layer, m, d, array, machine),
+            (true, DType::I8) => self.product::<i8, i8>(layer, m, d, array),
+            (true, _) => self.product::<i8, i16>(layer, m, d, array),
+            (false, DType::I8) => self.product::<i16, i8>(layer, m, d, array),
+            (false, _) => self.product::<i16, i16>(layer, m, d, array),
         }
     }
 
@@ -168,7 +169,6 @@ impl Memories {
         m: &Matrix,
         d: &MatrixDescriptor,
         array: ArrayModel,
-        machine: &Machine,
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
@@ -180,14 +180,6 @@ impl Memories {
         let mut results = self.buffers.take::<Y>();
         results.resize(m.pixels as usize * columns, Y::default());
         let mut overflows = 0;
-        if array == ArrayModel::Register {
-            let (sums, count) = super::register::sums(m, d, tile, &rows, &channels, machine)?;
-            for (row, sums) in results.chunks_exact_mut(columns).zip(sums.chunks_exact(columns)) {
-                epilogue.apply(sums.iter().copied(), row);
-            }
-            self.scatter(m, &results);
-            return Ok(count);
-        }
         let compute = |group: &Group, linear: &Option<Linear>, rows: &[X], codes: &mut [Y]| match linear {
             Some(linear) => {
                 linear::multiply(linear, rows, codes);
@@ -208,6 +200,10 @@ impl Memories {
             }
         }
         self.scatter(m, &results);
+        if array == ArrayModel::Register {
+            self.passes.push(Pass::new(m, d, packed, X::values(rows), (Y::values(results), overflows)));
+            return Ok(overflows);
+        }
         self.buffers.give(rows);
         self.buffers.give(results);
         Ok(overflows)
@@ -457,7 +453,7 @@ fn tile(m: &Matrix, d: &MatrixDescriptor, bytes: &[Vec<u8>; 3]) -> Result<(Tile,
 }
 
 /// Input channels of the groups an instruction has columns of.
-fn group_channels(m: &Matrix, d: &MatrixDescriptor) -> std::ops::Range<u32> {
+pub(super) fn group_channels(m: &Matrix, d: &MatrixDescriptor) -> std::ops::Range<u32> {
     let last = (m.first_column + m.columns - 1) / d.group_out;
     m.first_column / d.group_out * d.group_in..(last + 1) * d.group_in
 }

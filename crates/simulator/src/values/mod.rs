@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rayon::prelude::*;
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
 use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, Window, Work, layout};
 
@@ -30,6 +31,7 @@ use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
 use met::{Met, Seen};
+use register::Pass;
 use tensor::Buffers;
 
 /// Where something is wrong, and what.
@@ -39,6 +41,9 @@ type Fault = ((Space, u64), Rule);
 pub(crate) fn is_plain(window: &Window) -> bool {
     window.kernel == [1, 1] && window.stride == [1, 1] && window.pads == [0; 4]
 }
+
+/// Elements that may wait for the registers.
+const WAITING: usize = 64 << 20;
 
 /// What runs of a program leave for later ones: weights as the kernels take them, and memories. Weights are taken again only
 /// where every byte is the same, memories are cleared, so any program may be given any.
@@ -63,6 +68,8 @@ pub(crate) struct Memories {
     met: Met,
     buffers: Buffers,
     kept: Kept,
+    /// Of the last instruction.
+    passes: Vec<Pass>,
 }
 
 /// Executes instructions of a program it borrows or shares.
@@ -72,6 +79,9 @@ pub(crate) struct Executor<P> {
     memories: Memories,
     array: ArrayModel,
     events: BTreeMap<(LayerId, &'static str), Seen>,
+    /// By position, what is still to go through the registers, and its elements.
+    passes: Vec<(usize, Pass)>,
+    waiting: usize,
 }
 
 impl Drop for Memories {
@@ -94,7 +104,7 @@ impl Memories {
             memory.renew(bytes, program.constants.get(space));
         }
         let (word, met, buffers) = (machine.word(), Met::default(), Buffers::default());
-        Self { cache, ewp_cache, ddr, word, met, buffers, kept: kept.clone() }
+        Self { cache, ewp_cache, ddr, word, met, buffers, kept: kept.clone(), passes: Vec::new() }
     }
 
     fn of(&self, space: Space) -> &Memory {
@@ -177,7 +187,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
     /// Memories with the program's constants in place.
     pub(crate) fn new(program: P, array: ArrayModel, kept: &Kept) -> Self {
         let memories = Memories::new(&program, kept);
-        Self { program, memories, array, events: BTreeMap::new() }
+        Self { program, memories, array, events: BTreeMap::new(), passes: Vec::new(), waiting: 0 }
     }
 
     /// Puts the inputs in place, given dense.
@@ -239,7 +249,25 @@ impl<P: Deref<Target = Program>> Executor<P> {
                 self.events.entry((instruction.layer, kind)).or_default().add(seen);
             }
         }
-        done.map(|_| ()).map_err(|(at, rule)| hazard(&self.program, position, at, rule))
+        done.map_err(|(at, rule)| hazard(&self.program, position, at, rule))?;
+        for pass in self.memories.passes.drain(..) {
+            self.waiting += pass.elements();
+            self.passes.push((position, pass));
+        }
+        if self.waiting > WAITING { self.check_passes() } else { Ok(()) }
+    }
+
+    /// Takes all matrix instructions executed so far through the registers, if that is asked for.
+    ///
+    /// # Errors
+    /// The first that gives other than the closed form.
+    pub(crate) fn check_passes(&mut self) -> Result<(), SimError> {
+        let machine = &self.program.machine;
+        let broken =
+            self.passes.par_iter().find_map_first(|(position, pass)| Some((*position, pass.check(machine).err()?)));
+        self.passes.clear();
+        self.waiting = 0;
+        broken.map_or(Ok(()), |(position, (at, rule))| Err(hazard(&self.program, position, at, rule)))
     }
 
     /// The indices of a lookup that has been executed.

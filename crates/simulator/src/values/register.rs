@@ -1,13 +1,86 @@
 //! A matrix instruction through every register of the array, and the closed form beside it.
+//!
+//! Integers are computed in closed form first; what the registers make of them is compared later, many instructions at a time
+//! on all threads.
+
+use std::sync::Arc;
 
 use tpuflow_ir::isa::{Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, Machine, Space, timing};
+use tpuflow_kernels::Values;
 
 use super::Fault;
-use super::matrix::{Tile, accumulator_range};
+use super::matrix::{Packed, Tile, accumulator_range, group_channels};
 use super::tensor::Code;
 use crate::array::{self, ArraySpec, Dataflow, Extent, Float, Integer, Precision};
 use crate::hazard::Rule;
+
+/// A matrix instruction of integers computed in closed form, to go through the registers.
+#[derive(Debug)]
+pub(super) struct Pass {
+    matrix: Matrix,
+    descriptor: MatrixDescriptor,
+    packed: Arc<Packed>,
+    /// Operand `[pixels, taps, channels]` and results `[pixels, columns]`.
+    rows: Values,
+    results: Values,
+    overflows: u64,
+}
+
+impl Pass {
+    pub(super) fn new(
+        matrix: &Matrix,
+        descriptor: &MatrixDescriptor,
+        packed: Arc<Packed>,
+        rows: Values,
+        (results, overflows): (Values, u64),
+    ) -> Self {
+        Self { matrix: *matrix, descriptor: descriptor.clone(), packed, rows, results, overflows }
+    }
+
+    /// Elements it holds.
+    pub(super) fn elements(&self) -> usize {
+        self.rows.len() + self.results.len()
+    }
+
+    /// Takes the operand through the registers.
+    ///
+    /// # Errors
+    /// When the array refuses a tile, takes other than the law's cycles or gives other codes.
+    pub(super) fn check(&self, machine: &Machine) -> Result<(), Fault> {
+        let (sums, overflows) = match &self.rows {
+            Values::I8(rows) => self.sums(rows, machine)?,
+            Values::I16(rows) => self.sums(rows, machine)?,
+            _ => return Ok(()),
+        };
+        let same = overflows == self.overflows
+            && match &self.results {
+                Values::I8(results) => self.gives(&sums, results),
+                Values::I16(results) => self.gives(&sums, results),
+                _ => true,
+            };
+        if same { Ok(()) } else { Err(broken(&self.matrix, "other results than in closed form")) }
+    }
+
+    fn sums<X: Code>(&self, rows: &[X], machine: &Machine) -> Result<(Vec<i64>, u64), Fault> {
+        let (m, d) = (&self.matrix, &self.descriptor);
+        sums(m, d, &self.packed.tile, rows, &group_channels(m, d), machine)
+    }
+
+    /// Whether these sums give these codes.
+    fn gives<Y: Code>(&self, sums: &[i64], codes: &[Y]) -> bool {
+        let columns = self.matrix.columns as usize;
+        let mut row = vec![Y::default(); columns];
+        sums.chunks_exact(columns).zip(codes.chunks_exact(columns)).all(|(sums, codes)| {
+            self.packed.epilogue.apply(sums.iter().copied(), &mut row);
+            row == codes
+        })
+    }
+}
+
+fn broken(m: &Matrix, what: impl std::fmt::Display) -> Fault {
+    ((Space::Cache, m.weights.address), Rule::Shape(format!("in the array: {what}")))
+}
 
 /// Accumulators `[pixels, columns]` with their bias, and how many of them overflowed (they are clamped).
 ///
@@ -15,7 +88,7 @@ use crate::hazard::Rule;
 ///
 /// # Errors
 /// When the array refuses a tile or takes other than the law's cycles.
-pub(super) fn sums<X: Code>(
+fn sums<X: Code>(
     m: &Matrix,
     d: &MatrixDescriptor,
     tile: &Tile,
@@ -99,27 +172,27 @@ fn passed<P: Precision, X>(
         .map(|block| {
             let mut weights = vec![P::Operand::default(); height * width];
             let mut activations = vec![P::Operand::default(); pixels * height];
-            for lane in 0..(block.taps * block.channels) as usize {
-                let tap = block.first_tap as usize + lane / block.channels as usize;
-                let channel = block.first_channel as usize + lane % block.channels as usize;
-                let own = tap * channels.len() + channel - channels.start as usize;
-                for (pixel, row) in rows.chunks_exact(row_length).enumerate() {
-                    activations[pixel * height + lane] = activation(&row[own]);
+            let (first, own) = (block.first_channel as usize, block.channels as usize);
+            let taps = block.first_tap as usize..(block.first_tap + block.taps) as usize;
+            for (row, cells) in rows.chunks_exact(row_length).zip(activations.chunks_exact_mut(height)) {
+                for (tap, cells) in taps.clone().zip(cells.chunks_exact_mut(own)) {
+                    let from = tap * channels.len() + first - channels.start as usize;
+                    cells.iter_mut().zip(&row[from..from + own]).for_each(|(cell, x)| *cell = activation(x));
                 }
-                for (column, cell) in weights[lane * width..][..columns].iter_mut().enumerate() {
-                    *cell = weight(tap, channel, column);
-                }
+            }
+            for (lane, cells) in weights.chunks_exact_mut(width).enumerate().take(taps.len() * own) {
+                let (tap, channel) = (taps.start + lane / own, first + lane % own);
+                cells[..columns].iter_mut().enumerate().for_each(|(column, cell)| *cell = weight(tap, channel, column));
             }
             [weights, activations]
         })
         .collect();
     let tiles: Vec<array::Tile<'_, P::Operand>> =
         lanes.iter().enumerate().map(|(n, [weights, rows])| array::Tile { weights, rows, accumulate: n > 0 }).collect();
-    let broken = |what: String| ((Space::Cache, m.weights.address), Rule::Shape(format!("in the array: {what}")));
-    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| broken(e.to_string()))?;
+    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| broken(m, e))?;
     let law = array::closed::cycles(&spec, precision.passes(), tiles.iter().map(|_| Extent { m: pixels, k: height }));
     if outcome.cycles != law {
-        return Err(broken(format!("{} cycles, the law says {law}", outcome.cycles)));
+        return Err(broken(m, format!("{} cycles, the law says {law}", outcome.cycles)));
     }
     let sums = outcome.outputs.iter().flat_map(|block| block.chunks_exact(width));
     Ok(sums.flat_map(|row| row[..columns].iter().copied()).collect())

@@ -1,6 +1,7 @@
 //! Rows of views as dense codes, and back.
 
 use tpuflow_ir::{DType, Space, View};
+use tpuflow_kernels::Values;
 use tpuflow_kernels::float::{BF16, F16, Float as _};
 
 use super::{Fault, Memories};
@@ -16,6 +17,8 @@ pub(super) trait Load: Copy + Default {
 pub(super) trait Code: Load + tpuflow_kernels::Element {
     /// Buffers of the type that are free.
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>>;
+
+    fn values(codes: Vec<Self>) -> Values;
 }
 
 /// Buffers that serve one instruction after another.
@@ -29,11 +32,19 @@ impl Code for i8 {
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.narrow
     }
+
+    fn values(codes: Vec<Self>) -> Values {
+        Values::I8(codes)
+    }
 }
 
 impl Code for i16 {
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.wide
+    }
+
+    fn values(codes: Vec<Self>) -> Values {
+        Values::I16(codes)
     }
 }
 
