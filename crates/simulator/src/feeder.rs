@@ -197,6 +197,27 @@ impl Geometry {
         (place.max(0) as u64).div_ceil(window.stride[1].into()) as u32
     }
 
+    /// Columns from the first whose last tap lies in a word to the first of the next word, if always as many.
+    pub(crate) fn columns_of_word(&self) -> Option<u32> {
+        let (pixel, stride) = (self.matrix.input.pixel_bytes, self.descriptor.window.stride[1]);
+        let pixels = self.word as u32 / pixel;
+        let even = (self.word as u32).is_multiple_of(pixel) && pixels.is_multiple_of(stride);
+        even.then_some(pixels / stride)
+    }
+
+    /// Output column from which on tap `first` of the window, and those behind it, lie to the right of the image.
+    pub(crate) fn columns_reached(&self, first: u32) -> u32 {
+        let (width, window) = (i64::from(self.matrix.input.width), &self.descriptor.window);
+        let places = (width + i64::from(window.pads[1]) - i64::from(first)).max(0) as u64;
+        places.div_ceil(window.stride[1].into()) as u32
+    }
+
+    /// Words that hold pixels of the image row at byte `row`.
+    pub(crate) fn row_words(&self, row: u64) -> std::ops::Range<u64> {
+        let (input, word) = (&self.matrix.input, self.word as u64);
+        row / word..(row + u64::from(input.width) * u64::from(input.pixel_bytes)).div_ceil(word)
+    }
+
     /// Columns of an output row.
     pub(crate) fn width(&self) -> u32 {
         self.matrix.output.width
@@ -248,7 +269,12 @@ impl Geometry {
         let first = block.first_channel % group_in;
         let one_by_one =
             (first == 0 && block.channels == group_in) || (block.taps == 1 && first + block.channels <= group_in);
-        if weights.row_bytes % self.word as u32 != 0 || !one_by_one {
+        // Rows of whole words, or rows that words are made of.
+        let (row_bytes, word) = (weights.row_bytes, self.word as u32);
+        let aligned = weights.address.is_multiple_of(row_bytes.into()) && weights.plane_bytes.is_multiple_of(row_bytes);
+        let inside = self.columns * self.descriptor.weight_dtype.bytes() as u32 <= row_bytes;
+        let even = row_bytes.is_multiple_of(word) || (word.is_multiple_of(row_bytes) && aligned && inside);
+        if !(even && one_by_one) {
             return (0..rows).fold((u64::MAX, 0, 0), |(low, high, words), row| {
                 let (first, last) = self.weight_words(tile, row);
                 (low.min(first), high.max(last), words + last - first + 1)
@@ -276,6 +302,20 @@ impl Geometry {
         let here = (m.output.stored_rows - slot) * m.output.width - column;
         let address = m.output.pixel_address(row, column, self.word) + u64::from(m.output_channel) * size;
         Some((here.min(m.pixels - pixel), address / word, pixel_bytes / word))
+    }
+
+    /// From pixel `pixel` on, how many lie in one row and share words, the first word, how many of them it holds and how many
+    /// each after it. `None` after the last pixel, or where no pixels share words.
+    pub(crate) fn shared_outputs(&self, pixel: u32) -> Option<(u32, u64, u32, u32)> {
+        let (output, word) = (&self.matrix.output, self.word as u32);
+        if pixel >= self.matrix.pixels || output.pixel_bytes >= word || !word.is_multiple_of(output.pixel_bytes) {
+            return None;
+        }
+        let at = self.matrix.first_pixel + pixel;
+        let (row, column) = (at / output.width, at % output.width);
+        let (each, count) = (word / output.pixel_bytes, (output.width - column).min(self.matrix.pixels - pixel));
+        let first = output.row_address(row, self.word) / self.word as u64 + u64::from(column / each);
+        Some((count, first, each - column % each, each))
     }
 
     /// What the output pipe writes: `(pixel that completes it, word)`, in order. Neighbouring pixels of the tile that share a

@@ -11,28 +11,108 @@
 //! Consequence: in a run without a hazard every instruction sees exactly the bytes the serial order gives, so its values may be
 //! computed at any moment between its start and its finish.
 
-use std::collections::BTreeMap;
-
 use tpuflow_ir::access::{Accesses, Stretch};
 use tpuflow_ir::{Space, Unit};
 
 const UNITS: usize = Unit::ALL.len();
 
 /// Per unit, the number of its instructions up to and including the last that touched the stretch; 0: none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Segment {
+    start: u64,
     end: u64,
     writers: [u32; UNITS],
     readers: [u32; UNITS],
 }
 
-/// Stretches of one memory by first byte, disjoint.
-type Segments = BTreeMap<u64, Segment>;
+impl Segment {
+    fn new(start: u64, end: u64) -> Self {
+        Self { start, end, writers: [0; UNITS], readers: [0; UNITS] }
+    }
+}
+
+/// Segments a block may have before it is cut in two; few in tests, which have few.
+const BLOCK: usize = if cfg!(test) { 3 } else { 64 };
+
+/// What is known of one memory: disjoint segments by place, in blocks of a few.
+#[derive(Debug)]
+struct Segments {
+    /// None is empty, unless it is the only one.
+    blocks: Vec<Vec<Segment>>,
+}
+
+/// Place of a segment: block and number in it.
+type At = (usize, usize);
+
+impl Segments {
+    fn new() -> Self {
+        Self { blocks: vec![Vec::new()] }
+    }
+
+    /// Makes `at` a border; returns the place of the first segment behind it, which may be the end of a block.
+    fn split(&mut self, at: u64) -> At {
+        let block = self.blocks.partition_point(|block| block.last().is_some_and(|last| last.end <= at));
+        let block = block.min(self.blocks.len() - 1);
+        let number = self.blocks[block].partition_point(|segment| segment.end <= at);
+        match self.blocks[block].get_mut(number) {
+            Some(left) if left.start < at => {
+                let right = Segment { start: at, ..*left };
+                left.end = at;
+                self.insert((block, number + 1), right)
+            }
+            _ => (block, number),
+        }
+    }
+
+    /// Inserts a segment at its place; returns where it is then.
+    fn insert(&mut self, (block, number): At, segment: Segment) -> At {
+        let own = &mut self.blocks[block];
+        own.insert(number, segment);
+        if own.len() <= BLOCK {
+            return (block, number);
+        }
+        let rest = own.split_off(BLOCK / 2);
+        self.blocks.insert(block + 1, rest);
+        if number < BLOCK / 2 { (block, number) } else { (block + 1, number - BLOCK / 2) }
+    }
+
+    /// The segments of a stretch that begins at a border and ends at one.
+    fn within(&mut self, (block, number): At, end: u64) -> impl Iterator<Item = &mut Segment> {
+        let skipped = self.blocks[block..].iter_mut().enumerate();
+        let all = skipped.flat_map(move |(n, block)| block.iter_mut().skip(if n == 0 { number } else { 0 }));
+        all.take_while(move |segment| segment.start < end)
+    }
+
+    /// Puts one segment in the place of those of its stretch, which begins and ends at borders.
+    fn replace(&mut self, (block, number): At, segment: Segment) {
+        let own = &mut self.blocks[block];
+        let covered = own[number..].iter().take_while(|other| other.start < segment.end).count();
+        let at_end = number + covered == own.len();
+        if covered > 0 {
+            own[number] = segment;
+            own.drain(number + 1..number + covered);
+        }
+        if at_end {
+            // The stretch may go on in later blocks.
+            let empty =
+                self.blocks[block + 1..].iter().take_while(|next| next.last().is_some_and(|l| l.end <= segment.end));
+            let empty = empty.count();
+            self.blocks.drain(block + 1..block + 1 + empty);
+            if let Some(next) = self.blocks.get_mut(block + 1) {
+                let covered = next.iter().take_while(|other| other.start < segment.end).count();
+                next.drain(..covered);
+            }
+        }
+        if covered == 0 {
+            self.insert((block, number), segment);
+        }
+    }
+}
 
 /// The sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    memories: BTreeMap<Space, Segments>,
+    memories: Vec<(Space, Segments)>,
     issued: [u32; UNITS],
 }
 
@@ -51,38 +131,41 @@ impl Order {
         }
         // Of its own unit only what it reads counts, and what it reads itself does not.
         let mut others = [0; UNITS];
-        let mut covered = Vec::new();
         for write in &accesses.writes {
-            let segments = self.memories.entry(write.space).or_default();
-            split(segments, write.start);
-            split(segments, write.end);
-            for (&start, segment) in segments.range(write.start..write.end) {
+            let segments = self.segments(write.space);
+            segments.split(write.end);
+            let first = segments.split(write.start);
+            for segment in segments.within(first, write.end) {
                 join(&mut others, &segment.writers);
                 join(&mut others, &segment.readers);
-                covered.push(start);
             }
-            for start in covered.drain(..) {
-                segments.remove(&start);
-            }
-            let mut segment = Segment { end: write.end, ..Segment::default() };
+            let mut segment = Segment::new(write.start, write.end);
             segment.writers[own] = position;
-            segments.insert(write.start, segment);
+            segments.replace(first, segment);
         }
         others[own] = 0;
         join(&mut needs, &others);
         needs
     }
 
+    fn segments(&mut self, space: Space) -> &mut Segments {
+        let known = self.memories.iter().position(|(own, _)| *own == space).unwrap_or_else(|| {
+            self.memories.push((space, Segments::new()));
+            self.memories.len() - 1
+        });
+        &mut self.memories[known].1
+    }
+
     /// Visits the segments of a stretch, made to end at its borders and to cover it.
     fn each(&mut self, stretch: &Stretch, mut visit: impl FnMut(&mut Segment)) {
-        let segments = self.memories.entry(stretch.space).or_default();
-        split(segments, stretch.start);
-        split(segments, stretch.end);
+        let segments = self.segments(stretch.space);
+        segments.split(stretch.end);
+        let first = segments.split(stretch.start);
         let mut at = stretch.start;
         let mut gaps = Vec::new();
-        for (&start, segment) in segments.range_mut(stretch.start..stretch.end) {
-            if at < start {
-                gaps.push((at, start));
+        for segment in segments.within(first, stretch.end) {
+            if at < segment.start {
+                gaps.push((at, segment.start));
             }
             visit(segment);
             at = segment.end;
@@ -91,9 +174,10 @@ impl Order {
             gaps.push((at, stretch.end));
         }
         for (start, end) in gaps {
-            let mut segment = Segment { end, ..Segment::default() };
+            let mut segment = Segment::new(start, end);
             visit(&mut segment);
-            segments.insert(start, segment);
+            let place = segments.split(start);
+            segments.insert(place, segment);
         }
     }
 }
@@ -101,17 +185,6 @@ impl Order {
 fn join(into: &mut [u32; UNITS], other: &[u32; UNITS]) {
     for (a, b) in into.iter_mut().zip(other) {
         *a = (*a).max(*b);
-    }
-}
-
-/// Makes `at` a border.
-fn split(segments: &mut Segments, at: u64) {
-    if let Some((_, left)) = segments.range_mut(..at).next_back()
-        && left.end > at
-    {
-        let right = *left;
-        left.end = at;
-        segments.insert(at, right);
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) struct Banks {
     count: usize,
     /// Per block (modulo [`BLOCKS`]) and bank.
     lines: Vec<Line>,
+    /// Per block (modulo [`BLOCKS`]), the banks somebody holds, a bit each; so many words a block.
+    used: Vec<u64>,
+    groups: usize,
     first_block: u64,
     accesses: Vec<u64>,
     conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
@@ -44,6 +47,8 @@ impl Banks {
             shift: words.is_power_of_two().then(|| words.trailing_zeros()),
             count,
             lines: vec![[0; 8]; count * BLOCKS as usize],
+            used: vec![0; count.div_ceil(64) * BLOCKS as usize],
+            groups: count.div_ceil(64),
             first_block: start / 64,
             accesses: vec![0; count],
             conflicts: Default::default(),
@@ -69,8 +74,13 @@ impl Banks {
     pub(super) fn forget(&mut self, cycle: u64) {
         let keep = cycle / 64;
         for block in self.first_block..keep.min(self.first_block + BLOCKS) {
-            let at = (block % BLOCKS) as usize * self.count;
-            self.lines[at..at + self.count].fill([0; 8]);
+            let block = (block % BLOCKS) as usize;
+            for (group, used) in self.used[block * self.groups..][..self.groups].iter_mut().enumerate() {
+                while *used != 0 {
+                    self.lines[block * self.count + group * 64 + used.trailing_zeros() as usize] = [0; 8];
+                    *used &= *used - 1;
+                }
+            }
         }
         self.first_block = self.first_block.max(keep);
     }
@@ -86,6 +96,7 @@ impl Banks {
 
     /// Gives `client` the bank in the cycles `mask` of `cycle`'s block, in which nobody else holds or can want it.
     pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
+        self.used[(cycle / 64 % BLOCKS) as usize * self.groups + bank / 64] |= 1 << (bank % 64);
         let line = self.line(cycle, bank);
         line[client as usize] |= mask;
         line[ANY] |= mask;

@@ -215,17 +215,14 @@ impl Dma {
                         // The words of one bank that fall due in this block of cycles, up to the first that is refused.
                         let bank = banks.of(word + *done);
                         let words = run.words.min(banks.end(bank) - word);
-                        let end = limit.min(cycle / 64 * 64 + 64);
-                        let (mut mask, mut ahead, mut last) = (0, pace, *done);
-                        while last < words && *first + ahead.at() < end {
-                            mask |= 1 << ((*first + ahead.at()) % 64);
-                            last += 1;
-                            ahead.advance();
-                        }
+                        let block = cycle / 64 * 64;
+                        let together = if pace.is_sparse() { words - *done } else { 1 };
+                        let (mask, count) = pace.mask(*first, (block, limit.min(block + 64)), together);
                         let held = banks.held(cycle, bank) & mask;
                         if held == 0 {
                             banks.take(cycle, bank, client, mask);
-                            (*done, pace) = (last, ahead);
+                            *done += count;
+                            pace.skip(count);
                             continue;
                         }
                         let clash = held & held.wrapping_neg();
@@ -233,7 +230,7 @@ impl Dma {
                         banks.take(cycle, bank, client, free);
                         banks.refuse(cycle, bank, client, clash);
                         *done += u64::from(free.count_ones());
-                        pace = run.pace(*done);
+                        pace.skip(free.count_ones().into());
                         *first += 1;
                         *refused += 1;
                     }

@@ -1,6 +1,9 @@
 //! A stream of the row feeder: the words its pixels miss, fetched as early as the banks allow.
 
-use super::banks::Banks;
+use smallvec::SmallVec;
+
+use super::banks::{Banks, ones};
+use super::pace::comb;
 use crate::counters::Client;
 use crate::feeder::{Geometry, Words};
 
@@ -66,8 +69,9 @@ struct Taps {
     row: Option<u64>,
     /// Words before this one have been there for the last pixel.
     next: u64,
-    /// Pixels before this column of the output row miss nothing.
+    /// Pixels before this column of the output row miss nothing, nor do those from the other on.
     due: u32,
+    end: u32,
 }
 
 /// Few words of a few image rows, moving on to the right.
@@ -76,6 +80,8 @@ struct Rows {
     taps: Vec<Taps>,
     /// Column of the next pixel, if it is not the first one.
     column: Option<u32>,
+    /// Columns from one missing word to the next, if always as many.
+    step: Option<u32>,
 }
 
 impl Rows {
@@ -86,7 +92,8 @@ impl Rows {
             _ => {
                 let (line, column) = geometry.place(pixel);
                 for taps in &mut self.taps {
-                    (taps.row, taps.next) = (geometry.row_under(line, taps.line), 0);
+                    taps.row = geometry.row_under(line, taps.line);
+                    taps.next = taps.row.map_or(0, |row| geometry.row_words(row).start);
                     taps.due = if taps.row.is_some() { column } else { u32::MAX };
                 }
                 column
@@ -109,6 +116,53 @@ impl Rows {
             taps.due = geometry.column_of(row, taps.next, taps.last).max(column + 1);
         }
         0
+    }
+}
+
+/// What rows of the window ask of the banks in the cycles of one block: row, bank and cycles.
+type Wants = SmallVec<[(usize, usize, u64); 8]>;
+
+impl Rows {
+    /// Column of the next pixel, and how many from it on to the end of its row; `None` where a row begins.
+    fn under_way(&self, geometry: &Geometry, pixel: u32) -> Option<(u32, u32)> {
+        let column = self.column.filter(|&column| column < geometry.width())?;
+        Some((column, (geometry.width() - column).min(geometry.pixels() - pixel)))
+    }
+
+    /// The requests of pixels from `column` on that enter in cycles `cursor .. end` of one block if nothing is refused. `end` is cut
+    /// where something is, or might be.
+    fn ask(
+        &self,
+        geometry: &Geometry,
+        column: u32,
+        cursor: u64,
+        end: &mut u64,
+        (banks, fetches): (&Banks, usize),
+    ) -> Option<Wants> {
+        let step = u64::from(self.step?);
+        let (block, mut wants) = (cursor / 64 * 64, Wants::new());
+        for (number, taps) in self.taps.iter().enumerate() {
+            let asks = taps.due < taps.end && u64::from(taps.due) < u64::from(column) + (*end - cursor);
+            let Some(row) = taps.row.filter(|_| asks) else { continue };
+            let first = cursor + u64::from(taps.due - column);
+            let bank = banks.of(taps.next);
+            let columns = u64::from(taps.end - taps.due);
+            let all = (geometry.row_words(row).end - taps.next).min(columns.div_ceil(step));
+            let here = banks.end(bank) - taps.next;
+            // Words of the next bank, which come into question in one of the next calls.
+            if here < all {
+                *end = (*end).min(first + here * step);
+            }
+            let count = here.min(all).min(64);
+            let mask = (comb(step) & ones((count - 1) * step + 1)) << (first - block);
+            let others = wants.iter().filter(|other| self.taps.len() > fetches || other.1 == bank);
+            let refused = mask & others.fold(banks.held(cursor, bank), |held, other| held | other.2);
+            if refused != 0 {
+                *end = (*end).min(block + u64::from(refused.trailing_zeros()));
+            }
+            wants.push((number, bank, mask));
+        }
+        Some(wants)
     }
 }
 
@@ -153,8 +207,9 @@ impl Feed {
                 row: None,
                 next: 0,
                 due: 0,
+                end: geometry.columns_reached(first),
             });
-            Fetch::Rows(Rows { taps: taps.collect(), column: None })
+            Fetch::Rows(Rows { taps: taps.collect(), column: None, step: geometry.columns_of_word() })
         } else {
             Fetch::Any(Words::new())
         };
@@ -188,6 +243,9 @@ impl Feed {
                 self.run(geometry, entries, banks, limit)?;
                 continue;
             }
+            if self.glide(geometry, entries, banks, (fetches, limit)) {
+                continue;
+            }
             let free = self.look_up(geometry);
             if free > 0 {
                 self.enter(free, entries);
@@ -202,6 +260,45 @@ impl Feed {
             self.enter(1, entries);
         }
         Some(self.cursor.max(self.hold))
+    }
+
+    /// Lets pixels of a row enter, one a cycle, up to the first that is refused a word or the end of a block of cycles; whether
+    /// there are any.
+    fn glide(
+        &mut self,
+        geometry: &Geometry,
+        entries: &mut Entries,
+        banks: &mut Banks,
+        (fetches, limit): (usize, u64),
+    ) -> bool {
+        let Fetch::Rows(rows) = &mut self.fetch else { return false };
+        if self.known || self.phases != 1 {
+            return false;
+        }
+        let Some((column, left)) = rows.under_way(geometry, self.next) else { return false };
+        let block = self.cursor / 64 * 64;
+        let mut end = (block + 64).min(limit).min(self.cursor + u64::from(left));
+        if end <= self.cursor {
+            return false;
+        }
+        let Some(wants) = rows.ask(geometry, column, self.cursor, &mut end, (banks, fetches)) else { return false };
+        if end == self.cursor {
+            return false;
+        }
+        for (number, bank, mask) in wants {
+            let taken = mask & ones(end - block);
+            if taken == 0 {
+                continue;
+            }
+            banks.take(self.cursor, bank, Client::Feeder, taken);
+            let taps = &mut rows.taps[number];
+            taps.next += u64::from(taken.count_ones());
+            taps.due = taps.row.map_or(u32::MAX, |row| geometry.column_of(row, taps.next, taps.last));
+        }
+        let count = (end - self.cursor) as u32;
+        rows.column = Some(column + count);
+        self.enter(count, entries);
+        true
     }
 
     /// `count` pixels without missing words enter.

@@ -81,6 +81,18 @@ pub(super) fn output_runs(geometry: &Geometry, banks: &Banks) -> Vec<OutputRun> 
         push(pixel, bank, count);
         pixel += count as u32;
     }
+    while let Some((count, first, held, each)) = geometry.shared_outputs(pixel) {
+        let end = pixel + count;
+        let mut complete = pixel + held;
+        for word in first.. {
+            push(complete.min(end) - 1, banks.of(word), 1);
+            if complete >= end {
+                break;
+            }
+            complete += each;
+        }
+        pixel = end;
+    }
     if pixel < geometry.pixels() {
         for (complete, word) in geometry.output_words() {
             push(complete, banks.of(word), 1);

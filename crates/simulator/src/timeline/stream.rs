@@ -14,7 +14,7 @@ use super::pace::Pace;
 use crate::counters::{Client, Stall};
 use crate::queue::Queue;
 use crate::run::Phase;
-use crate::walk::{Walk, walks};
+use crate::walk::{Piece, Walk, walks};
 
 /// Cycles with accesses and without refusals after which several are tried at once.
 const CALM: u32 = 4;
@@ -43,7 +43,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn advance(&mut self, pieces: &[(u64, u64)], banks: &Banks) {
+    fn advance(&mut self, pieces: &[Piece], banks: &Banks) {
         self.left -= 1;
         self.place.advance();
         self.due.advance();
@@ -53,24 +53,36 @@ impl Cursor {
     }
 
     /// Finds piece and bank of the place.
-    fn settle(&mut self, pieces: &[(u64, u64)], banks: &Banks) {
+    fn settle(&mut self, pieces: &[Piece], banks: &Banks) {
         let place = self.place.at();
-        while place >= self.before + pieces[self.piece].1 {
-            self.before += pieces[self.piece].1;
+        while place >= self.before + pieces[self.piece].len() {
+            self.before += pieces[self.piece].len();
             self.piece += 1;
         }
-        let (first, words) = pieces[self.piece];
-        let word = first + place - self.before;
-        self.bank = banks.of(word);
-        self.until = (self.before + words).min(place + banks.end(self.bank) - word);
+        let piece = &pieces[self.piece];
+        self.bank = banks.of(piece.word(place - self.before));
+        self.until = place + piece.before(place - self.before, banks.end(self.bank));
+    }
+
+    /// Goes on over the accesses of one bank that fall due in a block's cycles before `end`, at most one in each; those cycles as
+    /// bits. Unit time 0 is cycle `origin`.
+    fn run(&mut self, origin: u64, block: (u64, u64), pieces: &[Piece], banks: &Banks) -> u64 {
+        let together = if self.due.is_sparse() { self.left.min(self.place.before(self.until)) } else { 1 };
+        let (mask, count) = self.due.mask(origin, block, together);
+        self.left -= count;
+        self.place.skip(count);
+        self.due.skip(count);
+        if self.place.at() >= self.until && self.left > 0 {
+            self.settle(pieces, banks);
+        }
+        mask
     }
 }
 
 /// Accesses in order.
 #[derive(Debug)]
 struct Accesses {
-    /// First word and number of words of its pieces.
-    pieces: SmallVec<[(u64, u64); 4]>,
+    pieces: SmallVec<[Piece; 2]>,
     /// Unit time from which on they fall due.
     begin: u64,
     cursor: Cursor,
@@ -100,34 +112,35 @@ impl Accesses {
     fn ask(&self, window: &mut Window, banks: &Banks) {
         let mut cursor = self.cursor;
         let mut asked: Option<(usize, u64)> = None;
-        let mut last = 0;
-        while cursor.left > 0 {
-            let cycle = self.begin + cursor.due.at() + window.stood;
-            if cycle >= window.end {
-                break;
-            }
-            let (bank, bit) = (cursor.bank, 1 << (cycle % 64));
+        let end = window.end;
+        while let Some((bank, mask)) = self.take(&mut cursor, window, banks) {
             match &mut asked {
-                Some((same, mask)) if *same == bank => {
-                    if *mask & bit != 0 {
-                        window.end = cycle;
+                Some((same, own)) if *same == bank => {
+                    let twice = *own & mask;
+                    if twice != 0 {
+                        window.end = window.block() + u64::from(twice.trailing_zeros());
                         break;
                     }
-                    *mask |= bit;
+                    *own |= mask;
                 }
                 _ => {
-                    if let Some(asked) = asked.replace((bank, bit)) {
+                    if let Some(asked) = asked.replace((bank, mask)) {
                         window.want(asked, banks);
                     }
                 }
             }
-            last = cycle;
-            cursor.advance(&self.pieces, banks);
         }
         if let Some(asked) = asked {
             window.want(asked, banks);
         }
-        window.cursors.push((cursor, last));
+        window.cursors.push((cursor, end));
+    }
+
+    /// The next accesses of one bank in the cycles of a window, a bit each.
+    fn take(&self, cursor: &mut Cursor, window: &Window, banks: &Banks) -> Option<(usize, u64)> {
+        let (bank, origin) = (cursor.bank, self.begin + window.stood);
+        let any = cursor.left > 0 && origin + cursor.due.at() < window.end;
+        any.then(|| (bank, cursor.run(origin, (window.block(), window.end), &self.pieces, banks)))
     }
 }
 
@@ -140,16 +153,21 @@ struct Window {
     stood: u64,
     /// Banks and the cycles in which they are wanted.
     wants: SmallVec<[(usize, u64); 8]>,
-    /// Where each stream stands after its last access, and that one's cycle.
+    /// Where each stream stands in the cycle that was the window's end when it was asked.
     cursors: SmallVec<[(Cursor, u64); 8]>,
 }
 
 impl Window {
+    /// First cycle of the block.
+    fn block(&self) -> u64 {
+        self.start / 64 * 64
+    }
+
     fn want(&mut self, (bank, mask): (usize, u64), banks: &Banks) {
         let own = self.wants.iter().filter(|want| want.0 == bank).fold(0, |sum, want| sum | want.1);
         let refused = mask & (banks.held(self.start, bank) | own);
         if refused != 0 {
-            self.end = self.end.min(self.start / 64 * 64 + u64::from(refused.trailing_zeros()));
+            self.end = self.end.min(self.block() + u64::from(refused.trailing_zeros()));
         }
         self.wants.push((bank, mask));
     }
@@ -313,18 +331,18 @@ impl Stream {
                 return cycle;
             }
         }
-        let done = ones(window.end - cycle / 64 * 64);
-        for (bank, mask) in window.wants {
+        let done = ones(window.end - window.block());
+        for &(bank, mask) in &window.wants {
             banks.take(cycle, bank, self.client, mask & done);
         }
         let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams);
-        for (stream, (cursor, last)) in streams.zip(window.cursors) {
-            if last < window.end {
-                stream.cursor = cursor;
+        for (number, stream) in streams.enumerate() {
+            let (mut cursor, end) = window.cursors[number];
+            if end > window.end {
+                cursor = stream.cursor;
+                while stream.take(&mut cursor, &window, banks).is_some() {}
             }
-            while stream.due().saturating_add(self.stood) < window.end {
-                stream.advance(banks);
-            }
+            stream.cursor = cursor;
         }
         window.end
     }
