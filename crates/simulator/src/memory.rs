@@ -2,6 +2,9 @@
 //!
 //! Copies carry "never written" along, as padding may be moved about unseen; whoever computes with such a byte breaks a rule.
 //! A memory can be used again: only what was written has to be cleared, and constants that nobody touched stay.
+//!
+//! A memory may also keep in mind which lines of 64 bytes are copies of constants, and of which: what was made of them once need
+//! not be compared with them again.
 
 use tpuflow_ir::Image;
 
@@ -16,6 +19,10 @@ pub(crate) struct Memory {
     written: Vec<u64>,
     /// What its first bytes hold as long as nobody has written there.
     constants: Option<Image>,
+    /// Per line of 64 bytes, which line of constants it is a copy of; 0: of none. Empty if nobody wants to know.
+    origins: Vec<u64>,
+    /// What the lines of its own constants are numbered from on; 0: not at all.
+    numbered: u64,
 }
 
 impl Default for Memory {
@@ -26,7 +33,33 @@ impl Default for Memory {
 
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { bytes: vec![0; bytes as usize], written: vec![0; bytes as usize / 64 + 1], constants: None }
+        let (bytes, written) = (vec![0; bytes as usize], vec![0; bytes as usize / 64 + 1]);
+        Self { bytes, written, constants: None, origins: Vec::new(), numbered: 0 }
+    }
+
+    /// Keeps in mind from now on what its lines are copies of.
+    pub(crate) fn keep_origins(&mut self) {
+        self.origins.resize(self.written.len(), 0);
+    }
+
+    /// Lines of its constants get a number of their own among those of `memory`, counted from 0, and other memories.
+    pub(crate) fn number(&mut self, memory: usize) {
+        self.numbered = (memory as u64 + 1) << 40;
+    }
+
+    /// Which memory's constants a stretch from the beginning of a line on is a copy of, and their first line's number; the same
+    /// numbers of the same constants are the same bytes. `None`: of none, or of several places of them.
+    pub(crate) fn origin(&self, start: u64, length: usize) -> Option<(usize, u64)> {
+        let (first, end) = (start as usize / 64, (start as usize + length).div_ceil(64));
+        let lines = self.origins.get(first..end).filter(|lines| start.is_multiple_of(64) && !lines.is_empty())?;
+        let number = lines[0];
+        let other = (number..).zip(lines).fold(0, |other, (number, line)| other | (number ^ line));
+        (number != 0 && other == 0).then(|| ((number >> 40) as usize - 1, number))
+    }
+
+    /// What its first bytes hold, if nobody has written there.
+    pub(crate) fn constants(&self) -> Option<&Image> {
+        self.constants.as_ref()
     }
 
     /// Makes it a memory of `bytes` bytes that holds `constants` from address 0 on, and nothing else.
@@ -46,6 +79,9 @@ impl Memory {
             let end = ((line + used) * 64).min(self.bytes.len());
             self.bytes[(line * 64).min(end)..end].fill(0);
             self.written[line..line + used].fill(0);
+            if !self.origins.is_empty() {
+                self.origins[line..line + used].fill(0);
+            }
             line += used;
             line += self.written[line..].iter().take_while(|&&written| written == 0).count();
         }
@@ -60,8 +96,8 @@ impl Memory {
         let start = start as usize;
         let (first, whole, last) = words(start, start + length);
         let complete = |word: usize, mask: u64| mask & !self.written[word] == 0;
-        if complete(first.0, first.1) && self.written[whole].iter().all(|&w| w == u64::MAX) && complete(last.0, last.1)
-        {
+        let all = |lines: &[u64]| lines.iter().fold(u64::MAX, |all, line| all & line) == u64::MAX;
+        if complete(first.0, first.1) && all(&self.written[whole]) && complete(last.0, last.1) {
             return Ok(&self.bytes[start..start + length]);
         }
         let missing = (start..start + length).find(|&at| !self.is_written(at as u64));
@@ -86,7 +122,7 @@ impl Memory {
     /// Writes bytes inside the memory.
     pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
         let start = start as usize;
-        self.touch(start);
+        self.touch(start, bytes.len());
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         let (first, whole, last) = words(start, start + bytes.len());
         self.written[whole].fill(u64::MAX);
@@ -96,10 +132,24 @@ impl Memory {
     }
 
     /// Something is written at `start`.
-    fn touch(&mut self, start: usize) {
+    fn touch(&mut self, start: usize, length: usize) {
         if self.constants.as_ref().is_some_and(|constants| start < constants.len()) {
             self.constants = None;
         }
+        if !self.origins.is_empty() {
+            self.origins[start / 64..(start + length).div_ceil(64)].fill(0);
+        }
+    }
+
+    /// Whole lines of a stretch are copies of another memory's constants, if they are.
+    fn stem(&mut self, to: usize, from: &Self, start: usize, length: usize) {
+        let constant = from.constants.as_ref().is_some_and(|constants| start + length <= constants.len());
+        if self.origins.is_empty() || from.numbered == 0 || !constant || to % 64 != start % 64 {
+            return;
+        }
+        let (first, end) = (to.div_ceil(64), (to + length) / 64);
+        let lines = self.origins.get_mut(first..end).unwrap_or_default();
+        (from.numbered + start.div_ceil(64) as u64..).zip(lines).for_each(|(number, line)| *line = number);
     }
 
     /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
@@ -107,10 +157,11 @@ impl Memory {
         if from.read(start, length).is_ok() {
             let start = start as usize;
             self.write(to, &from.bytes[start..start + length]);
+            self.stem(to as usize, from, start, length);
             return true;
         }
         let mut any = false;
-        self.touch(to as usize);
+        self.touch(to as usize, length);
         for offset in 0..length as u64 {
             let (target, source) = ((to + offset) as usize, (start + offset) as usize);
             let known = from.written[source / 64] >> (source % 64) & 1;
@@ -159,6 +210,41 @@ mod tests {
                     memory.write(start, &vec![9; length]);
                 }
             }
+        }
+
+        /// A stretch that is said to be a copy of constants is one, and one that was copied in one piece is said to be.
+        #[test]
+        fn copies_of_constants_are_known(
+            steps in proptest::collection::vec((0u64..6, 0u64..6, 1usize..200, any::<bool>(), 0u64..3), 1..12),
+            [at, lines] in [0u64..6, 1u64..4],
+        ) {
+            let image = Image::from((0..500u32).map(|n| (n * 7 % 251) as u8).collect::<Vec<_>>());
+            let mut ddr = Memory::new(600);
+            ddr.renew(600, Some(&image));
+            ddr.number(2);
+            let mut memory = Memory::new(600);
+            memory.keep_origins();
+            for (to, from, length, copied, odd) in steps {
+                let (to, from) = (64 * to + odd, (64 * from + odd).min(400));
+                if copied {
+                    let length = length.min(500 - from as usize);
+                    memory.copy(to, &ddr, from, length);
+                    if length >= 64 && odd == 0 {
+                        prop_assert_eq!(memory.origin(to, length / 64 * 64), Some((2, (3 << 40) + from / 64)));
+                    }
+                } else {
+                    memory.write(to, &vec![0; length]);
+                }
+            }
+            let (start, length) = (64 * at, 64 * lines as usize);
+            if let Some((space, number)) = memory.origin(start, length.min(600 - start as usize)) {
+                prop_assert_eq!(space, 2);
+                let from = (number & 0xffff) as usize * 64;
+                let length = length.min(500 - from);
+                prop_assert_eq!(memory.read(start, length), Ok(&image[from..from + length]));
+            }
+            memory.renew(600, None);
+            prop_assert_eq!(memory.origin(start, 64), None);
         }
 
         /// Bits of the map, one by one.

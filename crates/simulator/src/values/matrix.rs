@@ -1,19 +1,19 @@
 //! Values of a matrix instruction: rows of taps times a column tile, bias, requantisation, table.
 //!
 //! Instructions that follow each other often take the same weights. A tile is packed once; an instruction that names the same
-//! place takes it as it is if every byte there is still the same.
+//! place takes it as it is if every byte there is still the same, because it was copied from the same constants or by comparison.
 
 use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
-use tpuflow_ir::{DType, DescriptorId, LayerId, Machine, Space, timing};
+use tpuflow_ir::{DType, DescriptorId, Image, LayerId, Machine, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
 use super::channels::Channels;
 use super::register::Pass;
-use super::tensor::{Code, Load, append, encode};
+use super::tensor::{Code, Load, encode};
 use super::{Fault, Memories, is_plain};
 use crate::run::ArrayModel;
 
@@ -46,6 +46,8 @@ pub(super) struct Packed {
     input: DType,
     /// Bytes of weights, parameters and table.
     bytes: [Vec<u8>; 3],
+    /// Constants the weights are a copy of, and number of their first line.
+    origin: Option<(Image, u64)>,
     pub(super) tile: Tile,
     pub(super) epilogue: Epilogue,
     groups: Vec<Group>,
@@ -177,8 +179,7 @@ impl Memories {
         let packed = self.packed(layer, m, d)?;
         let (tile, epilogue) = (&packed.tile, &packed.epilogue);
         let columns = m.columns as usize;
-        let mut results = self.buffers.take::<Y>();
-        results.resize(m.pixels as usize * columns, Y::default());
+        let mut results = self.buffers.take_of::<Y>(m.pixels as usize * columns);
         let mut overflows = 0;
         let compute = |group: &Group, linear: &Option<Linear>, rows: &[X], codes: &mut [Y]| match linear {
             Some(linear) => {
@@ -241,27 +242,27 @@ impl Memories {
 
     /// Writes codes `[pixels, columns]` to their place in the result.
     fn scatter<Y: Element>(&mut self, m: &Matrix, results: &[Y]) {
-        let (size, pixel_bytes) = (m.output.dtype.bytes(), u64::from(m.output.pixel_bytes));
-        let columns = m.columns as usize;
-        let mut bytes = Vec::with_capacity(columns * size * m.output.width as usize);
+        let (size, pixel_bytes) = (m.output.dtype.bytes(), m.output.pixel_bytes as usize);
+        let payload = m.columns as usize * size;
+        let mut bytes = std::mem::take(&mut self.buffers.bytes);
+        encode(m.output.dtype, results, &mut bytes);
+        let mut rest = &bytes[..];
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
-        let mut results = results.chunks(columns);
         while pixel < end {
             let (row, column) = (pixel / m.output.width, pixel % m.output.width);
             let count = (m.output.width - column).min(end - pixel);
             let at = m.output.pixel_address(row, column, self.word) + u64::from(m.output_channel) * size as u64;
-            if columns * size == pixel_bytes as usize {
-                bytes.clear();
-                results.by_ref().take(count as usize).for_each(|codes| append(m.output.dtype, codes, &mut bytes));
-                self.cache.write(at, &bytes);
+            let (own, behind) = rest.split_at(count as usize * payload);
+            if payload == pixel_bytes {
+                self.cache.write(at, own);
             } else {
-                for (pixel, codes) in (0..u64::from(count)).zip(results.by_ref()) {
-                    encode(m.output.dtype, codes, &mut bytes);
-                    self.cache.write(at + pixel * pixel_bytes, &bytes);
+                for (at, pixel) in (at..).step_by(pixel_bytes).zip(own.chunks_exact(payload)) {
+                    self.cache.write(at, pixel);
                 }
             }
-            pixel += count;
+            (pixel, rest) = (pixel + count, behind);
         }
+        self.buffers.bytes = bytes;
     }
 
     /// Appends row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`.
@@ -342,11 +343,14 @@ impl Memories {
         let kept = tiles().get(&place).map(Arc::clone);
         if let Some(packed) = kept
             && (packed.input, &packed.descriptor) == (m.input.dtype, d)
-            && self.holds(m, d, &packed.bytes)?
+            && (self.stems_from(m, d, packed.origin.as_ref()) || self.holds(m, d, &packed.bytes[0])?)
+            && self.holds_parameters(m, &packed.bytes)?
         {
             return Ok(packed);
         }
-        let packed = Arc::new(Packed::new(m, d, self.tile_bytes(m, d)?)?);
+        let mut packed = Packed::new(m, d, self.tile_bytes(m, d)?)?;
+        packed.origin = self.origin(m, d).map(|(image, number)| (image.clone(), number));
+        let packed = Arc::new(packed);
         let mut tiles = tiles();
         if tiles.values().map(|packed| packed.bytes[0].len()).sum::<usize>() > KEPT {
             tiles.clear();
@@ -355,15 +359,29 @@ impl Memories {
         Ok(packed)
     }
 
-    /// Whether the tile's bytes are these.
-    fn holds(
-        &self,
-        m: &Matrix,
-        d: &MatrixDescriptor,
-        [weights, parameters, table]: &[Vec<u8>; 3],
-    ) -> Result<bool, Fault> {
+    /// Constants that all bytes from the tile's first weight to its last are a copy of, and number of their first line.
+    fn origin(&self, m: &Matrix, d: &MatrixDescriptor) -> Option<(&Image, u64)> {
         if m.weights.plane_bytes > 0 {
-            return Ok(self.tile_bytes(m, d)? == [weights, parameters, table].map(Vec::as_slice));
+            return None;
+        }
+        let rows = (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize;
+        let row = m.columns as usize * d.weight_dtype.bytes();
+        let length = (rows - 1) * m.weights.row_bytes as usize + row;
+        let (space, number) = self.cache.origin(m.weights.address, length)?;
+        Some((self.ddr.get(space)?.constants()?, number))
+    }
+
+    /// Whether the tile's weights are a copy of these constants.
+    fn stems_from(&self, m: &Matrix, d: &MatrixDescriptor, origin: Option<&(Image, u64)>) -> bool {
+        origin.is_some_and(|(image, number)| {
+            self.origin(m, d).is_some_and(|(own, own_number)| own_number == *number && own.is_same(image))
+        })
+    }
+
+    /// Whether the tile's weights are these bytes.
+    fn holds(&self, m: &Matrix, d: &MatrixDescriptor, weights: &[u8]) -> Result<bool, Fault> {
+        if m.weights.plane_bytes > 0 {
+            return Ok(self.tile_bytes(m, d)?[0] == weights);
         }
         let row = m.columns as usize * d.weight_dtype.bytes();
         // Rows without gaps are one.
@@ -374,6 +392,11 @@ impl Memories {
                 return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// Whether the tile's parameters and its table are these bytes.
+    fn holds_parameters(&self, m: &Matrix, [_, parameters, table]: &[Vec<u8>; 3]) -> Result<bool, Fault> {
         Ok(self.parameters(m.parameters, parameters.len())? == parameters
             && (table.is_empty() || self.parameters(m.table, table.len())? == table))
     }
@@ -430,7 +453,8 @@ impl Packed {
             })
         });
         let linear = linear.collect();
-        Ok(Self { descriptor: d.clone(), input: m.input.dtype, bytes, tile, epilogue, groups, linear })
+        let (descriptor, input) = (d.clone(), m.input.dtype);
+        Ok(Self { descriptor, input, bytes, origin: None, tile, epilogue, groups, linear })
     }
 }
 

@@ -98,10 +98,12 @@ impl Memories {
         let spare = kept.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (mut cache, mut ewp_cache, mut ddr) = spare.unwrap_or_default();
         cache.renew(machine.cache_bytes(), None);
+        cache.keep_origins();
         ewp_cache.renew(machine.ewp_cache_bytes(), None);
         ddr.resize_with(program.ddr_bytes.len(), Memory::default);
         for (space, (memory, &bytes)) in ddr.iter_mut().zip(&program.ddr_bytes).enumerate() {
             memory.renew(bytes, program.constants.get(space));
+            memory.number(space);
         }
         let (word, met, buffers) = (machine.word(), Met::default(), Buffers::default());
         Self { cache, ewp_cache, ddr, word, met, buffers, kept: kept.clone(), passes: Vec::new() }

@@ -26,6 +26,7 @@ pub(super) trait Code: Load + tpuflow_kernels::Element {
 pub(super) struct Buffers {
     narrow: Vec<Vec<i8>>,
     wide: Vec<Vec<i16>>,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Code for i8 {
@@ -53,6 +54,13 @@ impl Buffers {
     pub(super) fn take<X: Code>(&mut self) -> Vec<X> {
         let mut buffer = X::free(self).pop().unwrap_or_default();
         buffer.clear();
+        buffer
+    }
+
+    /// One of so many codes that hold anything.
+    pub(super) fn take_of<X: Code>(&mut self, count: usize) -> Vec<X> {
+        let mut buffer = X::free(self).pop().unwrap_or_default();
+        buffer.resize(count, X::default());
         buffer
     }
 

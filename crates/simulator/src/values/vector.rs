@@ -187,7 +187,7 @@ impl Memories {
     fn narrow_binary(&mut self, v: &Vector, binary: &Binary<'_>) -> Result<(), Fault> {
         let row = v.output.width as usize * v.output.channels as usize;
         let length = row * v.rows as usize;
-        let mut operands = [Vec::with_capacity(length), Vec::with_capacity(length)];
+        let mut operands = [self.buffers.take::<i8>(), self.buffers.take::<i8>()];
         for row in v.first_row..v.first_row + v.rows {
             for (view, codes) in v.inputs.iter().zip(&mut operands) {
                 if (view.width, view.channels) == (v.output.width, v.output.channels) {
@@ -197,14 +197,16 @@ impl Memories {
                 }
             }
         }
-        let mut y = vec![0i8; length];
+        let mut y = self.buffers.take_of::<i8>(length);
         let same = Broadcast::new(&[length], &[length]).expect("equal shapes broadcast");
         elementwise::binary(binary, &same, &operands[0], &operands[1], &mut y);
-        let mut bytes = Vec::new();
-        for (row, codes) in (v.first_row..).zip(y.chunks_exact(row)) {
-            encode(v.output.dtype, codes, &mut bytes);
-            self.store_row(&v.output, row, &bytes)?;
+        let mut bytes = std::mem::take(&mut self.buffers.bytes);
+        encode(v.output.dtype, &y, &mut bytes);
+        for (row, bytes) in (v.first_row..).zip(bytes.chunks_exact(row)) {
+            self.store_row(&v.output, row, bytes)?;
         }
+        self.buffers.bytes = bytes;
+        operands.into_iter().chain([y]).for_each(|buffer| self.buffers.give(buffer));
         Ok(())
     }
 
