@@ -24,7 +24,7 @@ import numpy as np
 from tpuflow.calibrate import Ranges, Statistics, calibrate
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
-from tpuflow.config import Config, ScheduleConfig
+from tpuflow.config import Config, ScheduleConfig, refuse_calibration
 from tpuflow.errors import FileError, ModelError
 from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
@@ -294,6 +294,7 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
             raise FileError(
                 f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
             )
+        refuse_calibration(request.config, f"ranges come from {request.ranges}")
         return request.saved
     whole = model.model if isinstance(model, PartitionedModel) else model
     file = request.config.calibrate.statistic_file

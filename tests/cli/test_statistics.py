@@ -31,6 +31,40 @@ def test_cal_14_ranges_of_saved_statistics_need_no_samples(
     assert again.read_bytes() == first.read_bytes()
 
 
+@pytest.mark.parametrize("stage", ["build", "quantize"])
+def test_cfg_17_ranges_of_a_file_are_not_calibrated_by_layer(
+    built: Built, command: Command, tmp_path: Path, stage: str
+) -> None:
+    ranges, out = tmp_path / "r.json", tmp_path / ("m.tpu" if stage == "build" else "m.tpuq")
+    made = command("calibrate", built.model, "--calib", built.calibration, "-o", ranges)
+    assert made.status == 0, made.err
+    config = tmp_path / "c.toml"
+    entry = '[[layers]]\noperators = ["Conv"]\nstrategy = "extrema"\n'
+    config.write_text(entry, encoding="utf-8")
+    options = ("--ranges", ranges, "-o", out, "--config", config)
+    made = command(stage, built.model, *options)
+    assert made.status == 1
+    assert f"sets strategy, but ranges come from {ranges}" in made.err
+    assert not out.exists()
+    config.write_text(f"[quantize]\nlenient = true\n{entry}", encoding="utf-8")
+    made = command(stage, built.model, *options)
+    assert made.status == 0, made.err
+    assert out.exists()
+
+
+def test_cfg_17_what_was_counted_is_not_counted_otherwise(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    saved, again, config = tmp_path / "s.json", tmp_path / "r.json", tmp_path / "c.toml"
+    words = ("calibrate", built.model, "--calib", built.calibration, "-o", again)
+    assert command(*words, "--save-statistics", saved).status == 0
+    for key, status in (("bins = 64", 1), ('strategy = "extrema"', 0)):
+        config.write_text(f'[[layers]]\noperators = ["Conv"]\n{key}\n', encoding="utf-8")
+        made = command("calibrate", built.model, "--statistics", saved, "--config", config, "-o", again)
+        assert made.status == status, made.err
+        assert (f"sets bins, but {saved} was counted without it" in made.err) == bool(status)
+
+
 def test_cal_25_statistics_of_the_original_model_beside_its_ranges(
     built: Built, command: Command, tmp_path: Path
 ) -> None:

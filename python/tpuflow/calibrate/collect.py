@@ -17,7 +17,7 @@ from tpuflow.calibrate.statistics import Statistics, TensorStatistics
 from tpuflow.calibrate.statistics_file import load_statistics, save_statistics
 from tpuflow.calibrate.strategies import STRATEGIES
 from tpuflow.calibrate.trim import trimmed
-from tpuflow.config import CalibrationConfig, Config, scoped
+from tpuflow.config import CalibrationConfig, Config, refuse_calibration, scoped
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel
 from tpuflow.partition import PartitionedModel, device_values, partition
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of"]
 
 logger = logging.getLogger(__name__)
+
+COUNTING = frozenset({"bins", "trim_infinity"})
+"""Keys that decide what is counted; all others only how ranges follow from it."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of samples done and the number there are."""
@@ -69,6 +72,8 @@ def calibrate(
     base = config.calibrate if isinstance(config, Config) else usual
     saved = base.save_statistic_info
     if base.statistic_file:
+        if isinstance(config, Config):
+            refuse_calibration(config, f"{base.statistic_file} was counted without it", COUNTING)
         statistics = load_statistics(base.statistic_file)
     elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
         statistics = _only_stated(whole.model, stated_ranges(whole.origin))

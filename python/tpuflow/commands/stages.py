@@ -116,6 +116,7 @@ def quantize(
     """Turn a float network and its ranges into an integer graph, or a graph of floats."""
     from tpuflow.build import float_bytes, graph_bytes, quantized
     from tpuflow.calibrate import Ranges
+    from tpuflow.config import refuse_calibration
     from tpuflow.frontend import load
     from tpuflow.partition import device_networks, partition
     from tpuflow.refine import with_factors
@@ -128,6 +129,8 @@ def quantize(
     if ranges is None and settings.needs_ranges:
         raise options.OptionError(f"{model}: {settings.quantize.dtype} needs ranges: give --ranges")
     found = None if ranges is None else Ranges.load(ranges)
+    if found is not None:
+        refuse_calibration(settings, f"ranges come from {ranges}")
     float_model = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),

@@ -34,7 +34,7 @@ from tpuflow.config.models import (
 )
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
-from tpuflow.config.scope import layer_names, scoped
+from tpuflow.config.scope import layer_names, refuse_calibration, scoped
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import table_text
 
@@ -55,6 +55,7 @@ __all__ = [
     "layer_names",
     "load_config",
     "parsed_search",
+    "refuse_calibration",
     "scoped",
     "table_text",
 ]

@@ -35,7 +35,8 @@ Of several values for one field the last of this list that is given holds:
 
 An unknown key is an error that names the nearest known one. Fields that contradict each other are an error.
 An entry of `layers` that fits nothing, or sets what none of its layers can honour, is an error, or with
-`lenient` a warning."""
+`lenient` a warning. So is one that says how a layer is calibrated where ranges come from a file, or what is
+counted where counts do."""
 
 FORMS = """\
 `--config` takes any of four forms, by the suffix of the file, and may be repeated.

@@ -9,15 +9,41 @@ import difflib
 import logging
 from typing import TYPE_CHECKING
 
-from tpuflow.config.models import Config, LayerConfig
+from tpuflow.config.models import CalibrationConfig, Config, LayerConfig
 from tpuflow.config.section import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import onnx_ir as ir
 
-__all__ = ["layer_names", "scoped"]
+__all__ = ["layer_names", "refuse_calibration", "scoped"]
 
 logger = logging.getLogger(__name__)
+
+
+def refuse_calibration(config: Config, source: str, keys: Collection[str] | None = None) -> None:
+    """Says that entries of layers set what is too late where ranges or statistics come from a file.
+
+    Args:
+        config: With its entries; what it says of the whole network is a default and no wish.
+        source: What the file holds and its name, for the message.
+        keys: What is too late; everything calibration goes by if not given.
+
+    Raises:
+        ConfigError: An entry does, unless the configuration is lenient: then it is warned about.
+    """
+    for entry in config.layers:
+        late = sorted(entry.overrides(CalibrationConfig).keys() & (keys or CalibrationConfig.model_fields))
+        late = [key for key in late if key in entry.stated()]
+        if not late:
+            continue
+        message = (
+            f'layers: "{entry.where}" sets {", ".join(late)}, but {source}: leave it out, or calibrate anew'
+        )
+        if not config.quantize.lenient:
+            raise ConfigError(message)
+        logger.warning("%s", message)
 
 
 def layer_names(model: ir.Model) -> list[str]:
