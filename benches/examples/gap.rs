@@ -4,7 +4,7 @@
 //! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] GRAPH.tpuq...
 //! ```
 //! `-b` is the budget of the search in steps, `-v` adds bounds, units and conflicts, `-l` the times of all layers, `-t` those
-//! of all instructions.
+//! of all instructions. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tpuflow_ir::{Graph, Machine, Program, Unit, Work};
-use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
+use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule_by};
 use tpuflow_simulator::counters::Client;
 use tpuflow_simulator::{Options, Run, simulate};
 
@@ -46,6 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
         let program = schedule_by(&graph, &machine, &options, &timing)?;
         let seconds = start.elapsed().as_secs_f64();
+        if asked("-r") && !repeats(&|| schedule_by(&graph, &machine, &options, &timing), &program)? {
+            return Err(format!("{}: another program the second time", path.display()).into());
+        }
         let simple = schedule_by(&graph, &machine, &ScheduleOptions { level: 1, ..options.clone() }, &timing)?;
         let run = simulate(&program, &[], &Options { trace: asked("-t"), ..untraced })?;
         let (binding, bound) = program.bounds.binding();
@@ -76,7 +79,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mean = (logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64).exp();
     println!("geometric mean where the bound is at least {LEAST}: {mean:.4}");
+    if let Some(peak) = peak() {
+        println!("memory at most: {peak}");
+    }
     Ok(())
+}
+
+/// The most memory this process has held, where the system tells.
+fn peak() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some(status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().to_owned())
+}
+
+/// Whether one thread and two make the same program, twice.
+fn repeats(
+    plan: &(dyn Fn() -> Result<Program, ScheduleError> + Sync),
+    first: &Program,
+) -> Result<bool, Box<dyn Error>> {
+    for threads in [1, 2, 1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+        if pool.install(plan)? != *first {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Instructions of the computing units by the cycle in which they were issued.

@@ -18,6 +18,7 @@
 
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
+use super::gates::{Gate, Needs, Set, gates, lost};
 use super::{Work, covers, split};
 use crate::network::Network;
 use crate::summary::unit_of;
@@ -40,7 +41,7 @@ impl Times {
 }
 
 /// Sets of layers, by layer.
-type Sets = Vec<Vec<bool>>;
+pub(super) type Sets = Vec<Vec<bool>>;
 
 /// Moments of all layers, and who waits for whom.
 pub(super) struct Chains<'a> {
@@ -49,6 +50,7 @@ pub(super) struct Chains<'a> {
     /// Layers whose result is a single pixel.
     singles: Vec<usize>,
     idle: Idle,
+    gates: Vec<Gate>,
     /// Before which nothing of a layer begins.
     begins: Vec<u64>,
     /// Moments of each layer's result.
@@ -99,10 +101,16 @@ struct Operand {
 impl<'a> Chains<'a> {
     pub fn new(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine) -> Self {
         let count = graph.layers.len();
+        let mut producer = vec![None; graph.tensors.len()];
+        for (index, layer) in graph.layers.iter().enumerate() {
+            producer[layer.output.index()] = Some(index);
+        }
         let none = Idle { after: vec![false; count], before: vec![false; count] };
-        let sets = Self::with_idle(graph, network, works, machine, none);
-        let idle = sets.idle();
-        Self::with_idle(graph, network, works, machine, idle)
+        let sets = Self::with(graph, network, works, machine, &producer, (none, vec![]));
+        let needs = Needs { channels: &sets.channels, strong: &sets.strong, whole: &sets.whole };
+        let gates = gates(graph, network, works, &needs, &producer, machine);
+        let stops = (sets.idle(), gates);
+        Self::with(graph, network, works, machine, &producer, stops)
     }
 
     /// A single pixel that ends all of the array's work but what cannot begin before it leaves the array idle; of what follows
@@ -123,17 +131,21 @@ impl<'a> Chains<'a> {
         }
     }
 
-    fn with_idle(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine, idle: Idle) -> Self {
+    fn with(
+        graph: &Graph,
+        network: &Network,
+        works: &'a [Work],
+        machine: &'a Machine,
+        producer: &[Option<usize>],
+        (idle, gates): (Idle, Vec<Gate>),
+    ) -> Self {
         let count = graph.layers.len();
-        let mut producer = vec![None; graph.tensors.len()];
-        for (index, layer) in graph.layers.iter().enumerate() {
-            producer[layer.output.index()] = Some(index);
-        }
         let mut chains = Self {
             works,
             machine,
             singles: vec![],
             idle,
+            gates,
             begins: vec![],
             times: vec![],
             channels: vec![],
@@ -240,6 +252,8 @@ impl<'a> Chains<'a> {
             pdp += work.pdp;
         }
         let machine = self.machine;
+        let on_array = |i: usize| i >= first && self.works[i].array > 0 && counts(i);
+        array += lost(&self.gates, &Set::of(self.works.len(), on_array));
         let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
         after(array - tail.min(array), lead(machine, drained) + timing::array_depth(machine))
             .max(after(ewp, machine.ewp.start + machine.ewp.latency))
@@ -329,7 +343,7 @@ impl<'a> Chains<'a> {
         }
         need.begin = begin;
         need.times = Times {
-            first: begin + around,
+            first: begin + around + work.first,
             pixel: (begin + around + pixel).max(left.times.pixel + warm + pixel).max(right.times.pixel + warm),
             all: (begin + around + work.array - work.tail)
                 .max(left.times.all + warm + pixel)

@@ -13,13 +13,15 @@
 //! * `flow`: nothing downstream of a layer can start on the array before all constants of that layer, and of everything it needs
 //!   all channels of, are there. After that the array still has all of the downstream work to do. And of constants that nobody
 //!   uses before some moment, those the caches have no room for come after it.
-//! * `segment`: what no unit can begin before some moment adds up after it.
+//! * `segment`: what no unit can begin before some moment adds up after it, with what the array loses at small images ([`gates`]).
 //! * `path`: along a chain of layers every one needs at least its latency and what a pixel takes, and all of its time where all
 //!   of it must be done before the next begins. ([`chain`])
 
 mod chain;
+mod gates;
 
 use chain::Chains;
+use gates::is_plain;
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, MatrixDescriptor, NormParameters, Slope};
 use tpuflow_ir::program::LayerSummary;
@@ -35,6 +37,11 @@ struct Work {
     array: u64,
     /// Slots at the end of a tile of few pixels, which nobody needs to wait for.
     tail: u64,
+    /// Slots of any of its instructions before those of the last K block.
+    first: u64,
+    /// Pixels of a layer whose columns differ in their weights alone, and K blocks of all of its tiles; else nothing.
+    pixels: u64,
+    rounds: u64,
     ewp: u64,
     pdp: u64,
     /// Words through the weight port.
@@ -113,7 +120,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         let input = natural(network, linear.input, machine.word());
         let right = network.tensor(linear.right);
         let pixels = network.tensor(output).elements() as u64 / u64::from(linear.columns() * linear.leads).max(1);
-        let blocks = |packed: u32| -> u64 {
+        let blocks = |packed: u32| -> Vec<u64> {
             let descriptor = MatrixDescriptor {
                 window: linear.window,
                 group_in: linear.group_in,
@@ -127,12 +134,19 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
                 float: None,
             };
             let tiles = linear.tiles(machine.array.columns, packed);
-            tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, &input, c, n, machine).len() as u64).sum()
+            tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, &input, c, n, machine).len() as u64).collect()
         };
         let passes = timing::passes(input.dtype, right.dtype);
         let slots = timing::tile_slots(pixels, machine);
         work.tail = (slots - pixels.min(slots)) * timing::phases(input.dtype, right.dtype);
-        let blocks = blocks(linear.packing(&input, machine));
+        let tiles = blocks(linear.packing(&input, machine));
+        let blocks: u64 = tiles.iter().sum();
+        let fewest = tiles.iter().min().map_or(0, |&blocks| blocks * timing::tiles_per_block(input.dtype, right.dtype));
+        let phases = timing::phases(input.dtype, right.dtype);
+        work.first = fewest.saturating_sub(1) * timing::tile_slots(1, machine) * phases;
+        if is_plain(op, network) && linear.leads == 1 {
+            (work.pixels, work.rounds) = (pixels, blocks * passes);
+        }
         work.array = blocks * passes * slots * u64::from(linear.leads);
         let idle = (timing::tile_slots(1, machine) - 1) * timing::phases(input.dtype, right.dtype);
         work.least = blocks * passes * timing::tile_slots(1, machine) - idle;
