@@ -23,6 +23,9 @@ pub enum Isa {
     /// Tiles of bytes, multiplied as matrices, beside 512-bit vectors.
     #[cfg(target_arch = "x86_64")]
     Amx(Amx),
+    /// 128-bit vectors with byte dot products.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 /// How wide the vectors of an instruction set are: all that matters where no products of bytes are summed.
@@ -85,6 +88,21 @@ pub struct Avx512Vnni(());
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amx(Avx512Vnni);
+
+/// Proof of NEON's dot products.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neon(());
+
+#[cfg(target_arch = "aarch64")]
+impl Neon {
+    /// The token, if the processor has the features.
+    #[must_use]
+    pub fn detect() -> Option<Self> {
+        (std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod"))
+            .then_some(Self(()))
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
@@ -178,7 +196,10 @@ impl Isa {
     /// Everything this processor offers, the slowest first.
     #[must_use]
     pub fn variants() -> Vec<Self> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86-64 has more"))]
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            expect(unused_mut, reason = "no other has more")
+        )]
         let mut variants = vec![Self::Reference];
         #[cfg(target_arch = "x86_64")]
         {
@@ -187,6 +208,8 @@ impl Isa {
             variants.extend(Avx512Vnni::detect().map(Self::Avx512Vnni));
             variants.extend(Amx::detect().map(Self::Amx));
         }
+        #[cfg(target_arch = "aarch64")]
+        variants.extend(Neon::detect().map(Self::Neon));
         variants
     }
 
@@ -195,6 +218,9 @@ impl Isa {
     pub fn lanes(self) -> Lanes {
         match self {
             Self::Reference => Lanes::One,
+            // Whatever the compiler makes of scalar code: it knows that NEON is there.
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => Lanes::One,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(isa) | Self::AvxVnni(AvxVnni(isa)) => Lanes::Avx2(isa),
             #[cfg(target_arch = "x86_64")]
@@ -215,6 +241,8 @@ impl Isa {
             Self::Avx512Vnni(_) => "avx512vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Amx(_) => "amx",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
         }
     }
 

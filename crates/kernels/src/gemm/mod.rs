@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | `avx2` | both operands widened to 16 bits, pairs multiplied and added exactly | pairs to 32 bits, widened before they could overflow |
 //! | `avxvnni`, `avx512vnni`, `amx` | [`tiles`] | as `avx2`, or the same with dot products of 512 bits |
+//! | `neon` | [`tiles`] | the reference |
 
 pub mod panels;
 pub mod reference;
@@ -86,7 +87,7 @@ impl PackedI8 {
             Isa::Reference => Packed::Reference(Panels::bytes(k, n, 1, at)),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(isa) => Packed::Pairs(isa, Panels::pairs(k, n, 1, |p, j| i16::from(at(p, j)))),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             _ => {
                 let variant = Variant::of(isa).expect("every other instruction set has tiles");
                 Packed::Tiles(Tiles::new(variant, [runs, length], n, at))
@@ -194,7 +195,7 @@ impl PackedI16 {
     /// When the slices do not have these sizes.
     pub fn multiply<A: Element>(&self, a: &[A], c: &mut [i64], rows: &mut Rows) {
         let m = self.panels.check(a.len(), c.len());
-        if self.isa == Isa::Reference {
+        if self.isa.lanes() == Lanes::One {
             let _ = (m, self.largest, rows);
             reference::gemm_i16i16i64(a, &self.panels, c);
             return;

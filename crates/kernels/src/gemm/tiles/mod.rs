@@ -16,9 +16,12 @@
 //! | `avxvnni` | 6 rows by 16 columns | plus 128 ([`Tiles::flip`]); sums start at `-128 * column sum` |
 //! | `avx512vnni` | 6 by 64 | the same |
 //! | `amx` | 32 by 64, in quarters | as they are |
+//! | `neon` | 6 by 16 | as they are |
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni256;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +31,8 @@ use std::ops::Range;
 
 use super::panels::{COLUMNS, Line};
 use crate::Isa;
+#[cfg(target_arch = "aarch64")]
+use crate::isa::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx512Vnni, AvxVnni};
 use crate::scratch::LINE;
@@ -37,7 +42,7 @@ pub const WIDTH: usize = 64;
 /// Most rows of a tile.
 pub const HEIGHT: usize = 32;
 /// Rows of a tile of the vector variants.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const ROWS: usize = 6;
 
 /// The instruction sets there are tiles for.
@@ -52,6 +57,9 @@ pub enum Variant {
     /// Tile products.
     #[cfg(target_arch = "x86_64")]
     Amx(Amx),
+    /// 128-bit dot products.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 /// What the variants differ in beside their instructions.
@@ -75,6 +83,8 @@ impl Variant {
             Isa::Avx512Vnni(isa) => Some(Self::Vnni512(isa)),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx(isa) => Some(Self::Amx(isa)),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(isa) => Some(Self::Neon(isa)),
             _ => None,
         }
     }
@@ -85,6 +95,8 @@ impl Variant {
             Self::Vnni256(_) | Self::Vnni512(_) => Form { lines: 1, panels: 1, flip: i8::MIN },
             #[cfg(target_arch = "x86_64")]
             Self::Amx(_) => Form { lines: amx::STEPS, panels: 2, flip: 0 },
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => Form { lines: 1, panels: 1, flip: 0 },
         }
     }
 }
@@ -218,6 +230,8 @@ impl Tiles {
             Variant::Vnni512(isa) => vnni512::multiply(isa, self, walk, m, blocks, sink),
             #[cfg(target_arch = "x86_64")]
             Variant::Amx(isa) => amx::multiply(isa, self, walk, m, blocks, sink),
+            #[cfg(target_arch = "aarch64")]
+            Variant::Neon(isa) => neon::multiply(isa, self, walk, m, blocks, sink),
         }
     }
 
