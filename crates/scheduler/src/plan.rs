@@ -136,7 +136,10 @@ impl<'a> Site<'a> {
             }
             let found = match mode {
                 Mode::Sequential => addresses(&housed.sketch, machine).map(|found| (found, Vec::new())),
-                Mode::Layers { .. } => self.ahead(&mut housed.sketch).map(|found| (found, Vec::new())),
+                Mode::Layers { .. } => self.ahead(&mut housed.sketch).map(|found| {
+                    let orders = self.taken_up(&housed.sketch, &found);
+                    (found, orders)
+                }),
                 Mode::Woven { .. } => self.interleaved(&mut housed.sketch),
             };
             let (found, orders) = match found {
@@ -211,14 +214,28 @@ impl<'a> Site<'a> {
             let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
             let mut woven = sketch.reordered(&loom.late_loads(&order));
             if let Ok(found) = self.ahead(&mut woven) {
-                let depend = Depend::new(&woven, machine, Some(&found));
-                let loom = Loom::new(&woven, &depend, machine, window, Some(&found));
-                let orders = loom.orders(u64::MAX, &self.effort, self.effort.steps.saturating_mul(TRIAL));
+                let orders = self.orders(&woven, &found);
                 *sketch = woven;
                 return Some((found, orders));
             }
         }
         None
+    }
+
+    /// Orders in which all units take up their work as soon as they can, now that everything has its place.
+    fn orders(&self, sketch: &Sketch, addresses: &Addresses) -> Vec<Vec<u32>> {
+        let depend = Depend::new(sketch, self.machine, Some(addresses));
+        let loom = Loom::new(sketch, &depend, self.machine, self.parameters.window(), Some(addresses));
+        loom.orders(u64::MAX, &self.effort, self.effort.steps.saturating_mul(TRIAL))
+    }
+
+    /// The order of layers, and those in which nothing that could begin stands behind loads that have time.
+    fn taken_up(&self, sketch: &Sketch, addresses: &Addresses) -> Vec<Vec<u32>> {
+        let mut orders = vec![(0..sketch.drafts.len() as u32).collect()];
+        if self.parameters.layer_fusion != 0 {
+            orders.extend(self.orders(sketch, addresses));
+        }
+        orders
     }
 }
 
