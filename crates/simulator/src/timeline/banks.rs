@@ -111,6 +111,11 @@ impl Banks {
         }
     }
 
+    /// Counts the refusal of a request for a bank that the client itself holds.
+    pub(super) fn refuse_own(&mut self, client: Client) {
+        self.conflicts[client as usize][client as usize] += 1;
+    }
+
     /// Whether `client` gets the bank in `cycle`; a refusal is counted.
     pub(super) fn request(&mut self, cycle: u64, bank: usize, client: Client) -> bool {
         let bit = 1 << (cycle % 64);

@@ -67,11 +67,25 @@ struct Taps {
     last: u32,
     /// Byte address of the image row under them, if there is one.
     row: Option<u64>,
-    /// Words before this one have been there for the last pixel.
+    /// Words before this one have been there for the last pixel; behind the other the row has none.
     next: u64,
+    words: u64,
     /// Pixels before this column of the output row miss nothing, nor do those from the other on.
     due: u32,
     end: u32,
+    /// In the block of cycles being looked at, in which it asks for words of which bank.
+    wanted: (usize, u64),
+}
+
+impl Taps {
+    /// The next `count` words are there, each `step` columns after the one before.
+    fn pass(&mut self, count: u64, step: u32) {
+        self.next += count;
+        self.due += count as u32 * step;
+        if self.next >= self.words || self.due >= self.end {
+            self.due = u32::MAX;
+        }
+    }
 }
 
 /// Few words of a few image rows, moving on to the right.
@@ -87,82 +101,93 @@ struct Rows {
 impl Rows {
     /// How many pixels from `pixel` on miss nothing, up to the end of the output row; if none, `missing` is what the first misses.
     fn next(&mut self, geometry: &Geometry, pixel: u32, missing: &mut Words) -> u32 {
-        let column = match self.column {
-            Some(column) if column < geometry.width() => column,
-            _ => {
-                let (line, column) = geometry.place(pixel);
-                for taps in &mut self.taps {
-                    taps.row = geometry.row_under(line, taps.line);
-                    taps.next = taps.row.map_or(0, |row| geometry.row_words(row).start);
-                    taps.due = if taps.row.is_some() { column } else { u32::MAX };
-                }
-                column
-            }
+        let (column, left) = match self.under_way(geometry, pixel) {
+            Some(place) => place,
+            None => return self.begin(geometry, pixel, missing),
         };
-        let left = (geometry.width() - column).min(geometry.pixels() - pixel);
         let free = self.taps.iter().map(|taps| taps.due.saturating_sub(column)).min().unwrap_or(left).min(left);
         self.column = Some(column + free.max(1));
         if free > 0 {
             return free;
         }
         for taps in self.taps.iter_mut().filter(|taps| taps.due <= column) {
-            let Some(row) = taps.row else { continue };
-            if let Some((first, last)) = geometry.words_under(row, column, taps.first, taps.last) {
-                for word in first.max(taps.next)..=last {
-                    missing.push(word);
+            match self.step {
+                Some(step) => {
+                    missing.push(taps.next);
+                    taps.pass(1, step);
                 }
-                taps.next = taps.next.max(last + 1);
+                None => taps.look(geometry, column, missing),
             }
-            taps.due = geometry.column_of(row, taps.next, taps.last).max(column + 1);
         }
         0
     }
-}
 
-/// What rows of the window ask of the banks in the cycles of one block: row, bank and cycles.
-type Wants = SmallVec<[(usize, usize, u64); 8]>;
+    /// The pixel begins a row, or the instruction.
+    fn begin(&mut self, geometry: &Geometry, pixel: u32, missing: &mut Words) -> u32 {
+        let (line, column) = geometry.place(pixel);
+        for taps in &mut self.taps {
+            (taps.row, taps.due) = (geometry.row_under(line, taps.line), u32::MAX);
+            if let Some(row) = taps.row {
+                let words = geometry.row_words(row);
+                (taps.next, taps.words) = (words.start, words.end);
+                taps.look(geometry, column, missing);
+            }
+        }
+        self.column = Some(column + 1);
+        0
+    }
 
-impl Rows {
     /// Column of the next pixel, and how many from it on to the end of its row; `None` where a row begins.
     fn under_way(&self, geometry: &Geometry, pixel: u32) -> Option<(u32, u32)> {
         let column = self.column.filter(|&column| column < geometry.width())?;
         Some((column, (geometry.width() - column).min(geometry.pixels() - pixel)))
     }
 
-    /// The requests of pixels from `column` on that enter in cycles `cursor .. end` of one block if nothing is refused. `end` is cut
-    /// where something is, or might be.
-    fn ask(
-        &self,
-        geometry: &Geometry,
-        column: u32,
-        cursor: u64,
-        end: &mut u64,
-        (banks, fetches): (&Banks, usize),
-    ) -> Option<Wants> {
-        let step = u64::from(self.step?);
-        let (block, mut wants) = (cursor / 64 * 64, Wants::new());
-        for (number, taps) in self.taps.iter().enumerate() {
-            let asks = taps.due < taps.end && u64::from(taps.due) < u64::from(column) + (*end - cursor);
-            let Some(row) = taps.row.filter(|_| asks) else { continue };
+    /// Notes the requests of pixels from `column` on that enter in cycles `cursor .. end` of one block if nothing is refused, words
+    /// coming every `step` columns. Returns the cycle before which that is so.
+    fn ask(&mut self, column: u32, step: u32, (cursor, mut end): (u64, u64), (banks, fetches): (&Banks, usize)) -> u64 {
+        let (block, step, many) = (cursor / 64 * 64, u64::from(step), self.taps.len() > fetches);
+        for number in 0..self.taps.len() {
+            let (others, rest) = self.taps.split_at_mut(number);
+            let taps = &mut rest[0];
+            taps.wanted = (0, 0);
+            if u64::from(taps.due) >= u64::from(column) + (end - cursor) {
+                continue;
+            }
             let first = cursor + u64::from(taps.due - column);
             let bank = banks.of(taps.next);
-            let columns = u64::from(taps.end - taps.due);
-            let all = (geometry.row_words(row).end - taps.next).min(columns.div_ceil(step));
+            let all = (taps.words - taps.next).min(u64::from(taps.end - taps.due).div_ceil(step));
             let here = banks.end(bank) - taps.next;
-            // Words of the next bank, which come into question in one of the next calls.
+            // Words of the next bank come into question in one of the next calls.
             if here < all {
-                *end = (*end).min(first + here * step);
+                end = end.min(first + here * step);
             }
-            let count = here.min(all).min(64);
-            let mask = (comb(step) & ones((count - 1) * step + 1)) << (first - block);
-            let others = wants.iter().filter(|other| self.taps.len() > fetches || other.1 == bank);
-            let refused = mask & others.fold(banks.held(cursor, bank), |held, other| held | other.2);
+            let mask = (comb(step) & ones((here.min(all).min(64) - 1) * step + 1)) << (first - block);
+            let others = others.iter().filter(|other| many || other.wanted.0 == bank);
+            let refused = mask & others.fold(banks.held(cursor, bank), |held, other| held | other.wanted.1);
             if refused != 0 {
-                *end = (*end).min(block + u64::from(refused.trailing_zeros()));
+                end = end.min(block + u64::from(refused.trailing_zeros()));
             }
-            wants.push((number, bank, mask));
+            taps.wanted = (bank, mask);
         }
-        Some(wants)
+        end
+    }
+}
+
+impl Taps {
+    /// Adds what the pixel at `column` misses.
+    fn look(&mut self, geometry: &Geometry, column: u32, missing: &mut Words) {
+        let Some(row) = self.row else { return };
+        if let Some((first, last)) = geometry.words_under(row, column, self.first, self.last) {
+            for word in first.max(self.next)..=last {
+                missing.push(word);
+            }
+            self.next = self.next.max(last + 1);
+        }
+        self.due = geometry.column_of(row, self.next, self.last).max(column + 1);
+        if self.due >= self.end {
+            self.due = u32::MAX;
+        }
     }
 }
 
@@ -206,7 +231,9 @@ impl Feed {
                 last,
                 row: None,
                 next: 0,
-                due: 0,
+                words: 0,
+                due: u32::MAX,
+                wanted: (0, 0),
                 end: geometry.columns_reached(first),
             });
             Fetch::Rows(Rows { taps: taps.collect(), column: None, step: geometry.columns_of_word() })
@@ -275,25 +302,22 @@ impl Feed {
         if self.known || self.phases != 1 {
             return false;
         }
-        let Some((column, left)) = rows.under_way(geometry, self.next) else { return false };
+        let (Some((column, left)), Some(step)) = (rows.under_way(geometry, self.next), rows.step) else { return false };
         let block = self.cursor / 64 * 64;
-        let mut end = (block + 64).min(limit).min(self.cursor + u64::from(left));
+        let end = (block + 64).min(limit).min(self.cursor + u64::from(left));
         if end <= self.cursor {
             return false;
         }
-        let Some(wants) = rows.ask(geometry, column, self.cursor, &mut end, (banks, fetches)) else { return false };
+        let end = rows.ask(column, step, (self.cursor, end), (banks, fetches));
         if end == self.cursor {
             return false;
         }
-        for (number, bank, mask) in wants {
-            let taken = mask & ones(end - block);
-            if taken == 0 {
-                continue;
+        for taps in &mut rows.taps {
+            let (bank, taken) = (taps.wanted.0, taps.wanted.1 & ones(end - block));
+            if taken != 0 {
+                banks.take(self.cursor, bank, Client::Feeder, taken);
+                taps.pass(taken.count_ones().into(), step);
             }
-            banks.take(self.cursor, bank, Client::Feeder, taken);
-            let taps = &mut rows.taps[number];
-            taps.next += u64::from(taken.count_ones());
-            taps.due = taps.row.map_or(u32::MAX, |row| geometry.column_of(row, taps.next, taps.last));
         }
         let count = (end - self.cursor) as u32;
         rows.column = Some(column + count);
@@ -313,13 +337,16 @@ impl Feed {
 
     /// One cycle of fetching for a pixel; it is not over when the pixel can enter in it.
     fn cycle(&mut self, banks: &mut Banks, fetches: usize) {
-        let (mut taken, mut kept, mut refused) = (0, 0, false);
+        let (mut taken, mut kept, mut refused) = (SmallVec::<[usize; 4]>::new(), 0, false);
         let words = &mut self.missing[..];
         for at in 0..words.len() {
             let word = words[at];
-            if taken < fetches {
-                if banks.request(self.cursor, banks.of(word), Client::Feeder) {
-                    taken += 1;
+            if taken.len() < fetches {
+                let bank = banks.of(word);
+                if taken.contains(&bank) {
+                    banks.refuse_own(Client::Feeder);
+                } else if banks.request(self.cursor, bank, Client::Feeder) {
+                    taken.push(bank);
                     continue;
                 }
                 refused = true;
