@@ -289,11 +289,9 @@ def quantized(model: FloatModel | PartitionedModel, ranges: Ranges | None, confi
 
 def calibrated(model: FloatModel | PartitionedModel, request: Request, listener: Listener) -> Ranges:
     """The ranges of a model: saved ones, those of given samples, or those of generated samples."""
+    if request.ranges is not None and request.calibration is not None:
+        raise FileError(f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one")
     if request.saved is not None:
-        if request.calibration is not None:
-            raise FileError(
-                f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one"
-            )
         refuse_calibration(request.config, f"ranges come from {request.ranges}")
         return request.saved
     whole = model.model if isinstance(model, PartitionedModel) else model
@@ -325,7 +323,7 @@ def samples_of(model: FloatModel, request: Request) -> Samples:
 
 def divided(model: FloatModel, request: Request, listener: Listener) -> FloatModel:
     """The model with factors by channel: those of saved ranges, or where samples say that they help."""
-    if request.saved is not None and request.calibration is None:
+    if request.calibration is None and request.saved is not None:
         return with_factors(model, request.saved.factors) if request.saved.factors else model
     if not _may_equalize(request):
         return model
