@@ -30,6 +30,9 @@ use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Sketch};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage(pub Memory);
 
+/// Transfers of more than twice so many start-ups of a DMA line are cut.
+const LONG: u64 = 64;
+
 /// Where a root tensor lives from its production to its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
@@ -321,8 +324,20 @@ impl<'a> Lowering<'a> {
         let word = self.setting.machine.word();
         let local = self.stage(view, rows.clone());
         let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
-        self.sketch.copy_rows(self.layer, Direction::Load, view, &local, rows.clone(), alone, word);
+        for part in self.transfers(view, rows) {
+            self.sketch.copy_rows(self.layer, Direction::Load, view, &local, part, alone, word);
+        }
         local
+    }
+
+    /// Rows in parts to be moved by a transfer each: what takes long begins with the first rows made, and lets who reads begin
+    /// with the first rows there.
+    fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
+        let machine = self.setting.machine;
+        let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
+        let parts = if self.setting.grain == Grain::Coarse { 1 } else { cycles / (LONG * machine.dma.start) };
+        let step = (rows.end - rows.start).div_ceil(parts.max(1) as u32);
+        rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
     }
 
     /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
@@ -345,7 +360,9 @@ impl<'a> Lowering<'a> {
             return;
         }
         let word = self.setting.machine.word();
-        self.sketch.copy_rows(self.layer, Direction::Store, view, local, rows, alone, word);
+        for part in self.transfers(view, rows) {
+            self.sketch.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
+        }
     }
 
     /// Whether nothing else lives in the pixels of `tensor`.

@@ -9,6 +9,8 @@
 //! Those of the same kept elements follow each other, so that every sum is made in row-major order and one buffer of running
 //! results is enough.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use tpuflow_ir::Arithmetic;
 use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
@@ -16,6 +18,7 @@ use tpuflow_ir::op::FloatReduction;
 use tpuflow_ir::{DType, Descriptor, ReduceKind, Requant, Space, TensorId, View, Work};
 
 use super::movement::Part;
+use super::pool::channels_of;
 use super::vector::float;
 use super::{Grain, Lowering, Shortage, refine, scaling, staged, staged_bytes};
 use crate::sketch::{Content, Memory};
@@ -124,11 +127,56 @@ impl Lowering<'_> {
         requant: &Arithmetic<Requant, FloatReduction>,
         output: TensorId,
     ) -> Result<(), Shortage> {
-        let views = [self.operand(input), self.operand(output)];
-        self.reduction_of(views, input, kind, axes, requant, output)
+        let [from, to] = [self.operand(input), self.operand(output)];
+        let whole = self.setting.network.tensor(input).shape.clone();
+        let images = self.images(&from, &to, axes, &whole);
+        if images == 1 {
+            return self.reduction_of([from, to], input, kind, axes, requant, output);
+        }
+        for image in 0..images {
+            let views = [from, to].map(|view| {
+                let elements = (view.rows * view.width * view.channels) as usize / images;
+                cut_out(&view, image * elements, elements, self.setting.machine.word())
+            });
+            let [Some(from), Some(to)] = views else { return Err(Shortage(Memory::Cache)) };
+            // Some channels of several results do not lie side by side.
+            let one_pixel = to.rows * to.width == 1 && to.channels == from.channels;
+            if !one_pixel || axes.contains(&(whole.len() as u32 - 1)) {
+                self.reduction_of([from, to], input, kind, axes, requant, output)?;
+                continue;
+            }
+            for part in self.channel_parts(&from) {
+                let [from, to] = [from, to].map(|view| channels_of(&view, part.start, part.len() as u32));
+                self.reduction_of([from, to], input, kind, axes, requant, output)?;
+            }
+        }
+        Ok(())
     }
 
-    /// A reduction of a view of `input`, of all or, if they are kept, some of its channels, to one of `output`.
+    /// The channels of an image of a batch in parts: the array makes several images together, column tile by column tile. A
+    /// single one is taken row by row instead.
+    fn channel_parts(&self, image: &View) -> Vec<Range<u32>> {
+        let ewp = &self.setting.machine.ewp;
+        let elements = u64::from(image.rows * image.width) * u64::from(image.channels);
+        let cycles = elements / u64::from(ewp.lanes) * ewp.reduce;
+        let pieces = self.setting.grain.pieces(cycles, 2 * ewp.start);
+        let step = image.channels.div_ceil(pieces as u32).next_multiple_of(self.setting.machine.array.columns);
+        let part = |first: u32| first..(first + step).min(image.channels);
+        (0..image.channels).step_by(step as usize).map(part).collect()
+    }
+
+    /// In how many parts to take a batch in the cache whose images keep results of their own: each can begin as soon as its
+    /// image is there.
+    fn images(&self, from: &View, to: &View, axes: &[u32], shape: &[usize]) -> usize {
+        let in_cache = from.space == Space::Cache && to.space == Space::Cache;
+        let apart = |view: &View| view.rows.is_multiple_of(shape[0] as u32) && view.stored_rows == view.rows;
+        if self.setting.grain == Grain::Coarse || axes.contains(&0) || !in_cache || !apart(from) || !apart(to) {
+            return 1;
+        }
+        shape[0]
+    }
+
+    /// A reduction of a view of `input`, of whole images, and of all or, if they are kept, some channels, to one of `output`.
     pub(super) fn reduction_of(
         &mut self,
         [from, to]: [View; 2],
@@ -141,7 +189,8 @@ impl Lowering<'_> {
         let (network, word) = (self.setting.network, self.setting.machine.word());
         let (mut shape, zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
         let whole_pixels = shape.last().is_none_or(|&channels| channels == from.channels as usize);
-        if let Some(channels) = shape.last_mut() {
+        if let [images, pixels @ .., channels] = &mut shape[..] {
+            *images = (from.rows * from.width) as usize / pixels.iter().product::<usize>();
             *channels = from.channels as usize;
         }
         let results = (to.rows * to.width * to.channels) as usize;
