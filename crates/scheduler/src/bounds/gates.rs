@@ -28,6 +28,9 @@ use super::{Work, chain::Sets};
 use crate::network::Network;
 use crate::summary::unit_of;
 
+/// Networks with more layers on the array get no gates: what is to be looked at grows with the third power.
+const MOST: usize = 1000;
+
 /// A set of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Set(Vec<u64>);
@@ -86,10 +89,13 @@ pub(super) fn gates(
     ends.dedup();
     let rows = u64::from(machine.array.rows);
     let on_array = |i: usize| works[i].array > 0;
+    if (0..count).filter(|&i| on_array(i)).count() > MOST {
+        return vec![];
+    }
     let gate = |end: usize| -> Option<Gate> {
         let before: Vec<usize> = (0..=end).filter(|&i| on_array(i) && (i == end || needs.channels[end][i])).collect();
         let last: Vec<usize> =
-            before.iter().copied().filter(|&y| !before.iter().any(|&other| needs.strong[other][y])).collect();
+            before.iter().copied().filter(|&y| !before.iter().rev().any(|&other| needs.strong[other][y])).collect();
         let wait = |&y: &usize| {
             let later = latency(graph, network, works, needs, producer, machine, [y, end]);
             timing::array_depth(machine) + machine.control.issue.min(machine.control.issue_cold) + later
