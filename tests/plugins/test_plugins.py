@@ -431,7 +431,7 @@ class TorchMetric(OptBaseMetric):
 
 
 def test_plg_02_tensors_of_torch_where_it_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="the extra torch is absent")
     registry = loaded(tmp_path, aipubt_metric_torch=TORCH)
     judge = metric("TorchMetric", ("2",), plugin_metrics(registry))
     outputs = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
