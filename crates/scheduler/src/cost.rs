@@ -25,6 +25,8 @@ pub(crate) struct Clock<'a> {
     issue: [u64; UNITS],
     /// When each unit's data path is free.
     free: [u64; UNITS],
+    /// Per line, cycles of its transfers, whatever they wait for.
+    moved: [u64; UNITS],
     /// The last instructions of each unit that may still meet others at banks: first and last cycle, traffic.
     recent: [VecDeque<(u64, u64, Traffic)>; UNITS],
     channels: Vec<Channel>,
@@ -51,14 +53,16 @@ impl<'a> Clock<'a> {
             finished: Default::default(),
             issue: [machine.control.start; UNITS],
             free: [machine.control.start; UNITS],
+            moved: [0; UNITS],
             recent: Default::default(),
             channels: vec![Channel::default(); machine.ddr.channels as usize],
         }
     }
 
-    /// The line that is free first.
-    pub fn line(&self) -> Unit {
-        if self.free[Unit::Dtl1.index()] < self.free[Unit::Dtl0.index()] { Unit::Dtl1 } else { Unit::Dtl0 }
+    /// The line that is free first; `even`: the one with less to move so far.
+    pub fn line(&self, even: bool) -> Unit {
+        let of = if even { &self.moved } else { &self.free };
+        if of[Unit::Dtl1.index()] < of[Unit::Dtl0.index()] { Unit::Dtl1 } else { Unit::Dtl0 }
     }
 
     /// Cycles so far.
@@ -75,7 +79,9 @@ impl<'a> Clock<'a> {
         let done = match &instruction.work {
             Work::Transfer(transfer) => {
                 let runs = timing::page_runs(transfer, machine);
-                let start = ready.max(self.free[unit]) + machine.dma.start + machine.dma.latency;
+                let lead = machine.dma.start + machine.dma.latency;
+                self.moved[unit] += lead + timing::transfer_cycles(transfer, machine);
+                let start = ready.max(self.free[unit]) + lead;
                 self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))
             }
             Work::Lookup(lookup) => {

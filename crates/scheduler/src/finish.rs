@@ -17,6 +17,16 @@ use crate::summary;
 use crate::tokens::Tracker;
 use crate::{ScheduleError, Timing};
 
+/// Which line takes a transfer that none is set apart for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// The one that is free first by the cost model.
+    Free,
+    /// The one of its address space; where there is only one, that with less to move so far: both end together, whatever they
+    /// had to wait for.
+    Even,
+}
+
 /// A program all but for its constants, bounds and allocations.
 pub(crate) struct Planned {
     housed: Housed,
@@ -31,7 +41,13 @@ impl Planned {
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn new(site: &Site, housed: Housed, mut addresses: Addresses, mode: Mode) -> Result<Self, ScheduleError> {
+    pub fn new(
+        site: &Site,
+        housed: Housed,
+        mut addresses: Addresses,
+        mode: Mode,
+        lines: Lines,
+    ) -> Result<Self, ScheduleError> {
         let (machine, sketch) = (site.machine, &housed.sketch);
         let parallel = mode != Mode::Sequential;
         let mirrored =
@@ -46,7 +62,9 @@ impl Planned {
                 _ if !parallel => Unit::Dtl0,
                 // A line for each address space of constants keeps all channels busy.
                 Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
-                _ => clock.line(),
+                // The others lie in the first.
+                _ if lines == Lines::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
+                _ => clock.line(lines == Lines::Even),
             };
             let mut instruction = resolve(draft, unit(&draft.work, line), &addresses);
             let touched = accesses(&instruction, &descriptors, machine);

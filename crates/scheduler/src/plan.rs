@@ -7,7 +7,7 @@ use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
-use crate::finish::Planned;
+use crate::finish::{Lines, Planned};
 use crate::homes::{Housed, Request, house};
 use crate::lower::Grain;
 use crate::network::{Network, prepare};
@@ -31,6 +31,9 @@ const ROOMS: [u64; 4] = [80, 60, 40, 20];
 
 /// Cycles of a plan's orders that are timed for every step of the budget.
 const TRIAL: u64 = 10_000;
+
+/// Ways to give transfers to lines, all tried.
+const LINES: [Lines; 2] = [Lines::Free, Lines::Even];
 
 /// How instructions are cut and ordered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,14 +152,16 @@ impl<'a> Site<'a> {
                     continue;
                 }
             };
-            if orders.is_empty() {
-                return Ok(Planned::new(self, housed, found, mode)?.timed(timing));
-            }
-            let plan = |order: &Vec<u32>| {
-                let housed = Housed { sketch: housed.sketch.reordered(order), ..housed.clone() };
-                Ok(Planned::new(self, housed, found.clone(), mode)?.timed(timing))
+            let plan = |housed: &Housed| {
+                let planned = |lines| Planned::new(self, housed.clone(), found.clone(), mode, lines);
+                let lines: &[Lines] = if mode == Mode::Sequential { &LINES[..1] } else { &LINES };
+                fastest(lines.iter().map(|&lines| Ok(planned(lines)?.timed(timing))))
             };
-            return fastest(orders.iter().map(plan));
+            if orders.is_empty() {
+                return plan(&housed);
+            }
+            let ordered = |order| Housed { sketch: housed.sketch.reordered(order), ..housed.clone() };
+            return fastest(orders.iter().map(|order: &Vec<u32>| plan(&ordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
     }

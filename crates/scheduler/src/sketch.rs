@@ -164,14 +164,19 @@ impl Sketch {
 
     /// Copies a whole buffer of the DDR to the start of another memory's.
     pub fn load_whole(&mut self, layer: LayerId, from: BufferId, to: BufferId, memory: Memory, bytes: u64) {
+        self.load(layer, from, to, memory, 0..bytes);
+    }
+
+    /// Loads bytes of a buffer in DDR to the same place in one of a cache.
+    pub fn load(&mut self, layer: LayerId, from: BufferId, to: BufferId, memory: Memory, bytes: Range<u64>) {
         let local_space = if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache };
         let transfer = Transfer {
             direction: Direction::Load,
             ddr_space: 0,
-            ddr_address: from.at(0),
+            ddr_address: from.at(bytes.start),
             local_space,
-            local_address: to.at(0),
-            bytes: bytes as u32,
+            local_address: to.at(bytes.start),
+            bytes: (bytes.end - bytes.start) as u32,
             counts: [1, 1],
             ddr_strides: [0, 0],
             local_strides: [0, 0],

@@ -60,7 +60,7 @@ pub(super) struct Chains<'a> {
     /// Those of which any element needs all channels of some pixel.
     strong: Sets,
     /// Those that are done when the layer is.
-    whole: Sets,
+    pub whole: Sets,
 }
 
 /// Where no instruction of the array can be under way.
@@ -461,12 +461,12 @@ fn is_permutation(dims: &[u32], strides: &[i64], offset: i64, elements: usize) -
 }
 
 /// Whatever is computed, something was loaded before.
-fn loaded(machine: &Machine) -> u64 {
+pub(super) fn loaded(machine: &Machine) -> u64 {
     machine.control.start + machine.dma.start + machine.dma.latency
 }
 
 /// Cycles from the tokens of a matrix instruction to its first slot.
-fn lead(machine: &Machine, drained: bool) -> u64 {
+pub(super) fn lead(machine: &Machine, drained: bool) -> u64 {
     let (warm, cold) = (machine.control.issue, machine.control.issue_cold + machine.array.setup);
     u64::from(machine.array.rows) + if drained { cold } else { warm.min(cold) }
 }

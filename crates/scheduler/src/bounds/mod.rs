@@ -19,9 +19,11 @@
 
 mod chain;
 mod gates;
+mod last;
 
 use chain::Chains;
 use gates::is_plain;
+use last::last;
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, MatrixDescriptor, NormParameters, Slope};
 use tpuflow_ir::program::LayerSummary;
@@ -84,7 +86,7 @@ pub(crate) fn bounds(graph: &Graph, network: &Network, machine: &Machine, layers
     let chains = Chains::new(graph, network, &works, machine);
     Bounds {
         array: after(array, fill + depth).saturating_sub(works.iter().map(|w| w.tail).max().unwrap_or(0)),
-        ddr: ddr(graph, network, &works, machine),
+        ddr: ddr(graph, network, &works, machine).max(last(graph, network, &works, &chains, machine)),
         ewp: after(ewp, machine.ewp.start + machine.ewp.latency),
         pdp: after(pdp, machine.pdp.start + machine.pdp.latency),
         ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),

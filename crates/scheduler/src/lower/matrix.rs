@@ -74,8 +74,8 @@ impl Shape {
 struct Loaded {
     /// By tile of the group.
     weights: Vec<Weights>,
-    /// By tile, its load if it is still to be made: as late as possible, for a buffer lives from its load on.
-    pending: Vec<Option<Draft>>,
+    /// By tile, its loads if they are still to be made: as late as possible, for a buffer lives from its load on.
+    pending: Vec<Vec<Draft>>,
     parameters: BufferId,
     first_column: u32,
 }
@@ -373,7 +373,7 @@ impl Lowering<'_> {
         let range = nest.cut.groups[group].clone();
         let tiles = &nest.cut.tiles[range];
         let (weights, pending) = match nest.shape.right {
-            Some(view) => (self.streamed_weights(nest, &view, lead, tiles), vec![None; tiles.len()]),
+            Some(view) => (self.streamed_weights(nest, &view, lead, tiles), vec![Vec::new(); tiles.len()]),
             None => self.packed_weights(nest, lead, tiles),
         };
         Loaded { weights, pending, parameters, first_column: nest.first_column(group) }
@@ -388,7 +388,7 @@ impl Lowering<'_> {
     }
 
     /// Weights of constant right operands, a buffer for all tiles at once or one for each.
-    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> (Vec<Weights>, Vec<Option<Draft>>) {
+    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> (Vec<Weights>, Vec<Vec<Draft>>) {
         let word = self.setting.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
         let name = format!("weights of {}", self.setting.network.layer_name(self.index));
@@ -401,10 +401,13 @@ impl Lowering<'_> {
             let content = Content::Constant(Packing::Weights { step: self.index, tiles: list });
             let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, content);
             let to = self.sketch.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
-            self.sketch.load_whole(self.layer, from, to, Memory::Cache, bytes);
-            let load = if self.setting.parallel { self.sketch.drafts.pop() } else { None };
-            pending.push(load);
-            pending.resize(weights.len() + part.len(), None);
+            let loads = self.sketch.drafts.len();
+            let last = part.last() == nest.cut.tiles.last();
+            for bytes in self.weight_parts(bytes, last) {
+                self.sketch.load(self.layer, from, to, Memory::Cache, bytes);
+            }
+            pending.push(if self.setting.parallel { self.sketch.drafts.split_off(loads) } else { Vec::new() });
+            pending.resize(weights.len() + part.len(), Vec::new());
             let mut offset = 0;
             for &(_, columns) in part {
                 let size = linear.tile_bytes(columns, dtype, word);
@@ -417,6 +420,16 @@ impl Lowering<'_> {
             }
         }
         (weights, pending)
+    }
+
+    /// A buffer of weights in parts to be loaded by a transfer each. Nothing is loaded behind those of the last step that has
+    /// any: in parts they keep both lines busy to the end.
+    fn weight_parts(&self, bytes: u64, last: bool) -> Vec<Range<u64>> {
+        let machine = self.setting.machine;
+        let last = last && self.setting.parallel && self.last_weights == Some(self.index);
+        let parts = if last { self.transfer_count(machine.ddr_cycles(bytes)) } else { 1 };
+        let step = bytes.div_ceil(parts).next_multiple_of(machine.ddr.page_bytes.max(machine.word() as u64));
+        (0..bytes).step_by(step as usize).map(|first| first..(first + step).min(bytes)).collect()
     }
 
     /// Weights that are an activation: where it lies, or the group's columns of it staged.
@@ -459,7 +472,7 @@ impl Lowering<'_> {
         for chunk in chunks {
             for (index, tile) in nest.cut.groups[group].clone().enumerate() {
                 let weights = loaded.weights[index];
-                self.sketch.drafts.extend(loaded.pending[index].take());
+                self.sketch.drafts.append(&mut loaded.pending[index]);
                 let (first_column, columns) = nest.cut.tiles[tile];
                 let block = first_column / self.setting.machine.array.columns;
                 let block = nest.blocks.as_ref().and_then(|blocks| blocks.get(block as usize));

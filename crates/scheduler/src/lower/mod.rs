@@ -109,6 +109,8 @@ pub(crate) struct Lowering<'a> {
     blocks: BTreeMap<TensorId, Vec<BufferId>>,
     /// By tensor, rows that windows reach over the edges of what they are computed for, since images last changed their size.
     halos: Vec<u32>,
+    /// The last step with constants for weights.
+    last_weights: Option<usize>,
     /// Bytes of the cache the current step may use for staging and weights.
     free: u64,
     index: usize,
@@ -126,6 +128,7 @@ impl<'a> Lowering<'a> {
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
             halos: chunk::halos(setting.network),
+            last_weights: last_weights(setting.network),
             free: 0,
             index: 0,
             layer: LayerId(0),
@@ -335,9 +338,14 @@ impl<'a> Lowering<'a> {
     fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
         let machine = self.setting.machine;
         let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
-        let parts = if self.setting.grain == Grain::Coarse { 1 } else { cycles / (LONG * machine.dma.start) };
-        let step = (rows.end - rows.start).div_ceil(parts.max(1) as u32);
+        let step = (rows.end - rows.start).div_ceil(self.transfer_count(cycles) as u32);
         rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
+    }
+
+    /// Transfers to cut one of so many cycles into.
+    fn transfer_count(&self, cycles: u64) -> u64 {
+        let start = (LONG * self.setting.machine.dma.start).max(1);
+        if self.setting.grain == Grain::Coarse { 1 } else { (cycles / start).max(1) }
     }
 
     /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
@@ -424,6 +432,11 @@ impl<'a> Lowering<'a> {
         let pieces = self.setting.grain.pieces(cycles, start).min(self.setting.pieces);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
+}
+
+fn last_weights(network: &Network) -> Option<usize> {
+    let has_weights = |op| Linear::of(op, network).is_some_and(|linear| network.is_constant(linear.right));
+    network.steps.iter().rposition(|step| has_weights(&step.op))
 }
 
 /// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.

@@ -1,0 +1,86 @@
+//! What is left to do when the last byte has come from DDR.
+//!
+//! Where every element of a layer and of all it is made of counts, so does every byte of their constants and of the inputs they
+//! read: whichever of them comes last, some instruction of the layer begins after it, for its tokens wait for it. That
+//! instruction then runs from its first slot to its last result, and what it makes of a network's output is still to be stored.
+//!
+//! ```text
+//!  lines   [ ... constants and inputs of the layer and all before it ... ]                        [store
+//!  array                                                                  [lead, K blocks, depth]
+//! ```
+
+use tpuflow_ir::{Graph, Machine, TensorId, timing};
+
+use super::chain::{Chains, lead, loaded};
+use super::{Work, moves, reads_all, split};
+use crate::network::Network;
+
+/// Cycles before which no layer can be done.
+pub(super) fn last(graph: &Graph, network: &Network, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
+    let ends = (0..works.len()).map(|layer| {
+        let needed = |i: usize| i == layer || chains.whole[layer][i];
+        let mut inputs: Vec<TensorId> = Vec::new();
+        let mut bytes = 0;
+        for (i, each) in graph.layers.iter().enumerate().filter(|&(i, _)| needed(i)) {
+            bytes += works[i].constants;
+            if !moves(&each.op) && reads_all(network, &each.op) {
+                inputs.extend(each.op.operands().into_iter().filter(|t| graph.inputs.contains(t)));
+            }
+        }
+        inputs.sort_unstable();
+        inputs.dedup();
+        bytes += inputs.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
+        let is_output = graph.outputs.contains(&graph.layers[layer].output);
+        let store = machine.dma.start + machine.dma.latency + machine.ddr_cycles(1);
+        let after = least(&works[layer], machine) + if is_output { store } else { 0 };
+        if bytes > 0 { loaded(machine) + split(bytes, machine) + after } else { 0 }
+    });
+    ends.max().unwrap_or(0)
+}
+
+/// Cycles of any instruction of a layer from its tokens to its last result.
+fn least(work: &Work, machine: &Machine) -> u64 {
+    if work.array > 0 {
+        lead(machine, false) + work.first + timing::array_depth(machine)
+    } else if work.ewp > 0 {
+        machine.ewp.start + machine.ewp.latency
+    } else if work.pdp > 0 {
+        machine.pdp.start + machine.pdp.latency
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::isa::Direction;
+    use tpuflow_ir::{Machine, Unit, Work};
+
+    use crate::{Options, common, schedule};
+
+    #[test]
+    fn the_last_tile_comes_over_both_lines_and_is_still_multiplied_and_stored() {
+        let mut net = common::Net::new(5);
+        let x = net.input(&[1, 2048]);
+        let y = net.matmul(x, 1024);
+        let graph = net.finish(&[y]);
+        let machine = Machine::preset("128x128_dual_ddr").expect("known");
+        let program = schedule(&graph, &machine, &Options { level: 5, ..Options::default() }).expect("room for all");
+
+        // 8 tiles of 16 K blocks; 8 bytes of parameters a column. Pages of 4096 bytes, 25.6 bytes a cycle, half on each channel.
+        let bytes: u64 = 2048 * 1024 + 8 * 1024 + 2048;
+        let half = bytes.div_ceil(2);
+        let load = 150 + 80 + (half * 10).div_ceil(256) + half.div_ceil(4096) * 24;
+        assert_eq!(program.bounds.ddr, load + (16 + 128) + 15 * 128 + 257 + 80 + 1);
+
+        let mut lines = [0; 2];
+        for instruction in &program.instructions {
+            if let Work::Transfer(transfer) = &instruction.work
+                && transfer.direction == Direction::Load
+            {
+                lines[usize::from(instruction.unit == Unit::Dtl1)] += transfer.total_bytes();
+            }
+        }
+        assert!(lines[0].abs_diff(lines[1]) <= 2048 * 128, "{lines:?}");
+    }
+}
