@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cli.conftest import Built, Command
+from tpuflow.refine.search import MARGIN_DB
 
 
 @pytest.mark.parametrize("method", ["gptq", "adaround[Conv]"])
@@ -50,8 +51,8 @@ def test_gca_13_search_writes_the_best_graph(built: Built, command: Command, tmp
     found = command("search", built.model, "--calib", built.calibration, "-o", graph, "--json", report)
     assert found.status == 0, found.err
     rows = json.loads(report.read_text(encoding="utf-8"))
-    best = max(rows, key=lambda row: row["sqnr_db"])
-    assert [row for row in rows if row["kept"]][-1] == best
+    best = [row for row in rows if row["kept"]][-1]
+    assert best["sqnr_db"] >= max(row["sqnr_db"] for row in rows) - MARGIN_DB
     assert f"{best['sqnr_db']:.1f} dB on samples held out" in found.out + found.err
     inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
     with np.load(built.calibration) as arrays:

@@ -18,7 +18,7 @@ from tpuflow.config import Config
 from tpuflow.export import quantised_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.quantize import Graph, quantize
-from tpuflow.refine import Judge, better_equalized
+from tpuflow.refine import Judge, better_equalized, noted_factors
 from tpuflow.refine.channels import Channels
 from tpuflow.refine.equalize import equalized, scaled, smoothed
 from tpuflow.refine.judge import calibrated_graph
@@ -116,12 +116,12 @@ def test_channels_that_meet_share_their_factors() -> None:
 
 
 def test_qmo_29_equalised_networks_are_closer_and_shown_as_they_were() -> None:
-    model = uneven(1)
+    model = uneven(6)
     samples = samples_of(model)
     found = equalized(model, samples)
     assert found.sets >= 3
     assert found.predicted_db > 3
-    judge = Judge(model, samples)
+    judge = Judge(model, Samples.of({"x": images(64, 77)}, model.inputs))
     graphs = [calibrated_graph(each, samples, Config())[0] for each in (model, found.model)]
     before, after = (judge.sqnr_db(graph) for graph in graphs)
     assert after > before + 2
@@ -136,8 +136,26 @@ def test_qmo_29_equalised_networks_are_closer_and_shown_as_they_were() -> None:
             assert -20 * np.log10(noise) > least, name
 
 
+def test_qmo_29_a_sample_that_stands_out_moves_mild_factors_less() -> None:
+    model = uneven(6)
+    usual, odd = images(16), images(16)
+    odd[0] *= 10
+
+    def change(mild: float) -> float:
+        """By how much an outlier moves factors, the mean magnitude of logarithms."""
+        plain, moved = (
+            noted_factors(equalized(model, Samples.of({"x": x}, model.inputs), mild=mild).model)
+            for x in (usual, odd)
+        )
+        assert plain.keys() == moved.keys()
+        ratios = [np.divide(moved[name].values, plain[name].values) for name in plain]
+        return float(np.mean([np.abs(np.log2(ratio)).mean() for ratio in ratios]))
+
+    assert 0 < change(1.0) < 0.75 * change(0.0)
+
+
 def test_gca_17_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = uneven(1)
+    model = uneven(6)
     told: list[str] = []
     assert better_equalized(model, samples_of(model), Config(), told.append) is not model
     assert not told[0].endswith("undone")

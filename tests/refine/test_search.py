@@ -10,8 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from refine.test_gptq import images, network
 from tpuflow.config import Config
+from tpuflow.errors import SampleError
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.refine import search
+from tpuflow.refine.search import divided
 from tpuflow.refine.walk import Walk
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
@@ -57,16 +59,37 @@ def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
     found = search(model, Samples.of({"x": x}, model.inputs), narrow, told.append)
     tried = {entry.name: entry for entry in found.candidates}
     assert {"16 bits inside norms", "16 bits inside softmax"} <= tried.keys()
-    assert set(tried["16 bits inside norms"].config.layers[0].names or ()) == {"branch"}
-    assert set(tried["16 bits inside norms"].config.layers[1].names or ()) == {"stream"}
-    last = tried["16 bits inside softmax"].config.layers[-1]
-    assert set(last.names or ()) == {"scores", "shares"}
+    assert tried["16 bits inside norms"].config.quantize.wide_norms
+    assert tried["16 bits inside softmax"].config.quantize.wide_softmax
     plain = max(e.sqnr_db for e in found.candidates[:8])
     assert max(e.sqnr_db for e in found.candidates) > plain
     level = GraphLevel(found.graph)  # type: ignore[arg-type]
     expected = FloatSession(model.model).run({"x": x[:1]})["y"]
     noise = np.linalg.norm(level.run({"x": x[:1]})["y"] - expected) / np.linalg.norm(expected)
     assert -20 * np.log10(noise) > 25
+
+
+def test_gca_13_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:
+    model, x = network(), images(32)
+    far = [3, 11, 17, 30]
+    x[far] *= np.array([8, 7, 6, 5], np.float32)[:, np.newaxis, np.newaxis, np.newaxis]
+    folds = divided(model, Samples.of({"x": x}, model.inputs), Config())
+    places = {row.tobytes(): at for at, row in enumerate(x)}
+    seen: set[int] = set()
+    for shown, (typical, furthest) in folds:
+        groups = [{places[row["x"].tobytes()] for row in part.rows()} for part in (shown, typical, furthest)]
+        assert sum(map(len, groups)) == len(set().union(*groups)) == 32
+        assert len(groups[2] & set(far)) == 2  # the others of them are calibrated with, or typical
+        seen |= groups[2]
+    assert set(far) <= seen
+
+
+def test_gca_13_two_samples_are_enough_for_a_search() -> None:
+    model = network()
+    (fold,) = divided(model, Samples.of({"x": images(2)}, model.inputs), Config())
+    assert (fold[0].count, [part.count for part in fold[1]]) == (1, [1])
+    with pytest.raises(SampleError, match="at least two"):
+        divided(model, Samples.of({"x": images(1)}, model.inputs), Config())
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 0])

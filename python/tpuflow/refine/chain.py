@@ -19,7 +19,7 @@ from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.refine.adaquant import adaquant
 from tpuflow.refine.easy_quant import cosine, searched_operand, searched_weights, with_range
 from tpuflow.refine.equalize import equalized, smoothed
-from tpuflow.refine.judge import JUDGED, SHOWN, Judge, graph_of, parts_of
+from tpuflow.refine.judge import JUDGED, SCALED, SHOWN, Judge, graph_of, parts_of
 from tpuflow.refine.layers import LinearLayer, copied
 from tpuflow.refine.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error
@@ -91,7 +91,7 @@ def _applied(
 def _equalize(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, _method: GlobalMethod
 ) -> Made:
-    found = equalized(model, samples.spread(SHOWN), min(config.quantize.weight_bits or 8, 8))
+    found = equalized(model, samples.spread(SCALED), min(config.quantize.weight_bits or 8, 8))
     if found.sets:
         ranges = calibrate(parts_of(found.model), samples, config)
     return found.model, ranges, f"{found.sets} sets of channels scaled"

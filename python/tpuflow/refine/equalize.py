@@ -58,6 +58,9 @@ GAIN = 0.98
 STEPS = 16
 """Factors are whole powers of two to one over this."""
 
+MILD = 0.25
+"""Weight of the mean batch in what a channel is taken to reach, usually."""
+
 WIDEST = np.log(64)
 """Largest magnitude of a factor's logarithm."""
 
@@ -79,12 +82,46 @@ class Equalized:
 
 @dataclass
 class _Seen:
-    """What one value's channels reach: extrema and mean square, in the shape of its numbers."""
+    """What one value's channels reach, and their mean square, in the shape of its numbers."""
 
     low: Array
     high: Array
     square: Array
-    batches: int = 0
+
+
+class _Extrema:
+    """Extrema by channel, over all batches and added up, and sums of mean squares."""
+
+    def __init__(self) -> None:
+        self._low: Array | None = None
+        self._high = self._low_sum = self._high_sum = self._squares = np.zeros(1)
+        self._batches = 0
+
+    def observe(self, low: Array, high: Array, square: Array) -> None:
+        """Adds a batch."""
+        self._low = low if self._low is None else np.minimum(self._low, low)
+        self._high = high if not self._batches else np.maximum(self._high, high)
+        self._low_sum, self._high_sum = self._low_sum + low, self._high_sum + high
+        self._squares = self._squares + square
+        self._batches += 1
+
+    def seen(self, mild: float) -> _Seen:
+        """Reach between that of all batches and their mean: the largest of many is set by one of them.
+
+        Args:
+            mild: Weight of the mean.
+        """
+        assert self._low is not None
+        low, high = (
+            _between(whole, total / self._batches, mild)
+            for whole, total in ((-self._low, -self._low_sum), (self._high, self._high_sum))
+        )
+        return _Seen(-low, high, self._squares / self._batches)
+
+
+def _between(largest: Array, mean: Array, mild: float) -> Array:
+    """A weighted geometric mean of what is positive, zero else."""
+    return np.asarray(np.maximum(largest, 0.0) ** (1 - mild) * np.maximum(mean, 0.0) ** mild)
 
 
 class _Columns:
@@ -130,16 +167,26 @@ class _Columns:
         return (operand + weights) / max(signal, 1e-30)
 
 
-def equalized(model: FloatModel, samples: Samples, weight_bits: int = 8) -> Equalized:
-    """Factors of least predicted noise for every set of channels; the model is not changed itself."""
+def equalized(
+    model: FloatModel, samples: Samples, weight_bits: int = 8, *, norms: bool = False, mild: float = MILD
+) -> Equalized:
+    """Factors of least predicted noise for every set of channels; the model is not changed itself.
+
+    Args:
+        model: What to scale.
+        samples: What its values are seen in.
+        weight_bits: Of its weights.
+        norms: Scale what norms make, too. What they read and hold has 16 bits anyway.
+        mild: Weight of the mean batch in what channels are taken to reach, `0 .. 1`, else the furthest's.
+    """
     channels = Channels.of(model.model.graph, _hosted(model))
-    seen = _observed(model, samples, channels)
+    seen = _observed(model, samples, channels, mild)
     levels = (255.0, float((1 << (weight_bits - 1)) - 1))
     factors = np.ones(channels.count)
     gains: list[float] = []
     for numbers, values, readers in channels.members():
-        if any(_is_norm(value) for value in values):
-            continue  # on request only: what a norm makes has 16 bits inside
+        if not norms and any(_is_norm(value) for value in values):
+            continue
         found = _chosen(
             numbers, [value for value in values if value.name in seen], readers, seen, channels, levels
         )
@@ -250,10 +297,12 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
     return found
 
 
-def _observed(model: FloatModel, samples: Samples, channels: Channels) -> dict[str, _Seen]:
-    """Extrema and mean square by channel of all values that may be scaled."""
+def _observed(
+    model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD
+) -> dict[str, _Seen]:
+    """Reach and mean square by channel of all values that may be scaled."""
     wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and (ids > 0).any()}
-    found: dict[str, _Seen] = {}
+    found: dict[str, _Extrema] = {}
     session = ActivationSession(model.model, memory_bytes=MEMORY)
     for batch in samples.batches():
         for part in session.run(batch.arrays):
@@ -262,18 +311,10 @@ def _observed(model: FloatModel, samples: Samples, channels: Channels) -> dict[s
                 if ids is None or ids.ndim != array.ndim or not array.size:
                     continue
                 over = tuple(axis for axis in range(array.ndim) if ids.shape[axis] == 1)
-                low, high = array.min(over, keepdims=True), array.max(over, keepdims=True)
+                low, high = (each(array, over, keepdims=True).astype(np.float64) for each in (np.min, np.max))
                 square = np.asarray(np.mean(np.square(array), over, keepdims=True, dtype=np.float64))
-                old = found.get(name)
-                if old is None:
-                    found[name] = _Seen(low.astype(np.float64), high.astype(np.float64), square, 1)
-                    continue
-                old.low, old.high = np.minimum(old.low, low), np.maximum(old.high, high)
-                old.square += square
-                old.batches += 1
-    for each in found.values():
-        each.square /= each.batches
-    return found
+                found.setdefault(name, _Extrema()).observe(low, high, square)
+    return {name: extrema.seen(mild) for name, extrema in found.items()}
 
 
 def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from tpuflow.refine.equalize import equalized
 from tpuflow.run import graph_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
     from tpuflow.calibrate import Ranges
     from tpuflow.config import Config
+    from tpuflow.run import Level
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
@@ -31,8 +33,11 @@ __all__ = ["Judge", "Seen", "better_equalized", "calibrated_graph", "graph_of", 
 
 logger = logging.getLogger(__name__)
 
+SCALED = 128
+"""Samples that factors are chosen by."""
+
 SHOWN, JUDGED = 32, 16
-"""Samples that factors are chosen by, and that the result is judged by."""
+"""Of these, samples that networks with and without are calibrated with, and judged by."""
 
 MOVES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze"})
 """Operators that may stand between a softmax and the output."""
@@ -48,10 +53,12 @@ class Seen:
     Attributes:
         sqnr_db: Signal to noise by output; infinite where there is no noise.
         flips: Share of decisions that differ; 0 of a network that makes none.
+        decisions: How many there are.
     """
 
     sqnr_db: Mapping[str, float]
     flips: float
+    decisions: int = 0
 
     @property
     def mean_db(self) -> float:
@@ -60,8 +67,20 @@ class Seen:
 
     @property
     def score(self) -> float:
-        """One number: decibels, less one for every percent of decisions that differ."""
-        return self.mean_db - 100 * self.flips
+        """Decibels, less one for every percent of decisions that differ; a single one is chance."""
+        return self.mean_db - 100 * max(0.0, self.flips - 1 / max(1, self.decisions))
+
+    @classmethod
+    def mean(cls, parts: Sequence[Seen]) -> Seen:
+        """What several judges saw: the mean of decibels, all decisions together."""
+        decisions = sum(part.decisions for part in parts)
+        differ = sum(part.flips * part.decisions for part in parts)
+        names = parts[0].sqnr_db
+        return cls(
+            {name: float(np.mean([part.sqnr_db[name] for part in parts])) for name in names},
+            differ / max(1, decisions),
+            decisions,
+        )
 
     def beats(self, other: Seen, margin_db: float) -> bool:
         """Whether this is closer by a margin, and no single output pays for the others with twice that."""
@@ -75,16 +94,20 @@ class Judge:
     Of an output a softmax makes, its operand is compared where the graph shows it: probabilities of samples
     near a border between classes would outweigh all others. Decisions are the largest of what such an output,
     or one of the shape `[samples, classes]`, holds.
+
+    Args:
+        model: The float network.
+        samples: Groups of samples; of every output the group that comes out worst counts.
     """
 
-    def __init__(self, model: FloatModel, samples: Samples) -> None:
+    def __init__(self, model: FloatModel, *samples: Samples) -> None:
         outputs = model.model.graph.outputs
         self._compared = {value.name or "": _compared(value) for value in outputs}
         self._classes = {name: _axis_of_classes(value) for value in outputs for name in _names(value)}
         names = list(dict.fromkeys([*self._compared.values(), *self._compared]))
         session = FloatSession(model.model, names)
-        self._batches = [batch.arrays for batch in samples.batches()]
-        self._outputs = [session.run(arrays) for arrays in self._batches]
+        self._groups = [[batch.arrays for batch in group.batches()] for group in samples]
+        self._outputs = [[session.run(arrays) for arrays in group] for group in self._groups]
         self._inside = len(names) > len(self._compared)
 
     def sqnr_db(self, graph: AnyGraph) -> float:
@@ -94,10 +117,21 @@ class Judge:
     def seen(self, graph: AnyGraph) -> Seen:
         """Runs a graph on the samples."""
         level = graph_level(graph)
+        found = [self._seen(level, *group) for group in zip(self._groups, self._outputs, strict=True)]
+        worst: dict[str, float] = {}
+        for ratios, *_ in found:
+            worst |= {name: min(ratio, worst.get(name, math.inf)) for name, ratio in ratios.items()}
+        decisions = sum(each[2] for each in found)
+        return Seen(worst, sum(each[1] for each in found) / max(1, decisions), decisions)
+
+    def _seen(
+        self, level: Level, batches: list[dict[str, NDArray[Any]]], outputs: list[dict[str, NDArray[Any]]]
+    ) -> tuple[dict[str, float], int, int]:
+        """Of a group: signal to noise by output, decisions that differ, decisions."""
         noise: dict[str, float] = {}
         signal: dict[str, float] = {}
         differ = decided = 0
-        for arrays, floating in zip(self._batches, self._outputs, strict=True):
+        for arrays, floating in zip(batches, outputs, strict=True):
             found = level.run(arrays, all_tensors=self._inside)
             for output, operand in self._compared.items():
                 name = operand if operand in found else output
@@ -115,7 +149,7 @@ class Judge:
             for name in noise
             if signal[name] > 0
         }
-        return Seen(ratios, differ / max(1, decided))
+        return ratios, differ, decided
 
 
 def _compared(value: ir.Value) -> str:
@@ -175,14 +209,14 @@ def better_equalized(
 ) -> FloatModel:
     """The model with factors by channel where that brings outputs closer to float, else the model itself.
 
-    Few of the samples decide: factors are chosen by `SHOWN` of them, and both forms, calibrated with these,
-    are compared on `JUDGED`.
+    Few of the samples decide: factors are chosen by `SCALED` of them, and both forms, calibrated with `SHOWN`
+    of them, are compared on `JUDGED`.
     """
     bits = config.quantize.weight_bits or 8
-    shown = samples.spread(SHOWN)
-    found = equalized(model, shown, min(bits, 8))
+    found = equalized(model, samples.spread(SCALED), min(bits, 8))
     if not found.sets:
         return model
+    shown = samples.spread(SHOWN)
     judge = Judge(model, shown.spread(JUDGED))
     plain, divided = (
         judge.sqnr_db(calibrated_graph(each, shown, config)[0]) for each in (model, found.model)

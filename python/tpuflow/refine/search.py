@@ -1,48 +1,46 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole configuration: a local strategy, then factors by channel, 16 bits inside norms and
-softmax (where they have 8) and for means over whole images, refined weights. What is kept at each step is
-what comes closest to float on the samples held out, in decibels and decisions (`Seen.beats`); a step that
-does not help is undone. The result is calibrated anew with all samples. A model is run once for all
-strategies: they choose by the same counts.
+Every candidate is a whole configuration: a local strategy, then factors by channel (where layers read each
+other, then behind norms as well), 16 bits inside norms and softmax where they have 8, refined weights. What
+is kept at each step is what comes closest to float on the samples held out, in decibels and decisions
+(`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all samples. A model
+is run once for all strategies: they choose by the same counts.
 
-Inside a norm is what it reads and all that is added up to that: the stream that runs through a transformer,
-which every block adds to and every rounding of which stays. Inside a softmax are the scores it reads and the
-shares it makes, most of which are far below the largest.
+Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
+whose values reach furthest stands for what a network meets later and was not calibrated with; without them
+the narrowest ranges that hold the bulk would always win. Of both kinds the one that comes out worse counts.
+All of this is done in `FOLDS` ways of holding out, of which the mean decides: one way alone moves decibels by
+about as much as what is tried.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.calibrate import calibrate, ranges_of
-from tpuflow.config import Config, LayerConfig
+from tpuflow.calibrate import calibrate, collect, ranges_of
+from tpuflow.config import Config
 from tpuflow.errors import SampleError
-from tpuflow.frontend.values import array_of, shape_of
-from tpuflow.quantize import wide_values
-from tpuflow.refine.channels import NORMS
-from tpuflow.refine.equalize import equalized
-from tpuflow.refine.judge import SHOWN, Judge, Seen, calibrated_graph, graph_of, parts_of
-from tpuflow.refine.layers import linear_layers
+from tpuflow.refine.equalize import MILD, equalized, noted_factors
+from tpuflow.refine.judge import SCALED, Judge, Seen, calibrated_graph, graph_of, parts_of
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterable, Iterator
 
-    import onnx_ir as ir
+    from numpy.typing import NDArray
 
     from tpuflow.calibrate import Ranges, Statistics
     from tpuflow.frontend import FloatModel
     from tpuflow.store import AnyGraph
 
-__all__ = ["Candidate", "Searched", "search"]
+__all__ = ["Candidate", "Searched", "divided", "search"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,38 +49,34 @@ STRATEGIES = (
     ("mse", 64.0),
     ("mse", 4.0),
     ("mse", 2.0),
+    ("mse", 256.0),
     ("extrema", 16.0),
     ("pct[99.999]", 16.0),
     ("pct[99.99]", 16.0),
-    ("aciq_laplace", 16.0),
 )
 """Local strategies tried, each with the weight of what it clips."""
 
-AGAIN = 3
+AGAIN = 4
 """So many of them, the first and the best others, are tried anew after a step that moves values."""
 
-PASSED = frozenset({"Reshape", "Transpose", "Identity", "Dropout", "Squeeze", "Unsqueeze", "Flatten"})
-"""Operators that round nothing."""
+FACTORS: Mapping[str, tuple[bool, float]] = {
+    "channels": (False, MILD),
+    "channels mildly": (False, 0.5),
+    "channels and norms": (True, MILD),
+}
+"""Ways to scale channels: whether those that norms make are, and how mildly (see `equalized`)."""
 
-SUMS = PASSED | {"Add", "Sub"}
-"""Operators between a norm and what is added up for it."""
-
-SCORES = PASSED | {"Add", "Sub", "Mul", "Div"}
-"""Operators between a softmax and the products it weighs."""
-
-MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
-
-MANY = 16
-"""Numbers a mean is made of, at least, to be worth more bits."""
-
-MARGIN_DB = 0.25
+MARGIN_DB = 0.1
 """What a candidate must come closer by: of two that are nearly alike the one tried first."""
 
-HELD_OUT = 4
-"""One of so many samples is held out."""
+FOLDS = 2
+"""Ways to hold out samples."""
 
-MOST = 64
-"""Samples held out at most."""
+HELD_OUT = 8
+"""One of so many samples is held out for being typical, and as many for reaching far."""
+
+MOST = 32
+"""Samples of each kind that are judged by, at most."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class Candidate:
     Attributes:
         name: What it does.
         config: All of it.
-        equalized: Whether channels have factors.
+        scaled: How channels were scaled, one of `FACTORS`, or empty.
         refined: Whether weights were refined.
         seen: What it makes of the held-out samples.
         kept: Whether it was clearly the best so far.
@@ -100,7 +94,7 @@ class Candidate:
 
     name: str
     config: Config
-    equalized: bool
+    scaled: str
     refined: bool
     seen: Seen
     kept: bool
@@ -134,7 +128,7 @@ def search(
     config: Config | None = None,
     remark: Callable[[str], None] = logger.info,
 ) -> Searched:
-    """The closest quantised form of a model among strategies, scaled channels, refined weights, wider norms.
+    """The closest quantised form of a model among strategies, scaled channels, refined weights.
 
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
@@ -146,18 +140,20 @@ def search(
         SampleError: There are fewer than two samples.
     """
     config = config or Config()
-    shown, judged = _divided(samples, model)
-    judge = Judge(model, judged)
-    sources = _Sources(model, shown)
+    folds = [
+        (_Sources(model, shown), Judge(model, *judged)) for shown, judged in divided(model, samples, config)
+    ]
     tried: list[Candidate] = []
-    for name, wish, divided, weights in _steps(model, config, sources, tried):
-        found = judge.seen(sources.graph(wish, divided=divided, refined=weights))
+    for name, wish, scaled, refined in _steps(config, folds[0][0], tried):
+        found = Seen.mean(
+            [judge.seen(sources.graph(wish, scaled, refined=refined)) for sources, judge in folds]
+        )
         kept = not tried or found.beats(_best(tried).seen, MARGIN_DB)
-        tried.append(Candidate(name, wish, divided, weights, found, kept))
+        tried.append(Candidate(name, wish, scaled, refined, found, kept))
         flips = f", {found.flips:.1%} of decisions differ" if found.flips else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{', best so far' if kept else ''}")
     best = _best(tried)
-    source = _Sources(model, samples).of(best.config, divided=best.equalized, refined=best.refined)
+    source = _Sources(model, samples).of(best.config, best.scaled, refined=best.refined)
     graph, ranges = calibrated_graph(source, samples, best.config)
     return Searched(graph, best.config, ranges, tuple(tried))
 
@@ -167,119 +163,74 @@ class _Sources:
 
     def __init__(self, model: FloatModel, samples: Samples) -> None:
         self._samples = samples
-        self._made: dict[tuple[bool, bool], FloatModel] = {(False, False): model}
-        self._counts: dict[tuple[bool, bool], Statistics] = {}
+        self._made: dict[tuple[str, bool], FloatModel] = {("", False): model}
+        self._counts: dict[tuple[str, bool], Statistics] = {}
 
-    def graph(self, config: Config, *, divided: bool, refined: bool) -> AnyGraph:
+    def graph(self, config: Config, scaled: str, *, refined: bool) -> AnyGraph:
         """The graph of a configuration, by what was counted of its model."""
-        model, key = self.of(config, divided=divided, refined=refined), (divided, refined)
+        model, key = self.of(config, scaled, refined=refined), (scaled, refined)
         if key not in self._counts:
             calibrate(parts_of(model), self._samples, config, counted=lambda found: self._keep(key, found))
         return graph_of(model, ranges_of(parts_of(model), self._counts[key], config), config)
 
-    def _keep(self, key: tuple[bool, bool], found: Statistics) -> None:
+    def _keep(self, key: tuple[str, bool], found: Statistics) -> None:
         self._counts[key] = found
 
-    def of(self, config: Config, *, divided: bool, refined: bool) -> FloatModel:
+    def of(self, config: Config, scaled: str, *, refined: bool) -> FloatModel:
         """The model, with factors by channel and with weights rounded together where asked for."""
-        if (divided, refined) not in self._made:
+        if (scaled, refined) not in self._made:
             if refined:
-                source = self.of(config, divided=divided, refined=False)
+                source = self.of(config, scaled, refined=False)
                 made, _ = refine_weights(source, self._samples, config)
             else:
                 bits = min(config.quantize.weight_bits or 8, 8)
-                made = equalized(self._made[False, False], self._samples.spread(SHOWN), bits).model
-            self._made[divided, refined] = made
-        return self._made[divided, refined]
+                made = self._scaled(scaled, bits)
+            self._made[scaled, refined] = made
+        return self._made[scaled, refined]
+
+    def _scaled(self, scaled: str, bits: int) -> FloatModel:
+        norms, mild = FACTORS[scaled]
+        samples = self._samples.spread(SCALED)
+        return equalized(self._made["", False], samples, bits, norms=norms, mild=mild).model
+
+    def differs(self, config: Config, scaled: str) -> bool:
+        """Whether channels are scaled otherwise than by the ways tried before."""
+        ways = ["", *FACTORS]
+        own, *others = (
+            noted_factors(self.of(config, each, refined=False))
+            for each in reversed(ways[: ways.index(scaled) + 1])
+        )
+        return own not in others
 
 
 def _steps(
-    model: FloatModel, config: Config, sources: _Sources, tried: list[Candidate]
-) -> Iterator[tuple[str, Config, bool, bool]]:
+    config: Config, sources: _Sources, tried: list[Candidate]
+) -> Iterator[tuple[str, Config, str, bool]]:
     """Name, configuration, factors and refinement of every candidate; later ones build on the best so far."""
     for strategy in STRATEGIES:
-        yield _told(strategy), _with_strategy(config, strategy), False, False
+        yield _told(strategy), _with_strategy(config, strategy), "", False
     first = _best(tried)
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)
-    likely = [0, *ranked[: AGAIN - 1]]
-    if config.calibrate.equalize and sources.of(config, divided=True, refined=False) is not model:
-        for at in likely:
-            strategy = STRATEGIES[at]
-            yield f"channels equalized, {_told(strategy)}", _with_strategy(config, strategy), True, False
-    own = config.quantize
-    wide = wide_values(model.model.graph, norms=own.wide_norms, softmax=own.wide_softmax)
-    for name, values in (
-        ("inside norms", _inside(model, NORMS, SUMS)),
-        ("inside softmax", _softmax(model)),
-        ("for means", _means(model)),
-    ):
+    likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
+    for scaled in FACTORS if config.calibrate.equalize else ():
+        if sources.differs(config, scaled):
+            for strategy in likely:
+                name = f"{scaled} equalized, {_told(strategy)}"
+                yield name, _with_strategy(config, strategy), scaled, False
+    for key, name in (("wide_norms", "norms"), ("wide_softmax", "softmax")):
         chosen = _best(tried)
-        widened = _widened(chosen.config, model, values - wide)
-        if widened is not None:
-            yield f"16 bits {name}", widened, chosen.equalized, False
+        if config.quantize.dtype == "int8" and not getattr(chosen.config.quantize, key):
+            wide = chosen.config.quantize.model_copy(update={key: True})
+            widened = chosen.config.model_copy(update={"quantize": wide})
+            yield f"16 bits inside {name}", widened, chosen.scaled, False
     chosen = _best(tried)
-    yield "weights refined", chosen.config, chosen.equalized, True
-    for at in likely:
-        again = _with_strategy(chosen.config, STRATEGIES[at])
+    yield "weights refined", chosen.config, chosen.scaled, True
+    for strategy in likely:
+        again = _with_strategy(chosen.config, strategy)
         if again != chosen.config:
-            yield f"weights refined, {_told(STRATEGIES[at])}", again, chosen.equalized, True
-    if chosen.equalized:
-        yield "weights refined, channels as they were", first.config, False, True
-
-
-def _inside(model: FloatModel, operators: Collection[str], through: Collection[str]) -> set[ir.Value]:
-    """What operators read, and what that is made of by others that only join values."""
-    found: set[ir.Value] = set()
-    waiting = [node.inputs[0] for node in model.model.graph if node.op_type in operators]
-    while waiting:
-        value = waiting.pop()
-        node = None if value is None else value.producer()
-        if value is None or node is None or value in found:
-            continue
-        found.add(value)
-        if node.op_type in through:
-            waiting += [operand for operand in node.inputs if array_of(operand) is None]
-    return found
-
-
-def _softmax(model: FloatModel) -> set[ir.Value]:
-    """Scores and shares, but not those that are the network's own output."""
-    made = {node.outputs[0] for node in model.model.graph if node.op_type == "Softmax"}
-    shares = {value for value in made if not value.is_graph_output() and value.uses()}
-    return _inside(model, {"Softmax"}, SCORES) | shares if shares else set()
-
-
-def _means(model: FloatModel) -> set[ir.Value]:
-    """Means over whole images or sequences: a few numbers that are finer than what they are made of."""
-    found = set()
-    for node in model.model.graph:
-        made, read = (
-            shape_of(value) if value is not None else None for value in (node.outputs[0], node.inputs[0])
-        )
-        if node.op_type not in MEANS or made is None or read is None or node.outputs[0].is_graph_output():
-            continue
-        if math.prod(read) >= MANY * math.prod(made):
-            found.add(node.outputs[0])
-    return found
-
-
-def _widened(config: Config, model: FloatModel, values: Collection[ir.Value]) -> Config | None:
-    """A configuration in which values have 16 bits, weights of layers that make them no more than before."""
-    entries: list[LayerConfig] = []
-    layers = {name for layer in linear_layers(model.model.graph) for name in layer.names}
-    names = [
-        value.name for node in model.model.graph for value in node.outputs if value in values and value.name
-    ]
-    bits = config.quantize.weight_bits or 8
-    for own, change in (
-        ([name for name in names if name in layers], {"dtype": "int16", "weight_bits": bits}),
-        ([name for name in names if name not in layers], {"dtype": "int16"}),
-    ):
-        if own:
-            entries.append(LayerConfig.model_validate({"names": tuple(own), **change}))
-    if not entries or config.quantize.dtype != "int8":
-        return None
-    return config.model_copy(update={"layers": (*config.layers, *entries)})
+            yield f"weights refined, {_told(strategy)}", again, chosen.scaled, True
+    if chosen.scaled:
+        yield "weights refined, channels as they were", first.config, "", True
 
 
 def _best(tried: list[Candidate]) -> Candidate:
@@ -296,17 +247,37 @@ def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
     return config.model_copy(update={"calibrate": config.calibrate.model_copy(update=update)})
 
 
-def _divided(samples: Samples, model: FloatModel) -> tuple[Samples, Samples]:
+def divided(model: FloatModel, samples: Samples, config: Config) -> list[tuple[Samples, tuple[Samples, ...]]]:
+    """By fold what is calibrated with, and groups to judge by: typical samples, some that reach furthest."""
+    count = samples.count
+    if count < 2:
+        raise SampleError(f"{count} sample: a search needs at least two, one to judge by")
+    order = np.argsort(-_reach(model, samples, config), kind="stable").tolist()
     rows = list(samples.rows())
-    if len(rows) < 2:
-        raise SampleError(f"{len(rows)} sample: a search needs at least two, one to judge by")
-    held = rows[HELD_OUT - 1 :: HELD_OUT] or rows[-1:]
-    held = held[:: math.ceil(len(held) / MOST)]
-    known = {id(row) for row in held}
-    return (
-        Samples.of(_stacked([row for row in rows if id(row) not in known]), model.inputs),
-        Samples.of(_stacked(held), model.inputs),
-    )
+
+    def chosen(places: Iterable[int]) -> Samples:
+        return Samples.of(_stacked([rows[at] for at in places]), model.inputs)
+
+    found = []
+    for fold in range(min(FOLDS, count // HELD_OUT) or 1):
+        far = sorted(order[fold : FOLDS * (count // HELD_OUT) : FOLDS])
+        near = sorted(set(range(count)).difference(far))
+        typical = near[HELD_OUT - 2 - fold * HELD_OUT // FOLDS :: HELD_OUT - 1] or near[-1:]
+        shown = chosen(sorted(set(near).difference(typical)))
+        found.append((shown, tuple(chosen(places).spread(MOST) for places in (typical, far) if places)))
+    return found
+
+
+def _reach(model: FloatModel, samples: Samples, config: Config) -> NDArray[np.float64]:
+    """How far the values of each sample reach, `[samples]`: the mean over tensors of a logarithm."""
+    tensors = collect(parts_of(model), samples, config.calibration()).tensors.values()
+    batches = math.ceil(samples.count / samples.batch)
+    total = np.zeros(batches)
+    for tensor in tensors:
+        if len(tensor.batches) == batches:
+            reach = np.abs(np.array(tensor.batches)).max(axis=1)
+            total += np.log(np.maximum(reach, 1e-30) / max(float(np.median(reach)), 1e-30))
+    return np.repeat(total / max(1, len(tensors)), samples.batch)[: samples.count]
 
 
 def _stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
