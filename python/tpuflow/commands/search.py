@@ -21,7 +21,7 @@ def search(
     ],
     calib: Annotated[
         Path,
-        typer.Option(metavar="FILE.npz|DIR", help="Samples; one in four is held out to judge by."),
+        typer.Option(metavar="FILE.npz|DIR", help="Samples; some are held out to judge by, in turn."),
     ],
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -30,7 +30,7 @@ def search(
     host: options.Host = True,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, scaled channels, refined weights, 16 bits for norms, softmax, means; keep the best."""
+    """Try strategies, scaled channels, refined weights, 16 bits in norms and softmax; keep the best."""
     from tpuflow.files import replaced
     from tpuflow.frontend import load
     from tpuflow.refine import search as best

@@ -83,8 +83,11 @@ class Seen:
         )
 
     def beats(self, other: Seen, margin_db: float) -> bool:
-        """Whether this is closer by a margin, and no single output pays for the others with twice that."""
-        paid = any(each < other.sqnr_db[name] - 2 * margin_db for name, each in self.sqnr_db.items())
+        """Whether this is closer by a margin, and no single output pays for the others with twice that.
+
+        With a negative margin it may be as much worse.
+        """
+        paid = any(each < other.sqnr_db[name] - 2 * abs(margin_db) for name, each in self.sqnr_db.items())
         return self.score > other.score + margin_db and not paid
 
 
