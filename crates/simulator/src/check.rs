@@ -57,47 +57,54 @@ pub(crate) fn accesses(program: &Program, position: usize) -> Result<Accesses, S
 
 type Broken = ((Space, u64), Rule);
 
+/// `Err` with place and rule unless the condition holds; the rule is made only then.
+macro_rules! require {
+    ($condition:expr, $at:expr, $rule:expr $(,)?) => {
+        if $condition { Ok(()) } else { Err::<(), Broken>(($at, $rule)) }
+    };
+}
+
 fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broken> {
     let nowhere = (Space::Cache, 0);
     let is_dma = matches!(instruction.unit, Unit::Dtl0 | Unit::Dtl1);
     let kind = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
     match &instruction.work {
         Work::Transfer(t) => {
-            require(is_dma, nowhere, Rule::Unit)?;
+            require!(is_dma, nowhere, Rule::Unit)?;
             let sizes = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
-            require(sizes, nowhere, shape("moves nothing"))?;
+            require!(sizes, nowhere, shape("moves nothing"))?;
             let local = matches!(t.local_space, Space::Cache | Space::EwpCache);
-            require(local, nowhere, Rule::Placement("moves from DDR to DDR"))
+            require!(local, nowhere, Rule::Placement("moves from DDR to DDR"))
         }
         Work::Lookup(l) => {
-            require(is_dma, nowhere, Rule::Unit)?;
-            require(l.count > 0, nowhere, shape("looks nothing up"))?;
-            require(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;
+            require!(is_dma, nowhere, Rule::Unit)?;
+            require!(l.count > 0, nowhere, shape("looks nothing up"))?;
+            require!(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;
             view(program, &l.table, Some(l.table.space))?;
             view(program, &l.indices, Some(Space::Cache))?;
             view(program, &l.output, Some(Space::Cache))?;
             let whole = u64::from(l.first) + u64::from(l.count);
             let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
             let indices = pixels(&l.indices) * u64::from(l.indices.channels);
-            require(whole <= pixels(&l.output) && whole <= indices, nowhere, shape("looks up beyond its indices"))?;
-            require(l.indices.dtype == DType::I32, nowhere, shape("looks up indices that are not int32"))?;
-            require(l.table.rows == 1 && l.table.stored_rows == 1, nowhere, shape("has a table of several rows"))?;
-            require(l.table.payload() == l.output.payload(), nowhere, shape("looks up rows of another size"))?;
+            require!(whole <= pixels(&l.output) && whole <= indices, nowhere, shape("looks up beyond its indices"))?;
+            require!(l.indices.dtype == DType::I32, nowhere, shape("looks up indices that are not int32"))?;
+            require!(l.table.rows == 1 && l.table.stored_rows == 1, nowhere, shape("has a table of several rows"))?;
+            require!(l.table.payload() == l.output.payload(), nowhere, shape("looks up rows of another size"))?;
             held(&l.indices, 0, l.indices.rows - 1)?;
             pixel_rows(&l.output, l.first, l.count)
         }
         Work::Matrix(m) => {
-            require(instruction.unit == Unit::Me, nowhere, Rule::Unit)?;
+            require!(instruction.unit == Unit::Me, nowhere, Rule::Unit)?;
             let Some(Descriptor::Matrix(d)) = kind(m.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             matrix(program, m, d)
         }
         Work::Pool(p) => {
-            require(instruction.unit == Unit::Pdp, nowhere, Rule::Unit)?;
+            require!(instruction.unit == Unit::Pdp, nowhere, Rule::Unit)?;
             let Some(Descriptor::Pool(d)) = kind(p.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             view(program, &p.input, Some(Space::Cache))?;
             view(program, &p.output, Some(Space::Cache))?;
             let fits = p.input.channels == p.output.channels && p.rows > 0;
-            require(fits, nowhere, shape("has no rows, or operand and result of different channels"))?;
+            require!(fits, nowhere, shape("has no rows, or operand and result of different channels"))?;
             let (from, to) = (p.input.dtype, p.output.dtype);
             let types = match &d.kind {
                 PoolKind::Max => (from.is_code() && to.is_code()) || (from.is_float() && from == to),
@@ -108,13 +115,13 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
                     from.is_float() && to.is_float() && *weight_dtype == from
                 }
             };
-            require(types, nowhere, shape("computes on elements of the wrong types"))?;
+            require!(types, nowhere, shape("computes on elements of the wrong types"))?;
             window_sound(&d.window)?;
             held(&p.output, p.first_row, p.first_row + (p.rows - 1))?;
             window_rows(&p.input, &p.output, &d.window, p.first_row, p.first_row + (p.rows - 1))
         }
         Work::Vector(v) => {
-            require(instruction.unit == Unit::Ewp, nowhere, Rule::Unit)?;
+            require!(instruction.unit == Unit::Ewp, nowhere, Rule::Unit)?;
             let Some(Descriptor::Vector(op)) = kind(v.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             crate::values::vector::check(v, op).map_err(|what| (nowhere, shape(what)))?;
             for input in v.inputs.iter().chain([&v.output]) {
@@ -129,28 +136,24 @@ fn shape(what: &str) -> Rule {
     Rule::Shape(what.to_owned())
 }
 
-fn require(condition: bool, at: (Space, u64), rule: Rule) -> Result<(), Broken> {
-    if condition { Ok(()) } else { Err((at, rule)) }
-}
-
 /// A view that makes sense: word-aligned, pixels that hold their channels, rows that fill whole images.
 fn view(program: &Program, v: &View, space: Option<Space>) -> Result<(), Broken> {
     let at = (v.space, v.address);
     let word = program.machine.cache.word_bytes;
-    require(
+    require!(
         space.is_none_or(|s| s == v.space),
         at,
         Rule::Placement("has an operand in a memory its unit has no port to"),
     )?;
     let aligned = v.address.is_multiple_of(word.into());
-    require(aligned, at, Rule::Placement("has a view that does not start on a word"))?;
+    require!(aligned, at, Rule::Placement("has a view that does not start on a word"))?;
     let pixel = if v.pixel_bytes < word { v.pixel_bytes.is_power_of_two() } else { v.pixel_bytes.is_multiple_of(word) };
     let payload = u64::from(v.channel_offset) + u64::from(v.channels) * v.dtype.bytes() as u64;
     let sizes = v.rows > 0 && v.width > 0 && v.channels > 0 && v.height > 0 && v.stored_rows > 0;
     let images = sizes && v.rows.is_multiple_of(v.height);
-    require(pixel && images && payload <= u64::from(v.pixel_bytes), at, shape("has a view that contradicts itself"))?;
+    require!(pixel && images && payload <= u64::from(v.pixel_bytes), at, shape("has a view that contradicts itself"))?;
     let end = v.address.checked_add(v.bytes(word as usize));
-    require(end.is_some_and(|end| end <= size(program, v.space)), at, Rule::OutOfRange)
+    require!(end.is_some_and(|end| end <= size(program, v.space)), at, Rule::OutOfRange)
 }
 
 fn held(v: &View, first: u32, last: u32) -> Result<(), Broken> {
@@ -164,12 +167,12 @@ fn pixel_rows(v: &View, first: u32, count: u32) -> Result<(), Broken> {
 
 fn window_sound(window: &Window) -> Result<(), Broken> {
     let positive = window.kernel.iter().chain(&window.stride).chain(&window.dilation).all(|&n| n > 0);
-    require(positive, (Space::Cache, 0), shape("has an empty window"))
+    require!(positive, (Space::Cache, 0), shape("has an empty window"))
 }
 
 fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u32) -> Result<(), Broken> {
     let (height, images) = (output.height, input.rows / input.height);
-    require(output.rows / height <= images, (input.space, input.address), shape("has more images than its operand"))?;
+    require!(output.rows / height <= images, (input.space, input.address), shape("has more images than its operand"))?;
     let edge = |row: u32, tap: u32| {
         i64::from(row % height) * i64::from(window.stride[0]) - i64::from(window.pads[0])
             + i64::from(tap * window.dilation[0])
@@ -199,19 +202,19 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
         Some(_) => m.input.dtype.is_float() && m.output.dtype.is_float() && d.weight_dtype == m.input.dtype,
         None => m.input.dtype.is_code() && m.output.dtype.is_code() && d.weight_dtype.is_code(),
     };
-    require(types, at, shape("computes on elements of the wrong types"))?;
+    require!(types, at, shape("computes on elements of the wrong types"))?;
     let wide = tpuflow_ir::timing::wide(m.input.dtype, d.weight_dtype);
     let limit = machine.matrix_rows(wide);
-    require(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;
+    require!(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;
     let columns = m.columns > 0 && m.columns <= machine.array.columns;
-    require(columns, at, Rule::Shape(format!("has {} columns of {}", m.columns, machine.array.columns)))?;
-    require(m.output_channel + m.columns <= m.output.channels, at, shape("writes beyond its result's channels"))?;
-    require(d.group_in > 0 && d.group_out > 0, at, shape("has empty groups"))?;
+    require!(columns, at, Rule::Shape(format!("has {} columns of {}", m.columns, machine.array.columns)))?;
+    require!(m.output_channel + m.columns <= m.output.channels, at, shape("writes beyond its result's channels"))?;
+    require!(d.group_in > 0 && d.group_out > 0, at, shape("has empty groups"))?;
     let last_group = (m.first_column + m.columns - 1) / d.group_out;
-    require((last_group + 1) * d.group_in <= m.input.channels, at, shape("reads beyond its operand's channels"))?;
+    require!((last_group + 1) * d.group_in <= m.input.channels, at, shape("reads beyond its operand's channels"))?;
     let blocks = tpuflow_ir::timing::blocks(d, &m.input, m.first_column, m.columns, machine);
     let lanes = blocks.iter().map(|b| b.taps * b.channels).max().unwrap_or(0);
-    require(lanes <= machine.array.rows, at, shape("has a K block of more rows than the array"))?;
+    require!(lanes <= machine.array.rows, at, shape("has a K block of more rows than the array"))?;
     pixel_rows(&m.output, m.first_pixel, m.pixels)?;
     if crate::values::is_plain(&d.window) {
         pixel_rows(&m.input, m.first_pixel, m.pixels)

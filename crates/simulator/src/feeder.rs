@@ -27,6 +27,8 @@ pub(crate) struct Geometry {
     plain: bool,
     word: usize,
     columns: u32,
+    /// Bytes of a row of the input.
+    row_bytes: u64,
 }
 
 impl Geometry {
@@ -41,6 +43,7 @@ impl Geometry {
             plain: is_plain(&descriptor.window),
             word: machine.word(),
             columns: matrix.columns,
+            row_bytes: matrix.input.row_bytes(machine.word()),
         }
     }
 
@@ -174,7 +177,7 @@ impl Geometry {
 
     /// Byte address of the image row under row `tap` of the window at output row `line`, if there is one.
     pub(crate) fn row_under(&self, line: u32, tap: u32) -> Option<u64> {
-        self.line_under(line, tap).map(|row| self.matrix.input.row_address(row, self.word))
+        self.line_under(line, tap).map(|row| self.row_address(row))
     }
 
     /// First and last word under columns `first ..= last` of the window at output column `column`, where they are inside.
@@ -237,8 +240,15 @@ impl Geometry {
         (0..i64::from(input.height)).contains(&y).then(|| image * input.height + y as u32)
     }
 
+    /// Byte address of a row of the input.
+    fn row_address(&self, row: u32) -> u64 {
+        let input = &self.matrix.input;
+        let slot = row.wrapping_sub(input.first_row) % input.stored_rows.max(1);
+        input.address + u64::from(slot) * self.row_bytes
+    }
+
     fn word_of(&self, input: &View, block: &Block, row: u32, column: u32) -> u64 {
-        let pixel = input.row_address(row, self.word) + u64::from(column) * u64::from(input.pixel_bytes);
+        let pixel = self.row_address(row) + u64::from(column) * u64::from(input.pixel_bytes);
         pixel / self.word as u64 + u64::from(block.word)
     }
 

@@ -77,7 +77,9 @@ impl Banks {
             let block = (block % BLOCKS) as usize;
             for (group, used) in self.used[block * self.groups..][..self.groups].iter_mut().enumerate() {
                 while *used != 0 {
-                    self.lines[block * self.count + group * 64 + used.trailing_zeros() as usize] = [0; 8];
+                    let bank = group * 64 + used.trailing_zeros() as usize;
+                    let line = std::mem::take(&mut self.lines[block * self.count + bank]);
+                    self.accesses[bank] += u64::from(line[ANY].count_ones());
                     *used &= *used - 1;
                 }
             }
@@ -100,20 +102,21 @@ impl Banks {
         let line = self.line(cycle, bank);
         line[client as usize] |= mask;
         line[ANY] |= mask;
-        self.accesses[bank] += u64::from(mask.count_ones());
     }
 
     /// Counts the refusals of a request made in each of the cycles `mask` of `cycle`'s block, all of them held by others.
     pub(super) fn refuse(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
         let held = *self.line(cycle, bank);
         for (holder, held) in held.iter().enumerate().take(ANY) {
-            self.conflicts[holder][client as usize] += u64::from((held & mask).count_ones());
+            if held & mask != 0 {
+                self.conflicts[holder][client as usize] += u64::from((held & mask).count_ones());
+            }
         }
     }
 
-    /// Counts the refusal of a request for a bank that the client itself holds.
-    pub(super) fn refuse_own(&mut self, client: Client) {
-        self.conflicts[client as usize][client as usize] += 1;
+    /// Counts refusals of requests for a bank that the client itself holds.
+    pub(super) fn refuse_own(&mut self, client: Client, count: u64) {
+        self.conflicts[client as usize][client as usize] += count;
     }
 
     /// Whether `client` gets the bank in `cycle`; a refusal is counted.
@@ -142,25 +145,27 @@ impl Banks {
         while left > 0 && at < limit {
             let block = at / 64 * 64;
             let room = (block + 64).min(limit) - at;
+            let (held, most) = (self.held(at, bank), room.min(left));
+            let first = ones(most) << (at - block);
+            if held & first == 0 {
+                self.take(at, bank, client, first);
+                seen(at, most);
+                (left, at) = (left - most, at + most);
+                continue;
+            }
             let mask = ones(room) << (at - block);
-            let busy = self.held(at, bank) & mask;
-            let (mut taken, mut next) = (mask & !busy, at + room);
+            let (mut taken, mut next) = (mask & !held, at + room);
             if u64::from(taken.count_ones()) >= left {
-                taken = if busy == 0 { ones(left) << (at - block) } else { lowest(taken, left) };
+                taken = lowest(taken, left);
                 next = block + 64 - u64::from(taken.leading_zeros());
             }
-            let refused = busy & ones(next - block);
-            if refused == 0 {
-                seen(at, next - at);
-            } else {
-                self.refuse(at, bank, client, refused);
-                let mut rest = taken;
-                while rest != 0 {
-                    let start = rest.trailing_zeros();
-                    let length = (rest >> start).trailing_ones();
-                    seen(block + u64::from(start), length.into());
-                    rest &= !(ones(length.into()) << start);
-                }
+            self.refuse(at, bank, client, held & mask & ones(next - block));
+            let mut rest = taken;
+            while rest != 0 {
+                let start = rest.trailing_zeros();
+                let length = (rest >> start).trailing_ones();
+                seen(block + u64::from(start), length.into());
+                rest &= !(ones(length.into()) << start);
             }
             self.take(at, bank, client, taken);
             left -= u64::from(taken.count_ones());
@@ -169,14 +174,15 @@ impl Banks {
         Granted { count: count - left, next: at }
     }
 
-    pub(super) fn into_counts(self) -> (Vec<u64>, [[u64; Client::ALL.len()]; Client::ALL.len()]) {
+    pub(super) fn into_counts(mut self) -> (Vec<u64>, [[u64; Client::ALL.len()]; Client::ALL.len()]) {
+        self.forget(u64::MAX);
         (self.accesses, self.conflicts)
     }
 }
 
 /// The `count` lowest bits.
 pub(super) fn ones(count: u64) -> u64 {
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+    1u64.checked_shl(count.min(64) as u32).unwrap_or(0).wrapping_sub(1)
 }
 
 /// The `count` lowest set bits of `bits`, which has more or as many.

@@ -167,6 +167,9 @@ impl Rows {
             let refused = mask & others.fold(banks.held(cursor, bank), |held, other| held | other.wanted.1);
             if refused != 0 {
                 end = end.min(block + u64::from(refused.trailing_zeros()));
+                if end == cursor {
+                    return end;
+                }
             }
             taps.wanted = (bank, mask);
         }
@@ -278,7 +281,7 @@ impl Feed {
                 self.enter(free, entries);
                 continue;
             }
-            while !self.missing.is_empty() {
+            while !self.missing.is_empty() && !self.fetch_undisturbed(banks, fetches, limit) {
                 if self.cursor >= limit {
                     return None;
                 }
@@ -335,6 +338,28 @@ impl Feed {
         self.known = false;
     }
 
+    /// Fetches what a pixel misses at once, where that is words of one bank which nobody else wants in the cycles it takes; whether
+    /// it is. In every cycle one is granted, and those that are asked for, too, are refused.
+    fn fetch_undisturbed(&mut self, banks: &mut Banks, fetches: usize, limit: u64) -> bool {
+        let (bank, count) = (banks.of(self.missing[0]), self.missing.len() as u64);
+        let (within, end) = (self.cursor % 64, self.cursor + count);
+        if within + count > 64 || end > limit || self.missing.iter().any(|&word| banks.of(word) != bank) {
+            return false;
+        }
+        let mask = ones(count) << within;
+        if banks.held(self.cursor, bank) & mask != 0 {
+            return false;
+        }
+        banks.take(self.cursor, bank, Client::Feeder, mask);
+        if fetches > 1 {
+            banks.refuse_own(Client::Feeder, count * (count - 1) / 2);
+        }
+        self.stalls[usize::from(fetches == 1)] += count - 1;
+        self.cursor += count - 1;
+        self.missing.clear();
+        true
+    }
+
     /// One cycle of fetching for a pixel; it is not over when the pixel can enter in it.
     fn cycle(&mut self, banks: &mut Banks, fetches: usize) {
         let (mut taken, mut kept, mut refused) = (SmallVec::<[usize; 4]>::new(), 0, false);
@@ -344,7 +369,7 @@ impl Feed {
             if taken.len() < fetches {
                 let bank = banks.of(word);
                 if taken.contains(&bank) {
-                    banks.refuse_own(Client::Feeder);
+                    banks.refuse_own(Client::Feeder, 1);
                 } else if banks.request(self.cursor, bank, Client::Feeder) {
                     taken.push(bank);
                     continue;

@@ -108,8 +108,11 @@ impl Accesses {
         self.cursor.advance(&self.pieces, banks);
     }
 
-    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is.
-    fn ask(&self, window: &mut Window, banks: &Banks) {
+    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is. `at`: its job and number.
+    fn ask(&self, at: (usize, usize), window: &mut Window, banks: &Banks) {
+        if self.due().saturating_add(window.stood) >= window.end {
+            return;
+        }
         let mut cursor = self.cursor;
         let mut asked: Option<(usize, u64)> = None;
         let end = window.end;
@@ -133,7 +136,7 @@ impl Accesses {
         if let Some(asked) = asked {
             window.want(asked, banks);
         }
-        window.cursors.push((cursor, end));
+        window.cursors.push((at, cursor, end));
     }
 
     /// The next accesses of one bank in the cycles of a window, a bit each.
@@ -153,8 +156,8 @@ struct Window {
     stood: u64,
     /// Banks and the cycles in which they are wanted.
     wants: SmallVec<[(usize, u64); 8]>,
-    /// Where each stream stands in the cycle that was the window's end when it was asked.
-    cursors: SmallVec<[(Cursor, u64); 8]>,
+    /// Where streams that want something stand in the cycle that was the window's end when they were asked.
+    cursors: SmallVec<[((usize, usize), Cursor, u64); 8]>,
 }
 
 impl Window {
@@ -325,23 +328,26 @@ impl Stream {
     fn access_freely(&mut self, cycle: u64, end: u64, banks: &mut Banks) -> u64 {
         let (wants, cursors) = (SmallVec::new(), SmallVec::new());
         let mut window = Window { start: cycle, end, stood: self.stood, wants, cursors };
-        for stream in self.jobs.iter().flat_map(|job| &job.streams) {
-            stream.ask(&mut window, banks);
-            if window.end == cycle {
-                return cycle;
+        for (number, job) in self.jobs.iter().enumerate() {
+            for (own, stream) in job.streams.iter().enumerate() {
+                stream.ask((number, own), &mut window, banks);
+                if window.end == cycle {
+                    return cycle;
+                }
             }
         }
         let done = ones(window.end - window.block());
         for &(bank, mask) in &window.wants {
             banks.take(cycle, bank, self.client, mask & done);
         }
-        let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams);
-        for (number, stream) in streams.enumerate() {
-            let (mut cursor, end) = window.cursors[number];
-            if end > window.end {
-                cursor = stream.cursor;
-                while stream.take(&mut cursor, &window, banks).is_some() {}
+        for &((number, own), cursor, end) in &window.cursors {
+            let stream = &mut self.jobs[number].streams[own];
+            if end == window.end {
+                stream.cursor = cursor;
+                continue;
             }
+            let mut cursor = stream.cursor;
+            while stream.take(&mut cursor, &window, banks).is_some() {}
             stream.cursor = cursor;
         }
         window.end
@@ -351,20 +357,21 @@ impl Stream {
     fn access_one_by_one(&mut self, (mut cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) -> bool {
         let mut calm = 0;
         let mut waiting: SmallVec<[usize; 8]> = SmallVec::new();
+        let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams).map(|stream| (stream.due(), stream));
+        let mut streams: SmallVec<[(u64, &mut Accesses); 8]> = streams.filter(|(due, _)| *due < u64::MAX).collect();
         while cycle < limit {
             let (time, mut next) = (cycle - self.stood, u64::MAX);
             waiting.clear();
-            for job in &mut self.jobs {
-                for stream in &mut job.streams {
-                    while stream.due() <= time {
-                        if !banks.request(cycle, stream.cursor.bank, self.client) {
-                            waiting.push(stream.cursor.bank);
-                            break;
-                        }
-                        stream.advance(banks);
+            for (due, stream) in &mut streams {
+                while *due <= time {
+                    if !banks.request(cycle, stream.cursor.bank, self.client) {
+                        waiting.push(stream.cursor.bank);
+                        break;
                     }
-                    next = next.min(stream.due());
+                    stream.advance(banks);
+                    *due = stream.due();
                 }
+                next = next.min(*due);
             }
             if waiting.is_empty() {
                 calm += 1;
