@@ -18,6 +18,8 @@ use tpuflow_kernels::linear::{Linear, Matrix, Scratch};
 use tpuflow_kernels::{Isa, Values};
 
 const SIDE: usize = 1024;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let names: Vec<String> = std::env::args().skip(1).collect();
@@ -27,12 +29,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let codes = |seed: u32| -> Vec<i8> {
         (0..(SIDE * SIDE) as u32).map(|i| ((i ^ seed).wrapping_mul(2_654_435_761) >> 24) as i8).collect()
     };
-    let (a, b) = (codes(1), codes(2));
+    let b = codes(2);
+    // As the loops have them: operands and results begin where cache lines do.
+    let mut a = vec![0; SIDE * SIDE + LINE];
+    let first = a.as_ptr().align_offset(LINE);
+    a[first..][..SIDE * SIDE].copy_from_slice(&codes(1));
     let mut run: Box<dyn FnMut()> = match result.as_str() {
         "sums" => {
             let packed = PackedI8::new(isa, &b, SIDE, SIDE, [SIDE, 1]);
-            let (mut c, mut rows) = (vec![0; SIDE * SIDE], Rows::default());
-            Box::new(move || packed.multiply(&a, &mut c, &mut rows))
+            let (mut c, mut rows) = (vec![0; SIDE * SIDE + LINE], Rows::default());
+            let begin = c.as_ptr().align_offset(LINE);
+            Box::new(move || {
+                packed.multiply(&a[first..][..SIDE * SIDE], &mut c[begin..][..SIDE * SIDE], &mut rows);
+            })
         }
         _ => {
             let (multiplier, shift) = (vec![21_845; SIDE], vec![26; SIDE]);
@@ -40,8 +49,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             let matrix =
                 Matrix { codes: &Values::I8(b), start: 0, shape: [SIDE, SIDE], strides: [SIDE, 1], zero_point: 0 };
             let linear = Linear::new(&matrix, false, -3, &vec![100; SIDE], Epilogue::with(isa, requant, None));
-            let (mut y, mut scratch) = (vec![0i8; SIDE * SIDE], Scratch::default());
-            Box::new(move || linear.rows(&a, &mut y, SIDE, &mut scratch))
+            let (mut y, mut scratch) = (vec![0i8; SIDE * SIDE + LINE], Scratch::default());
+            let begin = y.as_ptr().align_offset(LINE);
+            Box::new(move || {
+                linear.rows(&a[first..][..SIDE * SIDE], &mut y[begin..][..SIDE * SIDE], SIDE, &mut scratch);
+            })
         }
     };
     run();

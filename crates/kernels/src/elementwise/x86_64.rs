@@ -87,7 +87,7 @@ fn apply<const PRODUCT: bool>(function: &Binary<'_>, a: &[i8], b: &[i8], y: &mut
                 };
             }
         }
-        let result = codes512::codes::<false>(&sums, &factors, &bounds);
+        let result = codes512::codes::<false, false>(&sums, &factors, &bounds);
         // SAFETY: the mask keeps the store within the result.
         unsafe { _mm512_mask_storeu_epi8(y[at..at + left].as_mut_ptr(), mask, result) };
         at += left;

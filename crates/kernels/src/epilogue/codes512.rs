@@ -1,12 +1,12 @@
 //! Sixty-four sums to int8 codes in 512-bit vectors.
 //!
-//! Sums are multiplied in float32 and rounded. A sum of 31 bits and its product each lose at most `2^-24` of their size, so a
-//! product below `2^9` in size is off by less than `2^-13`; whatever is larger is clamped either way. Where a product lies at
-//! least `2^-13` from every half, the nearest integer is therefore that of the exact product. Elsewhere, about once in a
-//! hundred vectors, and always at an exact half, all sixty-four are computed again in float64, which is exact (see
-//! [`super`]).
+//! Sums are multiplied in float32, the zero point is added in the same step, and the result rounded. A sum of 31 bits and the
+//! result each lose at most `2^-24` of their size, so a result below `2^9` in size, from a product below `2^10`, is off by less
+//! than `2^-13`; whatever is larger is clamped either way. Where a result lies at least `2^-13` from every half, the nearest
+//! integer is therefore the right one. Elsewhere, about once in a hundred vectors, and always at an exact half, all sixty-four
+//! are computed again in float64, which is exact (see [`super`]).
 //!
-//! Clamping is left to the saturation of narrowing: to 16 bits, where the zero point is added, then to 8.
+//! Clamping is left to the saturation of narrowing, to 16 bits and then to 8.
 
 use std::arch::x86_64::*;
 
@@ -16,8 +16,10 @@ use tpuflow_ir::Requant;
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     zero: __m512i,
+    zero_ps: __m512,
     lo: __m512i,
     hi: __m512i,
+    widest: bool,
 }
 
 /// The result of every 16-bit code, from the least on, and three bytes more, since vectors read four at a time.
@@ -30,36 +32,51 @@ impl Bounds {
     pub(crate) fn new(requant: &Requant) -> Self {
         Self {
             zero: _mm512_set1_epi16(requant.zero_point as i16),
+            zero_ps: _mm512_set1_ps(requant.zero_point as f32),
+            widest: requant.lo <= -128 && requant.hi >= 127,
             lo: _mm512_set1_epi8(requant.lo as i8),
             hi: _mm512_set1_epi8(requant.hi as i8),
         }
     }
+
+    /// Whether they are those of the codes, to which narrowing saturates.
+    pub(crate) fn are_widest(&self) -> bool {
+        self.widest
+    }
 }
 
-/// Codes of 64 sums; `NATURAL` as [`super::Order`] says.
+/// Codes of 64 sums; `NATURAL` as [`super::Order`] says. `PLAIN`: factors are below one and bounds the widest.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) fn codes<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {
-    /// Largest distance of a product from the nearest integer at which that is the exact product's too.
+pub(crate) fn codes<const NATURAL: bool, const PLAIN: bool>(
+    sums: &[__m512i; 4],
+    factors: &[__m512; 4],
+    bounds: &Bounds,
+) -> __m512i {
+    /// Largest distance of a result from the nearest integer at which that is the exact result's too.
     const SAFE: f32 = 0.5 - 1.0 / 8192.0;
     let most = _mm512_set1_ps(32767.0);
     let mut farthest = _mm512_setzero_ps();
     let mut rounded = [_mm512_setzero_si512(); 4];
     for v in 0..4 {
-        let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), factors[v]);
+        let result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[v]), factors[v], bounds.zero_ps);
+        let apart = _mm512_reduce_ps::<0b1000>(result);
         // The larger magnitude of both.
-        farthest = _mm512_range_ps::<0b1011>(farthest, _mm512_reduce_ps::<0b1000>(product));
-        rounded[v] = _mm512_cvtps_epi32(_mm512_min_ps(product, most));
+        farthest = if v == 0 { apart } else { _mm512_range_ps::<0b1011>(farthest, apart) };
+        // Beyond 32 bits the conversion would give the least integer; a sum times less than one stays within.
+        rounded[v] = _mm512_cvtps_epi32(if PLAIN { result } else { _mm512_min_ps(result, most) });
     }
     if _mm512_cmp_ps_mask::<_CMP_GT_OQ>(farthest, _mm512_set1_ps(SAFE)) != 0 {
         return exact::<NATURAL>(sums, factors, bounds);
     }
-    narrowed::<NATURAL>(&rounded, bounds)
+    let low = _mm512_packs_epi32(rounded[0], rounded[1]);
+    let high = _mm512_packs_epi32(rounded[2], rounded[3]);
+    let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
+    if PLAIN { codes } else { _mm512_min_epi8(_mm512_max_epi8(codes, bounds.lo), bounds.hi) }
 }
 
-/// As [`codes`], in float64.
-#[cold]
-#[inline(never)]
+/// As [`codes`], in float64. A call would have the sums of every row wait in memory.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exact<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {
     let most = _mm512_set1_pd(32767.0);
@@ -154,8 +171,7 @@ pub(crate) fn codes_through<const NATURAL: bool>(
 }
 
 /// Rounded products, clamped so that they are 16-bit codes once the zero point is added, in float64.
-#[cold]
-#[inline(never)]
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exact_between(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) -> [__m512i; 4] {
     let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));

@@ -21,6 +21,8 @@ pub struct Columns {
     pub(super) offsets: Vec<i32>,
     /// `M * 2^-N`: fifteen bits, so exact.
     pub(super) factors: Vec<f32>,
+    /// All factors are below one.
+    pub(super) shrink: bool,
 }
 
 impl Order {
@@ -50,6 +52,7 @@ impl Epilogue {
             factors: places
                 .map(|place| if column(place) < offsets.len() { factor(column(place)) as f32 } else { 0.0 })
                 .collect(),
+            shrink: self.factors.iter().all(|&factor| factor < 1.0),
         }
     }
 }

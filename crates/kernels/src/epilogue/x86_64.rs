@@ -53,7 +53,12 @@ fn rows<const NATURAL: bool>(
 ) {
     let bounds = Bounds::new(requant);
     match table {
-        None => each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL>(sums, factors, &bounds)),
+        None if columns.shrink && bounds.are_widest() => {
+            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL, true>(sums, factors, &bounds))
+        }
+        None => {
+            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL, false>(sums, factors, &bounds))
+        }
         Some(table) => each_row(tile, columns, place, y, |sums, factors| {
             codes512::codes_through::<NATURAL>(sums, factors, requant, table)
         }),

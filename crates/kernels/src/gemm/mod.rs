@@ -27,7 +27,7 @@ use crate::isa::Lanes;
 use crate::scratch::aligned;
 use crate::{Element, Isa};
 use panels::Panels;
-use tiles::{Tiles, Variant, WIDTH, Walk};
+use tiles::{Tiles, Variant, Walk};
 
 /// Right operand `[k, n]` of int8 products.
 #[derive(Clone, Debug)]
@@ -139,12 +139,7 @@ impl PackedI8 {
             }
             Packed::Tiles(tiles) => {
                 rows.in_tiles(a, c.len() / n, tiles, |walk, rows| {
-                    let c = &mut c[rows.start * n..];
-                    tiles.multiply(walk, rows.len(), 0..tiles.blocks(), &mut |tile| {
-                        for (row, sums) in tile.rows.zip(tile.sums.chunks_exact(WIDTH)) {
-                            c[row * n..][tile.columns.clone()].copy_from_slice(&sums[..tile.columns.len()]);
-                        }
-                    });
+                    tiles.store(walk, rows.len(), &mut c[rows.start * n..rows.end * n]);
                 });
             }
         }

@@ -41,18 +41,10 @@ pub(super) fn multiply(
             let height = if m - row > ROWS && m >= HEIGHT { HEIGHT } else { ROWS };
             let first = row.min(m.saturating_sub(height));
             for half in 0..columns.len().div_ceil(2 * COLUMNS) {
-                let panel = block * WIDTH / COLUMNS + 2 * half;
-                let sums = sums.0[half * 2 * COLUMNS..].as_mut_ptr();
-                let panels = [tiles.panel(panel).as_ptr(), tiles.panel(panel + 1).as_ptr()];
+                let target = Target { sums: sums.0[half * 2 * COLUMNS..].as_mut_ptr(), stride: WIDTH };
                 // SAFETY: the token proves the features, the caller that rows `first..first + height`, or all of fewer than
-                // sixteen, lie within the codes; `sums` has room for as many rows of `WIDTH` from here on.
-                unsafe {
-                    if height == HEIGHT {
-                        two_by_two(tiles, walk, first, panels, sums);
-                    } else {
-                        one_by_two(tiles, walk, first, panels, sums);
-                    }
-                }
+                // sixteen, lie within the codes; the target has room for as many rows.
+                unsafe { pair(tiles, walk, height, first, block * WIDTH / COLUMNS + 2 * half, target) };
             }
             let end = m.min(first + height);
             let sums = &mut sums.0[(row - first) * WIDTH..(end - first) * WIDTH];
@@ -62,6 +54,47 @@ pub(super) fn multiply(
     }
     // SAFETY: the token proves the feature.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// As [`Tiles::store`], which has checked that every row lies within the codes and `c` is `[m, n]`.
+pub(super) fn store(_: Amx, tiles: &Tiles, walk: &Walk<'_>, m: usize, c: &mut [i32]) {
+    let mut sums = Buffer([0; HEIGHT * WIDTH]);
+    // SAFETY: the token proves the features.
+    unsafe { configure(m.min(ROWS) as u8) };
+    for panel in (0..tiles.n.div_ceil(COLUMNS)).step_by(2) {
+        let column = panel * COLUMNS;
+        let width = (tiles.n - column).min(2 * COLUMNS);
+        let mut row = 0;
+        while row < m {
+            let height = if m - row > ROWS && m >= HEIGHT { HEIGHT } else { ROWS };
+            let first = row.min(m.saturating_sub(height));
+            let whole = width == 2 * COLUMNS;
+            let target = if whole {
+                Target { sums: c[first * tiles.n + column..].as_mut_ptr(), stride: tiles.n }
+            } else {
+                Target { sums: sums.0.as_mut_ptr(), stride: WIDTH }
+            };
+            // SAFETY: the token proves the features, the caller that rows `first..first + height`, or all of fewer than sixteen,
+            // lie within the codes and `c`; all 32 columns do, or the target is the buffer.
+            unsafe { pair(tiles, walk, height, first, panel, target) };
+            let end = m.min(first + height);
+            if !whole {
+                for (row, sums) in (first..end).zip(sums.0.chunks_exact(WIDTH)) {
+                    c[row * tiles.n + column..][..width].copy_from_slice(&sums[..width]);
+                }
+            }
+            row = end;
+        }
+    }
+    // SAFETY: the token proves the feature.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Where sums of two panels go: sixteen or 32 rows, `stride` sums from one to the next.
+#[derive(Clone, Copy)]
+struct Target {
+    sums: *mut i32,
+    stride: usize,
 }
 
 /// Sums of a tile, on cache lines of their own.
@@ -89,11 +122,27 @@ unsafe fn configure(rows: u8) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly)) };
 }
 
+/// Sums of `height` rows (32 or sixteen) from `first` on and of two panels from `panel` on.
+///
+/// # Safety
+/// The registers are configured, the rows' runs readable, the target writable for as many rows.
+unsafe fn pair(tiles: &Tiles, walk: &Walk<'_>, height: usize, first: usize, panel: usize, target: Target) {
+    let panels = [tiles.panel(panel).as_ptr(), tiles.panel(panel + 1).as_ptr()];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if height == HEIGHT {
+            two_by_two(tiles, walk, first, panels, target);
+        } else {
+            one_by_two(tiles, walk, first, panels, target);
+        }
+    }
+}
+
 /// Sums of 32 rows from `first` on and of two panels.
 ///
 /// # Safety
-/// The registers are configured, the rows' runs readable, `sums` writable for 32 rows.
-unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], sums: *mut i32) {
+/// As for [`pair`].
+unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], target: Target) {
     let [mut left, mut right] = panels;
     // SAFETY: the caller's promise; every panel has as many lines as all runs together.
     unsafe {
@@ -132,9 +181,9 @@ unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*con
             "tilestored [{sums} + {row} + 64], tmm1",
             "tilestored [{lower} + {row}], tmm2",
             "tilestored [{lower} + {row} + 64], tmm3",
-            sums = in(reg) sums,
-            lower = in(reg) sums.add(ROWS * WIDTH),
-            row = in(reg) WIDTH * size_of::<i32>(),
+            sums = in(reg) target.sums,
+            lower = in(reg) target.sums.add(ROWS * target.stride),
+            row = in(reg) target.stride * size_of::<i32>(),
             options(nostack),
         );
     }
@@ -144,7 +193,7 @@ unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*con
 ///
 /// # Safety
 /// As for [`two_by_two`].
-unsafe fn one_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], sums: *mut i32) {
+unsafe fn one_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], target: Target) {
     let [mut left, mut right] = panels;
     // SAFETY: the caller's promise; every panel has as many lines as all runs together.
     unsafe {
@@ -174,8 +223,8 @@ unsafe fn one_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*con
         asm!(
             "tilestored [{sums} + {row}], tmm0",
             "tilestored [{sums} + {row} + 64], tmm1",
-            sums = in(reg) sums,
-            row = in(reg) WIDTH * size_of::<i32>(),
+            sums = in(reg) target.sums,
+            row = in(reg) target.stride * size_of::<i32>(),
             options(nostack),
         );
     }

@@ -209,20 +209,45 @@ impl Tiles {
         self.n.div_ceil(WIDTH)
     }
 
+    /// The walk, once it is certain that the first `m` rows lie within the codes, of which there are some.
+    fn checked<'a>(&self, walk: &Walk<'a>, m: usize) -> Walk<'a> {
+        assert_eq!(walk.runs.len(), self.runs, "as many runs on both sides");
+        let walk = Walk { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
+        let last = walk.runs.iter().max().map_or(0, |run| (m - 1) * walk.stride + run + self.reach());
+        assert!(last <= walk.codes.len(), "rows lie within the codes");
+        walk
+    }
+
+    /// The sums of the first `m` rows to `c` `[m, n]`.
+    ///
+    /// # Panics
+    /// When a row reaches beyond the codes or has another number of runs, or `c` another size.
+    pub fn store(&self, walk: &Walk<'_>, m: usize, c: &mut [i32]) {
+        assert_eq!(c.len(), m * self.n, "a sum per row and column");
+        #[cfg(target_arch = "x86_64")]
+        if let Variant::Amx(isa) = self.variant
+            && m > 0
+        {
+            return amx::store(isa, self, &self.checked(walk, m), m, c);
+        }
+        self.multiply(walk, m, 0..self.blocks(), &mut |tile| {
+            for (row, sums) in tile.rows.zip(tile.sums.chunks_exact(WIDTH)) {
+                c[row * self.n..][tile.columns.clone()].copy_from_slice(&sums[..tile.columns.len()]);
+            }
+        });
+    }
+
     /// Sums of the first `m` rows and of the columns of `blocks`, exact modulo 2^32. Every sum is handed on once, block of
     /// columns after block of columns.
     ///
     /// # Panics
     /// When a row reaches beyond the codes, or has another number of runs.
     pub fn multiply(&self, walk: &Walk<'_>, m: usize, blocks: Range<usize>, sink: &mut dyn FnMut(Sums<'_>)) {
-        assert_eq!(walk.runs.len(), self.runs, "as many runs on both sides");
         assert!(blocks.end <= self.blocks(), "blocks of the operand");
         if m == 0 {
             return;
         }
-        let walk = &Walk { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
-        let last = walk.runs.iter().max().map_or(0, |run| (m - 1) * walk.stride + run + self.reach());
-        assert!(last <= walk.codes.len(), "rows lie within the codes");
+        let walk = &self.checked(walk, m);
         match self.variant {
             #[cfg(target_arch = "x86_64")]
             Variant::Vnni256(isa) => vnni256::multiply(isa, self, walk, m, blocks, sink),
@@ -245,6 +270,27 @@ impl Tiles {
     fn columns(&self, block: usize) -> Range<usize> {
         block * WIDTH..self.n.min((block + 1) * WIDTH)
     }
+
+    /// Takes the columns of `blocks` panel by panel and the first `m` rows a few at a time: `tile(rows, first row, panel, sums)`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn by_panels(
+        &self,
+        m: usize,
+        blocks: Range<usize>,
+        sink: &mut dyn FnMut(Sums<'_>),
+        tile: impl Fn(usize, usize, usize, &mut [i32; ROWS * WIDTH]),
+    ) {
+        let columns = blocks.start * WIDTH..self.n.min(blocks.end * WIDTH);
+        let mut sums = [0; ROWS * WIDTH];
+        for panel in columns.start / COLUMNS..columns.end.div_ceil(COLUMNS) {
+            let columns = panel * COLUMNS..columns.end.min((panel + 1) * COLUMNS);
+            for row in (0..m).step_by(ROWS) {
+                let rows = (m - row).min(ROWS);
+                tile(rows, row, panel, &mut sums);
+                sink(Sums { rows: row..row + rows, columns: columns.clone(), sums: &mut sums[..rows * WIDTH] });
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -257,7 +303,7 @@ mod tests {
     }
 
     /// Every tile of every variant is the product, whatever the runs, the distance of rows and the bytes between them; no sum
-    /// is missing or handed on twice.
+    /// is missing or handed on twice, and stored they are the same.
     fn check(m: usize, [runs, length]: [usize; 2], n: usize, stride: usize, seed: u64) {
         let mut state = seed | 1;
         let mut code = move || {
@@ -294,6 +340,9 @@ mod tests {
                     assert_eq!(found[row * n + column], Some(sum), "{variant:?}: row {row}, column {column}");
                 }
             }
+            let mut stored = vec![7; m * n];
+            tiles.store(&walk, m, &mut stored);
+            assert!(found.into_iter().flatten().eq(stored), "{variant:?}: stored");
         }
     }
 

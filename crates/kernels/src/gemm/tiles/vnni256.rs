@@ -16,28 +16,19 @@ pub(super) fn multiply(
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
 ) {
-    let columns = blocks.start * WIDTH..tiles.n.min(blocks.end * WIDTH);
-    for panel in columns.start / COLUMNS..columns.end.div_ceil(COLUMNS) {
-        let columns = panel * COLUMNS..columns.end.min((panel + 1) * COLUMNS);
-        let mut row = 0;
-        while row < m {
-            let rows = (m - row).min(ROWS);
-            let mut sums = [0; ROWS * WIDTH];
-            // SAFETY: the token proves the features, the caller that the rows lie within the codes.
-            unsafe {
-                match rows {
-                    6 => tile::<6>(tiles, walk, row, panel, &mut sums),
-                    5 => tile::<5>(tiles, walk, row, panel, &mut sums),
-                    4 => tile::<4>(tiles, walk, row, panel, &mut sums),
-                    3 => tile::<3>(tiles, walk, row, panel, &mut sums),
-                    2 => tile::<2>(tiles, walk, row, panel, &mut sums),
-                    _ => tile::<1>(tiles, walk, row, panel, &mut sums),
-                }
+    tiles.by_panels(m, blocks, sink, |rows, row, panel, sums| {
+        // SAFETY: the token proves the features, the caller that the rows lie within the codes.
+        unsafe {
+            match rows {
+                6 => tile::<6>(tiles, walk, row, panel, sums),
+                5 => tile::<5>(tiles, walk, row, panel, sums),
+                4 => tile::<4>(tiles, walk, row, panel, sums),
+                3 => tile::<3>(tiles, walk, row, panel, sums),
+                2 => tile::<2>(tiles, walk, row, panel, sums),
+                _ => tile::<1>(tiles, walk, row, panel, sums),
             }
-            sink(Sums { rows: row..row + rows, columns: columns.clone(), sums: &mut sums[..rows * WIDTH] });
-            row += rows;
         }
-    }
+    });
 }
 
 /// Sums of `R` rows from `row` on and of one panel.

@@ -17,13 +17,13 @@ pub(super) fn multiply(
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
 ) {
+    let mut sums = [0; ROWS * WIDTH];
     for block in blocks {
         let columns = tiles.columns(block);
         let first = block * WIDTH / COLUMNS;
         let mut row = 0;
         while row < m {
             let rows = (m - row).min(ROWS);
-            let mut sums = [0; ROWS * WIDTH];
             macro_rules! tile {
                 ($($rows:literal),*) => {
                     match (rows, columns.len().div_ceil(COLUMNS)) {
