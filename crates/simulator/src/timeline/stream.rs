@@ -108,8 +108,8 @@ impl Accesses {
         self.cursor.advance(&self.pieces, banks);
     }
 
-    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is. `at`: its job and number.
-    fn ask(&self, at: (usize, usize), window: &mut Window, banks: &Banks) {
+    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is. `stream`: see [`Asked`].
+    fn ask(&self, stream: (usize, usize), window: &mut Window, banks: &Banks) {
         if self.due().saturating_add(window.stood) >= window.end {
             return;
         }
@@ -136,7 +136,7 @@ impl Accesses {
         if let Some(asked) = asked {
             window.want(asked, banks);
         }
-        window.cursors.push((at, cursor, end));
+        window.asked.push(Asked { stream, cursor, end });
     }
 
     /// The next accesses of one bank in the cycles of a window, a bit each.
@@ -156,8 +156,18 @@ struct Window {
     stood: u64,
     /// Banks and the cycles in which they are wanted.
     wants: SmallVec<[(usize, u64); 8]>,
-    /// Where streams that want something stand in the cycle that was the window's end when they were asked.
-    cursors: SmallVec<[((usize, usize), Cursor, u64); 8]>,
+    /// The streams that want something.
+    asked: SmallVec<[Asked; 8]>,
+}
+
+/// A stream that wants something in a window.
+#[derive(Debug)]
+struct Asked {
+    /// Its job, and its number there.
+    stream: (usize, usize),
+    /// Where it stands in cycle `end`, the window's end when it was asked.
+    cursor: Cursor,
+    end: u64,
 }
 
 impl Window {
@@ -326,8 +336,8 @@ impl Stream {
 
     /// Makes the accesses of `cycle .. end`, cycles of one block, before the first of them that is refused; returns its cycle.
     fn access_freely(&mut self, cycle: u64, end: u64, banks: &mut Banks) -> u64 {
-        let (wants, cursors) = (SmallVec::new(), SmallVec::new());
-        let mut window = Window { start: cycle, end, stood: self.stood, wants, cursors };
+        let (wants, asked) = (SmallVec::new(), SmallVec::new());
+        let mut window = Window { start: cycle, end, stood: self.stood, wants, asked };
         for (number, job) in self.jobs.iter().enumerate() {
             for (own, stream) in job.streams.iter().enumerate() {
                 stream.ask((number, own), &mut window, banks);
@@ -340,10 +350,10 @@ impl Stream {
         for &(bank, mask) in &window.wants {
             banks.take(cycle, bank, self.client, mask & done);
         }
-        for &((number, own), cursor, end) in &window.cursors {
-            let stream = &mut self.jobs[number].streams[own];
-            if end == window.end {
-                stream.cursor = cursor;
+        for asked in &window.asked {
+            let stream = &mut self.jobs[asked.stream.0].streams[asked.stream.1];
+            if asked.end == window.end {
+                stream.cursor = asked.cursor;
                 continue;
             }
             let mut cursor = stream.cursor;
