@@ -171,7 +171,8 @@ pub(crate) fn codes_through<const NATURAL: bool>(
 }
 
 /// Rounded products, clamped so that they are 16-bit codes once the zero point is added, in float64.
-#[inline]
+#[cold]
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exact_between(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) -> [__m512i; 4] {
     let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));
