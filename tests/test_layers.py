@@ -60,8 +60,10 @@ ROOMS = {
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
     "likeness": VOCABULARY | {"frontend", "run", "store"},
-    "refine": VOCABULARY | {"config", "frontend", "partition", "calibrate", "quantize", "run", "store"},
     "metrics": {"errors", "similarity"},
+    "judge": VOCABULARY | {"frontend", "run", "store", "metrics"},
+    "refine": VOCABULARY
+    | {"config", "frontend", "partition", "calibrate", "quantize", "run", "store", "judge"},
     "precision": VOCABULARY
     | {
         "config",
@@ -74,12 +76,14 @@ ROOMS = {
         "run",
         "store",
         "metrics",
+        "judge",
     },
-    "fine_tune": VOCABULARY | {"config", "frontend", "calibrate", "refine", "event_log"},
+    "fine_tune": VOCABULARY | {"config", "frontend", "calibrate", "judge", "refine", "event_log"},
     "build": VOCABULARY
     | {
         "config",
         "plugins",
+        "judge",
         "precision",
         "likeness",
         "_core",

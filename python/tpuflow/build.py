@@ -29,6 +29,7 @@ from tpuflow.errors import FileError, ModelError
 from tpuflow.event_log import log_folder, log_stages, require
 from tpuflow.files import replaced
 from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.judge import Judge
 from tpuflow.likeness import Likeness, likeness
 from tpuflow.parameters import parameters_of
 from tpuflow.partition import PartitionedModel, device_networks, partition
@@ -40,7 +41,7 @@ from tpuflow.plugins import (
     plugin_metrics,
     with_input_scales,
 )
-from tpuflow.precision import Judge, Trials, parsed_rule, raised_from_the_end
+from tpuflow.precision import Trials, parsed_rule, raised_from_the_end
 from tpuflow.quantize import by_layer, quantize
 from tpuflow.refine import better_equalized, noted_factors, refined, with_factors
 from tpuflow.samples import Samples, load_judged, load_samples
@@ -377,7 +378,14 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
     if chosen.searches:
         count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
         samples, labels = samples.first(count), None if labels is None else labels[:count]
-    judge = Judge(model, samples, labels, chosen.metric, plugin_metrics(request.plugins), loss)
+    judge = Judge(
+        model,
+        samples,
+        labels=labels,
+        metric_text=chosen.metric,
+        plugins=plugin_metrics(request.plugins),
+        loss=loss,
+    )
     parts = partition(model) if request.host else model
 
     def ranges(config: Config) -> Ranges:

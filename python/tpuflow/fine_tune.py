@@ -31,10 +31,10 @@ from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.errors import FileError
 from tpuflow.event_log import RunLog, require
-from tpuflow.refine import Judge
+from tpuflow.judge import Judge
 from tpuflow.refine.adaquant import Adam, stored_operand
+from tpuflow.refine.better import graph_of
 from tpuflow.refine.easy_quant import rounded
-from tpuflow.refine.judge import graph_of
 from tpuflow.refine.operands import Operand, chosen_layers, operand_grid, operands_of
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from tpuflow.simulate import ProgramPort, program_ports
 from tpuflow.store import load_graph, load_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from tpuflow.samples import Port, Samples
@@ -275,9 +275,10 @@ def run_samples(
     samples: Samples,
     *,
     all_tensors: bool = False,
+    names: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Array]:
-    """Runs a level on all samples.
+    """Runs a level on all samples; with `names` only tensors of these are kept.
 
     Returns:
         Per tensor one array whose first axis is the sample, see `joined_samples`.
@@ -286,7 +287,8 @@ def run_samples(
     done = 0
     for count, tensors in _results(level, samples, all_tensors=all_tensors):
         for name, array in tensors.items():
-            feeds.setdefault(name, []).append(array)
+            if names is None or name in names:
+                feeds.setdefault(name, []).append(array)
         done += count
         if progress is not None:
             progress(done, samples.count)

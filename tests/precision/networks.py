@@ -14,7 +14,8 @@ from models.builder import Builder
 from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.precision import Judge, Trials
+from tpuflow.judge import Judge
+from tpuflow.precision import Trials
 from tpuflow.samples import Samples
 
 COUNT = 10
@@ -73,5 +74,5 @@ def trials(
     model = load(chain(loud=loud))
     samples = Samples.of({"image": images()}, model.inputs)
     seen = Samples.of({"image": images(seed=2)}, model.inputs)
-    judge = Judge(model, samples, decisions(model, images()), metric)
+    judge = Judge(model, samples, labels=decisions(model, images()), metric_text=metric)
     return Trials(model, Config.parse(config or {}), lambda c: calibrate(model, seen, c), judge, **more)

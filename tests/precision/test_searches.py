@@ -16,10 +16,10 @@ from tpuflow.compile import compile as compile_graph
 from tpuflow.config import Config, ConfigError
 from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatSession, load
+from tpuflow.judge import LOSSES
 from tpuflow.metrics import MetricError
 from tpuflow.partition import Partitioned
 from tpuflow.precision import (
-    LOSSES,
     PRECISIONS,
     Budget,
     Limits,

@@ -17,11 +17,12 @@ from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.export import quantised_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.judge import Judge
 from tpuflow.quantize import Graph, quantize
-from tpuflow.refine import Judge, better_equalized, noted_factors
+from tpuflow.refine import better_equalized, noted_factors
+from tpuflow.refine.better import calibrated_graph
 from tpuflow.refine.channels import Channels
 from tpuflow.refine.equalize import equalized, scaled, smoothed
-from tpuflow.refine.judge import calibrated_graph
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -159,7 +160,7 @@ def test_gca_17_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPa
     told: list[str] = []
     assert better_equalized(model, samples_of(model), Config(), told.append) is not model
     assert not told[0].endswith("undone")
-    monkeypatch.setattr("tpuflow.refine.judge.MARGIN_DB", 100.0)
+    monkeypatch.setattr("tpuflow.refine.better.MARGIN_DB", 100.0)
     assert better_equalized(model, samples_of(model), Config(), told.append) is model
     assert told[1].endswith("undone")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from models.builder import Builder
 from tpuflow.config import Config
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.refine import Judge
-from tpuflow.refine.judge import Seen, calibrated_graph
+from tpuflow.judge import Judge, Seen
+from tpuflow.refine.better import calibrated_graph
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 

@@ -18,11 +18,12 @@ from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.config import Config, ConfigError
 from tpuflow.config.chain import METHODS, parsed_chain
 from tpuflow.fine_tune import fine_tune
+from tpuflow.judge import Judge
 from tpuflow.quantize.scheme import Quant
-from tpuflow.refine import Judge, chain, refined
+from tpuflow.refine import chain, refined
 from tpuflow.refine.adaquant import adaquant, stored_operand
+from tpuflow.refine.better import graph_of
 from tpuflow.refine.easy_quant import cosine, searched_weights
-from tpuflow.refine.judge import graph_of
 from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error
 from tpuflow.samples import Samples
 

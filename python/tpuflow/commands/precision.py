@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from tpuflow.config import Config
     from tpuflow.frontend import FloatModel
-    from tpuflow.precision import Judge, Limits, Row, Trials
+    from tpuflow.judge import Judge
+    from tpuflow.precision import Limits, Row, Trials
 
 __all__ = ["bisect", "mixed", "sensitivity"]
 

@@ -7,26 +7,23 @@
     names = culprits(trials, allowed)              # the fewest layers to blame
 
 All of them give single layers another precision and look at what comes of it: `trials` makes the graph of
-an assignment, knows its cycles and bytes, and `judge` compares its outputs with float. What a search finds
-is an assignment, that is a configuration by layer; nothing else leaves this room.
+an assignment and knows its cycles and bytes, and a `tpuflow.judge.Judge` compares its outputs with float.
+What a search finds is an assignment, that is a configuration by layer; nothing else leaves this room.
 """
 
 from tpuflow.precision.automatic import Rule, parsed_rule, raised_from_the_end
 from tpuflow.precision.budget import Budget, Chosen, parsed_budget, within_budget
 from tpuflow.precision.culprits import Culprits, culprits, smallest
-from tpuflow.precision.judge import LOSSES, Judge
 from tpuflow.precision.limits import Limits
 from tpuflow.precision.sensitivity import Row, sensitivity
 from tpuflow.precision.trials import PRECISIONS, Cost, Layer, PrecisionError, Trials
 
 __all__ = [
-    "LOSSES",
     "PRECISIONS",
     "Budget",
     "Chosen",
     "Cost",
     "Culprits",
-    "Judge",
     "Layer",
     "Limits",
     "PrecisionError",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from tpuflow.frontend import FloatModel
-    from tpuflow.precision.judge import Judge
+    from tpuflow.judge import Judge, Outputs
     from tpuflow.store import AnyGraph
 
 __all__ = ["PRECISIONS", "Assignment", "Cost", "Layer", "PrecisionError", "Trials"]
@@ -135,7 +135,7 @@ class Trials:
         self._judge = judge
         self._machine, self._level = machine, level
         self._ranges: dict[str, Ranges] = {}
-        self._outputs: dict[frozenset[tuple[str, str]], dict[str, Any]] = {}
+        self._outputs: dict[frozenset[tuple[str, str]], Outputs] = {}
         self._makers = {
             value.name: node.name or "" for node in model.model.graph for value in node.outputs if value.name
         }
@@ -205,7 +205,7 @@ class Trials:
         # Views beside it may go with it.
         return not moved or (host and not moved.isdisjoint(layer.nodes))
 
-    def outputs(self, assignment: Assignment) -> dict[str, Any]:
+    def outputs(self, assignment: Assignment) -> Outputs:
         """What the network under an assignment makes of the judge's samples."""
         key = frozenset(assignment.items())
         if key not in self._outputs:

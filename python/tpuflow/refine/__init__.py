@@ -7,22 +7,21 @@ grids they will be stored on and whose biases make up for the mean of what that 
 weights as they are), or whose channels were scaled, which `quantize` notes on the tensors; and ranges that
 may have moved.
 
-    judge.py       how far outputs are from float; what comes no closer is undone
+    better.py      what comes no closer to float is undone, as `tpuflow.judge` sees it
     equalize.py    factors by channel, on the groups `channels.py` finds
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
     search.py      the best of whole configurations
 """
 
+from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
 from tpuflow.refine.equalize import noted_factors, with_factors
-from tpuflow.refine.judge import Judge, better_equalized
 from tpuflow.refine.search import Candidate, Searched, search
 from tpuflow.refine.weights import RefinedLayer, refine_weights
 
 __all__ = [
     "Candidate",
-    "Judge",
     "RefinedLayer",
     "Searched",
     "better_equalized",

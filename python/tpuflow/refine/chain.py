@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibrate import Range, Ranges, calibrate
+from tpuflow.judge import Judge
 from tpuflow.refine.adaquant import adaquant
+from tpuflow.refine.better import JUDGED, SCALED, SHOWN, graph_of, parts_of
 from tpuflow.refine.easy_quant import cosine, searched_operand, searched_weights, with_range
 from tpuflow.refine.equalize import equalized, smoothed
-from tpuflow.refine.judge import JUDGED, SCALED, SHOWN, Judge, graph_of, parts_of
 from tpuflow.refine.layers import LinearLayer, copied
 from tpuflow.refine.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error

@@ -26,8 +26,9 @@ import numpy as np
 from tpuflow.calibrate import calibrate, collect, ranges_of
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
+from tpuflow.judge import Judge, Seen
+from tpuflow.refine.better import SCALED, calibrated_graph, graph_of, parts_of
 from tpuflow.refine.equalize import MILD, equalized, noted_factors
-from tpuflow.refine.judge import SCALED, Judge, Seen, calibrated_graph, graph_of, parts_of
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
