@@ -279,7 +279,7 @@ def _names(value: ir.Value) -> set[str]:
 
 
 def _axis_of_classes(value: ir.Value) -> int | None:
-    """The axis of an output whose largest entry is a decision, from the end; None where nothing is decided."""
+    """The axis of an output whose largest entry is a decision, from the end; None where there is none."""
     shape, node = shape_of(value) or (), value.producer()
     while node is not None and node.op_type in MOVES and node.inputs[0] is not None:
         node = node.inputs[0].producer()
