@@ -5,14 +5,12 @@
 //!
 //! Source: docs/arithmetic.md, section 6.
 
-use rayon::prelude::*;
-
 use crate::conv::Geometry;
 use crate::epilogue::{Epilogue, Offsets};
 use crate::isa::Lanes;
-use crate::{Element, Isa};
 #[cfg(target_arch = "x86_64")]
-use crate::{parallel, scratch};
+use crate::scratch;
+use crate::{Element, Isa, parallel};
 
 /// A prepared depthwise operand of `c` channels.
 #[derive(Clone, Debug)]
@@ -89,21 +87,19 @@ impl Depthwise {
         }
         let narrow_bias: Vec<i32> = self.bias.iter().map(|&b| b as i32).collect();
         let row = Row { geometry, x, weights: &self.weights, zero_x: self.zero_x };
-        y.par_chunks_mut((columns * c).max(1)).enumerate().for_each_init(
-            || (vec![0i32; c], vec![0i64; c]),
-            |(narrow, wide), (index, y)| {
-                for (column, y) in y.chunks_exact_mut(c).enumerate() {
-                    let pixel = index * columns + column;
-                    if self.wide {
-                        row.add(self.epilogue.isa(), pixel, wide, |sum, x, w| *sum += i64::from(x) * i64::from(w));
-                        self.epilogue.wide(wide, Offsets { row: 0, columns: &self.bias }, y);
-                    } else {
-                        row.add(self.epilogue.isa(), pixel, narrow, |sum, x, w| *sum += x * w);
-                        self.epilogue.narrow(narrow, Offsets { row: 0, columns: &narrow_bias }, y);
-                    }
+        parallel::chunks(y, columns * c, |index, y| {
+            let (mut narrow, mut wide) = (vec![0i32; c], vec![0i64; c]);
+            for (column, y) in y.chunks_exact_mut(c).enumerate() {
+                let pixel = index * columns + column;
+                if self.wide {
+                    row.add(self.epilogue.isa(), pixel, &mut wide, |sum, x, w| *sum += i64::from(x) * i64::from(w));
+                    self.epilogue.wide(&wide, Offsets { row: 0, columns: &self.bias }, y);
+                } else {
+                    row.add(self.epilogue.isa(), pixel, &mut narrow, |sum, x, w| *sum += x * w);
+                    self.epilogue.narrow(&narrow, Offsets { row: 0, columns: &narrow_bias }, y);
                 }
-            },
-        );
+            }
+        });
     }
 }
 
