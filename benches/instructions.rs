@@ -4,6 +4,7 @@
 //! the other benches, since everything takes some fifty times as long.
 
 #![expect(missing_docs, reason = "modules and functions that the macros make have no text")]
+#![expect(clippy::exit, reason = "how the macro's main ends")]
 
 use std::hint::black_box;
 
