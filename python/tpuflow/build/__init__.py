@@ -1,0 +1,38 @@
+"""All stages in a row, from a model file to a checked program, each timed and announced.
+
+    built = build(Request(Path("model.onnx"), level=5, calibration=Path("calib.npz")))
+    built.program.save("model.tpu")
+
+A request may also start in the middle, from a quantised graph.
+
+    request.py      what to build, and whom to tell of it
+    pipeline.py     the stages in a row
+    stages.py       those before the schedule; samples.py: the samples they are given
+    trials.py       networks with layers of any precision, for searches and questions
+    intermediates.py files of what lies between the stages
+    sizes.py        bytes of constants, and of the process
+"""
+
+from tpuflow.build.pipeline import Built, build
+from tpuflow.build.request import Listener, Request
+from tpuflow.build.samples import made_up, samples_of
+from tpuflow.build.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
+from tpuflow.build.stages import calibrated, divided, quantized
+from tpuflow.build.trials import trials
+
+__all__ = [
+    "Built",
+    "Listener",
+    "Request",
+    "Sizes",
+    "build",
+    "calibrated",
+    "divided",
+    "float_bytes",
+    "graph_bytes",
+    "made_up",
+    "peak_rss_bytes",
+    "quantized",
+    "samples_of",
+    "trials",
+]

@@ -1,0 +1,86 @@
+"""Networks with layers of any precision, for searches and questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuflow.build.request import Listener
+from tpuflow.build.samples import samples_of
+from tpuflow.build.stages import calibrated
+from tpuflow.judge import Judge
+from tpuflow.partition import partition
+from tpuflow.plugins import dataset_samples, is_dataset, plugin_metrics
+from tpuflow.precision import Trials, parsed_rule, raised_from_the_end
+from tpuflow.samples import load_judged
+
+if TYPE_CHECKING:
+    from tpuflow.build.request import Request
+    from tpuflow.calibrate import Ranges
+    from tpuflow.config import Config
+    from tpuflow.frontend import FloatModel
+
+__all__ = ["searched", "trials"]
+
+
+def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
+    """The network of a request with layers of any precision, judged by what its configuration names.
+
+    Without samples to judge by those of calibration are taken.
+
+    Raises:
+        TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
+    """
+    chosen = request.config.evaluate
+    if chosen.dataset:
+        samples, labels = dataset_samples(
+            request.plugins, chosen.source, model.inputs, chosen.dataloader_workers
+        )
+    elif is_dataset(chosen.data) and not Path(chosen.data).exists():
+        samples, labels = dataset_samples(
+            request.plugins, chosen.data, model.inputs, chosen.dataloader_workers
+        )
+    elif chosen.data:
+        samples, labels = load_judged(chosen.data, model.inputs, chosen.dataloader_workers)
+    else:
+        samples, labels = samples_of(model, request), None
+    if chosen.searches:
+        count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
+        samples, labels = samples.first(count), None if labels is None else labels[:count]
+    judge = Judge(
+        model,
+        samples,
+        labels=labels,
+        metric_text=chosen.metric,
+        plugins=plugin_metrics(request.plugins),
+        loss=loss,
+    )
+    parts = partition(model) if request.host else model
+
+    def ranges(config: Config) -> Ranges:
+        return calibrated(parts, replace(request, config=config), Listener())
+
+    return Trials(
+        model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host
+    )
+
+
+def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
+    """The configuration with what `mixed_precision_auto_search` finds, and by what it was judged."""
+    rule = parsed_rule(request.config.evaluate.mixed_precision_auto_search)
+    found = trials(model, request)
+    raised = raised_from_the_end(found, rule, remark=listener.remark)
+    for what, (first, last) in raised.ranges.items():
+        kind = {"unchanged": "stay as they are", "16": "get 16 bits"}.get(what, "become floats")
+        listener.remark(f"layers {first} to {last} {kind}")
+    name = found.judge.name
+    verdict = "" if raised.holds else ", which still is not what was asked for"
+    listener.remark(f"{name} {raised.before:.4f} before, {raised.after:.4f} now{verdict}")
+    hosted = found.hosted(raised.assignment)
+    if hosted:
+        listener.remark(
+            f"{len(hosted)} layers in floats need the CPU of the host, target "
+            f'"{request.config.quantize.target}" has none: {", ".join(hosted)}'
+        )
+    return found, found.config(raised.assignment)
