@@ -72,7 +72,7 @@ def test_qmo_33_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> Non
         ({"target": "int9"}, 'no target is called "int9": known are any, int8, int8_per_tensor, symmetric'),
     ],
 )
-def test_qmo_33_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -> None:
+def test_qmo_33_cfg_15_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         lowered(**values)
     assert words in str(raised.value)

@@ -55,7 +55,7 @@ fn level(level: u8, tiling: Request) -> ScheduleOptions {
 }
 
 #[test]
-fn til_01_runs_of_any_network_in_parts_give_the_same_integers() {
+fn til_01_sch_23_runs_of_any_network_in_parts_give_the_same_integers() {
     let (mut ran, mut grew) = (0, 0);
     for seed in 0..400 {
         let graph = if seed % 2 == 0 { random(seed, 9) } else { wild(seed, 7, 3000) };

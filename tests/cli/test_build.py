@@ -1,0 +1,73 @@
+"""What a build says of itself: sizes, and that its seed decides all that is random."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from cli.conftest import Built, Command
+from models.builder import samples
+from tpuflow.commands.console import bytes_text
+from tpuflow.frontend import load
+from tpuflow.partition import device_networks
+from tpuflow.store import load_graph
+
+
+def test_msc_22_sizes_are_those_of_files_and_of_the_model(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    program, figures = tmp_path / "net.tpu", tmp_path / "figures.json"
+    result = command("build", built.model, "--calib", built.calibration, "-o", program, "--json", figures)
+    assert result.status == 0, result.err
+    assert f"program    {program} ({bytes_text(program.stat().st_size)})" in result.out
+    normalised = load(built.model).model.graph.initializers.values()
+    floats = sum(each.const_value.numpy().nbytes for each in normalised if each.const_value is not None)
+    graph = load_graph(program.with_suffix(".tpuq"))
+    constants = sum(
+        int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+        for part in device_networks(graph)
+        for tensor in part.tensors
+        if tensor.is_constant
+    )
+    line = next(line for line in result.out.splitlines() if line.startswith("constants"))
+    assert bytes_text(constants) in line
+    assert line.endswith(f"times smaller than {bytes_text(floats)} of floats")
+    memory = json.loads(figures.read_text(encoding="utf-8"))["memory"]
+    largest = max(int(np.prod(tensor.shape)) for tensor in device_networks(graph)[0].tensors)
+    assert largest <= memory["cache_peak_bytes"] <= memory["cache_bytes"]
+
+
+def test_msc_14_one_seed_decides_all_that_is_random(built: Built, command: Command, tmp_path: Path) -> None:
+    made: dict[str, tuple[bytes, bytes]] = {}
+    for name, seed in (("first", 5), ("again", 5), ("other", 6)):
+        program = tmp_path / f"{name}.tpu"
+        # Without samples ranges come from generated ones; the search of level 5 draws as well.
+        result = command("build", built.model, "-O5", "--seed", seed, "-o", program)
+        assert result.status == 0, result.err
+        made[name] = program.read_bytes(), program.with_suffix(".tpuq").read_bytes()
+    assert made["first"] == made["again"]
+    assert made["first"] != made["other"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_cal_28_the_number_of_samples_used_is_said(
+    built: Built, command: Command, tmp_path: Path, count: int
+) -> None:
+    arrays = samples(onnx.load(built.model), count)
+    np.savez(tmp_path / "one.npz", allow_pickle=False, **arrays)
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for index in range(count):
+        each = {name: value[index : index + 1] for name, value in arrays.items()}
+        np.savez(folder / f"{index}.npz", allow_pickle=False, **each)
+    said = []
+    for given in (tmp_path / "one.npz", folder):
+        result = command("calibrate", built.model, "--calib", given, "-o", tmp_path / "ranges.json")
+        assert result.status == 0, result.err
+        assert f" {count} sample" in result.out
+        said.append((tmp_path / "ranges.json").read_bytes())
+    assert said[0] == said[1]
