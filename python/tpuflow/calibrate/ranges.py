@@ -19,6 +19,7 @@ The file is meant to be edited by hand: one tensor per line, and whatever is wro
 and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
 the averages by channel of what linear layers read: without them biases are not corrected. `factors`, written
 like means with a list "factor", say what channels of the network were divided by before it was calibrated.
+A file whose name ends in `.table` is a calibration table (`table.py`): ranges alone, one per tensor.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tpuflow.calibrate.table import from_table, to_table
 from tpuflow.errors import RangesError
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Means", "Range", "Ranges"]
 
 FORMAT = 1
+TABLE = ".table"
 _LARGEST = 3.4028234663852886e38
 
 
@@ -159,6 +162,8 @@ class Ranges:
             raise RangesError(f"{path}: not a ranges file: not UTF-8 text") from None
         except OSError as error:
             raise RangesError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        if path.suffix == TABLE:
+            return cls({name: Range(*pair) for name, pair in from_table(text, str(path)).items()})
         return cls.from_json(text, source=str(path))
 
     @classmethod
@@ -212,13 +217,26 @@ class Ranges:
         path = Path(path)
         beside = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            beside.write_text(self.to_json(), encoding="utf-8")
+            beside.write_text(self._table(path) if path.suffix == TABLE else self.to_json(), encoding="utf-8")
             beside.replace(path)
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise RangesError(
                 f"{path}: cannot be written: {(error.strerror or str(error)).lower()}"
             ) from None
+
+    def _table(self, path: Path) -> str:
+        if self.factors:
+            raise RangesError(
+                f"{path}: channels were divided before these ranges were found, which a table cannot say: "
+                'write .json, or calibrate with "equalize = false"'
+            )
+        for name, entry in self.tensors.items():
+            if entry.axis is not None:
+                raise RangesError(
+                    f'{path}: tensor "{name}" has ranges along an axis, a table has one each: write .json'
+                )
+        return to_table({name: next(iter(entry.pairs)) for name, entry in self.tensors.items()})
 
 
 def _block(rows: list[str]) -> str:

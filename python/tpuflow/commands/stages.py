@@ -20,7 +20,10 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
 
 def calibrate(
     model: Model,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go; .table: lines of text."),
+    ],
     calib: options.Calib = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
