@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,42 @@ def test_batches_give_the_samples_of_single_runs(command: Command, tmp_path: Pat
     assert outputs[".tpu"].shape == (5, 3)
     assert np.array_equal(outputs[".tpu"], outputs[".tpuq"])
     assert np.abs(outputs[".tpu"] - outputs[".onnx"]).max() < 0.1 * np.abs(outputs[".onnx"]).max()
+
+
+def test_cmp_23_the_report_has_every_pair_of_stages_and_the_numbers_of_npz_compare(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    with np.load(built.calibration) as arrays:
+        np.savez(tmp_path / "one.npz", allow_pickle=False, **{name: arrays[name][:1] for name in arrays})
+    result = command("compare", built.model, built.program, "--inputs", tmp_path / "one.npz")
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()
+    head = next(index for index, line in enumerate(lines) if line.startswith("tensor"))
+    assert lines[head].split() == (
+        [
+            "tensor",
+            "import",
+            "cos",
+            "euclid",
+            "graph",
+            "cos",
+            "euclid",
+            "SQNR",
+            "dB",
+            "max",
+            "error",
+            "program",
+        ]
+    )
+    end = next(index for index, line in enumerate(lines) if line.startswith("import:"))
+    rows = {words[0]: words[1:] for words in map(str.split, lines[head + 2 : end]) if len(words) > 6}
+    for file, model in (("float", built.model), ("graph", built.graph)):
+        words = ("--inputs", tmp_path / "one.npz", "--outputs", tmp_path / f"{file}.npz", "--all-tensors")
+        assert command("run", model, *words).status == 0
+    figures = tmp_path / "figures.json"
+    command("npz", "compare", tmp_path / "float.npz", tmp_path / "graph.npz", "--json", figures)
+    compared = json.loads(figures.read_text(encoding="utf-8"))["tensors"]
+    assert {each["name"] for each in compared} == set(rows) != set()
+    for each in compared:
+        measured = each["measures"]
+        assert rows[each["name"]][2:4] == [f"{measured['cosine']:.3f}", f"{measured['euclid']:.3f}"]
