@@ -11,6 +11,7 @@ import pytest
 
 from cli.conftest import Built, Command
 from models.builder import samples
+from tpuflow.build import graph_bytes
 from tpuflow.commands.console import bytes_text
 from tpuflow.frontend import load
 from tpuflow.partition import device_networks
@@ -71,3 +72,22 @@ def test_cal_28_the_number_of_samples_used_is_said(
         assert f" {count} sample" in result.out
         said.append((tmp_path / "ranges.json").read_bytes())
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("int8", 1), ("f32", 4)])
+def test_msc_09_what_a_graph_needs_by_hand(
+    built: Built, command: Command, tmp_path: Path, dtype: str, size: int
+) -> None:
+    given = ("--calib", built.calibration) if dtype == "int8" else ()
+    program = tmp_path / "net.tpu"
+    assert command("build", built.model, "--dtype", dtype, *given, "-o", program).status == 0
+    # The addition holds both of its operands and its result, 9 x 7 pixels of 8 channels each.
+    activations = 3 * 9 * 7 * 8 * size
+    # Convolutions of 3 x 3 and 1 x 1 and a product: multiply-accumulates times the bits of both factors.
+    operations = (9 * 7 * 8 * 27 + 9 * 7 * 8 * 8 + 6 * 96) * (8 * size) ** 2
+    graph = program.with_suffix(".tpuq")
+    constants = graph_bytes(load_graph(graph))
+    assert command("inspect", graph).out.splitlines()[2] == (
+        f"constants {bytes_text(constants)}, activations {bytes_text(activations)} at a time, "
+        f"together {bytes_text(constants + activations)}; {operations:,} bit operations"
+    )

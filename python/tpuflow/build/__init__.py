@@ -16,7 +16,14 @@ A request may also start in the middle, from a quantised graph.
 from tpuflow.build.pipeline import Built, build
 from tpuflow.build.request import Listener, Request
 from tpuflow.build.samples import made_up, samples_of
-from tpuflow.build.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
+from tpuflow.build.sizes import (
+    Sizes,
+    activation_bytes,
+    bit_operations,
+    float_bytes,
+    graph_bytes,
+    peak_rss_bytes,
+)
 from tpuflow.build.stages import calibrated, divided, quantized
 from tpuflow.build.trials import trials
 
@@ -25,6 +32,8 @@ __all__ = [
     "Listener",
     "Request",
     "Sizes",
+    "activation_bytes",
+    "bit_operations",
     "build",
     "calibrated",
     "divided",

@@ -143,11 +143,15 @@ def _inspect_graph(file: Path) -> None:
 
 
 def _show_graph(graph: _core.Graph) -> None:
-    from tpuflow.build import graph_bytes
+    from tpuflow.build import activation_bytes, bit_operations, graph_bytes
 
     tensors = graph.tensors
     heading(f"graph {graph.name}: {len(graph.layers)} layers, {graph.macs:,} multiply-accumulates")
-    say(f"constants {bytes_text(graph_bytes(graph))}")
+    constants, activations = graph_bytes(graph), activation_bytes(graph)
+    say(
+        f"constants {bytes_text(constants)}, activations {bytes_text(activations)} at a time, "
+        f"together {bytes_text(constants + activations)}; {bit_operations(graph):,} bit operations"
+    )
     rows = []
     for layer in graph.layers:
         output = tensors[layer.output]
