@@ -422,16 +422,6 @@ impl Lowering<'_> {
         (weights, pending)
     }
 
-    /// A buffer of weights in parts to be loaded by a transfer each. Nothing is loaded behind those of the last step that has
-    /// any: in parts they keep both lines busy to the end.
-    fn weight_parts(&self, bytes: u64, last: bool) -> Vec<Range<u64>> {
-        let machine = self.setting.machine;
-        let last = last && self.setting.parallel && self.last_weights == Some(self.index);
-        let parts = if last { self.transfer_count(machine.ddr_cycles(bytes)) } else { 1 };
-        let step = bytes.div_ceil(parts).next_multiple_of(machine.ddr.page_bytes.max(machine.word() as u64));
-        (0..bytes).step_by(step as usize).map(|first| first..(first + step).min(bytes)).collect()
-    }
-
     /// Weights that are an activation: where it lies, or the group's columns of it staged.
     fn streamed_weights(&mut self, nest: &Nest, view: &View, lead: u32, tiles: &[(u32, u32)]) -> Vec<Weights> {
         let (word, size) = (self.setting.machine.word(), view.dtype.bytes() as u32);

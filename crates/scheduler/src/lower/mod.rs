@@ -11,10 +11,12 @@ mod matrix;
 mod movement;
 mod pool;
 mod reduce;
+mod staging;
 mod vector;
 
 pub(crate) use linear::{Linear, row_bytes};
 pub(crate) use pool::is_depthwise;
+pub(crate) use staging::{piece_bytes, staged, staged_bytes};
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,9 +31,6 @@ use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Sketch};
 /// A step does not fit what is free of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage(pub Memory);
-
-/// Transfers of more than twice so many start-ups of a DMA line are cut.
-const LONG: u64 = 64;
 
 /// Where a root tensor lives from its production to its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +127,7 @@ impl<'a> Lowering<'a> {
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
             halos: chunk::halos(setting.network),
-            last_weights: last_weights(setting.network),
+            last_weights: staging::last_weights(setting.network),
             free: 0,
             index: 0,
             layer: LayerId(0),
@@ -276,13 +275,6 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
-    fn transfer_rows(&self, view: &View) -> u32 {
-        let row = view.row_bytes(self.setting.machine.word()).max(1);
-        let few = ((self.piece_bytes() / 4 / row) as u32).clamp(1, view.rows.max(1));
-        if self.setting.parallel { few } else { view.rows.max(1) }
-    }
-
     /// The buffer of a port of its own.
     fn result(&mut self, tensor: TensorId) -> BufferId {
         if let Some(&buffer) = self.results.get(&tensor) {
@@ -317,60 +309,6 @@ impl<'a> Lowering<'a> {
         let root = self.setting.placement.of(tensor).root;
         let buffer = self.external_buffer(root);
         self.setting.placement.view(self.setting.network, tensor, Space::Ddr(0), buffer.at(0))
-    }
-
-    /// The rows of `view` in a buffer that a slice may use: the view itself when it is in the cache.
-    fn stage_in(&mut self, view: &View, rows: Range<u32>) -> View {
-        if view.space == Space::Cache {
-            return *view;
-        }
-        let word = self.setting.machine.word();
-        let local = self.stage(view, rows.clone());
-        let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
-        for part in self.transfers(view, rows) {
-            self.sketch.copy_rows(self.layer, Direction::Load, view, &local, part, alone, word);
-        }
-        local
-    }
-
-    /// Rows in parts to be moved by a transfer each: what takes long begins with the first rows made, and lets who reads begin
-    /// with the first rows there.
-    fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
-        let machine = self.setting.machine;
-        let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
-        let step = (rows.end - rows.start).div_ceil(self.transfer_count(cycles) as u32);
-        rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
-    }
-
-    /// Transfers to cut one of so many cycles into.
-    fn transfer_count(&self, cycles: u64) -> u64 {
-        let start = (LONG * self.setting.machine.dma.start).max(1);
-        if self.setting.grain == Grain::Coarse { 1 } else { (cycles / start).max(1) }
-    }
-
-    /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
-    fn stage_out(&mut self, view: &View, rows: Range<u32>) -> View {
-        if view.space == Space::Cache { *view } else { self.stage(view, rows) }
-    }
-
-    fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
-        let word = self.setting.machine.word();
-        let mut local = staged(view, rows, word);
-        let (home, _) = BufferId::split(view.address);
-        let name = self.sketch.buffers[home.index()].name.clone();
-        local.address = self.sketch.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
-        local
-    }
-
-    /// Stores the rows of a slice to where `view` has its home, if that is the DDR. `alone` as for copies of rows.
-    fn store(&mut self, view: &View, local: &View, rows: Range<u32>, alone: bool) {
-        if view.space == Space::Cache {
-            return;
-        }
-        let word = self.setting.machine.word();
-        for part in self.transfers(view, rows) {
-            self.sketch.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
-        }
     }
 
     /// Whether nothing else lives in the pixels of `tensor`.
@@ -414,11 +352,6 @@ impl<'a> Lowering<'a> {
         self.sketch.descriptor(descriptor)
     }
 
-    /// Size of transfers at which start-up is lost in the noise.
-    fn piece_bytes(&self) -> u64 {
-        piece_bytes(self.setting.machine)
-    }
-
     /// Bytes of the cache a piece may take: a share of what is free, so that the next can be loaded meanwhile.
     fn piece_space(&self) -> u64 {
         (self.free as f64 * self.setting.utilization) as u64
@@ -432,36 +365,6 @@ impl<'a> Lowering<'a> {
         let pieces = self.setting.grain.pieces(cycles, start).min(self.setting.pieces);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
-}
-
-fn last_weights(network: &Network) -> Option<usize> {
-    let has_weights = |op| Linear::of(op, network).is_some_and(|linear| network.is_constant(linear.right));
-    network.steps.iter().rposition(|step| has_weights(&step.op))
-}
-
-/// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.
-pub(crate) fn piece_bytes(machine: &Machine) -> u64 {
-    let start = machine.dma.start + machine.dma.latency;
-    let per_page = machine.ddr_cycles(machine.ddr.page_bytes) + machine.page_miss();
-    (64 * start).div_ceil(per_page.max(1)).max(4) * machine.ddr.page_bytes
-}
-
-/// A view of some rows in their natural layout, still without an address.
-pub(crate) fn staged(view: &View, rows: Range<u32>, word: usize) -> View {
-    View {
-        space: Space::Cache,
-        address: 0,
-        pixel_bytes: tpuflow_ir::layout::pixel_bytes(view.payload(), word) as u32,
-        channel_offset: 0,
-        first_row: rows.start,
-        stored_rows: rows.end - rows.start,
-        ..*view
-    }
-}
-
-/// Bytes needed to stage rows of a view: nothing when it is in the cache.
-pub(crate) fn staged_bytes(view: &View, rows: Range<u32>, word: usize) -> u64 {
-    if view.space == Space::Cache { 0 } else { staged(view, rows, word).bytes(word) }
 }
 
 /// Cuts the rows of a result, the last of `views`, and of its operands into more and shorter ones, if that changes no address:
