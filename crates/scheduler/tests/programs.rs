@@ -140,3 +140,11 @@ fn same_bytes_every_time() {
     };
     assert_eq!(by(1), by(2));
 }
+
+#[test]
+fn halves_of_small_images_fit_the_accumulators() {
+    // Of 16 bits in a machine of few accumulators, in halves of different sizes.
+    let graph = random(8235, 9);
+    let program = compiles(&graph, &tiny(8), 5);
+    assert_eq!(program.fallback, None);
+}

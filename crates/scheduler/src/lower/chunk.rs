@@ -29,7 +29,8 @@ impl Lowering<'_> {
         }
         let least = self.least(pixels / line, line);
         if self.is_halved(pixels / line, line) {
-            if let Some(first) = self.shrunk(pixels / line, line) {
+            let fits = |&first: &u32| (first * line).max(pixels - first * line) <= most;
+            if let Some(first) = self.shrunk(pixels / line, line).filter(fits) {
                 let middle = all.start + first * line;
                 return vec![all.start..middle, middle..all.end];
             }

@@ -161,6 +161,9 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
                 .copied()
                 .filter(|&t| tpuflow_ir::shape::broadcast(&net.shape(t), &s).is_some_and(|s| room(&s)))
                 .collect();
+            if same.is_empty() {
+                return None;
+            }
             let (kind, y) = (kinds[net.random.below(5)], same[net.random.below(same.len())]);
             if net.random.chance(50) { net.binary(kind, x, y) } else { net.binary(kind, y, x) }
         }
