@@ -17,15 +17,22 @@ use crate::network::Network;
 
 /// Cycles before which no layer can be done.
 pub(super) fn last(graph: &Graph, network: &Network, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
+    // By layer, the network's inputs of which it reads every byte.
+    let read: Vec<Vec<TensorId>> = graph
+        .layers
+        .iter()
+        .map(|layer| {
+            let every = !moves(&layer.op) && reads_all(network, &layer.op);
+            let operands = if every { layer.op.operands() } else { Vec::new() };
+            operands.into_iter().filter(|t| graph.inputs.contains(t)).collect()
+        })
+        .collect();
     let ends = (0..works.len()).map(|layer| {
-        let needed = |i: usize| i == layer || chains.whole[layer][i];
         let mut inputs: Vec<TensorId> = Vec::new();
         let mut bytes = 0;
-        for (i, each) in graph.layers.iter().enumerate().filter(|&(i, _)| needed(i)) {
+        for i in (0..works.len()).filter(|&i| i == layer || chains.whole[layer][i]) {
             bytes += works[i].constants;
-            if !moves(&each.op) && reads_all(network, &each.op) {
-                inputs.extend(each.op.operands().into_iter().filter(|t| graph.inputs.contains(t)));
-            }
+            inputs.extend(&read[i]);
         }
         inputs.sort_unstable();
         inputs.dedup();
