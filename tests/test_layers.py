@@ -36,6 +36,7 @@ VOCABULARY = {"errors", "files", "similarity", "samples"}
 ROOMS = {
     "errors": set(),
     "files": {"errors"},
+    "late": set(),
     "similarity": {"errors"},
     "samples": {"errors"},
     "config": VOCABULARY,

@@ -34,6 +34,7 @@ from tpuflow.commands.statistics import compare_statistics
 from tpuflow.commands.weights import weights
 from tpuflow.commands.zoo import zoo
 from tpuflow.errors import TpuflowError
+from tpuflow.late import ALGEBRA, postpone
 
 __all__ = ["app", "main"]
 
@@ -102,6 +103,7 @@ def _common(
 
 def main() -> None:
     """Runs the command line and ends the process."""
+    postpone(*ALGEBRA)
     try:
         app()
     except TpuflowError as error:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from cli.conftest import Built, Command
+from models.make_models import MODELS
 from tpuflow.frontend import load
 from tpuflow.partition import device_networks
 from tpuflow.store import load_program
@@ -294,6 +295,30 @@ def test_help_imports_nothing_heavy() -> None:
         "print([m for m in ('numpy', 'onnx', 'onnxruntime', 'pydantic', 'jinja2') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_adds_sizes_with_names_is_executed_when_it_is_asked() -> None:
+    program = (
+        "import sys\nfrom tpuflow.late import ALGEBRA, postpone\npostpone(*ALGEBRA)\n"
+        "import onnx_ir\nbefore = 'sympy.core' in sys.modules\n"
+        "size = onnx_ir.SymbolicDim('n') * 2 + onnx_ir.SymbolicDim('max(n, 2)')\n"
+        "print(before, 'sympy.core' in sys.modules, size)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False True 2*n + Max(2, n)"
+
+
+def test_a_plain_network_is_built_without_what_it_does_not_need(tmp_path: Path) -> None:
+    onnx.save(MODELS["plain"](), tmp_path / "plain.onnx")
+    program = (
+        "import sys\nfrom tpuflow.cli import main\nsys.argv = ['tpuflow', 'build', 'plain.onnx']\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        "print([m for m in ('sympy.core', 'onnxscript', 'jinja2', 'torch') if m in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert run.stdout.splitlines()[-1] == "[]"
 
 

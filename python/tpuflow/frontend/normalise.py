@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from onnx_ir.passes import common
-from onnxscript.optimizer import fold_constants_ir
 
+from tpuflow.frontend.folding import fold_constants, lift_constants
 from tpuflow.frontend.functions import expand_functions
 from tpuflow.frontend.precision import to_float32, weights_to_float32
 from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
@@ -57,7 +57,6 @@ __all__ = ["STAGES", "inferred_values", "normalise", "simplify", "with_known_sha
 
 MOST_ROUNDS = 32
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
-LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
 
 
 def _merged(*rules: Rules) -> Rules:
@@ -95,31 +94,6 @@ LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 
 RECOGNISED = _merged(activations.RULES, spelt_out.RULES, normalisation.RULES)
 """Finds functions spelt out in elementary operators."""
-
-
-def fold_constants(model: ir.Model) -> bool:
-    """Evaluates what depends on constants and static shapes only, and infers shapes on the way."""
-    try:
-        changed = _folded(model)
-    except RuntimeError:  # a node whose evaluation fails, which the listing of unsupported nodes says better
-        changed = False
-    _lift_constants(model)
-    return changed
-
-
-def _folded(model: ir.Model) -> bool:
-    result = fold_constants_ir(
-        model,
-        onnx_shape_inference=True,
-        input_size_limit=LARGEST_FOLDED,
-        output_size_limit=LARGEST_FOLDED,
-        should_fold=lambda node: not (stated.keeps_integers(node) or "Sequence" in node.op_type),
-    )
-    return bool(result.modified)
-
-
-def _lift_constants(model: ir.Model) -> None:
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
 def remove_dead_code(model: ir.Model) -> bool:
@@ -237,7 +211,7 @@ def _prepare(model: ir.Model) -> None:
     common.InlinePass(criteria=lambda function: function.domain != DOMAIN)(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveInitializersFromInputsPass()(model)
-    _lift_constants(model)
+    lift_constants(model)
     # Shapes the exporter noted may be those of another batch size, or plainly wrong.
     for value in model.graph.initializers.values():
         if value.const_value is not None:
