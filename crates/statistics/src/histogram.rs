@@ -113,16 +113,18 @@ impl Histogram {
         };
         // A power of two: the product is the exact quotient by the bin width.
         let per_width = 2.0f32.powi(-exponent);
-        let side = 2 * self.bins;
-        let counts =
-            values.par_chunks(BLOCK).map(|block| tally(block, per_width, side)).reduce_with(|mut left, right| {
+        let bins = |magnitude: f32| if magnitude > 0.0 { (magnitude * per_width) as usize + 1 } else { 0 };
+        let (above, below) = (bins(extrema.max), bins(-extrema.min));
+        let counts = values.par_chunks(BLOCK).map(|block| tally(block, per_width, above, below)).reduce_with(
+            |mut left, right| {
                 add(&mut left, &right);
                 left
-            });
+            },
+        );
         if let Some(counts) = counts {
-            add(&mut self.positive, &counts[..side]);
-            add(&mut self.negative, &counts[side..2 * side]);
-            self.zeros += counts[2 * side];
+            add(&mut self.positive, &counts[..above]);
+            add(&mut self.negative, &counts[above..above + below]);
+            self.zeros += counts[above + below];
         }
         Ok(())
     }
@@ -244,22 +246,22 @@ const INTERLEAVED: usize = 1 << 14;
 const WAYS: usize = 4;
 const SLOTS: usize = 256;
 
-/// Counts as `[positive by magnitude | negative by magnitude | zeros]`, `side` bins per sign.
+/// Counts as `[positive by magnitude | negative by magnitude | zeros]`, of so many bins `above` and `below` zero.
 ///
 /// Neighbouring values often fall into one bin, and an increment must wait for the one before it to be
 /// stored: each of `WAYS` neighbours has a counter of its own, next to each other in one cache line.
-fn tally(values: &[f32], per_width: f32, side: usize) -> Vec<u64> {
-    let mut counts = vec![0u64; 2 * side + 1];
+fn tally(values: &[f32], per_width: f32, above: usize, below: usize) -> Vec<u64> {
+    let mut counts = vec![0u64; above + below + 1];
     if values.len() < INTERLEAVED {
-        for_each_slots(values, per_width, side, |slots| {
+        for_each_slots(values, per_width, above, below, |slots| {
             for &slot in slots {
                 counts[slot as usize] += 1;
             }
         });
         return counts;
     }
-    let mut ways = vec![[0u32; WAYS]; 2 * side + 1];
-    for_each_slots(values, per_width, side, |slots| {
+    let mut ways = vec![[0u32; WAYS]; counts.len()];
+    for_each_slots(values, per_width, above, below, |slots| {
         let mut groups = slots.chunks_exact(WAYS);
         for group in &mut groups {
             for way in 0..WAYS {
@@ -277,20 +279,27 @@ fn tally(values: &[f32], per_width: f32, side: usize) -> Vec<u64> {
 }
 
 /// Slot of every value, in groups: computing them apart from counting vectorises.
-fn for_each_slots(values: &[f32], per_width: f32, side: usize, mut count: impl FnMut(&[u32])) {
-    let side = side as u32;
+fn for_each_slots(values: &[f32], per_width: f32, above: usize, below: usize, mut count: impl FnMut(&[u32])) {
+    let (above, zero) = (above as u32, (above + below) as u32);
     let mut slots = [0u32; SLOTS];
     for block in values.chunks(SLOTS) {
         for (slot, &value) in slots.iter_mut().zip(block) {
-            // -0 becomes +0, so a zero's slot is 0 before its offset; arithmetic, as branches would be mispredicted.
-            let value = value + 0.0;
-            let magnitude = (value.abs() * per_width) as i32 as u32;
-            let sign = value.to_bits() >> 31;
-            let zero = u32::from(value == 0.0);
-            *slot = magnitude + sign * side + zero * (2 * side);
+            let sign = (value.to_bits() as i32 >> 31) as u32;
+            let signed = floor(value.abs() * per_width) + (sign & above);
+            // Both zeros are zero.
+            *slot = if value == 0.0 { zero } else { signed };
         }
         count(&slots[..block.len()]);
     }
+}
+
+/// `floor(x)` for `0 <= x < 2^22`; unlike a cast, which saturates, it is a few instructions on many lanes.
+///
+/// Beside 2^23 a float has no fraction: the sum's last bits are x rounded to an integer, which may be one more.
+fn floor(x: f32) -> u32 {
+    const UNIT: f32 = 8_388_608.0;
+    let sum = x + UNIT;
+    (sum.to_bits() & 0x007f_ffff) - u32::from(sum - UNIT > x)
 }
 
 #[cfg(test)]
@@ -299,6 +308,16 @@ mod tests {
 
     use super::*;
     use crate::extrema;
+
+    proptest! {
+        #[test]
+        fn floors_are_those_of_casts(x in 0.0f32..4_194_304.0, small in 0.0f32..2.0, whole in 0u32..4_194_304) {
+            let near = [(whole as f32).next_down().max(0.0), whole as f32, (whole as f32).next_up().min(4_194_303.9)];
+            for x in [x, small, near[0], near[1], near[2], f32::from_bits(whole)] {
+                prop_assert_eq!(floor(x), x as u32);
+            }
+        }
+    }
 
     /// The definition: the range first, then one count after the other.
     fn reference(values: &[f32], bins: usize) -> Histogram {

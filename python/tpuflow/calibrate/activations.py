@@ -14,10 +14,10 @@ at all.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tpuflow.samples import Batch
 
 from tpuflow.frontend import FloatSession
+from tpuflow.frontend.session import weights_apart
 from tpuflow.frontend.values import reads, shape_of
 
 __all__ = ["CLAMPED", "ActivationSession", "run_of", "segment_of"]
@@ -94,25 +95,17 @@ class ActivationSession:
             yield from ((batch, self.run(batch.arrays)) for batch in batches)
             return
         (segment,) = self._segments
-        # One batch is read while as many others are written as there are workers.
-        memories: deque[dict[str, Array] | None] = deque([None] * (self._workers + 1))
-        ahead: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
-
-        def oldest() -> tuple[Batch, dict[str, Array]]:
-            batch, future = ahead.popleft()
-            return batch, future.result()
-
+        batches = iter(batches)
+        memories: list[dict[str, Array] | None] = [None] * self._workers
         with ThreadPoolExecutor(self._workers) as pool:
-            for batch in batches:
-                if not memories:
-                    first, made = oldest()
-                    yield first, [self._floats({**first.arrays, **made})]
-                    memories.append(made if self._static else None)
-                feeds = {name: batch.arrays[name] for name in segment.inputs}
-                ahead.append((batch, pool.submit(segment.session.run, feeds, memories.popleft())))
-            while ahead:
-                first, made = oldest()
-                yield first, [self._floats({**first.arrays, **made})]
+            # Whoever reads values has all processors: what runs meanwhile would only wait for its turn.
+            while group := list(itertools.islice(batches, self._workers)):
+                feeds = [{name: batch.arrays[name] for name in segment.inputs} for batch in group]
+                made = list(pool.map(segment.session.run, feeds, memories))
+                for batch, values in zip(group, made, strict=True):
+                    yield batch, [self._floats({**batch.arrays, **values})]
+                if self._static:
+                    memories[: len(made)] = made
 
     def run(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, NDArray[np.float32]]]:
         """Float values of one batch: the inputs with the first segment, then what each segment computes.
@@ -230,13 +223,15 @@ def segment_of(
     graph = proto.graph
     graph.name = "segment"
     graph.node.extend(ir.to_proto(node) for node in nodes)
-    graph.initializer.extend(
-        ir.to_proto(tensor)
+    weights = {
+        name: tensor
         for name, value in read.items()
         if name in initializers and (tensor := value.const_value) is not None
-    )
+    }
+    listed, apart = weights_apart(weights)
+    graph.initializer.extend(ir.to_proto(tensor) for tensor in listed.values())
     graph.input.extend(ir.to_proto(read[name]) for name in inputs)
     # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
     last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)
-    return Segment(FloatSession(proto, threads=threads), inputs, last_read)
+    return Segment(FloatSession(proto, threads=threads, apart=apart), inputs, last_read)

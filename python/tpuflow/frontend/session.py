@@ -15,7 +15,7 @@ from tpuflow.errors import ModelError, SampleError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FloatSession", "run_float"]
+__all__ = ["FloatSession", "run_float", "weights_apart"]
 
 WRONG_OPTIMISERS = ["Pad_Fusion"]
 """Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
@@ -57,6 +57,7 @@ class FloatSession:
         threads: int | None = None,
         *,
         once: bool = False,
+        apart: Mapping[str, onnxruntime.OrtValue] | None = None,
     ) -> None:
         """Prepares `model` (up to 2 GiB, static or dynamic; it is not changed).
 
@@ -67,11 +68,12 @@ class FloatSession:
             threads: Threads to run on; all processors when None.
             once: Whether there are few runs to come: weights then stay as they are, which is slower by the
                 run, but takes neither the time nor the memory of another copy.
+            apart: Weights a protocol buffer lists by name alone, see `weights_apart`.
 
         Raises:
             ModelError: If a tensor does not exist, or onnxruntime does not take the model.
         """
-        proto, apart = _weights_apart(model) if isinstance(model, ir.Model) else (model, {})
+        proto, apart = _weights_apart(model) if isinstance(model, ir.Model) else (model, dict(apart or {}))
         graph = proto.graph
         own = [value.name for value in graph.output]
         made = {name: None for node in graph.node for name in node.output if name}
@@ -187,17 +189,35 @@ class FloatSession:
 
 
 def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
-    """A model as a protocol buffer without its larger weights, and these, neither written nor copied."""
-    light, apart = model.clone(), {}
-    for name, value in light.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.nbytes < LARGE_BYTES:
+    """A model as a protocol buffer without its larger weights, and these."""
+    light = model.clone()
+    listed, apart = weights_apart(
+        {
+            name: value.const_value
+            for name, value in light.graph.initializers.items()
+            if value.const_value is not None
+        }
+    )
+    for name, tensor in listed.items():
+        light.graph.initializers[name].const_value = tensor
+    return ir.to_proto(light), apart
+
+
+def weights_apart(
+    tensors: Mapping[str, ir.TensorProtocol],
+) -> tuple[dict[str, ir.TensorProtocol], dict[str, onnxruntime.OrtValue]]:
+    """Weights as a model is to list them, larger ones by name alone; and these, neither written nor copied.
+
+    The second is what `FloatSession` takes beside a model that lists the first.
+    """
+    listed, apart = dict(tensors), {}
+    for name, tensor in tensors.items():
+        if tensor.dtype != ir.DataType.FLOAT or tensor.nbytes < LARGE_BYTES:
             continue
         apart[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy()))
-        value.const_value = ir.ExternalTensor(
-            "apart", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
-        )
-    return ir.to_proto(light), apart
+        shape = ir.Shape(tensor.shape.numpy())
+        listed[name] = ir.ExternalTensor("apart", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
+    return listed, apart
 
 
 _NAMES = {"float": "float32", "double": "float64", "string": "object"}
