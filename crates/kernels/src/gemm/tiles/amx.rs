@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "instructions that a token has proved possible")]
 
 use std::arch::asm;
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::{COLUMNS, HEIGHT, Line, Sums, Tiles, WIDTH, Walk};
@@ -31,7 +32,17 @@ pub(super) fn multiply(
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
 ) {
-    let mut sums = Buffer([0; HEIGHT * WIDTH]);
+    BUFFER.with_borrow_mut(|sums| in_buffer(tiles, walk, m, blocks, sums, sink));
+}
+
+fn in_buffer(
+    tiles: &Tiles,
+    walk: &Walk<'_>,
+    m: usize,
+    blocks: Range<usize>,
+    sums: &mut Buffer,
+    sink: &mut dyn FnMut(Sums<'_>),
+) {
     // SAFETY: the token proves the features.
     unsafe { configure(m.min(ROWS) as u8) };
     for block in blocks {
@@ -100,6 +111,11 @@ struct Target {
 /// Sums of a tile, on cache lines of their own.
 #[repr(C, align(64))]
 struct Buffer([i32; HEIGHT * WIDTH]);
+
+thread_local! {
+    /// Clearing one for every product would take as long as a few tiles.
+    static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer([0; HEIGHT * WIDTH])) };
+}
 
 /// The shapes of all registers: `rows` of sums and left codes, sixteen lines of a panel.
 #[repr(C, align(64))]
