@@ -80,8 +80,12 @@ impl Depthwise {
         assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
         #[cfg(target_arch = "x86_64")]
         if let (Some(filters), Some(x)) = (&self.interleaved, X::as_bytes(x)) {
-            parallel::chunks(y, columns * c, |line, y| {
-                scratch::with(|scratch| filters.line(geometry, &self.epilogue, x, line, y, scratch));
+            let ([_, h, w, _], lines) = (geometry.input, filters.shared(geometry));
+            parallel::chunks(y, geometry.output[0] * columns * c, |image, y| {
+                let x = &x[image * h * w * c..][..h * w * c];
+                parallel::chunks(y, lines * columns * c, |part, y| {
+                    scratch::with(|scratch| filters.lines(geometry, &self.epilogue, x, part * lines, y, scratch));
+                });
             });
             return;
         }
@@ -164,7 +168,8 @@ mod tests {
             c in prop_oneof![1usize..=5, 15usize..=18, 62usize..=66, 127usize..=130],
             size in 1usize..=9, kernel in [1u32..=6, 1u32..=3], stride in 1u32..=2, dilation in [1u32..=2, 1u32..=2],
             pads in [0u32..=2, 0u32..=3, 0u32..=2, 0u32..=1],
-            zeros in (-128i32..=127, prop_oneof![Just(0), -128i32..=127]), table in any::<bool>(), seed in any::<u32>(),
+            zeros in (-128i32..=127, prop_oneof![Just(0), -128i32..=127]), table in any::<bool>(), lo in prop_oneof![Just(-128), -100i32..=0],
+            seed in any::<u32>(),
         ) {
             let window = Window { kernel, stride: [stride, 3 - stride], dilation, pads };
             let Some(geometry) = Geometry::new([2, size, size + 1, c], window) else { return Ok(()) };
@@ -173,7 +178,7 @@ mod tests {
             let x: Vec<i8> = (0..2 * size * (size + 1) * c).map(code).collect();
             let w: Vec<i8> = (0..c * taps).map(|i| code(i + 7919)).collect();
             let bias: Vec<i64> = (0..c as i64).map(|j| j * 1000 - 3000).collect();
-            let requant = Requant { multiplier: vec![77; c], shift: vec![14; c], zero_point: 3, lo: -128, hi: 127 };
+            let requant = Requant { multiplier: vec![77; c], shift: vec![14; c], zero_point: 3, lo, hi: 127 };
             let entries: Vec<i32> = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
             for isa in Isa::variants() {
                 let epilogue = Epilogue::with(isa, requant.clone(), table.then(|| (entries.clone(), -120, 101)));

@@ -13,7 +13,7 @@
 pub(crate) mod codes512;
 mod columns;
 #[cfg(target_arch = "x86_64")]
-mod x86_64;
+pub(crate) mod x86_64;
 
 pub use columns::{Columns, Order};
 
@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 use tpuflow_ir::Requant;
 
+#[cfg(target_arch = "x86_64")]
+use self::codes512::{Finish, Kind};
 use crate::gemm::tiles::{Sums, WIDTH};
 use crate::isa::Lanes;
 use crate::requant::{requantize, scale};
@@ -189,12 +191,9 @@ impl Epilogue {
     ) {
         #[cfg(target_arch = "x86_64")]
         if let Lanes::Avx512(isa) = self.isa.lanes()
-            && let Some(y) = Y::as_bytes_mut(y)
+            && let (Some(finish), Some(y)) = (self.finish(columns), Y::as_bytes_mut(y))
         {
-            let codes = self.table.as_ref().map(|table| table.codes.as_deref());
-            if codes != Some(None) {
-                return isa.tile(&self.requant, codes.flatten(), tile, columns, place, y);
-            }
+            return isa.tile(finish, tile, columns, place, y);
         }
         let first = tile.columns.start;
         let offsets = columns.natural_offsets(&tile.columns);
@@ -206,6 +205,17 @@ impl Epilogue {
                 self.part(first, &sums[..y.len()], offsets, y);
             }
         }
+    }
+
+    /// How 512-bit vectors make int8 codes of 32-bit sums, where they can.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn finish(&self, columns: &Columns) -> Option<Finish<'_>> {
+        let (kind, table) = match &self.table {
+            None if columns.shrink && self.requant.lo <= -128 && self.requant.hi >= 127 => (Kind::Plain, &[][..]),
+            None => (Kind::Bounded, &[][..]),
+            Some(table) => (Kind::Table, table.codes.as_deref()?),
+        };
+        Some(Finish { kind, requant: &self.requant, table })
     }
 
     /// Codes of a row of 48-bit products.

@@ -17,8 +17,6 @@ pub(crate) struct Scratch {
     pub places: Vec<Option<usize>>,
     /// Interleaved lines.
     pub lines: Vec<crate::gemm::panels::Line>,
-    /// Sums.
-    pub sums: Vec<i32>,
 }
 
 thread_local! {

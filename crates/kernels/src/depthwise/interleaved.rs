@@ -7,14 +7,24 @@
 //! line 1:  c0 c1 c2 ..      ->        (all below 4), which is how interleaving vectors of bytes leaves them
 //! line 2:  c0 c1 c2 ..
 //! ```
-//! A line of output interleaves every cell of its input lines once; neighbouring windows share them. Lines of the window are
-//! taken in groups of four, weights of the missing ones are zero.
+//! Every cell of the input lines is interleaved once for a line of output; neighbouring windows share them. Lines of the window
+//! are taken in groups of four, weights of the missing ones are zero. Where one is missing, two lines of output share all, the
+//! second with weights one line further down:
+//! ```text
+//! lines      0 1 2 3
+//! output 0   a b c 0       a, b, c: weights of a window three lines high
+//! output 1   0 a b c
+//! ```
+//! Sums begin at the offsets of their channels and become codes without leaving the registers.
 #![allow(unsafe_code, reason = "vector loads, stores, and calls that a token has proved possible")]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use crate::Element;
 use crate::conv::Geometry;
+use crate::epilogue::codes512::{BOUNDED, Finish, Kind, PLAIN, TABLED};
+use crate::epilogue::x86_64::column_terms;
 use crate::epilogue::{Columns, Epilogue, Order};
 use crate::gemm::panels::Line;
 use crate::gemm::tiles::{Sums, WIDTH};
@@ -33,7 +43,9 @@ pub(super) struct Filters {
     _isa: Avx512Vnni,
     channels: usize,
     kernel: [usize; 2],
-    /// Block of channels after block; in it column of the window, group of its lines, vector.
+    /// How many lines of output may share interleaved ones.
+    shifts: usize,
+    /// Block of channels after block; in it the lines further down, column of the window, group of its lines, vector.
     lines: Vec<Line>,
     columns: Columns,
     zero_x: i8,
@@ -51,98 +63,174 @@ impl Filters {
     ) -> Self {
         let (channels, [kh, kw]) = (bias.len(), kernel);
         let groups = kh.div_ceil(4);
-        let mut lines = vec![Line::default(); channels.div_ceil(WIDTH) * kw * groups * VECTORS];
+        let shifts = if kh.is_multiple_of(4) { 1 } else { 2 };
+        let mut lines = vec![Line::default(); channels.div_ceil(WIDTH) * shifts * kw * groups * VECTORS];
         let mut offsets = Vec::with_capacity(channels);
         for (channel, (filter, bias)) in weights.chunks_exact(kh * kw).zip(bias).enumerate() {
             let (block, inner) = (channel / WIDTH, channel % WIDTH);
             let (vector, word) = (inner / 4 % 4, inner / 16 * 4 + inner % 4);
             for (tap, weight) in filter.iter().enumerate() {
-                let (i, j) = (tap / kw, tap % kw);
-                let line = ((block * kw + j) * groups + i / 4) * VECTORS + vector;
-                lines[line].0[word * 4 + i % 4] = weight.cast_unsigned();
+                for shift in 0..shifts {
+                    let (i, j) = (tap / kw + shift, tap % kw);
+                    let line = (((block * shifts + shift) * kw + j) * groups + i / 4) * VECTORS + vector;
+                    lines[line].0[word * 4 + i % 4] = weight.cast_unsigned();
+                }
             }
             // Codes are multiplied as themselves plus 128.
             let sum: i64 = filter.iter().map(|&w| i64::from(w)).sum();
             offsets.push((bias - (i64::from(zero_x) + 128) * sum) as i32);
         }
         let columns = epilogue.columns_of(&offsets, Order::Interleaved);
-        Self { _isa: isa, channels, kernel, lines, columns, zero_x }
+        Self { _isa: isa, channels, kernel, shifts, lines, columns, zero_x }
     }
 
-    /// Codes of one line of output pixels, `[ow, c]`. `line` counts over the batch.
-    pub(super) fn line<Y: Element>(
+    /// Lines of output that are computed from the same interleaved ones.
+    pub(super) fn shared(&self, geometry: &Geometry) -> usize {
+        if geometry.window.stride[0] == 1 && geometry.window.dilation[0] == 1 { self.shifts } else { 1 }
+    }
+
+    /// Codes of some lines of output pixels of an image, `[lines, ow, c]`, from line `first` on: at most as many as
+    /// [`Self::shared`] says.
+    pub(super) fn lines<Y: Element>(
         &self,
         geometry: &Geometry,
         epilogue: &Epilogue,
-        x: &[i8],
-        line: usize,
+        image: &[i8],
+        first: usize,
         y: &mut [Y],
         scratch: &mut Scratch,
     ) {
-        let [n, h, w, c] = geometry.input;
-        assert!(x.len() == n * h * w * c && c == self.channels, "x is the whole batch");
+        let [_, h, w, c] = geometry.input;
+        assert!(image.len() == h * w * c && c == self.channels, "x is an image");
         let window = &geometry.window;
+        let length = geometry.output[1] * c;
+        assert!(y.len() <= self.shared(geometry) * length, "as many lines as share theirs");
         let [kh, kw] = self.kernel;
         let groups = kh.div_ceil(4);
         let [left, right] = [window.pads[1] as usize, window.pads[3] as usize];
-        let (image, top) = {
-            let (image, [top, _]) = geometry.origin(line * geometry.output[1]);
-            (&x[image * h * w * c..][..h * w * c], top)
-        };
+        let top = (first * window.stride[0] as usize) as isize - window.pads[0] as isize;
+        let taken = kh + y.len().div_ceil(length.max(1)) - 1;
         let lines = buffer(&mut scratch.lines, (left + w + right) * groups * VECTORS);
-        let sums = buffer(&mut scratch.sums, PIXELS * WIDTH);
         for block in 0..c.div_ceil(WIDTH) {
             let channels = block * WIDTH..c.min((block + 1) * WIDTH);
             for group in 0..groups {
                 let sources: [Option<&[i8]>; 4] = std::array::from_fn(|t| {
                     let i = group * 4 + t;
                     let at = top + (i * window.dilation[0] as usize) as isize;
-                    let at = usize::try_from(at).ok().filter(|&at| i < kh && at < h)?;
+                    let at = usize::try_from(at).ok().filter(|&at| i < taken && at < h)?;
                     Some(&image[at * w * c..][..w * c])
                 });
+                let lines = &mut lines[group * VECTORS..];
                 // SAFETY: the token proves the features.
-                unsafe {
-                    interleave(
-                        sources,
-                        c,
-                        channels.clone(),
-                        left,
-                        w,
-                        self.zero_x,
-                        &mut lines[group * VECTORS..],
-                        groups,
-                    )
-                };
+                unsafe { interleave(sources, c, channels.clone(), left, w, self.zero_x, lines, groups) };
             }
-            let filters = &self.lines[block * kw * groups * VECTORS..][..kw * groups * VECTORS];
-            let (stride, dilation) = (window.stride[1] as usize, window.dilation[1] as usize);
-            let mut pixel = 0;
-            while pixel < geometry.output[1] {
-                let pixels = (geometry.output[1] - pixel).min(PIXELS);
-                let step = groups * VECTORS;
-                let start = &lines[pixel * stride * step..];
+            for (shift, y) in y.chunks_mut(length.max(1)).enumerate() {
+                let length = kw * groups * VECTORS;
+                let part = Part {
+                    lines,
+                    filters: &self.lines[(block * self.shifts + shift) * length..][..length],
+                    columns: [kw, groups * VECTORS],
+                    steps: [window.stride[1] as usize, window.dilation[1] as usize],
+                    channels: channels.clone(),
+                };
                 // SAFETY: the token proves the features.
-                unsafe {
-                    if pixels == PIXELS {
-                        add::<PIXELS>(start, filters, [kw, step], [stride, dilation], sums);
-                    } else {
-                        for one in 0..pixels {
-                            add::<1>(
-                                &start[one * stride * step..],
-                                filters,
-                                [kw, step],
-                                [stride, dilation],
-                                &mut sums[one * WIDTH..],
-                            );
-                        }
-                    }
-                }
-                let rows = pixel..pixel + pixels;
-                let tile = Sums { rows, columns: channels.clone(), sums: &mut sums[..pixels * WIDTH] };
-                epilogue.tile(&tile, &self.columns, |row| Some(row * c), y);
-                pixel += pixels;
+                unsafe { part.finished(epilogue, &self.columns, c, y) };
             }
         }
+    }
+}
+
+/// A line of output in some channels.
+struct Part<'a> {
+    /// Interleaved from the first pixel's window on.
+    lines: &'a [Line],
+    filters: &'a [Line],
+    /// Columns of the window, and lines of each.
+    columns: [usize; 2],
+    /// Stride and dilation.
+    steps: [usize; 2],
+    channels: Range<usize>,
+}
+
+impl Part<'_> {
+    /// Codes of the channels of every pixel of the line `y`, pixels `c` apart.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn finished<Y: Element>(&self, epilogue: &Epilogue, columns: &Columns, c: usize, y: &mut [Y]) {
+        if let (Some(finish), Some(y)) = (epilogue.finish(columns), Y::as_bytes_mut(y)) {
+            return match finish.kind() {
+                Kind::Plain => self.codes::<PLAIN>(finish, columns, c, y),
+                Kind::Bounded => self.codes::<BOUNDED>(finish, columns, c, y),
+                Kind::Table => self.codes::<TABLED>(finish, columns, c, y),
+            };
+        }
+        self.each(y.len() / c, &[_mm512_setzero_si512(); VECTORS], |pixel, registers| {
+            let mut sums = [0; WIDTH];
+            for (sums, register) in sums.as_chunks_mut::<16>().0.iter_mut().zip(registers) {
+                // SAFETY: sixteen writable sums.
+                unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), *register) };
+            }
+            let tile = Sums { rows: pixel..pixel + 1, columns: self.channels.clone(), sums: &mut sums };
+            epilogue.tile(&tile, columns, |row| Some(row * c), y);
+        });
+    }
+
+    /// As [`Self::finished`], out of the registers.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn codes<const KIND: u8>(&self, finish: Finish<'_>, columns: &Columns, c: usize, y: &mut [i8]) {
+        let (offsets, factors) = column_terms(columns, self.channels.start);
+        let maker = finish.maker::<false, KIND>();
+        let mask = u64::MAX >> (WIDTH - self.channels.len());
+        self.each(y.len() / c, &offsets, |pixel, sums| {
+            let y = &mut y[pixel * c..][self.channels.clone()];
+            // SAFETY: the mask keeps the store within the channels.
+            unsafe { _mm512_mask_storeu_epi8(y.as_mut_ptr(), mask, maker.codes(sums, &factors)) };
+        });
+    }
+
+    /// `take(pixel, sums)` for so many pixels; sums begin at `start`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn each(&self, pixels: usize, start: &[__m512i; VECTORS], mut take: impl FnMut(usize, &[__m512i; VECTORS])) {
+        let mut pixel = 0;
+        while pixel + PIXELS <= pixels {
+            let sums = self.sums::<PIXELS>(pixel, start);
+            for (p, sums) in sums.iter().enumerate() {
+                take(pixel + p, sums);
+            }
+            pixel += PIXELS;
+        }
+        for pixel in pixel..pixels {
+            let [sums] = self.sums::<1>(pixel, start);
+            take(pixel, &sums);
+        }
+    }
+
+    /// Sums of `P` neighbouring pixels.
+    #[inline]
+    #[expect(clippy::needless_range_loop, reason = "loops over registers, unrolled")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn sums<const P: usize>(&self, pixel: usize, start: &[__m512i; VECTORS]) -> [[__m512i; VECTORS]; P] {
+        let ([kw, step], [stride, dilation]) = (self.columns, self.steps);
+        let first = pixel * stride * step;
+        // The last column of the last pixel's window ends here.
+        let end = first + ((P - 1) * stride + (kw - 1) * dilation + 1) * step;
+        assert!(end <= self.lines.len() && self.filters.len() == kw * step && step.is_multiple_of(VECTORS));
+        let mut sums = [*start; P];
+        for j in 0..kw {
+            for group in (0..step).step_by(VECTORS) {
+                for v in 0..VECTORS {
+                    // SAFETY: column `j` of the filters, which are lines of 64 readable bytes, aligned to 64.
+                    let weights = unsafe { _mm512_load_si512(self.filters.as_ptr().add(j * step + group + v).cast()) };
+                    for p in 0..P {
+                        let cell = first + (p * stride + j * dilation) * step + group + v;
+                        // SAFETY: before the end of the lines, which are as those of the filters.
+                        let codes = unsafe { _mm512_load_si512(self.lines.as_ptr().add(cell).cast()) };
+                        sums[p][v] = _mm512_dpbusd_epi32(sums[p][v], codes, weights);
+                    }
+                }
+            }
+        }
+        sums
     }
 }
 
@@ -153,7 +241,7 @@ impl Filters {
 fn interleave(
     sources: [Option<&[i8]>; 4],
     c: usize,
-    channels: std::ops::Range<usize>,
+    channels: Range<usize>,
     left: usize,
     w: usize,
     zero: i8,
@@ -183,42 +271,6 @@ fn interleave(
                 if v % 2 == 0 { _mm512_unpacklo_epi16(upper, lower) } else { _mm512_unpackhi_epi16(upper, lower) };
             // SAFETY: a line is 64 writable bytes, aligned to 64.
             unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), words) };
-        }
-    }
-}
-
-/// Sums of `P` neighbouring pixels and 64 channels. `lines`: interleaved from the first pixel's window on; `kw` columns of it,
-/// each `step` lines.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn add<const P: usize>(
-    lines: &[Line],
-    filters: &[Line],
-    [kw, step]: [usize; 2],
-    [stride, dilation]: [usize; 2],
-    sums: &mut [i32],
-) {
-    let mut registers = [[_mm512_setzero_si512(); VECTORS]; P];
-    for j in 0..kw {
-        let filters = &filters[j * step..][..step];
-        // The cells of the last pixel end here; those of the others lie before them.
-        let cells = &lines[j * dilation * step..][..((P - 1) * stride + 1) * step];
-        for (group, filters) in filters.as_chunks::<VECTORS>().0.iter().enumerate() {
-            for v in 0..VECTORS {
-                // SAFETY: lines are 64 readable bytes, aligned to 64.
-                let weights = unsafe { _mm512_load_si512(filters[v].0.as_ptr().cast()) };
-                for p in 0..P {
-                    let cell = &cells[p * stride * step + group * VECTORS + v];
-                    // SAFETY: as above.
-                    let codes = unsafe { _mm512_load_si512(cell.0.as_ptr().cast()) };
-                    registers[p][v] = _mm512_dpbusd_epi32(registers[p][v], codes, weights);
-                }
-            }
-        }
-    }
-    for (sums, registers) in sums.as_chunks_mut::<WIDTH>().0.iter_mut().zip(&registers) {
-        for (sums, register) in sums.as_chunks_mut::<16>().0.iter_mut().zip(registers) {
-            // SAFETY: sixteen writable sums.
-            unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), *register) };
         }
     }
 }

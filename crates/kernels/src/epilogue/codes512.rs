@@ -19,7 +19,66 @@ pub(crate) struct Bounds {
     zero_ps: __m512,
     lo: __m512i,
     hi: __m512i,
-    widest: bool,
+}
+
+/// How sums become codes.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish<'a> {
+    pub(super) kind: Kind,
+    pub(super) requant: &'a Requant,
+    /// The result of every 16-bit code; empty where there is no table.
+    pub(super) table: &'a [i8],
+}
+
+/// What codes are made by; each is compiled on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Factors below one and the widest bounds.
+    Plain,
+    /// Any factors and bounds.
+    Bounded,
+    /// 16-bit codes and a table.
+    Table,
+}
+
+/// [`Kind`] as a parameter of functions.
+pub(crate) const PLAIN: u8 = Kind::Plain as u8;
+/// As [`PLAIN`].
+pub(crate) const BOUNDED: u8 = Kind::Bounded as u8;
+/// As [`PLAIN`].
+pub(crate) const TABLED: u8 = Kind::Table as u8;
+
+impl<'a> Finish<'a> {
+    /// The kind, for a match over constants.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What is the same for all sums.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn maker<const NATURAL: bool, const KIND: u8>(self) -> Maker<'a, NATURAL, KIND> {
+        Maker { bounds: Bounds::new(self.requant), finish: self }
+    }
+}
+
+/// A [`Finish`] whose kind is known.
+pub(crate) struct Maker<'a, const NATURAL: bool, const KIND: u8> {
+    bounds: Bounds,
+    finish: Finish<'a>,
+}
+
+impl<const NATURAL: bool, const KIND: u8> Maker<'_, NATURAL, KIND> {
+    /// Codes of 64 sums.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(crate) fn codes(&self, sums: &[__m512i; 4], factors: &[__m512; 4]) -> __m512i {
+        match KIND {
+            PLAIN => codes::<NATURAL, true>(sums, factors, &self.bounds),
+            BOUNDED => codes::<NATURAL, false>(sums, factors, &self.bounds),
+            _ => codes_through::<NATURAL>(sums, factors, self.finish.requant, self.finish.table),
+        }
+    }
 }
 
 /// The result of every 16-bit code, from the least on, and three bytes more, since vectors read four at a time.
@@ -33,15 +92,9 @@ impl Bounds {
         Self {
             zero: _mm512_set1_epi16(requant.zero_point as i16),
             zero_ps: _mm512_set1_ps(requant.zero_point as f32),
-            widest: requant.lo <= -128 && requant.hi >= 127,
             lo: _mm512_set1_epi8(requant.lo as i8),
             hi: _mm512_set1_epi8(requant.hi as i8),
         }
-    }
-
-    /// Whether they are those of the codes, to which narrowing saturates.
-    pub(crate) fn are_widest(&self) -> bool {
-        self.widest
     }
 }
 
@@ -135,7 +188,7 @@ fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(unsafe_code, reason = "indices that were clamped to the table")]
-pub(crate) fn codes_through<const NATURAL: bool>(
+fn codes_through<const NATURAL: bool>(
     sums: &[__m512i; 4],
     factors: &[__m512; 4],
     requant: &Requant,

@@ -3,9 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use tpuflow_ir::Requant;
-
-use super::codes512::{self, Bounds};
+use super::codes512::{BOUNDED, Finish, Kind, PLAIN, TABLED};
 use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
 use crate::gemm::tiles::{Sums, WIDTH};
@@ -22,11 +20,10 @@ impl Avx512Vnni {
         unsafe { wide_512(products, offsets, row, y) }
     }
 
-    /// [`super::Epilogue::tile`], possibly through the results of every 16-bit code.
+    /// [`super::Epilogue::tile`].
     pub(super) fn tile(
         self,
-        requant: &Requant,
-        table: Option<&[i8]>,
+        finish: Finish<'_>,
         tile: &Sums<'_>,
         columns: &Columns,
         place: impl Fn(usize) -> Option<usize>,
@@ -34,52 +31,42 @@ impl Avx512Vnni {
     ) {
         // SAFETY: the token proves the features.
         unsafe {
-            match columns.order() {
-                Order::Natural => rows::<true>(requant, table, tile, columns, place, y),
-                Order::Interleaved => rows::<false>(requant, table, tile, columns, place, y),
+            match (columns.order(), tile.columns.len()) {
+                (Order::Natural, ..=16) => rows::<true, 4>(finish, tile, columns, place, y),
+                (Order::Natural, ..=32) => rows::<true, 2>(finish, tile, columns, place, y),
+                (Order::Natural, _) => rows::<true, 1>(finish, tile, columns, place, y),
+                (Order::Interleaved, _) => rows::<false, 1>(finish, tile, columns, place, y),
             }
         }
     }
 }
 
+/// Codes of a tile, so many rows at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn rows<const NATURAL: bool>(
-    requant: &Requant,
-    table: Option<&[i8]>,
+fn rows<const NATURAL: bool, const ROWS: usize>(
+    finish: Finish<'_>,
     tile: &Sums<'_>,
     columns: &Columns,
     place: impl Fn(usize) -> Option<usize>,
     y: &mut [i8],
 ) {
-    let bounds = Bounds::new(requant);
-    match table {
-        None if columns.shrink && bounds.are_widest() => {
-            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL, true>(sums, factors, &bounds))
-        }
-        None => {
-            each_row(tile, columns, place, y, |sums, factors| codes512::codes::<NATURAL, false>(sums, factors, &bounds))
-        }
-        Some(table) => each_row(tile, columns, place, y, |sums, factors| {
-            codes512::codes_through::<NATURAL>(sums, factors, requant, table)
-        }),
+    match finish.kind() {
+        Kind::Plain => each_row::<NATURAL, PLAIN, ROWS>(finish, tile, columns, place, y),
+        Kind::Bounded => each_row::<NATURAL, BOUNDED, ROWS>(finish, tile, columns, place, y),
+        Kind::Table => each_row::<NATURAL, TABLED, ROWS>(finish, tile, columns, place, y),
     }
 }
 
-/// Stores what `codes` makes of the sums of every row, offsets added, and of their factors.
+/// Offsets and factors of the 64 columns from `first` on, in the order of the tiles.
+///
+/// # Panics
+/// When no tile begins there.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn each_row(
-    tile: &Sums<'_>,
-    columns: &Columns,
-    place: impl Fn(usize) -> Option<usize>,
-    y: &mut [i8],
-    codes: impl Fn(&[__m512i; 4], &[__m512; 4]) -> __m512i,
-) {
-    let first = tile.columns.start;
+pub(crate) fn column_terms(columns: &Columns, first: usize) -> ([__m512i; 4], [__m512; 4]) {
     assert!(first.is_multiple_of(WIDTH), "a tile begins where a block of columns does");
     let (own_offsets, own_factors) = (&columns.offsets[first..][..WIDTH], &columns.factors[first..][..WIDTH]);
-    let mut offsets = [_mm512_setzero_si512(); 4];
-    let mut factors = [_mm512_setzero_ps(); 4];
+    let (mut offsets, mut factors) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_ps(); 4]);
     for v in 0..4 {
         // SAFETY: sixteen readable elements each.
         unsafe {
@@ -87,18 +74,52 @@ fn each_row(
             factors[v] = _mm512_loadu_ps(own_factors[v * 16..][..16].as_ptr());
         }
     }
-    let mask = u64::MAX >> (WIDTH - tile.columns.len());
-    for (row, own) in tile.rows.clone().zip(tile.sums.as_chunks::<WIDTH>().0) {
-        let Some(at) = place(row) else { continue };
-        let y = &mut y[at + first..][..tile.columns.len()];
+    (offsets, factors)
+}
+
+/// Codes of the sums of every row, offsets added. Of tiles a half or a quarter as wide, two or four `ROWS` fill the vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn each_row<const NATURAL: bool, const KIND: u8, const ROWS: usize>(
+    finish: Finish<'_>,
+    tile: &Sums<'_>,
+    columns: &Columns,
+    place: impl Fn(usize) -> Option<usize>,
+    y: &mut [i8],
+) {
+    let (first, width) = (tile.columns.start, tile.columns.len());
+    let (vectors, lanes) = (4 / ROWS, WIDTH / ROWS);
+    assert!(width <= lanes, "a row has as many vectors");
+    let (own_offsets, own_factors) = column_terms(columns, first);
+    let (mut offsets, mut factors) = (own_offsets, own_factors);
+    for v in vectors..4 {
+        (offsets[v], factors[v]) = (own_offsets[v % vectors], own_factors[v % vectors]);
+    }
+    let maker = finish.maker::<NATURAL, KIND>();
+    let mask = u64::MAX >> (WIDTH - width);
+    let own = tile.sums.as_chunks::<WIDTH>().0;
+    for (row, own) in tile.rows.clone().step_by(ROWS).zip(own.chunks(ROWS)) {
+        let mut places = [None; ROWS];
+        for (i, at) in places.iter_mut().enumerate().take(own.len()) {
+            *at = place(row + i);
+        }
+        if places == [None; ROWS] {
+            continue;
+        }
         let mut sums = [_mm512_setzero_si512(); 4];
         for v in 0..4 {
+            let part = &own[(v / vectors).min(own.len() - 1)][v % vectors * 16..][..16];
             // SAFETY: sixteen readable sums.
-            let part = unsafe { _mm512_loadu_si512(own[v * 16..][..16].as_ptr().cast()) };
-            sums[v] = _mm512_add_epi32(part, offsets[v]);
+            sums[v] = _mm512_add_epi32(unsafe { _mm512_loadu_si512(part.as_ptr().cast()) }, offsets[v]);
         }
-        // SAFETY: the mask keeps the store within the row's codes.
-        unsafe { _mm512_mask_storeu_epi8(y.as_mut_ptr(), mask, codes(&sums, &factors)) };
+        let codes = maker.codes(&sums, &factors);
+        for (i, at) in places.into_iter().enumerate() {
+            let Some(at) = at else { continue };
+            // The row's codes begin that many lanes into the vector.
+            let target = y[at + first..][..width].as_mut_ptr().wrapping_sub(i * lanes);
+            // SAFETY: the mask keeps the store within the row's codes.
+            unsafe { _mm512_mask_storeu_epi8(target, mask << (i * lanes), codes) };
+        }
     }
 }
 
