@@ -10,10 +10,11 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// `count` elements that hold anything: in the smallest spare memory that is large enough, or in new memory.
+    /// `count` elements that hold anything: in memory that held as many, since others are filled up first, else in the smallest
+    /// that is large enough, else in new memory.
     pub(super) fn take(&mut self, dtype: DType, count: usize) -> Values {
         let fitting = self.tensors.iter().enumerate().filter(|(_, t)| t.dtype() == dtype && t.capacity() >= count);
-        match fitting.min_by_key(|(_, tensor)| tensor.capacity()) {
+        match fitting.min_by_key(|(_, tensor)| (tensor.len() != count, tensor.capacity())) {
             Some((index, _)) => self.tensors.swap_remove(index).resized(count),
             None => Values::zeros(dtype, count),
         }
@@ -36,6 +37,8 @@ mod tests {
             spare.keep(Values::I8(vec![1; count]));
         }
         spare.keep(Values::I16(vec![1; 20]));
+        spare.keep(Values::I8(vec![1; 99]).resized(50));
+        assert_eq!(spare.take(DType::I8, 10).capacity(), 10);
         let taken = spare.take(DType::I8, 20);
         assert_eq!((taken.len(), taken.capacity()), (20, 50));
         assert_eq!(spare.take(DType::I8, 200), Values::zeros(DType::I8, 200));
