@@ -1,7 +1,8 @@
 """One engine in one process: reads a number of runs per line, answers with the seconds each took.
 
 Engines are kept apart so that none of them disturbs another's threads, and run only when they are asked, so
-that the machine belongs to one of them at a time.
+that the machine belongs to one of them at a time. Threads that have done their work may go on looking for
+more for a while, on a processor the next engine needs: an answer is given once they sleep.
 
     python worker.py tpuflow|onnxruntime|litert FILE THREADS
 """
@@ -65,12 +66,26 @@ def litert(path: str, threads: int) -> Callable[[], object]:
     return invoke
 
 
+QUIET = 0.02
+"""Seconds in which threads that sleep take next to none of the processors' time."""
+
+
+def settle() -> None:
+    """Waits until all threads of this process sleep, a second at most."""
+    for _ in range(50):
+        before = time.process_time()
+        time.sleep(QUIET)
+        if time.process_time() - before < QUIET / 10:
+            return
+
+
 def main() -> None:
     """Runs as often as each line of the input says."""
     engine, path, threads = sys.argv[1:]
     run = {"tpuflow": tpuflow, "onnxruntime": onnxruntime, "litert": litert}[engine](path, int(threads))
     for _ in range(3):
         run()
+    settle()
     print("ready", flush=True)
     for line in sys.stdin:
         times: dict[str, list[float]] = {"wall": [], "processor": []}
@@ -79,6 +94,7 @@ def main() -> None:
             run()
             times["processor"].append(time.process_time() - processor)
             times["wall"].append(time.perf_counter() - wall)
+        settle()
         print(json.dumps(times), flush=True)
 
 
