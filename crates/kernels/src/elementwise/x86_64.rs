@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use tpuflow_ir::BinaryKind;
+use tpuflow_ir::{BinaryKind, Requant};
 
 use super::Binary;
 use crate::epilogue::codes512::{self, Bounds};
@@ -40,25 +40,36 @@ impl<'a> Narrow<'a> {
         let _ = self.isa;
         // SAFETY: the token proves the features.
         unsafe {
-            match self.function.kind {
-                BinaryKind::Mul => apply::<true>(self.function, a, b, y),
-                _ => apply::<false>(self.function, a, b, y),
+            let requant = self.function.requant;
+            let plain = factor(requant) < 1.0 && requant.lo <= -128 && requant.hi >= 127;
+            match (self.function.kind, plain) {
+                (BinaryKind::Mul, false) => apply::<true, false>(self.function, a, b, y),
+                (BinaryKind::Mul, true) => apply::<true, true>(self.function, a, b, y),
+                (_, false) => apply::<false, false>(self.function, a, b, y),
+                (_, true) => apply::<false, true>(self.function, a, b, y),
             }
         }
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn apply<const PRODUCT: bool>(function: &Binary<'_>, a: &[i8], b: &[i8], y: &mut [i8]) {
+/// `M * 2^-N`, exact.
+fn factor(requant: &Requant) -> f32 {
+    let (multiplier, shift) = requant.of(0);
+    multiplier as f32 * 2f32.powi(-i32::from(shift))
+}
+
+/// Values become codes as [`codes512::codes`] says; `PLAIN` is its.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn apply<const PRODUCT: bool, const PLAIN: bool>(function: &Binary<'_>, a: &[i8], b: &[i8], y: &mut [i8]) {
     let bounds = Bounds::new(function.requant);
-    let (multiplier, shift) = function.requant.of(0);
-    let factor = multiplier as f32 * 2f32.powi(-i32::from(shift));
-    let factors = [_mm512_set1_ps(factor); 4];
-    let zeros = function.zero_points.map(|zero| _mm512_set1_epi16(zero as i16));
+    let factors = [_mm512_set1_ps(factor(function.requant)); 4];
     let [ka, kb] = function.multipliers;
     let kb = if function.kind == BinaryKind::Sub { -kb } else { kb };
-    let pair = if PRODUCT { ka.wrapping_mul(kb) } else { (ka & 0xFFFF) | (kb << 16) };
-    let pair = _mm512_set1_epi32(pair);
+    let [za, zb] = function.zero_points;
+    let zeros = [za, zb].map(|zero| _mm512_set1_epi16(zero as i16));
+    let pair = _mm512_set1_epi32(if PRODUCT { ka.wrapping_mul(kb) } else { (ka & 0xFFFF) | (kb << 16) });
+    // Codes are multiplied as themselves plus 128, but in products.
+    let start = _mm512_set1_epi32(if PRODUCT { 0 } else { -ka * (za + 128) - kb * (zb + 128) });
     let mut at = 0;
     while at < y.len() {
         let left = (y.len() - at).min(LANES);
@@ -66,30 +77,47 @@ fn apply<const PRODUCT: bool>(function: &Binary<'_>, a: &[i8], b: &[i8], y: &mut
         let (a, b) = (&a[at..at + left], &b[at..at + left]);
         // SAFETY: the mask keeps the loads within the operands.
         let (a, b) = unsafe { (_mm512_maskz_loadu_epi8(mask, a.as_ptr()), _mm512_maskz_loadu_epi8(mask, b.as_ptr())) };
-        // Interleaving, here of bytes with their signs and of words with words, leaves the order that narrowing undoes.
-        let mut sums = [_mm512_setzero_si512(); 4];
-        for half in 0..2 {
-            let widened = |codes: __m512i, zero: __m512i| {
-                let sign = _mm512_movm_epi8(_mm512_movepi8_mask(codes));
-                let words =
-                    if half == 0 { _mm512_unpacklo_epi8(codes, sign) } else { _mm512_unpackhi_epi8(codes, sign) };
-                _mm512_sub_epi16(words, zero)
-            };
-            let (a, b) = (widened(a, zeros[0]), widened(b, zeros[1]));
-            let both = [_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)];
-            for (q, both) in both.into_iter().enumerate() {
-                sums[2 * half + q] = if PRODUCT {
-                    let (a, b) =
-                        (_mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(both)), _mm512_srai_epi32::<16>(both));
-                    _mm512_mullo_epi32(_mm512_mullo_epi32(a, b), pair)
-                } else {
-                    _mm512_madd_epi16(both, pair)
-                };
-            }
-        }
-        let result = codes512::codes::<false, false>(&sums, &factors, &bounds);
+        let values = if PRODUCT { products(a, b, &zeros, pair) } else { sums(a, b, start, pair) };
+        let result = codes512::codes::<false, PLAIN>(&values, &factors, &bounds);
         // SAFETY: the mask keeps the store within the result.
         unsafe { _mm512_mask_storeu_epi8(y[at..at + left].as_mut_ptr(), mask, result) };
         at += left;
     }
+}
+
+/// `start` plus each two codes, both plus 128, times a pair of 16-bit multipliers. Interleaving bytes leaves the order that
+/// narrowing undoes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn sums(a: __m512i, b: __m512i, start: __m512i, pair: __m512i) -> [__m512i; 4] {
+    let (flip, zero) = (_mm512_set1_epi8(i8::MIN), _mm512_setzero_si512());
+    let (a, b) = (_mm512_xor_si512(a, flip), _mm512_xor_si512(b, flip));
+    let (low, high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
+    [
+        _mm512_dpwssd_epi32(start, _mm512_unpacklo_epi8(low, zero), pair),
+        _mm512_dpwssd_epi32(start, _mm512_unpackhi_epi8(low, zero), pair),
+        _mm512_dpwssd_epi32(start, _mm512_unpacklo_epi8(high, zero), pair),
+        _mm512_dpwssd_epi32(start, _mm512_unpackhi_epi8(high, zero), pair),
+    ]
+}
+
+/// Each two codes without their zero points, multiplied with each other and with a factor, in the order of [`sums`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn products(a: __m512i, b: __m512i, zeros: &[__m512i; 2], factor: __m512i) -> [__m512i; 4] {
+    let mut values = [_mm512_setzero_si512(); 4];
+    for half in 0..2 {
+        let widened = |codes: __m512i, zero: __m512i| {
+            let sign = _mm512_movm_epi8(_mm512_movepi8_mask(codes));
+            let words = if half == 0 { _mm512_unpacklo_epi8(codes, sign) } else { _mm512_unpackhi_epi8(codes, sign) };
+            _mm512_sub_epi16(words, zero)
+        };
+        let (a, b) = (widened(a, zeros[0]), widened(b, zeros[1]));
+        let both = [_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)];
+        for (q, both) in both.into_iter().enumerate() {
+            let (a, b) = (_mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(both)), _mm512_srai_epi32::<16>(both));
+            values[2 * half + q] = _mm512_mullo_epi32(_mm512_mullo_epi32(a, b), factor);
+        }
+    }
+    values
 }
