@@ -150,7 +150,7 @@ impl Stepper {
         };
         let stepper = self.lock();
         let (bytes, written) = stepper.read(found, start, length).ok_or_else(unknown)?;
-        Ok((PyArray1::from_slice(py, bytes), PyArray1::from_vec(py, written)))
+        Ok((PyArray1::from_vec(py, bytes), PyArray1::from_vec(py, written)))
     }
 
     /// Exact sums of a matrix instruction of integers, `[pixels * columns]`; nothing of any other.

@@ -9,7 +9,6 @@ use crate::check;
 use crate::counters::{Counters, Stall};
 use crate::error::SimError;
 use crate::hazard::Rule;
-use crate::order::Order;
 use crate::queue::Tokens;
 use crate::run::{Interval, Phase};
 use crate::values::Executor;
@@ -46,15 +45,8 @@ pub(crate) struct Context<'p> {
     needs: Vec<[u32; Unit::ALL.len()]>,
 }
 
-/// Checks every instruction and derives the order they must keep: how many of each unit's must have finished before it begins.
-pub(crate) fn needs(program: &Program) -> Result<Vec<[u32; Unit::ALL.len()]>, SimError> {
-    let mut order = Order::default();
-    let instructions = program.instructions.iter().enumerate();
-    instructions.map(|(position, i)| Ok(order.push(i.unit, &check::accesses(program, position)?))).collect()
-}
-
 impl<'p> Context<'p> {
-    /// `needs`: see [`needs`].
+    /// `needs`: see [`crate::sound::Sound`].
     pub(crate) fn new(
         program: &'p Program,
         executor: Option<Executor<&'p Program>>,

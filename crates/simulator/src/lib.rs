@@ -27,6 +27,7 @@ mod order;
 mod queue;
 pub mod run;
 mod serial;
+mod sound;
 mod stream;
 mod timeline;
 mod values;

@@ -9,7 +9,7 @@
 use tpuflow_ir::{Program, Space, Unit, View};
 use tpuflow_kernels::parallel;
 
-use crate::context::{Context, needs};
+use crate::context::Context;
 use crate::dma::Dma;
 use crate::error::SimError;
 use crate::matrix::MatrixEngine;
@@ -74,13 +74,13 @@ fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) 
         let fed = |mut executor: Executor<_>| executor.feed(inputs).map(|()| executor);
         options.values.then(|| fed(Executor::new(program, options.array, kept))).transpose()
     };
-    let needs = needs(program)?;
+    let sound = kept.sound(program)?;
     if !options.stepped
-        && let Ok(Some(run)) = timeline::run(program, executor()?, options.trace, &needs)
+        && let Ok(Some(run)) = timeline::run(program, executor()?, options.trace, &sound)
     {
         return Ok(run);
     }
-    let run = step(program, Context::new(program, executor()?, options.trace, needs));
+    let run = step(program, Context::new(program, executor()?, options.trace, sound.needs.clone()));
     debug_assert!(options.stepped || run.is_err(), "a timeline leaves only what breaks a rule");
     run
 }

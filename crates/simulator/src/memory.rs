@@ -1,10 +1,12 @@
 //! A simulated memory: bytes, and for each whether anybody has written it.
 //!
 //! Copies carry "never written" along, as padding may be moved about unseen; whoever computes with such a byte breaks a rule.
-//! A memory can be used again: only what was written has to be cleared, and constants that nobody touched stay.
+//! A memory can be used again: what was written counts as never written then, and constants that nobody touched stay.
 //!
 //! A memory may also keep in mind which lines of 64 bytes are copies of constants, and of which: what was made of them once need
 //! not be compared with them again.
+
+use std::ops::Range;
 
 use tpuflow_ir::Image;
 
@@ -23,6 +25,8 @@ pub(crate) struct Memory {
     origins: Vec<u64>,
     /// What the lines of its own constants are numbered from on; 0: not at all.
     numbered: u64,
+    /// A stretch nobody has written to since this was asked; empty: somebody has.
+    watched: Range<u64>,
 }
 
 impl Default for Memory {
@@ -34,7 +38,7 @@ impl Default for Memory {
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Self {
         let (bytes, written) = (vec![0; bytes as usize], vec![0; bytes as usize / 64 + 1]);
-        Self { bytes, written, constants: None, origins: Vec::new(), numbered: 0 }
+        Self { bytes, written, constants: None, origins: Vec::new(), numbered: 0, watched: 0..0 }
     }
 
     /// Keeps in mind from now on what its lines are copies of.
@@ -71,13 +75,12 @@ impl Memory {
             (Some(own), Some(constants)) if own.is_same(constants) => own.len(),
             _ => 0,
         };
+        self.watched = 0..0;
         // A line of 64 bytes that constants share with others is written again.
         let first = kept / 64;
         let mut line = first;
         while line < self.written.len() {
             let used = self.written[line..].iter().take_while(|&&written| written != 0).count();
-            let end = ((line + used) * 64).min(self.bytes.len());
-            self.bytes[(line * 64).min(end)..end].fill(0);
             self.written[line..line + used].fill(0);
             if !self.origins.is_empty() {
                 self.origins[line..line + used].fill(0);
@@ -104,9 +107,20 @@ impl Memory {
         Err(NeverWritten(missing.unwrap_or(start) as u64))
     }
 
-    /// The bytes at `start`, whether they were written or not. The stretch lies inside the memory.
-    pub(crate) fn bytes(&self, start: u64, length: usize) -> &[u8] {
-        &self.bytes[start as usize..start as usize + length]
+    /// The bytes at `start`, 0 where none was written. The stretch lies inside the memory.
+    pub(crate) fn bytes(&self, start: u64, length: usize) -> Vec<u8> {
+        let own = (start..).zip(&self.bytes[start as usize..][..length]);
+        own.map(|(at, &byte)| if self.is_written(at) { byte } else { 0 }).collect()
+    }
+
+    /// Watches a stretch from now on, and no other.
+    pub(crate) fn watch(&mut self, stretch: Range<u64>) {
+        self.watched = stretch;
+    }
+
+    /// Whether this stretch, which is not empty, is watched and nobody has written to it since.
+    pub(crate) fn is_untouched(&self, stretch: &Range<u64>) -> bool {
+        self.watched == *stretch
     }
 
     /// Number of bytes.
@@ -133,6 +147,9 @@ impl Memory {
 
     /// Something is written at `start`.
     fn touch(&mut self, start: usize, length: usize) {
+        if (start as u64) < self.watched.end && self.watched.start < (start + length) as u64 {
+            self.watched = 0..0;
+        }
         if self.constants.as_ref().is_some_and(|constants| start < constants.len()) {
             self.constants = None;
         }
@@ -175,7 +192,7 @@ impl Memory {
 
 /// The bits `start .. end` of the bit map: word and mask of those in the first word, the words that are full, word and mask of
 /// those behind them. Masks may be empty; the map has a word more than bits.
-fn words(start: usize, end: usize) -> ((usize, u64), std::ops::Range<usize>, (usize, u64)) {
+fn words(start: usize, end: usize) -> ((usize, u64), Range<usize>, (usize, u64)) {
     let (first, last) = (start / 64, end / 64);
     let (from, to) = (u64::MAX << (start % 64), (1 << (end % 64)) - 1);
     if first == last {
@@ -205,7 +222,7 @@ mod tests {
                 memory.renew(400, Some(&images[image]));
                 let mut new = Memory::new(400);
                 new.write(0, &images[image]);
-                prop_assert_eq!((&memory.bytes, &memory.written), (&new.bytes, &new.written));
+                prop_assert_eq!((memory.bytes(0, 400), &memory.written), (new.bytes(0, 400), &new.written));
                 for (start, length) in writes {
                     memory.write(start, &vec![9; length]);
                 }
@@ -260,6 +277,22 @@ mod tests {
             }
         }
 
+        /// A stretch is untouched until something is written or copied there.
+        #[test]
+        fn watches(
+            [start, length] in [0u64..300, 1u64..90], writes in proptest::collection::vec((0u64..300, 1usize..90, any::<bool>()), 0..4),
+        ) {
+            let (mut memory, mut other) = (Memory::new(400), Memory::new(400));
+            other.write(0, &[1]);
+            memory.watch(start..start + length);
+            let mut untouched = true;
+            for (at, count, copied) in writes {
+                if copied { memory.copy(at, &other, 0, count); } else { memory.write(at, &vec![1; count]); }
+                untouched &= at >= start + length || at + count as u64 <= start;
+                prop_assert_eq!(memory.is_untouched(&(start..start + length)), untouched);
+            }
+        }
+
         #[test]
         fn remembers_what_was_written(
             writes in proptest::collection::vec((0u64..300, 0usize..100), 0..6), at in 0u64..300, length in 1usize..100,
@@ -277,7 +310,7 @@ mod tests {
             prop_assert_eq!(memory.read(at, length), missing.map_or(Ok(&bytes[..]), Err));
             let mut used = memory.clone();
             used.renew(400, None);
-            prop_assert_eq!((&used.bytes, &used.written), (&vec![0; 400], &vec![0; 7]));
+            prop_assert_eq!((used.bytes(0, 400), &used.written), (vec![0; 400], &vec![0; 7]));
             let mut other = Memory::new(400);
             other.write(0, &[9; 400]);
             prop_assert_eq!(other.copy(to, &memory, at, length), expected.iter().any(Option::is_some));

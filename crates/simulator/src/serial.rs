@@ -92,7 +92,7 @@ impl Stepper {
 
     /// Bytes of a memory, and which of them have been written; cut at the memory's end. `None`: there is no such memory.
     #[must_use]
-    pub fn read(&self, space: Space, start: u64, length: u64) -> Option<(&[u8], Vec<bool>)> {
+    pub fn read(&self, space: Space, start: u64, length: u64) -> Option<(Vec<u8>, Vec<bool>)> {
         if matches!(space, Space::Ddr(n) if usize::from(n) >= self.executor.program().ddr_bytes.len()) {
             return None;
         }

@@ -6,7 +6,7 @@ mod build;
 use build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{DType, DescriptorId, Program, Space, Unit, View, Window, Work};
-use tpuflow_simulator::{Hazard, Options, Rule, Run, SimError, simulate};
+use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, SimError, simulate, simulate_again};
 
 fn run(p: &Program) -> Result<Run, SimError> {
     simulate(p, &[], &Options::default())
@@ -45,6 +45,31 @@ fn sim_08_a_read_must_wait_for_the_write() {
         found.to_string(),
         "instruction 1 (ewp, layer \"layer ewp\") reads what instruction 0 has not finished writing, at shared cache word 8 (byte 64)"
     );
+}
+
+/// What runs leave for later ones says nothing of other programs, nor do the bytes in their memories.
+#[test]
+fn what_is_kept_of_one_program_serves_no_other() {
+    let kept = Kept::default();
+    let again = |p: &Program| simulate_again(p, &[], &Options::default(), &kept);
+    let mut sound = numbered();
+    push(&mut sound, Unit::Dtl0, &[], load(0, 0, 64, 16));
+    let work = copy(&mut sound, 64, 128);
+    push(&mut sound, Unit::Ewp, &[(Unit::Dtl0, 1)], work);
+    let first = again(&sound).unwrap();
+    assert_eq!(again(&sound).unwrap().cycles, first.cycles);
+    let rule = |p: &Program| match again(p) {
+        Err(SimError::Hazard(hazard)) => hazard.rule,
+        other => panic!("no hazard: {other:?}"),
+    };
+    let mut early = sound.clone();
+    early.instructions[1].waits.clear();
+    assert_eq!(rule(&early), Rule::ReadBeforeWrite(0));
+    let mut alone = sound.clone();
+    alone.instructions.remove(0);
+    alone.instructions[0].waits.clear();
+    assert_eq!(rule(&alone), Rule::NeverWritten);
+    assert_eq!(again(&sound).unwrap().cycles, first.cycles);
 }
 
 #[test]

@@ -29,8 +29,8 @@ mod stream;
 use tpuflow_ir::{Program, Unit};
 
 use crate::error::SimError;
-use crate::queue::Queue;
 use crate::run::{Run, layer_runs};
+use crate::sound::Sound;
 use crate::values::Executor;
 use banks::Banks;
 use books::Books;
@@ -38,10 +38,7 @@ use dma::Dma;
 use matrix::Matrix;
 use stream::Stream;
 
-const UNITS: usize = Unit::ALL.len();
-
-/// Runs a sound program; `None`: it breaks a rule while it runs. `needs`: of each instruction, how many of each unit's must
-/// have finished before it begins.
+/// Runs a sound program; `None`: it breaks a rule while it runs.
 ///
 /// # Errors
 /// [`SimError`]: what executing the instructions in order meets.
@@ -49,9 +46,9 @@ pub(crate) fn run(
     program: &Program,
     executor: Option<Executor<&Program>>,
     trace: bool,
-    needs: &[[u32; UNITS]],
+    sound: &Sound,
 ) -> Result<Option<Run>, SimError> {
-    if !ends(program) {
+    if !sound.ends {
         return Ok(None);
     }
     let mut books = Books::new(program, executor, trace);
@@ -73,7 +70,7 @@ pub(crate) fn run(
         }
         banks.forget(known.into_iter().fold(u64::MAX, u64::min));
     }
-    if (0..program.instructions.len()).any(|position| books.is_early(position, &needs[position])) {
+    if (0..program.instructions.len()).any(|position| books.is_early(position, &sound.needs[position])) {
         return Ok(None);
     }
     if let Some(last) = program.instructions.len().checked_sub(1) {
@@ -92,30 +89,4 @@ pub(crate) fn run(
     let layers = layer_runs(program, &books.layers);
     let cycles = counters.units.iter().map(|unit| unit.end).max().unwrap_or(0);
     Ok(Some(Run { outputs, cycles, counters, layers, trace, events }))
-}
-
-/// Whether no instruction waits for what never comes.
-fn ends(program: &Program) -> bool {
-    let mut queues = Unit::ALL.map(|unit| Queue::new(program, unit));
-    let mut finished = [0; UNITS];
-    loop {
-        let before = finished;
-        for unit in Unit::ALL {
-            let queue = &mut queues[unit.index()];
-            while let Some(head) = queue.head() {
-                let waits = &program.instructions[head].waits;
-                if waits.iter().any(|wait| finished[wait.unit.index()] < wait.count) {
-                    break;
-                }
-                queue.pop();
-                finished[unit.index()] += 1;
-            }
-        }
-        if queues.iter().all(|queue| queue.head().is_none()) {
-            return true;
-        }
-        if finished == before {
-            return false;
-        }
-    }
 }

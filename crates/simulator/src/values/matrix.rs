@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use smallvec::SmallVec;
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, DescriptorId, Image, LayerId, Machine, Space, timing};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
@@ -13,8 +12,8 @@ use tpuflow_kernels::{Element, Values};
 
 use super::channels::Channels;
 use super::register::Pass;
-use super::tensor::{Code, Load, encode};
-use super::{Fault, Memories, is_plain};
+use super::tensor::{Code, encode};
+use super::{Fault, Memories};
 use crate::run::ArrayModel;
 
 /// The part of a tile that belongs to one group.
@@ -174,8 +173,7 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
-        let mut rows = self.buffers.take::<X>();
-        self.taps(m, d, &channels, zero, &mut rows)?;
+        let rows = self.gather::<X>(m, d, &channels, zero)?;
         let packed = self.packed(layer, m, d)?;
         let (tile, epilogue) = (&packed.tile, &packed.epilogue);
         let columns = m.columns as usize;
@@ -202,11 +200,11 @@ impl Memories {
         }
         self.scatter(m, &results);
         if array == ArrayModel::Register {
-            self.passes.push(Pass::new(m, d, packed, X::values(rows), (Y::values(results), overflows)));
-            return Ok(overflows);
+            self.passes.push(Pass::new(m, d, packed, X::values(rows.clone()), (Y::values(results), overflows)));
+        } else {
+            self.buffers.give(results);
         }
-        self.buffers.give(rows);
-        self.buffers.give(results);
+        *X::gathered(&mut self.buffers) = rows;
         Ok(overflows)
     }
 
@@ -263,77 +261,6 @@ impl Memories {
             (pixel, rest) = (pixel + count, behind);
         }
         self.buffers.bytes = bytes;
-    }
-
-    /// Appends row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`.
-    pub(super) fn taps<X: Load>(
-        &self,
-        m: &Matrix,
-        d: &MatrixDescriptor,
-        channels: &std::ops::Range<u32>,
-        zero: X,
-        rows: &mut Vec<X>,
-    ) -> Result<(), Fault> {
-        let (input, window) = (&m.input, &d.window);
-        let size = input.dtype.bytes();
-        let (offset, length) = (u64::from(channels.start) * size as u64, channels.len() * size);
-        let pixel_bytes = u64::from(input.pixel_bytes);
-        rows.reserve(m.pixels as usize * (window.kernel[0] * window.kernel[1]) as usize * channels.len());
-        let whole = length == input.pixel_bytes as usize;
-        let plain = is_plain(window);
-        // Pixels of the result that lie in one row, and whose operands do.
-        let width = if plain { input.width } else { m.output.width };
-        let inside = 0..i64::from(input.width);
-        let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
-        while pixel < end {
-            let (row, column) = (pixel / width, pixel % width);
-            let count = (width - column).min(end - pixel);
-            pixel += count;
-            if plain {
-                let at = input.pixel_address(row, column, self.word) + offset;
-                if whole {
-                    self.codes(input.dtype, at, length * count as usize, rows)?;
-                } else {
-                    for pixel in 0..u64::from(count) {
-                        self.codes(input.dtype, at + pixel * pixel_bytes, length, rows)?;
-                    }
-                }
-                continue;
-            }
-            let (image, line) = (row / m.output.height, row % m.output.height);
-            // Where the image rows under the window begin.
-            let lines: SmallVec<[Option<u64>; 8]> = (0..window.kernel[0])
-                .map(|kh| {
-                    let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
-                    let here = (0..i64::from(input.height)).contains(&y);
-                    here.then(|| input.pixel_address(image * input.height + y as u32, 0, self.word) + offset)
-                })
-                .collect();
-            for column in column..column + count {
-                let left = i64::from(column * window.stride[1]) - i64::from(window.pads[1]);
-                for start in &lines {
-                    let Some(start) = start else {
-                        rows.resize(rows.len() + window.kernel[1] as usize * channels.len(), zero);
-                        continue;
-                    };
-                    let mut kw = 0;
-                    while kw < window.kernel[1] {
-                        let x = left + i64::from(kw * window.dilation[1]);
-                        if !inside.contains(&x) {
-                            rows.resize(rows.len() + channels.len(), zero);
-                            kw += 1;
-                            continue;
-                        }
-                        // Pixels all of whose channels are wanted lie side by side.
-                        let side_by_side = whole && window.dilation[1] == 1;
-                        let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
-                        self.codes(input.dtype, start + x as u64 * pixel_bytes, length * count as usize, rows)?;
-                        kw += count;
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The tile an instruction takes, packed.

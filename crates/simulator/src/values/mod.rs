@@ -15,6 +15,7 @@ mod pool;
 mod register;
 mod tensor;
 pub(crate) mod vector;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -30,9 +31,11 @@ use crate::error::SimError;
 use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
+use crate::sound::Sound;
 use met::{Met, Seen};
 use register::Pass;
 use tensor::Buffers;
+use windows::Gathered;
 
 /// Where something is wrong, and what.
 type Fault = ((Space, u64), Rule);
@@ -45,14 +48,32 @@ pub(crate) fn is_plain(window: &Window) -> bool {
 /// Elements that may wait for the registers.
 const WAITING: usize = 64 << 20;
 
-/// What runs of a program leave for later ones: weights as the kernels take them, and memories. Weights are taken again only
-/// where every byte is the same, memories are cleared, so any program may be given any.
+/// What runs of a program leave for later ones: weights as the kernels take them, memories, and what was checked. Weights are
+/// taken again only where every byte is the same, what memories hold counts as never written, and checks hold for the same
+/// instructions on the same machine, so any program may be given any.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::Packed>>>>,
     depthwise: Arc<Mutex<BTreeMap<pool::Place, Arc<pool::Depthwise>>>>,
     /// As many as were in use at a time.
     memories: Arc<Mutex<Vec<Spare>>>,
+    sound: Arc<Mutex<Option<Arc<Sound>>>>,
+}
+
+impl Kept {
+    /// What is checked of a program before it runs.
+    ///
+    /// # Errors
+    /// [`SimError::Hazard`] with the first rule an instruction breaks.
+    pub(crate) fn sound(&self, program: &Program) -> Result<Arc<Sound>, SimError> {
+        let kept = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sound) = kept().as_ref().filter(|sound| sound.is_of(program)) {
+            return Ok(Arc::clone(sound));
+        }
+        let sound = Arc::new(Sound::new(program)?);
+        *kept() = Some(Arc::clone(&sound));
+        Ok(sound)
+    }
 }
 
 /// Shared cache, EWP cache and DDR of a run that is over.
@@ -67,6 +88,8 @@ pub(crate) struct Memories {
     word: usize,
     met: Met,
     buffers: Buffers,
+    /// Of which rows the gathered ones are.
+    gathered: Option<Gathered>,
     kept: Kept,
     /// Of the last instruction.
     passes: Vec<Pass>,
@@ -106,7 +129,7 @@ impl Memories {
             memory.number(space);
         }
         let (word, met, buffers) = (machine.word(), Met::default(), Buffers::default());
-        Self { cache, ewp_cache, ddr, word, met, buffers, kept: kept.clone(), passes: Vec::new() }
+        Self { cache, ewp_cache, ddr, word, met, buffers, gathered: None, kept: kept.clone(), passes: Vec::new() }
     }
 
     fn of(&self, space: Space) -> &Memory {
@@ -309,7 +332,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let words = |port: &Port| {
             self.complete(port)?;
             let view = &port.view;
-            Ok(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize).to_vec())
+            Ok(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize))
         };
         self.program.outputs.iter().map(words).collect()
     }

@@ -18,6 +18,9 @@ pub(super) trait Code: Load + tpuflow_kernels::Element {
     /// Buffers of the type that are free.
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>>;
 
+    /// The rows gathered last.
+    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self>;
+
     fn values(codes: Vec<Self>) -> Values;
 }
 
@@ -26,12 +29,18 @@ pub(super) trait Code: Load + tpuflow_kernels::Element {
 pub(super) struct Buffers {
     narrow: Vec<Vec<i8>>,
     wide: Vec<Vec<i16>>,
+    narrow_gathered: Vec<i8>,
+    wide_gathered: Vec<i16>,
     pub(super) bytes: Vec<u8>,
 }
 
 impl Code for i8 {
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.narrow
+    }
+
+    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self> {
+        &mut buffers.narrow_gathered
     }
 
     fn values(codes: Vec<Self>) -> Values {
@@ -42,6 +51,10 @@ impl Code for i8 {
 impl Code for i16 {
     fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.wide
+    }
+
+    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self> {
+        &mut buffers.wide_gathered
     }
 
     fn values(codes: Vec<Self>) -> Values {

@@ -1,0 +1,83 @@
+//! What is checked of a whole program before it runs: that every instruction is sound, and that no instruction waits for what
+//! never comes; and which others each instruction needs.
+//!
+//! All of it follows from the instructions, their descriptors, the machine and the sizes of memories, so it holds for any
+//! program with the same ones, whatever its constants.
+
+use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Unit};
+
+use crate::check;
+use crate::error::SimError;
+use crate::order::Order;
+use crate::queue::Queue;
+
+const UNITS: usize = Unit::ALL.len();
+
+/// A program none of whose instructions breaks a rule by itself.
+#[derive(Debug)]
+pub(crate) struct Sound {
+    instructions: Vec<Instruction>,
+    descriptors: Vec<Descriptor>,
+    machine: Machine,
+    ddr_bytes: Vec<u64>,
+    /// Per instruction, how many of each unit's must have finished before it begins.
+    pub(crate) needs: Vec<[u32; UNITS]>,
+    /// No instruction waits for what never comes.
+    pub(crate) ends: bool,
+}
+
+impl Sound {
+    /// Checks every instruction and derives the order they must keep.
+    ///
+    /// # Errors
+    /// [`SimError::Hazard`] with the first rule an instruction breaks.
+    pub(crate) fn new(program: &Program) -> Result<Self, SimError> {
+        let mut order = Order::default();
+        let instructions = program.instructions.iter().enumerate();
+        let needs = instructions
+            .map(|(position, i)| Ok(order.push(i.unit, &check::accesses(program, position)?)))
+            .collect::<Result<_, SimError>>()?;
+        Ok(Self {
+            instructions: program.instructions.clone(),
+            descriptors: program.descriptors.clone(),
+            machine: program.machine.clone(),
+            ddr_bytes: program.ddr_bytes.clone(),
+            needs,
+            ends: ends(program),
+        })
+    }
+
+    /// Whether it says what [`Self::new`] would say of this program.
+    pub(crate) fn is_of(&self, program: &Program) -> bool {
+        self.machine == program.machine
+            && self.ddr_bytes == program.ddr_bytes
+            && self.descriptors == program.descriptors
+            && self.instructions == program.instructions
+    }
+}
+
+/// Whether no instruction waits for what never comes.
+fn ends(program: &Program) -> bool {
+    let mut queues = Unit::ALL.map(|unit| Queue::new(program, unit));
+    let mut finished = [0; UNITS];
+    loop {
+        let before = finished;
+        for unit in Unit::ALL {
+            let queue = &mut queues[unit.index()];
+            while let Some(head) = queue.head() {
+                let waits = &program.instructions[head].waits;
+                if waits.iter().any(|wait| finished[wait.unit.index()] < wait.count) {
+                    break;
+                }
+                queue.pop();
+                finished[unit.index()] += 1;
+            }
+        }
+        if queues.iter().all(|queue| queue.head().is_none()) {
+            return true;
+        }
+        if finished == before {
+            return false;
+        }
+    }
+}
