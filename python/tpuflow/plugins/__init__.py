@@ -1,8 +1,9 @@
 """Plugins: datasets, metrics, operators and settings by layer that come from outside.
 
-`load` finds and imports them, `registry` keeps what they register, `use` puts them to work. Operator plugins
-are functions on the nodes and tensors of `nodes`, with the helpers of `numbers` and the messages of `logs`;
-`shim` lets files written for another tool import all this under the names they know.
+`load` finds and imports them, `registry` keeps what they register, `use` puts them to work; `datasets` are
+there without any. Operator plugins are functions on the nodes and tensors of `nodes`, with the helpers of
+`numbers` and the messages of `logs`; `shim` lets files written for another tool import all this under the
+names they know.
 """
 
 from tpuflow.plugins.load import load_plugins

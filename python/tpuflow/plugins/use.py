@@ -13,6 +13,7 @@ from tpuflow.calibrate import Range, Ranges
 from tpuflow.config import Config, layer_names
 from tpuflow.errors import SampleError
 from tpuflow.metrics import Metric
+from tpuflow.plugins.datasets import DATASETS
 from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
 from tpuflow.plugins.registry import PluginError, Registry
 from tpuflow.samples import Samples, in_turn
@@ -51,7 +52,7 @@ def dataset_samples(
     if match is None:
         raise PluginError(f'"{text}": write NAME(data_file,label_file)')
     words = [word.strip() for word in match[2].split(",") if word.strip()]
-    maker = registry.get("dataset", match[1])
+    maker = _dataset(registry, match[1])
     rows = _called(match[1], lambda: _rows(maker(*words), workers))
     if not rows:
         raise SampleError(f"{text}: there are no samples")
@@ -69,6 +70,13 @@ def dataset_samples(
     # What stands for no label at all.
     absent = all(isinstance(label, float) and label == float("-inf") for label in labels)
     return Samples.of(arrays, ports, text), None if absent else np.stack([numpy_of(each) for each in labels])
+
+
+def _dataset(registry: Registry, name: str) -> Any:
+    """A dataset of a plugin, or one that is there without."""
+    if name not in registry.names("dataset") and name in DATASETS:
+        return DATASETS[name]
+    return registry.get("dataset", name)
 
 
 def _rows(dataset: Any, workers: int) -> list[tuple[list[Any], Any]]:

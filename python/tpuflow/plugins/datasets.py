@@ -1,0 +1,160 @@
+"""Datasets that need no plugin of one's own: arrays, images and lines of numbers.
+
+Each is a class as plugins register them, `NAME(data_file, label_file)`; a plugin of the same name counts
+before it. Labels are an array of one entry per sample, and stand behind the names of images in their list.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.plugins.registry import PluginError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["DATASETS"]
+
+Row = tuple[list["NDArray[Any]"], Any]
+
+NO_LABEL = float("-inf")
+"""What stands for no label."""
+
+
+class NumpyDataset:
+    """Samples along the first axis of a `.npy` file, for networks of one input."""
+
+    def __init__(self, data_file: str, label_file: str | None = None) -> None:
+        self._inputs = self._read(Path(data_file))
+        self._labels = None if label_file is None else _array(Path(label_file))
+        counts = {len(array) for array in self._inputs}
+        if self._labels is not None:
+            counts.add(len(self._labels))
+        if len(counts) != 1:
+            files = data_file if label_file is None else f"{data_file} and {label_file}"
+            raise PluginError(f"{files}: arrays differ in their number of samples")
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        return [_array(path)]
+
+    def __len__(self) -> int:
+        return len(self._inputs[0])
+
+    def __getitem__(self, index: int) -> Row:
+        label = NO_LABEL if self._labels is None else self._labels[index]
+        return [array[index] for array in self._inputs], label
+
+
+class NumpyMultiInputDataset(NumpyDataset):
+    """Samples along the first axes of the arrays of a `.npz` file, one array per input, in their order."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise PluginError(f"{path}: is no .npz file of arrays by input")
+        with found as arrays:
+            return [arrays[name] for name in arrays.files]
+
+
+class NumpyWithoutBatchDimDataset(NumpyDataset):
+    """A `.npy` file that is one sample, without an axis of samples."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        return [_array(path)[np.newaxis]]
+
+
+class NumpyNHWC2NCHWDataset(NumpyDataset):
+    """Images of a `.npy` file with channels last, for networks that take them first."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        return [_moved(_array(path), path, -1, 1)]
+
+
+class NumpyNCHW2NHWCDataset(NumpyDataset):
+    """Images of a `.npy` file with channels first, for networks that take them last."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        return [_moved(_array(path), path, 1, -1)]
+
+
+class TextDataset(NumpyDataset):
+    """One sample a line: numbers, separated by spaces or commas."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        rows = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
+        found = [[float(word) for word in row] for row in rows if row]
+        if len({len(row) for row in found}) != 1:
+            raise PluginError(f"{path}: lines differ in how many numbers they hold")
+        return [np.array(found)]
+
+
+class ImageListDataset:
+    """Images named in a text file, one a line, each with its label behind it if it has one.
+
+    Names are relative to the list. Samples are RGB, 0 to 255, with channels last; `mean` and `scale` of a
+    network belong to its preprocessing.
+    """
+
+    channels_last = True
+
+    def __init__(self, data_file: str) -> None:
+        self._list = Path(data_file)
+        lines = self._list.read_text(encoding="utf-8").splitlines()
+        self._lines = [line.split() for line in lines if line.strip()]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Row:
+        name, *label = self._lines[index]
+        pixels = _pixels(self._list.parent / name)
+        return [pixels if self.channels_last else pixels.transpose(2, 0, 1)], int(
+            label[0]
+        ) if label else NO_LABEL
+
+
+class ImageListNCHWDataset(ImageListDataset):
+    """As `ImageListDataset`, with channels first."""
+
+    channels_last = False
+
+
+DATASETS: dict[str, type] = {
+    each.__name__: each
+    for each in (
+        NumpyDataset,
+        NumpyMultiInputDataset,
+        NumpyWithoutBatchDimDataset,
+        NumpyNHWC2NCHWDataset,
+        NumpyNCHW2NHWCDataset,
+        TextDataset,
+        ImageListDataset,
+        ImageListNCHWDataset,
+    )
+}
+"""By name."""
+
+
+def _array(path: Path) -> NDArray[Any]:
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, np.ndarray) or not found.ndim:
+        raise PluginError(f"{path}: is no .npy file of samples")
+    return found
+
+
+def _moved(images: NDArray[Any], path: Path, channels: int, to: int) -> NDArray[Any]:
+    if images.ndim != 4:
+        raise PluginError(f"{path}: images are needed, an array of 4 axes; this one has {images.ndim}")
+    return np.moveaxis(images, channels, to)
+
+
+def _pixels(path: Path) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image  # noqa: PLC0415 - only images need it
+    except ImportError:
+        raise PluginError("images are decoded by pillow: pip install pillow") from None
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
