@@ -20,7 +20,7 @@ from tpuflow.frontend.values import array_of, steps_of
 from tpuflow.quantize import quantize
 from tpuflow.refine import refine_weights, search
 from tpuflow.refine.adaround import adaround
-from tpuflow.refine.gptq import cost, descended, gptq, nearest, steps_by_cost
+from tpuflow.refine.gptq import better, cost, descended, gptq, nearest, steps_by_cost
 from tpuflow.refine.layers import linear_layers
 from tpuflow.refine.search import MARGIN_DB
 from tpuflow.run import GraphLevel
@@ -110,6 +110,16 @@ def test_gca_04_adaround_is_never_worse_than_rounding_alone(seed: int, size: int
     alone = nearest(weights, found.steps, 7) * found.steps[:, np.newaxis]
     assert np.all(np.abs(found.codes) <= 7)
     assert np.all(cost(weights - found.values, covariance) <= cost(weights - alone, covariance) * (1 + 1e-9))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 24))
+def test_gca_04_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> None:
+    weights = np.random.default_rng(seed).standard_normal((5, size))
+    covariance = correlated(seed, size)
+    learned, rounded = adaround(weights, covariance, 7, iterations=20), gptq(weights, covariance, 7)
+    both = [cost(weights - each.values, covariance) for each in (learned, rounded)]
+    found = better(weights, covariance, learned, rounded)
+    assert np.array_equal(cost(weights - found.values, covariance), np.minimum(*both))
 
 
 def test_gca_04_adaround_learns_to_round_up_or_down() -> None:

@@ -24,7 +24,7 @@ METHODS: Mapping[str, Mapping[str, float]] = {
     "easy_quant": {"batches": 8, "epochs": 1, "alpha": 0.5, "beta": 2, "nsteps": 10, "ngroups": 4},
     "svd_quant": {"mode": 0, "alpha": 0.5, "beta": 2, "nsteps": 10, "thresh": 0.09},
     "gptq": {"sweeps": 10},
-    "adaround": {"iterations": 1000, "lr": 0.05, "reg": 0.1, "beta_start": 20, "beta_end": 2, "warm": 0.2},
+    "adaround": {"iterations": 300, "lr": 0.1, "reg": 0.1, "beta_start": 20, "beta_end": 2, "warm": 0.2},
     "adaquant_zy": {
         "batches": 16, "epochs": 20, "batch_size": 4, "lr_weight": 1e-5, "lr_bias": 1e-3,
         "lr_quant_param_weight": 1e-3, "lr_quant_param_activation": 0.1,

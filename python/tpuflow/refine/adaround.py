@@ -31,8 +31,8 @@ def adaround(
     damped: Array,
     largest: int,
     *,
-    iterations: int = 1000,
-    rate: float = 0.05,
+    iterations: int = 300,
+    rate: float = 0.1,
     reg: float = 0.1,
     beta: tuple[float, float] = (20.0, 2.0),
     warm: float = 0.2,
@@ -61,27 +61,100 @@ def adaround(
     alone = cost(scaled - plain, damped)
     # Learning is a walk anyway: float32 takes half the time. What it ends at is judged in float64.
     unit = (np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]).astype(np.float32)
-    off_grid, covariance = (below - scaled).astype(np.float32), damped.astype(np.float32)
-    v = v.astype(np.float32)
-    first, second = np.zeros_like(v), np.zeros_like(v)
-    begin = int(warm * iterations)
+    learning = _Learning((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, rate)
+    covariance, begin = damped.astype(np.float32), int(warm * iterations)
     for at in range(iterations):
-        sigmoid = 1 / (1 + np.exp(-v))
-        stretched = sigmoid * (HIGH - LOW) + LOW
-        choice = np.clip(stretched, 0.0, 1.0)
-        gradient = 2 * (off_grid + choice) @ covariance / unit
-        if at >= begin:
-            done = (at - begin) / max(1, iterations - begin)
-            exponent = float(beta[1] + 0.5 * (beta[0] - beta[1]) * (1 + np.cos(np.pi * done)))
-            off = 2 * choice - 1
-            weight = reg * weights.shape[1]
-            gradient -= weight * 2 * exponent * np.sign(off) * np.abs(off) ** (exponent - 1)
-        gradient *= (HIGH - LOW) * sigmoid * (1 - sigmoid) * ((stretched > 0) & (stretched < 1))
-        first += 0.1 * (gradient - first)
-        second += 0.001 * (gradient**2 - second)
-        now = at + 1
-        v -= rate * (first / (1 - 0.9**now)) / (np.sqrt(second / (1 - 0.999**now)) + 1e-12)
+        done = (at - begin) / max(1, iterations - begin)
+        exponent = float(beta[1] + 0.5 * (beta[0] - beta[1]) * (1 + np.cos(np.pi * done)))
+        learning.step(covariance, exponent, 0.0 if at < begin else reg * weights.shape[1])
+    v = learning.v
     codes = below + (v >= 0)
     behind = cost(scaled - codes, damped) > alone
     codes[behind] = plain[behind]
     return Rounded(descended(weights, damped, codes, steps, largest, sweeps), steps)
+
+
+CHUNK = 1 << 15
+"""Elements worked on at a time: what is known of them stays in the processor's cache."""
+
+
+class _Learning:
+    """Choices under way, all of one shape `[rows, k]`, by Adam.
+
+    Every operation writes over an array that is there, part by part: arrays made anew at every step would
+    cost more than what is computed in them.
+
+    Args:
+        off_grid: What is missing to the weights from below, in steps.
+        v: Where choices start.
+        unit: What the gradient of a row's error is multiplied by, `[rows, 1]`.
+        rate: The learning rate.
+    """
+
+    def __init__(
+        self, off_grid: NDArray[np.float32], v: NDArray[np.float32], unit: NDArray[np.float32], rate: float
+    ) -> None:
+        self.v = np.ascontiguousarray(v)
+        self._off_grid, self._unit, self._rate = np.ascontiguousarray(off_grid), unit, rate
+        self._first, self._second = np.zeros_like(v), np.zeros_like(v)
+        self._choice, self._slope, self._error, self._gradient = (np.empty_like(v) for _ in range(4))
+        self._steps = 0
+        rows = max(1, CHUNK // max(1, v.shape[1]))
+        self._parts = [slice(at, at + rows) for at in range(0, len(v), rows)]
+        shape = (min(rows, len(v)), v.shape[1])
+        self._spare, self._inside = np.empty(shape, np.float32), np.empty(shape, np.bool_)
+
+    def step(self, covariance: NDArray[np.float32], exponent: float, weight: float) -> None:
+        """One step: errors by their covariance, and `weight` times what drives choices apart."""
+        self._steps += 1
+        for part in self._parts:
+            self._choose(part)
+        np.matmul(self._error, covariance, out=self._gradient)
+        for part in self._parts:
+            self._move(part, exponent, weight)
+
+    def _choose(self, part: slice) -> None:
+        """Choices, the errors they mean, and the slopes of choices over `v`."""
+        choice, slope = self._choice[part], self._slope[part]
+        spare, inside = self._spare[: len(choice)], self._inside[: len(choice)]
+        np.negative(self.v[part], out=slope)
+        np.exp(slope, out=slope)
+        slope += 1
+        np.reciprocal(slope, out=slope)  # the sigmoid
+        np.multiply(slope, HIGH - LOW, out=spare)
+        spare += LOW
+        np.clip(spare, 0.0, 1.0, out=choice)
+        np.equal(choice, spare, out=inside)
+        np.multiply(slope, slope, out=spare)
+        slope -= spare
+        slope *= inside
+        np.add(self._off_grid[part], choice, out=self._error[part])
+
+    def _move(self, part: slice, exponent: float, weight: float) -> None:
+        """A step of Adam."""
+        gradient, choice = self._gradient[part], self._choice[part]
+        first, second, spare = self._first[part], self._second[part], self._spare[: len(choice)]
+        gradient *= self._unit[part]
+        if weight:
+            choice *= 2
+            choice -= 1
+            np.abs(choice, out=spare)
+            np.power(spare, exponent - 1, out=spare)
+            np.copysign(spare, choice, out=spare)
+            spare *= 2 * weight * exponent
+            gradient -= spare
+        gradient *= self._slope[part]
+        gradient *= HIGH - LOW
+        np.subtract(gradient, first, out=spare)
+        spare *= 0.1
+        first += spare
+        np.multiply(gradient, gradient, out=gradient)
+        gradient -= second
+        gradient *= 0.001
+        second += gradient
+        np.multiply(second, 1 / (1 - 0.999**self._steps), out=gradient)
+        np.sqrt(gradient, out=gradient)
+        gradient += 1e-12
+        np.divide(first, gradient, out=gradient)
+        gradient *= self._rate / (1 - 0.9**self._steps)
+        self.v[part] -= gradient
