@@ -20,7 +20,7 @@ from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.export import quantised_onnx, scales
 from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized
+from tpuflow.refine import better_equalized, centred
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -38,7 +38,7 @@ def apart(network: Network, output: str, calibration: int, samples: int, *, exac
     config = Config.parse({"quantize": {"output_dtype": output}})
     chosen = Samples.of({network.port: network.calibration[:calibration]}, network.model.inputs)
     model = better_equalized(network.model, chosen, config)
-    graph = quantize(model, calibrate(model, chosen, config), config)
+    graph = quantize(model, centred(model, calibrate(model, chosen, config), chosen, config), config)
     exported = session(quantised_onnx(network.model, graph, exact=exact).SerializeToString())
     level, steps, seconds = GraphLevel(graph), scales(graph)["outputs"], 0.0
     found = []

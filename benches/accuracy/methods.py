@@ -19,7 +19,7 @@ from material import Array, Network
 from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, refined, search
+from tpuflow.refine import better_equalized, centred, refined, search
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -43,6 +43,7 @@ def configured(content: dict[str, Any]) -> Method:
         ranges = calibrate(model, samples, config)
         if config.calibrate.chain:
             model, ranges = refined(model, ranges, samples, config)
+        ranges = centred(model, ranges, samples, config)
         return GraphLevel(quantize(model, ranges, config)).run
 
     return forward

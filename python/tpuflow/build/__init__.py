@@ -24,7 +24,7 @@ from tpuflow.build.sizes import (
     graph_bytes,
     peak_rss_bytes,
 )
-from tpuflow.build.stages import calibrated, divided, quantized
+from tpuflow.build.stages import calibrated, divided, quantized, with_errors
 from tpuflow.build.trials import trials
 
 __all__ = [
@@ -44,4 +44,5 @@ __all__ = [
     "quantized",
     "samples_of",
     "trials",
+    "with_errors",
 ]

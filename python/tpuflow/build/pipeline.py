@@ -11,7 +11,15 @@ from tpuflow.build.intermediates import save_stages
 from tpuflow.build.request import Listener, Request, forbid_float_options, forbid_ranges
 from tpuflow.build.samples import samples_of
 from tpuflow.build.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
-from tpuflow.build.stages import alike, calibrated, divided, imported, quantized, refined_by_chain
+from tpuflow.build.stages import (
+    alike,
+    calibrated,
+    divided,
+    imported,
+    quantized,
+    refined_by_chain,
+    with_errors,
+)
 from tpuflow.build.trials import searched
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
@@ -120,6 +128,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
                 if request.config.calibrate.chain:
                     model, ranges = refined_by_chain(model, ranges, request, listener)
                     parts = partition(model) if request.host else None
+                ranges = with_errors(model, ranges, request, listener)
                 ranges = replace(ranges, factors=noted_factors(model))
             if request.qconfig is not None:
                 settings = configured(request.config, request.plugins, request.qconfig, model.model)

@@ -13,14 +13,14 @@ from tpuflow.likeness import Likeness, likeness
 from tpuflow.partition import PartitionedModel
 from tpuflow.plugins import with_input_scales
 from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, refined, with_factors
+from tpuflow.refine import better_equalized, centred, refined, with_factors
 
 if TYPE_CHECKING:
     from tpuflow.build.request import Listener, Request
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
-__all__ = ["alike", "calibrated", "divided", "imported", "quantized", "refined_by_chain"]
+__all__ = ["alike", "calibrated", "divided", "imported", "quantized", "refined_by_chain", "with_errors"]
 
 
 def imported(request: Request, listener: Listener) -> FloatModel:
@@ -46,18 +46,18 @@ def divided(model: FloatModel, request: Request, listener: Listener) -> FloatMod
     """The model with factors by channel: those of saved ranges, or where samples say that they help."""
     if request.calibration is None and request.saved is not None:
         return with_factors(model, request.saved.factors) if request.saved.factors else model
-    if not _may_equalize(request):
+    if not request.config.calibrate.equalize or not _shows_its_own(request):
         return model
     return better_equalized(model, samples_of(model, request), request.config, listener.remark)
 
 
-def _may_equalize(request: Request) -> bool:
+def _shows_its_own(request: Request) -> bool:
     """Whether there are samples of the user's, and ranges are to be those of this very model."""
     settings = request.config.calibrate
     own = not settings.statistic_file and not settings.save_statistic_info and settings.strategy != "in_ir"
     integers = request.config.quantize.dtype == "int8"
     given = request.calibration is not None and request.ranges is None
-    return settings.equalize and own and integers and given
+    return own and integers and given
 
 
 def calibrated(model: FloatModel | PartitionedModel, request: Request, listener: Listener) -> Ranges:
@@ -93,6 +93,16 @@ def refined_by_chain(
         raise FileError(f"{request.ranges}: global_calibration needs samples: give --calib, not --ranges")
     samples = samples_of(model, request)
     return refined(model, ranges, samples, request.config, listener.step, listener.remark)
+
+
+def with_errors(model: FloatModel, ranges: Ranges, request: Request, listener: Listener) -> Ranges:
+    """The ranges with the mean errors of outputs; as they are without samples of the user's."""
+    if not _shows_its_own(request):
+        return ranges
+    found = centred(model, ranges, samples_of(model, request), request.config)
+    if found.errors:
+        listener.remark(f"biases of {len(found.errors)} last layers take back their mean errors")
+    return found
 
 
 def quantized(model: FloatModel | PartitionedModel, ranges: Ranges | None, config: Config) -> AnyGraph:

@@ -11,14 +11,19 @@
   },
   "means": {
     "conv1_out": {"axis": 1, "mean": [0.25, 0.5]}
+  },
+  "errors": {
+    "logits": {"axis": 1, "error": [0.125, -0.0625]}
   }
 }
 ```
 
 The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
 and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
-the averages by channel of what linear layers read: without them biases are not corrected. `factors`, written
-like means with a list "factor", say what channels of the network were divided by before it was calibrated.
+the averages by channel of what linear layers read: without them biases are not corrected. `errors` are what
+the network in integers adds to sums of its last layers on average, which their biases take back. `factors`,
+written like means with a list "factor", say what channels of the network were divided by before it was
+calibrated.
 A file whose name ends in `.table` is a calibration table (`table.py`): ranges alone, one per tensor.
 """
 
@@ -128,6 +133,7 @@ class Ranges:
         strategy: Name of the strategy; None if unknown or edited.
         means: Averages by channel of what linear layers read, by tensor name.
         factors: What channels were divided by, by tensor name: the ranges are those of what is left.
+        errors: Mean error by channel of last layers' sums, by tensor name, to be taken back.
     """
 
     tensors: Mapping[str, Range]
@@ -135,11 +141,13 @@ class Ranges:
     strategy: str | None = None
     means: Mapping[str, Means] = dataclass_field(default_factory=dict)
     factors: Mapping[str, Means] = dataclass_field(default_factory=dict)
+    errors: Mapping[str, Means] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
         object.__setattr__(self, "means", MappingProxyType(dict(self.means)))
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
+        object.__setattr__(self, "errors", MappingProxyType(dict(self.errors)))
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -199,7 +207,11 @@ class Ranges:
             for name, entry in self.tensors.items()
         ]
         tail = ""
-        for key, word, entries in (("means", "mean", self.means), ("factors", "factor", self.factors)):
+        for key, word, entries in (
+            ("means", "mean", self.means),
+            ("factors", "factor", self.factors),
+            ("errors", "error", self.errors),
+        ):
             lists = [
                 f"    {json.dumps(name)}: "
                 + json.dumps({"axis": entry.axis, word: entry.values}, allow_nan=False)
@@ -266,7 +278,7 @@ def _parse(document: Any, source: str) -> Ranges:
     if document and all(isinstance(each, int | float) and key != "format" for key, each in document.items()):
         return _of_thresholds(document, source)
     for key in document:
-        if key not in ("format", "samples", "strategy", "tensors", "means", "factors"):
+        if key not in ("format", "samples", "strategy", "tensors", "means", "factors", "errors"):
             raise RangesError(f'{source}: unknown key "{key}"')
     if "format" not in document or "tensors" not in document:
         missing = "format" if "format" not in document else "tensors"
@@ -291,9 +303,10 @@ def _parse(document: Any, source: str) -> Ranges:
             raise RangesError(f'{source}: tensor "{name}": {error}') from None
     means = _parse_means(document.get("means", {}), source, "means", "mean")
     factors = _parse_means(document.get("factors", {}), source, "factors", "factor")
+    errors = _parse_means(document.get("errors", {}), source, "errors", "error")
     if any(value <= 0 for each in factors.values() for value in each.values):
         raise RangesError(f'{source}: key "factors" must hold positive numbers')
-    return Ranges(parsed, samples, strategy, means, factors)
+    return Ranges(parsed, samples, strategy, means, factors, errors)
 
 
 def _parse_means(entries: Any, source: str, key: str, word: str) -> dict[str, Means]:

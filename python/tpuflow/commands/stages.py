@@ -58,7 +58,7 @@ def calibrate(
     """Run a float network over samples and save the range of every tensor."""
     from dataclasses import replace
 
-    from tpuflow.build import Listener, Request, calibrated, divided, samples_of
+    from tpuflow.build import Listener, Request, calibrated, divided, samples_of, with_errors
     from tpuflow.calibrate import Artefacts, save_artefacts
     from tpuflow.frontend import load
     from tpuflow.partition import partition
@@ -85,7 +85,10 @@ def calibrate(
         if settings.needs_ranges:
             float_model = divided(float_model, request, listener)
         parts = partition(float_model) if host else float_model
-        ranges = replace(calibrated(parts, request, listener), factors=noted_factors(float_model))
+        ranges = calibrated(parts, request, listener)
+        if settings.needs_ranges:
+            ranges = with_errors(float_model, ranges, request, listener)
+        ranges = replace(ranges, factors=noted_factors(float_model))
     ranges.save(output)
     if save_dir:
         kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")

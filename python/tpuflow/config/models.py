@@ -94,7 +94,8 @@ class QuantizeConfig(Section):
     weight_block_size: Annotated[int, PerLayer(), Field(ge=1)] = 256
     """Weights in a block; the last one of a channel is as long as what is left."""
     bias_correction: Annotated[bool, PerLayer()] = True
-    """Biases make up for what the rounding of weights adds to sums on average."""
+    """Biases make up for what the rounding of weights adds to sums on average, and those of last layers for
+    the mean error of outputs."""
     bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
     """Width of biases. Layers of 8-bit operands hold at most 32 bits. Unset: 32, or 48 where an operand has
     16 bits."""

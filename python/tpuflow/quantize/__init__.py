@@ -59,7 +59,8 @@ def quantize(
         model: As the frontend leaves it, or its normalised form: closed operator set, static shapes,
             constants as initialisers; or such a model in segments.
         ranges: A range for every value that becomes codes; networks in floats need none. Where they hold
-            means of what linear layers read, biases make up for the average error of the weights.
+            means of what linear layers read, biases make up for the average error of the weights; where they
+            hold errors of last layers' sums, biases take these back.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
     Returns:
@@ -73,6 +74,7 @@ def quantize(
     """
     bounds: Mapping[str, Range] = {} if ranges is None else ranges.tensors
     means = {} if ranges is None else ranges.means
+    errors = {} if ranges is None else ranges.errors
     whole = model.model if isinstance(model, PartitionedModel | FloatModel) else model
     if ranges is not None and ranges.factors and not _is_divided(whole):
         raise QuantizeError(
@@ -81,11 +83,11 @@ def quantize(
         )
     config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
     if isinstance(model, PartitionedModel):
-        return quantize_segments(model, bounds, config, means)
+        return quantize_segments(model, bounds, config, means, errors)
     if isinstance(model, FloatModel) and model.findings:
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
-    return Lowering(graph, bounds, config, means).run()
+    return Lowering(graph, bounds, config, means, errors).run()
 
 
 def _is_divided(model: FloatModel | ir.Model) -> bool:

@@ -78,6 +78,7 @@ class Lowering:
         ranges: Mapping[str, Range],
         config: Config,
         means: Mapping[str, Means] | None = None,
+        errors: Mapping[str, Means] | None = None,
     ) -> None:
         self.graph = model.graph
         self.builder = _core.GraphBuilder(model.graph.name or "model")
@@ -88,6 +89,7 @@ class Lowering:
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
         self.grids.unified = unified(self.steps, self.grids, self.settings)
         self._means = means or {}
+        self._errors = errors or {}
         self.stored: dict[ir.Value, Stored] = {}
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
         self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
@@ -229,11 +231,11 @@ class Lowering:
 
     def mean(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
         """The average of a value by index of `axis`, if it was calibrated."""
-        found = self._means.get(value.name or "")
-        extents = shape_of(value)
-        if found is None or found.axis != axis % len(extents) or len(found.values) != extents[axis]:
-            return None
-        return np.array(found.values, np.float64)
+        return _by_index(self._means, value, axis)
+
+    def error(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
+        """The mean error of a last layer's sums by index of `axis`, if it was measured."""
+        return _by_index(self._errors, value, axis)
 
     # Operands in the order an operator needs.
 
@@ -555,3 +557,12 @@ class Lowering:
             op = rearrangement(stored, order)
             stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
         self.builder.output(stored.tensor)
+
+
+def _by_index(known: Mapping[str, Means], value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
+    """Numbers of a value along an axis, if they are known and as many as it has indices there."""
+    found = known.get(value.name or "")
+    extents = shape_of(value)
+    if found is None or found.axis != axis % len(extents) or len(found.values) != extents[axis]:
+        return None
+    return np.array(found.values, np.float64)

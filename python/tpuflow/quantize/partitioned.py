@@ -26,6 +26,7 @@ def quantize_segments(
     ranges: Mapping[str, Range],
     config: Config,
     means: Mapping[str, Means],
+    errors: Mapping[str, Means],
 ) -> Partitioned[Graph]:
     """Lowers every device segment.
 
@@ -42,7 +43,7 @@ def quantize_segments(
         _check_entries(parts, config, {finding.node for finding in known})
         for segment in parts.device:
             own = _own_entries(segment.network, config)
-            lowerings.append(Lowering(segment.network.model, ranges, own, means))
+            lowerings.append(Lowering(segment.network.model, ranges, own, means, errors))
             try:
                 graphs.append(lowerings[-1].run(whole=False))
             except UnsupportedModelError as error:

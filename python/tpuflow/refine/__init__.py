@@ -11,12 +11,14 @@ may have moved.
     equalize.py    factors by channel, on the groups `channels.py` finds
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
+    outputs.py     what the network in integers adds to its outputs on average
     search.py      the best of whole configurations
 """
 
 from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
 from tpuflow.refine.equalize import noted_factors, with_factors
+from tpuflow.refine.outputs import centred
 from tpuflow.refine.search import Candidate, Searched, search
 from tpuflow.refine.weights import RefinedLayer, refine_weights
 
@@ -25,6 +27,7 @@ __all__ = [
     "RefinedLayer",
     "Searched",
     "better_equalized",
+    "centred",
     "noted_factors",
     "refine_weights",
     "refined",

@@ -105,6 +105,12 @@ class LinearLayer:
         self._add_to_bias(shift.reshape(-1))
 
     @property
+    def summed(self) -> str:
+        """Name of the value that holds its sums with their bias."""
+        node = self._bias_node() or self.node
+        return node.outputs[0].name or ""
+
+    @property
     def has_bias(self) -> bool:
         """Whether a shift of the sums finds a place."""
         return self.node.op_type == "Conv" or self._bias_node() is not None

@@ -99,6 +99,9 @@ def linear(
             target,
         )
     context.settings.honours(step.names, WEIGHTS, BIASES, SCALE)
+    error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
+    if error is not None and config.bias_correction:
+        bias = bias - error
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
     )
