@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
-__all__ = ["LOSSES", "Judge", "Outputs", "Seen"]
+__all__ = ["LOSSES", "Judge", "Outputs", "Seen", "expected_flips"]
 
 Array = NDArray[Any]
 Outputs = Sequence[Mapping[str, Array]]
@@ -46,11 +46,13 @@ class Seen:
         sqnr_db: Signal to noise by output; infinite where there is no noise.
         flips: Share of decisions that differ; 0 of a network that makes none.
         decisions: How many there are.
+        expected_flips: Share of decisions that noise of this power is expected to turn (`expected_flips`).
     """
 
     sqnr_db: Mapping[str, float]
     flips: float
     decisions: int = 0
+    expected_flips: float = 0.0
 
     @property
     def mean_db(self) -> float:
@@ -59,19 +61,26 @@ class Seen:
 
     @property
     def score(self) -> float:
-        """Decibels, less one for every percent of decisions that differ; a single one is chance."""
-        return self.mean_db - 100 * max(0.0, self.flips - 1 / max(1, self.decisions))
+        """Decibels, less one for every percent of decisions that are expected to differ.
+
+        Those that do differ among some hundred are a handful, more or fewer by chance.
+        """
+        return self.mean_db - 100 * self.expected_flips
 
     @classmethod
     def mean(cls, parts: Sequence[Seen]) -> Seen:
         """What several judges saw: the mean of decibels, all decisions together."""
         decisions = sum(part.decisions for part in parts)
-        differ = sum(part.flips * part.decisions for part in parts)
+        differ, expected = (
+            sum(getattr(part, key) * part.decisions for part in parts) / max(1, decisions)
+            for key in ("flips", "expected_flips")
+        )
         names = parts[0].sqnr_db
         return cls(
             {name: float(np.mean([part.sqnr_db[name] for part in parts])) for name in names},
-            differ / max(1, decisions),
+            differ,
             decisions,
+            expected,
         )
 
     def beats(self, other: Seen, margin_db: float) -> bool:
@@ -81,6 +90,27 @@ class Seen:
         """
         paid = any(each < other.sqnr_db[name] - 2 * abs(margin_db) for name, each in self.sqnr_db.items())
         return self.score > other.score + margin_db and not paid
+
+
+def expected_flips(floating: Array, made: Array) -> float:
+    """Share of decisions that are expected to differ, from how near others are and how large errors are.
+
+    The error of the difference between the two largest is taken for normal noise, of the same power for all
+    decisions: each differs with the chance that this noise exceeds its own difference.
+
+    Args:
+        floating: What is decided among, along the last axis, in float.
+        made: The same quantised.
+    """
+    order = np.argsort(-floating, axis=-1, kind="stable")[..., :2]
+    largest, second = (np.take_along_axis(floating, order, -1)[..., at] for at in (0, 1))
+    first, other = (np.take_along_axis(made, order, -1)[..., at] for at in (0, 1))
+    margins = largest - second
+    noise = float(np.sqrt(np.mean((first - other - margins) ** 2)))
+    if not noise:
+        return 0.0
+    chances = [math.erfc(each / (noise * math.sqrt(2))) / 2 for each in margins.ravel()]
+    return float(np.mean(chances))
 
 
 def _noise(x: Array, y: Array) -> float:
@@ -221,17 +251,15 @@ class Judge:
         """Noise and decisions of a graph; of every output the group that comes out worst counts."""
         found = [self._seen(*pair) for pair in zip(self._floating, self.outputs(graph), strict=True)]
         worst: dict[str, float] = {}
-        for ratios, *_ in found:
-            worst |= {name: min(ratio, worst.get(name, math.inf)) for name, ratio in ratios.items()}
-        decisions = sum(each[2] for each in found)
-        return Seen(worst, sum(each[1] for each in found) / max(1, decisions), decisions)
+        for part in found:
+            worst |= {name: min(ratio, worst.get(name, math.inf)) for name, ratio in part.sqnr_db.items()}
+        return Seen.mean([replace(part, sqnr_db=worst) for part in found])
 
-    def _seen(
-        self, floating: Mapping[str, Array], made: Mapping[str, Array]
-    ) -> tuple[dict[str, float], int, int]:
-        """Of a group: signal to noise by output, decisions that differ, decisions."""
+    def _seen(self, floating: Mapping[str, Array], made: Mapping[str, Array]) -> Seen:
+        """Of a group."""
         ratios: dict[str, float] = {}
         differ = decided = 0
+        expected = 0.0
         for output, operand in self._compared.items():
             name = operand if operand in made else output
             value, axis = floating[name], self._classes[name]
@@ -241,10 +269,12 @@ class Judge:
             signal, noise = float(np.sum(value.astype(np.float64) ** 2)), float(np.sum((own - value) ** 2))
             if signal > 0:
                 ratios[output] = 10 * math.log10(signal / noise) if noise else math.inf
-            if axis is not None:
+            if axis is not None and value.shape[axis] > 1:
+                count = value.size // value.shape[axis]
                 differ += int(np.sum(own.argmax(axis) != value.argmax(axis)))
-                decided += value.size // value.shape[axis]
-        return ratios, differ, decided
+                expected += count * expected_flips(*(np.moveaxis(each, axis, -1) for each in (value, own)))
+                decided += count
+        return Seen(ratios, differ / max(1, decided), decided, expected / max(1, decided))
 
 
 def _floats(session: FloatSession, samples: Samples, dynamic: frozenset[str]) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models.builder import Builder
 from tpuflow.config import Config
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.judge import Judge, Seen
+from tpuflow.judge import Judge, Seen, expected_flips
 from tpuflow.refine.better import calibrated_graph
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
@@ -52,7 +52,7 @@ def test_decisions_and_noise_of_every_output(softmax: bool) -> None:  # noqa: FB
 
 
 seen = st.builds(
-    lambda a, b, flips: Seen({"a": a, "b": b}, flips),
+    lambda a, b, flips: Seen({"a": a, "b": b}, 0.0, 100, flips),
     st.floats(0, 60),
     st.floats(0, 60),
     st.integers(0, 5).map(lambda each: each / 100),
@@ -65,7 +65,7 @@ def test_the_better_of_two(one: Seen, other: Seen) -> None:
     assert not one.beats(one, 0.25)
     if one.beats(other, 0.25):
         gained = sum(one.sqnr_db.values()) / 2 - sum(other.sqnr_db.values()) / 2
-        assert gained > 0.25 + 100 * (one.flips - other.flips) - 1e-9
+        assert gained > 0.25 + 100 * (one.expected_flips - other.expected_flips) - 1e-9
         assert min(one.sqnr_db[name] - other.sqnr_db[name] for name in "ab") >= -0.5
 
 
@@ -74,3 +74,14 @@ def test_no_noise_is_best() -> None:
     assert exact.beats(near, 0.25)
     assert not near.beats(exact, 0.25)
     assert not exact.beats(exact, 0.25)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.4])
+def test_flips_expected_are_those_of_many_draws(noise: float) -> None:
+    rng = np.random.default_rng(4)
+    floating = rng.standard_normal((400, 1, 2))
+    found = expected_flips(floating, floating + noise * rng.standard_normal(floating.shape))
+    drawn = floating + noise * rng.standard_normal((500, *floating.shape))
+    assert found == pytest.approx(np.mean(drawn.argmax(-1) != floating.argmax(-1)), rel=0.1)
+    assert expected_flips(floating, floating) == 0.0
+    assert expected_flips(floating, floating + 3.0) == pytest.approx(0.0, abs=1e-12)

@@ -30,7 +30,7 @@ def search(
     host: options.Host = True,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, scaled channels, refined weights, 16 bits in norms and softmax; keep the best."""
+    """Try strategies, scaled channels, refined weights, wide norms, centred outputs; keep the best."""
     from tpuflow.files import replaced
     from tpuflow.frontend import load
     from tpuflow.refine import search as best

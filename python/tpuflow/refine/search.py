@@ -1,16 +1,16 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole configuration: a local strategy, then factors by channel (where layers read each
-other, then behind norms as well), 16 bits inside norms and softmax where they have 8, refined weights. What
-is kept at each step is what comes closest to float on the samples held out, in decibels and decisions
-(`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all samples. A model
-is run once for all strategies: they choose by the same counts.
+Every candidate is a whole plan: a local strategy, then factors by channel (where layers read each other, then
+behind norms as well), 16 bits inside norms and softmax where they have 8, refined weights, mean errors of
+outputs taken back. What is kept at each step is what comes closest to float on the samples held out, in
+decibels and in decisions expected to differ (`Seen.beats`); a step that does not help is undone. The result
+is calibrated anew with all samples. A model is run once for all strategies: they choose by the same counts.
 
 Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
 whose values reach furthest stands for what a network meets later and was not calibrated with; without them
 the narrowest ranges that hold the bulk would always win. Of both kinds the one that comes out worse counts.
 All of this is done in `FOLDS` ways of holding out, of which the mean decides: one way alone moves decibels by
-about as much as what is tried.
+about as much as what is tried. A candidate that is far behind with the first is not tried with the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tpuflow.calibrate import calibrate, collect, ranges_of
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
-from tpuflow.refine.better import SCALED, calibrated_graph, graph_of, parts_of
+from tpuflow.refine.better import SCALED, graph_of, parts_of
 from tpuflow.refine.equalize import MILD, equalized, noted_factors
+from tpuflow.refine.outputs import centred
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.store import AnyGraph
 
-__all__ = ["Candidate", "Searched", "divided", "search"]
+__all__ = ["Candidate", "Plan", "Searched", "divided", "search"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ STRATEGIES = (
 )
 """Local strategies tried, each with the weight of what it clips."""
 
-AGAIN = 4
+AGAIN = 3
 """So many of them, the first and the best others, are tried anew after a step that moves values."""
 
 FACTORS: Mapping[str, tuple[bool, float]] = {
@@ -75,6 +76,15 @@ every layer by itself, and of equals the one tried first.
 FOLDS = 2
 """Ways to hold out samples."""
 
+LOST_DB = 1.5
+"""So far behind the best with the first samples held out, a candidate is out."""
+
+REFINED = 64
+"""Samples that weights are refined by to be judged, at most; the result is refined by all."""
+
+NEAR_DB = 1.0
+"""Where scaled channels gained less than that, refined weights are tried without them as well."""
+
 HELD_OUT = 8
 """One of so many samples is held out for being typical, and as many for reaching far."""
 
@@ -83,38 +93,64 @@ MOST = 32
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What is done to a network.
+
+    Attributes:
+        config: All of its configuration.
+        scaled: How channels are scaled, one of `FACTORS`, or empty.
+        refined: Whether weights are refined.
+        centred: Whether mean errors of outputs are taken back.
+    """
+
+    config: Config
+    scaled: str = ""
+    refined: bool = False
+    centred: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How much is done to the network beside choosing ranges."""
+        return bool(self.scaled) + self.refined + self.centred
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """A configuration and how far from float it is.
+    """A plan and how far from float it leads.
 
     Attributes:
         name: What it does.
-        config: All of it.
-        scaled: How channels were scaled, one of `FACTORS`, or empty.
-        refined: Whether weights were refined.
+        plan: All of it.
         seen: What it makes of the held-out samples.
+        parts: The same by way of holding out; of one that was soon far behind only the first.
         kept: Whether it was taken for the best so far.
     """
 
     name: str
-    config: Config
-    scaled: str
-    refined: bool
+    plan: Plan
     seen: Seen
+    parts: tuple[Seen, ...]
     kept: bool
+
+    @property
+    def config(self) -> Config:
+        """Its configuration."""
+        return self.plan.config
+
+    @property
+    def refined(self) -> bool:
+        """Whether weights were refined."""
+        return self.plan.refined
 
     @property
     def sqnr_db(self) -> float:
         """Of the outputs of held-out samples, the mean over outputs."""
         return self.seen.mean_db
 
-    @property
-    def steps(self) -> int:
-        """How much was done to the network before it was quantised."""
-        return bool(self.scaled) + self.refined
-
     def beats(self, best: Candidate) -> bool:
         """Whether this is to be taken rather than the best so far."""
-        return self.seen.beats(best.seen, -MARGIN_DB if self.steps > best.steps else MARGIN_DB)
+        more = self.plan.steps > best.plan.steps
+        return self.seen.beats(best.seen, -MARGIN_DB if more else MARGIN_DB)
 
 
 @dataclass(frozen=True)
@@ -153,53 +189,74 @@ def search(
     """
     config = config or Config()
     folds = [
-        (_Sources(model, shown), Judge(model, *judged)) for shown, judged in divided(model, samples, config)
+        (_Sources(model, shown, REFINED), Judge(model, *judged))
+        for shown, judged in divided(model, samples, config)
     ]
     tried: list[Candidate] = []
-    for name, wish, scaled, refined in _steps(config, folds[0][0], tried):
-        found = Seen.mean(
-            [judge.seen(sources.graph(wish, scaled, refined=refined)) for sources, judge in folds]
-        )
-        candidate = Candidate(name, wish, scaled, refined, found, kept=True)
-        kept = not tried or candidate.beats(_best(tried))
+    for name, plan in _steps(config, folds[0][0], tried):
+        best = _best(tried) if tried else None
+        parts: list[Seen] = []
+        for sources, judge in folds:
+            parts.append(judge.seen(sources.graph(plan)))
+            if best is not None and parts[-1].score < best.parts[len(parts) - 1].score - LOST_DB:
+                break
+        found = Seen.mean(parts)
+        candidate = Candidate(name, plan, found, tuple(parts), kept=True)
+        judged = len(parts) == len(folds)
+        kept = best is None or (judged and candidate.beats(best))
         tried.append(replace(candidate, kept=kept))
-        flips = f", {found.flips:.1%} of decisions differ" if found.flips else ""
-        remark(f"{name}: {found.mean_db:.1f} dB{flips}{', best so far' if kept else ''}")
-    best = _best(tried)
-    source = _Sources(model, samples).of(best.config, best.scaled, refined=best.refined)
-    graph, ranges = calibrated_graph(source, samples, best.config)
-    return Searched(graph, best.config, ranges, tuple(tried))
+        told = ", best so far" if kept else "" if judged else ", far behind"
+        flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
+        remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
+    chosen = _best(tried).plan
+    whole = _Sources(model, samples, samples.count)
+    ranges = whole.ranges(chosen)
+    return Searched(graph_of(whole.of(chosen), ranges, chosen.config), chosen.config, ranges, tuple(tried))
 
 
 class _Sources:
-    """The float models candidates start from, each made once."""
+    """The float models candidates start from, each made once.
 
-    def __init__(self, model: FloatModel, samples: Samples) -> None:
+    Args:
+        model: As it is.
+        samples: What it is calibrated with.
+        refined: How many of them weights are refined by.
+    """
+
+    def __init__(self, model: FloatModel, samples: Samples, refined: int) -> None:
         self._samples = samples
+        self._refined = samples.spread(refined)
         self._made: dict[tuple[str, bool], FloatModel] = {("", False): model}
         self._counts: dict[tuple[str, bool], Statistics] = {}
 
-    def graph(self, config: Config, scaled: str, *, refined: bool) -> AnyGraph:
-        """The graph of a configuration, by what was counted of its model."""
-        model, key = self.of(config, scaled, refined=refined), (scaled, refined)
+    def graph(self, plan: Plan) -> AnyGraph:
+        """The graph of a plan."""
+        return graph_of(self.of(plan), self.ranges(plan), plan.config)
+
+    def ranges(self, plan: Plan) -> Ranges:
+        """Its ranges, by what was counted of its model, with mean errors of outputs if it is centred."""
+        model, key = self.of(plan), (plan.scaled, plan.refined)
         if key not in self._counts:
-            calibrate(parts_of(model), self._samples, config, counted=lambda found: self._keep(key, found))
-        return graph_of(model, ranges_of(parts_of(model), self._counts[key], config), config)
+            calibrate(
+                parts_of(model), self._samples, plan.config, counted=lambda found: self._keep(key, found)
+            )
+        found = ranges_of(parts_of(model), self._counts[key], plan.config)
+        return centred(model, found, self._samples, plan.config) if plan.centred else found
 
     def _keep(self, key: tuple[str, bool], found: Statistics) -> None:
         self._counts[key] = found
 
-    def of(self, config: Config, scaled: str, *, refined: bool) -> FloatModel:
+    def of(self, plan: Plan) -> FloatModel:
         """The model, with factors by channel and with weights rounded together where asked for."""
-        if (scaled, refined) not in self._made:
-            if refined:
-                source = self.of(config, scaled, refined=False)
-                made, _ = refine_weights(source, self._samples, config)
+        key = plan.scaled, plan.refined
+        if key not in self._made:
+            if plan.refined:
+                source = self.of(replace(plan, refined=False))
+                made, _ = refine_weights(source, self._refined, plan.config)
             else:
-                bits = min(config.quantize.weight_bits or 8, 8)
-                made = self._scaled(scaled, bits)
-            self._made[scaled, refined] = made
-        return self._made[scaled, refined]
+                made = self._scaled(plan.scaled, min(plan.config.quantize.weight_bits or 8, 8))
+            self._made[key] = made
+        return self._made[key]
 
     def _scaled(self, scaled: str, bits: int) -> FloatModel:
         norms, mild = FACTORS[scaled]
@@ -210,18 +267,15 @@ class _Sources:
         """Whether channels are scaled otherwise than by the ways tried before."""
         ways = ["", *FACTORS]
         own, *others = (
-            noted_factors(self.of(config, each, refined=False))
-            for each in reversed(ways[: ways.index(scaled) + 1])
+            noted_factors(self.of(Plan(config, each))) for each in reversed(ways[: ways.index(scaled) + 1])
         )
         return own not in others
 
 
-def _steps(
-    config: Config, sources: _Sources, tried: list[Candidate]
-) -> Iterator[tuple[str, Config, str, bool]]:
-    """Name, configuration, factors and refinement of every candidate; later ones build on the best so far."""
+def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterator[tuple[str, Plan]]:
+    """Name and plan of every candidate; later ones build on the best so far."""
     for strategy in STRATEGIES:
-        yield _told(strategy), _with_strategy(config, strategy), "", False
+        yield _told(strategy), Plan(_with_strategy(config, strategy))
     first = _best(tried)
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)
     likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
@@ -229,21 +283,24 @@ def _steps(
         if sources.differs(config, scaled):
             for strategy in likely:
                 name = f"{scaled} equalized, {_told(strategy)}"
-                yield name, _with_strategy(config, strategy), scaled, False
+                yield name, Plan(_with_strategy(config, strategy), scaled)
     for key, name in (("wide_norms", "norms"), ("wide_softmax", "softmax")):
-        chosen = _best(tried)
+        chosen = _best(tried).plan
         if config.quantize.dtype == "int8" and not getattr(chosen.config.quantize, key):
             wide = chosen.config.quantize.model_copy(update={key: True})
             widened = chosen.config.model_copy(update={"quantize": wide})
-            yield f"16 bits inside {name}", widened, chosen.scaled, False
-    chosen = _best(tried)
-    yield "weights refined", chosen.config, chosen.scaled, True
+            yield f"16 bits inside {name}", replace(chosen, config=widened)
+    scaled_best = _best(tried)
+    chosen = scaled_best.plan
+    yield "weights refined", replace(chosen, refined=True)
     for strategy in likely:
         again = _with_strategy(chosen.config, strategy)
         if again != chosen.config:
-            yield f"weights refined, {_told(strategy)}", again, chosen.scaled, True
-    if chosen.scaled:
-        yield "weights refined, channels as they were", first.config, "", True
+            yield f"weights refined, {_told(strategy)}", Plan(again, chosen.scaled, refined=True)
+    if chosen.scaled and scaled_best.seen.score < first.seen.score + NEAR_DB:
+        yield "weights refined, channels as they were", Plan(first.config, refined=True)
+    if config.quantize.bias_correction:
+        yield "outputs centred", replace(_best(tried).plan, centred=True)
 
 
 def _best(tried: list[Candidate]) -> Candidate:
