@@ -63,6 +63,24 @@ def test_cal_01_extrema_are_those_of_all_batches() -> None:
     assert fitted(*BATCHES_OF_THREE, strategy="extrema") == Range(-3.0, 4.0)
 
 
+@pytest.mark.parametrize("strategy", ["extrema", "mean", "mse", "kld", "pct[100]", "6std", "aciq_gauss"])
+def test_qmo_28_outliers_are_dropped_by_their_deviation(strategy: str) -> None:
+    values = gaussian()
+    far = np.concatenate([values, floats(90, -70)])
+    ((low, high),) = fitted(far, strategy=strategy, z_threshold=6).pairs
+    assert -7 < low < -2
+    assert 2 < high < 7
+    # Far enough away nothing is dropped, and by default nothing at all.
+    assert fitted(far, strategy=strategy, z_threshold=1e6) == fitted(far, strategy=strategy)
+    assert fitted(far, strategy="extrema") == Range(-70.0, 90.0)
+
+
+def test_qmo_28_what_is_dropped_does_not_depend_on_batches() -> None:
+    far = np.concatenate([gaussian(), floats(90, -70)])
+    whole = fitted(far, strategy="mse", z_threshold=5)
+    assert fitted(*np.array_split(far[::-1].copy(), 7), strategy="mse", z_threshold=5) == whole
+
+
 def test_cal_02_cal_18_mean_follows_the_golden_sequence() -> None:
     # min: -1, 0.9 * -1 + 0.1 * -3 = -1.2, 0.9 * -1.2 + 0.1 * -2 = -1.28
     # max:  2, 0.9 *  2 + 0.1 *  1 =  1.9, 0.9 *  1.9 + 0.1 *  4 =  2.11
@@ -345,3 +363,14 @@ def test_bindings_refuse_what_does_not_fit() -> None:
         _core.channel_extrema(floats(1), 2)
     with pytest.raises(ValueError, match="1 of the values are NaN or infinite"):
         _core.channel_extrema(floats(1, np.nan), 0)
+
+
+@given(BATCHES, st.floats(0.1, 5), st.sampled_from(["extrema", "mse", "pct[100]"]))
+def test_qmo_28_of_any_values_a_range_is_left(
+    batches: list[NDArray[np.float32]], threshold: float, strategy: str
+) -> None:
+    ((low, high),) = fitted(*batches, strategy=strategy, z_threshold=threshold).pairs
+    ((least, most),) = fitted(*batches, strategy="extrema").pairs
+    # A grid of codes may reach half a step further than what it is made for.
+    slack = 0.01 * (most - least) + 1e-6
+    assert least - slack <= low <= 0 <= high <= most + slack

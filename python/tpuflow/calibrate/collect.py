@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.calibrate.means import ChannelSums, linear_operands
+from tpuflow.calibrate.outliers import without_outliers
 from tpuflow.calibrate.ranges import Means, Range, Ranges
 from tpuflow.calibrate.stated import stated_ranges, stated_weights
 from tpuflow.calibrate.statistics import Statistics, TensorStatistics
@@ -177,7 +178,9 @@ def collect(
         SampleError: A value becomes NaN or infinite for a sample.
     """
     own = dict(exceptions or {})
-    histogram = histograms or any(STRATEGIES[each.method[0]].histogram for each in (config, *own.values()))
+    histogram = histograms or any(
+        STRATEGIES[each.method[0]].histogram or each.z_threshold for each in (config, *own.values())
+    )
     statistics = Statistics(config.bins if histogram else None)
     statistics.own_bins = {name: each.bins for name, each in own.items() if each.bins != config.bins}
     trims = {name: each.trim_infinity for name, each in own.items()}
@@ -233,6 +236,8 @@ def fit(
         settings = (exceptions or {}).get(name, config)
         strategy, numbers = settings.method
         try:
+            if settings.z_threshold:
+                tensor = without_outliers(tensor, settings.z_threshold)
             low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
         except RangesError as error:
             raise RangesError(f'tensor "{name}": {error}') from None

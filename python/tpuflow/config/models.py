@@ -220,6 +220,9 @@ class CalibrationConfig(Section):
     trim_infinity: Annotated[str, PerLayer(), Also("trim_infinity_before_statistic")] = ""
     """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
     them within the extrema of those strictly between a and b. Unset: nothing."""
+    z_threshold: Annotated[float, PerLayer(), Field(ge=0, allow_inf_nan=False)] = 0
+    """Values further from a tensor's mean than so many of its standard deviations are left out before its
+    range is chosen; 0: none are."""
     bins: Annotated[int, PerLayer(), Also("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     bits: int = Field(default=8, ge=2, le=16)
