@@ -22,7 +22,7 @@ use tpuflow_ir::Window;
 
 use crate::Element;
 use crate::gemm::tiles::Walk;
-use crate::linear::Linear;
+use crate::linear::{self, Linear, by_columns};
 use crate::parallel;
 use crate::scratch::{self, aligned, buffer};
 
@@ -173,14 +173,29 @@ impl Conv {
         let block = oh.div_ceil(blocks);
         parallel::chunks(y, oh * ow * o, |image, y| {
             let x = &x[image * h * w * c..][..h * w * c];
+            if let [linear] = &self.groups[..]
+                && linear.is_mostly_weights(x.len() + y.len())
+            {
+                return by_columns(linear, y, |blocks, y| {
+                    scratch::with(|scratch| self.block(x, 0, blocks, y, scratch));
+                });
+            }
+            let blocks = self.groups[0].blocks();
             parallel::chunks(y, block * ow * o, |index, y| {
-                scratch::with(|scratch| self.block(x, index * block, y, scratch));
+                scratch::with(|scratch| self.block(x, index * block, 0..blocks, y, scratch));
             });
         });
     }
 
-    /// Lines of one image's output from `first` on.
-    fn block<Y: Element>(&self, x: &[i8], first: usize, y: &mut [Y], scratch: &mut scratch::Scratch) {
+    /// Lines of one image's output from `first` on, in every group the columns of `blocks`.
+    fn block<Y: Element>(
+        &self,
+        x: &[i8],
+        first: usize,
+        blocks: Range<usize>,
+        y: &mut [Y],
+        scratch: &mut scratch::Scratch,
+    ) {
         let Geometry { input: [_, _, w, c], output: [_, ow], window } = self.geometry;
         let [[kh, kw], stride, dilation] =
             [window.kernel, window.stride, window.dilation].map(|v| v.map(|v| v as usize));
@@ -207,7 +222,7 @@ impl Conv {
                     .map(|run| group * depth + if runs == kh { tap(run, 0) } else { tap(run / kw, run % kw) })
                     .collect();
                 let walk = Walk { codes: image, stride: c, runs: &starts };
-                linear.walk(&walk, places.len(), |row| places[row], &mut y[group * columns..]);
+                linear.walk(&walk, places.len(), blocks.clone(), |row| places[row], &mut y[group * columns..]);
             }
             return;
         }
@@ -230,7 +245,7 @@ impl Conv {
                 }
             }
             let walk = Walk { codes: rows, stride: k, runs: &[0] };
-            linear.walk(&walk, pixels, |row| Some(row * o), &mut y[group * columns..]);
+            linear.walk(&walk, pixels, blocks.clone(), |row| Some(row * o), &mut y[group * columns..]);
         }
     }
 
@@ -288,17 +303,17 @@ pub fn conv<X: Element, Y: Element>(geometry: &Geometry, x: &[X], groups: &[Line
     let columns = groups[0].n();
     let o = columns * groups.len();
     assert_eq!(y.len(), geometry.pixels() * o, "y holds every output");
+    if let [linear] = groups
+        && geometry.is_pointwise()
+    {
+        return linear::multiply(linear, x, y);
+    }
     let block = block_rows(k * size_of::<X>(), columns, geometry.pixels());
     parallel::chunks(y, block * o, |index, y| {
         let mut rows = Vec::new();
         let pixels = index * block..index * block + y.len() / o;
         for (group, linear) in groups.iter().enumerate() {
             let y = &mut y[group * columns..];
-            if groups.len() == 1 && geometry.is_pointwise() {
-                let rows = &x[pixels.start * k..pixels.end * k];
-                scratch::with(|scratch| linear.rows(rows, y, o, &mut scratch.linear));
-                continue;
-            }
             rows.resize(pixels.len() * k, zero_point);
             let taken = group * channels..(group + 1) * channels;
             gather(geometry, x, pixels.clone(), taken, zero_point, &mut rows);

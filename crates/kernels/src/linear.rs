@@ -10,6 +10,8 @@
 //!
 //! Source: docs/arithmetic.md, section 6.
 
+use std::ops::Range;
+
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
 use crate::gemm::tiles::{Tiles, WIDTH, Walk};
@@ -120,15 +122,36 @@ impl Linear {
         if let (Product::Tiled(packed, _), 0) = (&self.product, self.zero_w) { packed.tiles() } else { None }
     }
 
-    /// The first `m` rows of a walk to codes: row `i` of the result goes to `y[place(i)..][..n]`, or nowhere.
+    /// Blocks of columns that can be computed on their own.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        if let Product::Tiled(packed, _) = &self.product { packed.tiles().map_or(1, Tiles::blocks) } else { 1 }
+    }
+
+    /// Whether threads should share the columns rather than the rows of a product whose operand and result have so many
+    /// elements together: then each reads its own part of the weights, which are most of what is read.
+    pub(crate) fn is_mostly_weights(&self, activations: usize) -> bool {
+        /// Weights that are worth waking a thread for.
+        const LEAST: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
+        self.k() * self.n() >= LEAST.max(4 * activations) && self.blocks() > 1 && rayon::current_num_threads() > 1
+    }
+
+    /// Columns `blocks` of the first `m` rows of a walk to codes: row `i` of the result belongs to `y[place(i)..][..n]`, or
+    /// nowhere.
     ///
     /// # Panics
     /// When a row lies outside its slice, or [`Self::tiles`] gives nothing.
-    pub fn walk<Y: Element>(&self, walk: &Walk<'_>, m: usize, place: impl Fn(usize) -> Option<usize>, y: &mut [Y]) {
+    pub fn walk<Y: Element>(
+        &self,
+        walk: &Walk<'_>,
+        m: usize,
+        blocks: Range<usize>,
+        place: impl Fn(usize) -> Option<usize>,
+        y: &mut [Y],
+    ) {
         let (Product::Tiled(_, columns), Some(tiles)) = (&self.product, self.tiles()) else {
             panic!("the operand is not in tiles")
         };
-        let blocks = 0..tiles.blocks();
         tiles.multiply(walk, m, blocks, &mut |tile| self.epilogue.tile(&tile, columns, &place, y));
     }
 
@@ -137,6 +160,21 @@ impl Linear {
     /// # Panics
     /// When the slices are shorter than that, or int16 rows meet an operand packed for int8 ones.
     pub fn rows<X: Element, Y: Element>(&self, a: &[X], y: &mut [Y], stride: usize, scratch: &mut Scratch) {
+        self.columns(0..self.blocks(), a, y, stride, scratch);
+    }
+
+    /// As [`Self::rows`], of the columns of some of [`Self::blocks`].
+    ///
+    /// # Panics
+    /// As [`Self::rows`].
+    pub fn columns<X: Element, Y: Element>(
+        &self,
+        blocks: Range<usize>,
+        a: &[X],
+        y: &mut [Y],
+        stride: usize,
+        scratch: &mut Scratch,
+    ) {
         let (k, n) = (self.k(), self.n());
         let m = a.len().checked_div(k).unwrap_or(y.len().div_ceil(stride));
         let of_row = |i: usize| {
@@ -164,7 +202,7 @@ impl Linear {
                     if self.zero_w == 0 { Vec::new() } else { (0..m).map(|i| of_row(i) as i32).collect() };
                 scratch.rows.in_tiles(a, m, tiles, |walk, rows| {
                     let first = rows.start;
-                    tiles.multiply(walk, rows.len(), 0..tiles.blocks(), &mut |tile| {
+                    tiles.multiply(walk, rows.len(), blocks.clone(), &mut |tile| {
                         let terms = row_terms.iter().skip(first + tile.rows.start);
                         for (sums, term) in tile.sums.chunks_exact_mut(WIDTH).zip(terms) {
                             sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(*term));
@@ -184,18 +222,41 @@ impl Linear {
     }
 }
 
-/// `y[m,n] = linear(a[m,k])`, rows spread over threads.
+/// `y[m,n] = linear(a[m,k])`, rows or columns spread over threads.
 ///
 /// # Panics
 /// When the slices do not have these sizes.
 pub fn multiply<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [Y]) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
+    if linear.is_mostly_weights(a.len() + y.len()) {
+        return by_columns(linear, y, |blocks, y| {
+            scratch::with(|scratch| linear.columns(blocks, a, y, n, &mut scratch.linear));
+        });
+    }
     let block = crate::conv::block_rows(k * size_of::<X>(), n, y.len() / n);
     parallel::chunks(y, block * n, |index, y| {
         let rows = y.len() / n;
         scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));
     });
+}
+
+/// `work(blocks, y)` for a range of blocks of columns on every thread; it writes those columns of `y` `[m, n]` alone.
+pub(crate) fn by_columns<Y: Element>(linear: &Linear, y: &mut [Y], work: impl Fn(Range<usize>, &mut [Y]) + Sync) {
+    let (n, blocks) = (linear.n(), linear.blocks());
+    let threads = rayon::current_num_threads().min(blocks);
+    let share = |thread: usize| thread * blocks / threads..(thread + 1) * blocks / threads;
+    // All but the first write elsewhere, since rows of the result are not to be had in parts.
+    let mut others = vec![vec![Y::default(); y.len()]; threads - 1];
+    let mut own: Vec<&mut [Y]> = std::iter::once(&mut *y).chain(others.iter_mut().map(Vec::as_mut_slice)).collect();
+    parallel::chunks(&mut own, 1, |thread, y| work(share(thread), y[0]));
+    for (thread, other) in others.iter().enumerate() {
+        let columns = share(thread + 1);
+        let columns = columns.start * WIDTH..n.min(columns.end * WIDTH);
+        for (y, other) in y.chunks_exact_mut(n).zip(other.chunks_exact(n)) {
+            y[columns.clone()].copy_from_slice(&other[columns.clone()]);
+        }
+    }
 }
 
 /// Buffers a worker keeps between blocks.
