@@ -66,6 +66,11 @@ impl Memory {
         self.constants.as_ref()
     }
 
+    /// Whether a stretch lies within constants nobody has written to.
+    fn is_constant(&self, start: usize, length: usize) -> bool {
+        self.constants.as_ref().is_some_and(|constants| start + length <= constants.len())
+    }
+
     /// Makes it a memory of `bytes` bytes that holds `constants` from address 0 on, and nothing else.
     pub(crate) fn renew(&mut self, bytes: u64, constants: Option<&Image>) {
         if self.size() != bytes {
@@ -160,8 +165,7 @@ impl Memory {
 
     /// Whole lines of a stretch are copies of another memory's constants, if they are.
     fn stem(&mut self, to: usize, from: &Self, start: usize, length: usize) {
-        let constant = from.constants.as_ref().is_some_and(|constants| start + length <= constants.len());
-        if self.origins.is_empty() || from.numbered == 0 || !constant || to % 64 != start % 64 {
+        if self.origins.is_empty() || from.numbered == 0 || !from.is_constant(start, length) || to % 64 != start % 64 {
             return;
         }
         let (first, end) = (to.div_ceil(64), (to + length) / 64);
@@ -171,7 +175,7 @@ impl Memory {
 
     /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
     pub(crate) fn copy(&mut self, to: u64, from: &Self, start: u64, length: usize) -> bool {
-        if from.read(start, length).is_ok() {
+        if from.is_constant(start as usize, length) || from.read(start, length).is_ok() {
             let start = start as usize;
             self.write(to, &from.bytes[start..start + length]);
             self.stem(to as usize, from, start, length);
