@@ -26,7 +26,7 @@ from tpuflow.calibrate import (
     save_statistics,
 )
 from tpuflow.config import CalibrationConfig, Config
-from tpuflow.errors import RangesError
+from tpuflow.errors import RangesError, TpuflowError
 from tpuflow.frontend import FloatModel, load
 from tpuflow.quantize import quantize
 from tpuflow.samples import Samples
@@ -158,6 +158,33 @@ def test_cal_14_saved_statistics_give_the_same_ranges(tmp_path: Path) -> None:
         for given_, c in ((images(12), Config()), ({}, config))
     ]
     assert scales[0] == scales[1]
+
+
+def test_cal_15_what_a_file_lacks_is_an_error_or_seen_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = network()
+    path = tmp_path / "statistics.json"
+    whole = calibrate(model, images(4), CalibrationConfig(save_statistic_info=str(path)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["tensors"]["r1"]
+    content["tensors"]["x"]["extrema"] = [-50, 50]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    strict = Config.parse({"calibrate": {"statistic_file": str(path)}})
+    with pytest.raises(TpuflowError, match='"r1" has no range'):
+        quantize(model, calibrate(model, {}, strict), strict)
+    assert not caplog.records
+    told = {"statistic_file": str(path), "ignore_missing_statistic": True, "strategy": "extrema"}
+    lenient = Config.parse({"calibrate": told})
+    found = calibrate(model, images(4), lenient)
+    assert 'lacks "r1"' in caplog.text
+    assert (
+        found.tensors["r1"]
+        == calibrate(model, images(4), CalibrationConfig(strategy="extrema")).tensors["r1"]
+    )
+    assert found.tensors.keys() == whole.tensors.keys()
+    assert found.tensors["x"].pairs == ((-50.0, 50.0),)
+    quantize(model, found, lenient)
 
 
 def test_cal_14_what_is_edited_holds(tmp_path: Path) -> None:

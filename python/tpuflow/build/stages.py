@@ -73,9 +73,10 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
         zeros = request.config.calibrate.no_data == "zeros"
         kind = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
         listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
-    if file:
+    alone = bool(file) and not request.config.calibrate.ignore_missing_statistic
+    if alone:
         listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
-    samples: Samples | dict[str, Any] = {} if file else samples_of(whole, request)
+    samples: Samples | dict[str, Any] = {} if alone else samples_of(whole, request)
     ranges = calibrate(model, samples, request.config, listener.step, listener.counted)
     names = [port.name for port in whole.inputs]
     return with_input_scales(ranges, request.plugins, names, request.config)

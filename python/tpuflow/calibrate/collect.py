@@ -76,6 +76,9 @@ def calibrate(
         if isinstance(config, Config):
             refuse_calibration(config, f"{base.statistic_file} was counted without it", COUNTING)
         statistics = load_statistics(base.statistic_file)
+        if base.ignore_missing_statistic:
+            given = samples if isinstance(samples, Samples) else Samples.of(samples, float_model.inputs)
+            _add_missing(statistics, collect(float_model, given, base, progress, exceptions), base)
     elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
         statistics = _only_stated(whole.model, stated_ranges(whole.origin))
     else:
@@ -106,6 +109,15 @@ def ranges_of(
     whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
     _state(whole, statistics)
     return _with_weights(whole, fit(statistics, *_ways(whole, config)), config)
+
+
+def _add_missing(statistics: Statistics, seen: Statistics, config: CalibrationConfig) -> None:
+    """Takes over what was seen of tensors that a file lacks."""
+    missing = {name: tensor for name, tensor in seen.tensors.items() if name not in statistics.tensors}
+    if missing:
+        named = ", ".join(f'"{name}"' for name in missing)
+        logger.warning("%s lacks %s: seen in samples instead", config.statistic_file, named)
+    statistics.tensors |= missing
 
 
 def _state(model: FloatModel, statistics: Statistics) -> None:

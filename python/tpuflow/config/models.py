@@ -238,6 +238,8 @@ class CalibrationConfig(Section):
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     statistic_file: str = ""
     """Ranges come from the statistics saved in this file; samples are not read."""
+    ignore_missing_statistic: bool = False
+    """Tensors that file lacks are watched in samples, with a warning; else they are an error."""
     save_statistic_info: str = ""
     """File to save the statistics of every tensor in, to be edited and read again with `statistic_file`."""
     shuffle: Annotated[bool, Also("calibration_shuffe", "calibration_shuffle")] = False
