@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from models.builder import Builder
 from refine.test_gptq import images, network
+from tpuflow.build import Listener, Request, with_errors
 from tpuflow.calibrate import Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.frontend import FloatModel, FloatSession, load
@@ -72,6 +73,22 @@ def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
     assert not centred(model, found, samples, without).errors
     plain = quantize(model, calibrate(model, samples), without).to_json()
     assert quantize(model, found, without).to_json() == plain
+
+
+def test_qmo_30_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(tmp_path: Path) -> None:
+    model, x = network(), images(24)
+    np.savez(tmp_path / "calib.npz", x=x)
+    config = Config.parse({"quantize": {"weight_bits": 4}})
+    samples = Samples.of({"x": x}, model.inputs)
+    plain = replace(calibrate(model, samples, config), means={})
+    shown = Request(tmp_path / "model.onnx", calibration=tmp_path / "calib.npz", config=config)
+    told: list[str] = []
+    found = with_errors(model, plain, shown, Listener(remark=told.append))
+    assert found == centred(model, plain, samples, config)
+    assert "1 last layers" in told[0]
+    found.save(tmp_path / "ranges.json")
+    saved = replace(shown, calibration=None, ranges=tmp_path / "ranges.json")
+    assert with_errors(model, Ranges.load(tmp_path / "ranges.json"), saved, Listener()) == found
 
 
 def test_last_layers_are_found_through_views_and_a_softmax() -> None:
