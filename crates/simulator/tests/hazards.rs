@@ -3,10 +3,12 @@
 
 mod build;
 
+use std::sync::Arc;
+
 use build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{DType, DescriptorId, Program, Space, Unit, View, Window, Work};
-use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, SimError, simulate, simulate_again};
+use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, Serial, SimError, simulate, simulate_again};
 
 fn run(p: &Program) -> Result<Run, SimError> {
     simulate(p, &[], &Options::default())
@@ -218,14 +220,14 @@ fn lookups_stay_in_their_table() {
     assert_eq!(hazard(&p).rule, Rule::Lookup(3));
 }
 
-#[test]
-fn num_14_sim_12_an_overflow_is_counted() {
-    // 2 pixels x 8 channels of -128 times 8 columns of -128, the bias of column 0 near the largest 32-bit number.
+/// 2 pixels x 8 channels of -128 times 8 columns of -128, with this bias of column 0: input, weights and parameters are loaded by
+/// instructions 0, 1 and 2, instruction 3 is the product.
+fn squares(bias: i64) -> Program {
     let machine = tiny();
     let mut p = program(&machine, 2048);
     let mut bytes = vec![0x80; 128];
     for column in 0..8 {
-        let bias = if column == 0 { i64::from(i32::MAX) - 100 } else { 0 };
+        let bias = if column == 0 { bias } else { 0 };
         ChannelParameters { bias, multiplier: 1, shift: 24 }.encode(false, &mut bytes);
     }
     constants(&mut p, bytes);
@@ -237,12 +239,44 @@ fn num_14_sim_12_an_overflow_is_counted() {
     let work = product(&mut p, 2, 8, 8, [0, 256, 512]);
     push(&mut p, Unit::Me, &[(Unit::Dtl0, 3)], work);
     push(&mut p, Unit::Dtl0, &[(Unit::Me, 1)], store(0, 1024, 512, 16));
+    p
+}
+
+#[test]
+fn num_14_sim_12_an_overflow_is_counted() {
+    // The bias of column 0 lies near the largest 32-bit number.
+    let p = squares(i64::from(i32::MAX) - 100);
     for array in [tpuflow_simulator::ArrayModel::Closed, tpuflow_simulator::ArrayModel::Register] {
         let run = simulate(&p, &[], &Options { array, ..Options::default() }).unwrap();
         assert_eq!(run.events.len(), 1);
         assert_eq!((run.events[0].layer.as_str(), run.events[0].count), ("layer me", 2));
         // The sum is kept at 2^31 - 1, which the shift turns into 128, clamped; the others are 131072 / 2^24 = 0.
         assert_eq!(run.outputs[0], [[127, 0, 0, 0, 0, 0, 0, 0]; 2].concat());
+    }
+}
+
+/// A step that broke a rule can be taken again once what it missed is there: without and with sums that may overflow.
+#[test]
+fn a_step_that_failed_leaves_nothing_behind() {
+    for bias in [0, i64::from(i32::MAX) - 100] {
+        let serial = Serial::new(Arc::new(squares(bias))).unwrap();
+        let (expected, _) = serial.run(&[]).unwrap();
+        for (late, place) in
+            [(0, "shared cache word 0 (byte 0)"), (1, "shared cache word 32 (byte 256)"), (2, "EWP cache")]
+        {
+            // A program of its own: nothing is kept of an earlier run.
+            let serial = Serial::new(Arc::new(squares(bias))).unwrap();
+            let mut stepper = serial.begin(&[]).unwrap();
+            (0..3).filter(|&load| load != late).for_each(|load| stepper.execute(load).unwrap());
+            for _ in 0..2 {
+                let error = stepper.execute(3).unwrap_err();
+                let SimError::Hazard(hazard) = error else { panic!("{error}") };
+                assert_eq!((hazard.instruction, hazard.rule), (3, Rule::NeverWritten));
+                assert!(hazard.place.to_lowercase().contains(&place.to_lowercase()), "{}", hazard.place);
+            }
+            [late, 3, 4].into_iter().for_each(|step| stepper.execute(step).unwrap());
+            assert_eq!(stepper.outputs().unwrap(), expected, "load {late} late, bias {bias}");
+        }
     }
 }
 

@@ -173,8 +173,8 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
-        let rows = self.gather::<X>(m, d, &channels, zero)?;
         let packed = self.packed(layer, m, d)?;
+        let rows = self.gather::<X>(m, d, &channels, zero)?;
         let (tile, epilogue) = (&packed.tile, &packed.epilogue);
         let columns = m.columns as usize;
         let mut results = self.buffers.take_of::<Y>(m.pixels as usize * columns);

@@ -34,7 +34,8 @@ struct Line<'a> {
 }
 
 impl Memories {
-    /// Row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`. They are to be put back.
+    /// Row vectors `[pixels, taps, channels]`; taps outside the image hold `zero`. They are to be put back, and nothing
+    /// may fail before that: they count as gathered from now on.
     pub(super) fn gather<X: Code>(
         &mut self,
         m: &Matrix,
