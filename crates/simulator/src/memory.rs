@@ -114,6 +114,9 @@ impl Memory {
 
     /// The bytes at `start`, 0 where none was written. The stretch lies inside the memory.
     pub(crate) fn bytes(&self, start: u64, length: usize) -> Vec<u8> {
+        if let Ok(written) = self.read(start, length) {
+            return written.to_vec();
+        }
         let own = (start..).zip(&self.bytes[start as usize..][..length]);
         own.map(|(at, &byte)| if self.is_written(at) { byte } else { 0 }).collect()
     }
@@ -312,6 +315,9 @@ mod tests {
             let missing = expected.iter().position(Option::is_none).map(|n| NeverWritten(at + n as u64));
             let bytes: Vec<u8> = expected.iter().map(|b| b.unwrap_or(0)).collect();
             prop_assert_eq!(memory.read(at, length), missing.map_or(Ok(&bytes[..]), Err));
+            prop_assert_eq!(memory.bytes(at, length), &bytes[..]);
+            let whole = slow.iter().map(|b| b.unwrap_or(0)).collect::<Vec<u8>>();
+            prop_assert_eq!(memory.bytes(0, 400), &whole[..]);
             let mut used = memory.clone();
             used.renew(400, None);
             prop_assert_eq!((used.bytes(0, 400), &used.written), (vec![0; 400], &vec![0; 7]));

@@ -54,7 +54,8 @@ impl Serial {
         Ok((stepper.outputs()?, stepper.executor.events()))
     }
 
-    /// The same for inputs and outputs as they lie in DDR: whole words. The padding of outputs is as it was left.
+    /// The same for inputs and outputs as they lie in DDR: whole words. The padding of outputs is as it
+    /// was left, 0 where nobody wrote.
     ///
     /// # Errors
     /// [`SimError`]: words that do not fit, or a broken rule.

@@ -326,7 +326,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         Ok(ports.map(|(port, words)| layout::unpack(&words, &port.shape, port.dtype, word)).collect())
     }
 
-    /// The output ports as words; padding is as it was left.
+    /// The output ports as words; padding is as it was left, 0 where nobody wrote.
     pub(crate) fn output_words(&self) -> Result<Vec<Vec<u8>>, SimError> {
         let word = self.memories.word;
         let words = |port: &Port| {
