@@ -266,3 +266,58 @@ pub struct Scratch {
     products32: Vec<i32>,
     products64: Vec<i64>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::requant::reference::requantize;
+    use tpuflow_ir::Requant;
+
+    /// Products by their definition, on pools of 1, 2 and 3 threads; where there are tiles, more than one thread share columns.
+    fn check<Y: Element>(n: usize, zero_w: i32, lo: i32, hi: i32) {
+        let (m, k, zero_x) = (3, 40, -9);
+        let code = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 13) as i8;
+        let a: Vec<i8> = (0..m * k).map(code).collect();
+        let w: Vec<i8> = (0..k * n).map(|i| code(i + 7919)).collect();
+        let bias: Vec<i64> = (0..n as i64).map(|j| j * 1000 - 30_000).collect();
+        let multiplier: Vec<i32> = (0..n as i32).map(|j| 77 + 31 * j).collect();
+        let requant = Requant { multiplier, shift: vec![13; n], zero_point: 3, lo, hi };
+        let expected: Vec<i32> = (0..m * n)
+            .map(|at| {
+                let (i, j) = (at / n, at % n);
+                let term = |p: usize| (i32::from(a[i * k + p]) - zero_x) * (i32::from(w[p * n + j]) - zero_w);
+                let sum = (0..k).map(|p| i64::from(term(p))).sum::<i64>() + bias[j];
+                requantize(sum, requant.multiplier[j], requant.shift[j], 3, lo, hi)
+            })
+            .collect();
+        assert!(expected.iter().any(|&y| lo < y && y < hi), "some results are no limits");
+        let codes = Values::I8(w.clone());
+        let matrix = Matrix { codes: &codes, start: 0, shape: [k, n], strides: [n, 1], zero_point: zero_w };
+        for isa in Isa::variants() {
+            let linear = Linear::new(&matrix, false, zero_x, &bias, Epilogue::with(isa, requant.clone(), None));
+            for threads in 1..=3 {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                let (shared, y) = pool.install(|| {
+                    let mut y = vec![Y::default(); m * n];
+                    multiply(&linear, &a, &mut y);
+                    (linear.is_mostly_weights(a.len() + y.len()), y)
+                });
+                let what = format!("{} on {threads} threads, n = {n}, Zw = {zero_w}", isa.name());
+                assert_eq!(shared, threads > 1 && matches!(linear.product, Product::Tiled(..)), "{what}");
+                assert_eq!(y.iter().map(|y| y.widen()).collect::<Vec<i32>>(), expected, "{what}");
+            }
+        }
+    }
+
+    /// Columns are shared by any number of threads, also when the last block is a single column or there are fewer blocks.
+    #[test]
+    fn threads_that_share_columns_change_no_code() {
+        for n in [65, 129] {
+            for zero_w in [0, -5, 11] {
+                check::<i8>(n, zero_w, -128, 127);
+                check::<i16>(n, zero_w, -32768, 32767);
+            }
+        }
+    }
+}
