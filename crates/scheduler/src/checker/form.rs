@@ -125,8 +125,10 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         Space::EwpCache => machine.ewp_cache_bytes(),
         Space::Ddr(space) => program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0),
     };
-    let ends = end.is_some_and(|end| end <= limit) && v.first_row.checked_add(v.stored_rows).is_some();
-    require(ends, "range", "a view that leaves its memory")
+    require(end.is_some_and(|end| end <= limit), "range", "a view that leaves its memory")?;
+    // Whoever reads whatever is stored would read them.
+    let stored = v.first_row.checked_add(v.stored_rows).is_some_and(|end| end <= v.rows);
+    require(stored, "range", "a view that stores rows beyond the last")
 }
 
 fn window(window: &Window) -> Result<(), Fault> {

@@ -17,7 +17,7 @@ use common::wild::{long_lines, wild_floats};
 use common::{Net, Random, float_bytes, random, residual, window};
 use faults::FAULTS;
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{DType, Graph, Machine, Program};
+use tpuflow_ir::{DType, Graph, Machine, Program, Work};
 use tpuflow_scheduler::checker::{Violation, check, check_rules};
 use tpuflow_scheduler::{Options, ScheduleError, schedule};
 use tpuflow_simulator::simulate;
@@ -179,6 +179,25 @@ fn no_changed_number_passes_with_other_results() {
     }
     assert!(wrong.is_empty(), "{} failures:\n{}", wrong.len(), wrong.join("\n"));
     assert!(changed > 2000 && 4 * reported > 3 * changed, "{reported} of {changed} were reported");
+}
+
+/// Units that read all that a view stores would read rows that nobody has promised.
+#[test]
+fn no_view_stores_more_rows_than_its_tensor_has() {
+    let mut changed = 0;
+    for subject in subjects([]) {
+        let vectors = |work: &Work| matches!(work, Work::Vector(_));
+        for at in (0..subject.program.instructions.len()).filter(|&at| vectors(&subject.program.instructions[at].work))
+        {
+            let mut damaged = subject.program.clone();
+            let Work::Vector(vector) = &mut damaged.instructions[at].work else { continue };
+            let Some(view) = vector.inputs.first_mut() else { continue };
+            view.stored_rows = view.rows + 1 - view.first_row;
+            changed += 1;
+            assert!(!subject.judge(&damaged).unwrap().is_empty(), "{}: instruction {at}", subject.what);
+        }
+    }
+    assert!(changed > 20, "{changed}");
 }
 
 /// Without the graph, what remains is that an execution is well defined.
