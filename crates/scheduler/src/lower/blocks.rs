@@ -154,7 +154,10 @@ impl Lowering<'_> {
             Op::Binary { .. } | Op::Unary { .. } | Op::Rescale { .. } if op.operands().contains(&tensor) => {
                 let channels = |t: &TensorId| network.tensor(*t).shape.last().copied().unwrap_or(1);
                 let alike = |t: &TensorId| channels(t) == 1 || Some(&channels(t)) == info.shape.last();
-                network.tensor(output).shape == info.shape && network.streams(op).iter().all(alike)
+                let result = &network.tensor(output).shape;
+                // A single pixel may stand for all of the result's.
+                let single = info.shape.last() == Some(&info.elements()) && result.last() == info.shape.last();
+                (single || *result == info.shape) && network.streams(op).iter().all(alike)
             }
             _ => !op.operands().contains(&tensor),
         };
