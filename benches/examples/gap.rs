@@ -3,8 +3,8 @@
 //! ```text
 //! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] GRAPH.tpuq...
 //! ```
-//! `-b` is the budget of the search in steps, `-v` adds bounds, units and conflicts, `-l` the times of all layers, `-t` those
-//! of all instructions. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
+//! MACHINE is the name of a preset or a TOML file. `-b` is the budget of the search in steps, `-v` adds bounds, units and
+//! conflicts, `-l` the times of all layers, `-t` those of all instructions. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -27,7 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         name = args.remove(at + 1);
         args.remove(at);
     }
-    let machine = Machine::preset(&name)?;
+    let machine = if name.ends_with(".toml") {
+        Machine::parse(&name, &std::fs::read_to_string(&name)?)?
+    } else {
+        Machine::preset(&name)?
+    };
     let mut options = ScheduleOptions { level: 5, ..ScheduleOptions::default() };
     if let Some(at) = args.iter().position(|arg| arg == "-b").filter(|at| at + 1 < args.len()) {
         options.budget_steps = args.remove(at + 1).parse()?;

@@ -32,6 +32,8 @@ pub(crate) struct Planned {
     housed: Housed,
     addresses: Addresses,
     memory: External,
+    mode: Mode,
+    lines: Lines,
     /// What can be timed; its prediction is the cost model's until it is.
     pub program: Program,
 }
@@ -102,7 +104,21 @@ impl Planned {
             predicted_cycles: clock.makespan(),
             allocations: Vec::new(),
         };
-        Ok(Self { housed, addresses, memory, program })
+        Ok(Self { housed, addresses, memory, mode, lines, program })
+    }
+
+    /// What it is made of.
+    pub fn draft(&self) -> (&Sketch, &Addresses) {
+        (&self.housed.sketch, &self.addresses)
+    }
+
+    /// The same instructions in another order.
+    ///
+    /// # Errors
+    /// [`ScheduleError::External`] when external memory is too small.
+    pub fn reordered(&self, site: &Site, order: &[u32]) -> Result<Self, ScheduleError> {
+        let housed = Housed { sketch: self.housed.sketch.reordered(order), ..self.housed.clone() };
+        Self::new(site, housed, self.addresses.clone(), self.mode, self.lines)
     }
 
     /// The same with its cycles by `timing`, where that can tell.

@@ -31,6 +31,7 @@ mod pack;
 pub mod parameters;
 mod placement;
 mod plan;
+mod polish;
 mod prefetch;
 mod sketch;
 mod stripes;
@@ -44,6 +45,7 @@ use finish::Planned;
 use lower::Grain;
 use parameters::Parameters;
 use plan::{Manner, Mode, Site, fastest};
+use polish::polished;
 use rayon::prelude::*;
 use std::time::{Duration, Instant};
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
@@ -129,7 +131,7 @@ fn compiled(
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tile::tiled(graph, tilings)?.graph;
         let own = Site::new(&tiled, machine, effort, parameters)?;
-        let program = planned(&own, timing)?.program(&own);
+        let program = polished(&own, planned(&own, timing)?, timing).program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
         let bounds = program.bounds.least(&site.bounds());
         Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
@@ -150,7 +152,7 @@ fn compiled(
             return Ok(program);
         }
     }
-    Ok(whole.program(&site))
+    Ok(polished(&site, whole, timing).program(&site))
 }
 
 fn planned(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {

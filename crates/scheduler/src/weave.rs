@@ -299,7 +299,7 @@ fn keep(best: &mut Vec<Woven>, found: Woven) {
 }
 
 /// The next of a sequence of numbers that look random (xorshift; Marsaglia 2003).
-fn draw(state: &mut u64) -> u64 {
+pub(crate) fn draw(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
