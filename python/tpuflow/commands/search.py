@@ -57,7 +57,11 @@ def search(
                 "name": entry.name,
                 "sqnr_db": entry.sqnr_db,
                 "flips": entry.seen.flips,
+                "expected_flips": entry.seen.expected_flips,
+                "folds": len(entry.parts),
+                "scaled": entry.plan.scaled,
                 "refined": entry.refined,
+                "centred": entry.plan.centred,
                 "kept": entry.kept,
             }
             for entry in found.candidates

@@ -277,7 +277,8 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     for strategy in STRATEGIES:
         yield _told(strategy), Plan(_with_strategy(config, strategy))
     first = _best(tried)
-    ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: -tried[at].sqnr_db)
+    # What was far behind was judged by other samples than the rest, and comes last.
+    ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
     likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
     for scaled in FACTORS if config.calibrate.equalize else ():
         if sources.differs(config, scaled):
