@@ -20,10 +20,10 @@ use crate::weave::draw;
 const NEIGHBOURS: u64 = 8;
 
 /// Instructions in the programs that are timed for a step of the budget.
-const STEP: u64 = 2000;
+const STEP: u64 = 4000;
 
 /// Turns without a gain after which there will hardly be one.
-const PATIENCE: u64 = 16;
+const PATIENCE: u64 = 24;
 
 /// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
 pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned {
