@@ -73,6 +73,10 @@ def entry(text: str) -> str:
     return f'{{"format": 1, "tensors": {{"x": {text}}}}}'
 
 
+def errors(text: str) -> str:
+    return f'{{"format": 1, "tensors": {{}}, "errors": {text}}}'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -134,6 +138,26 @@ def entry(text: str) -> str:
         (
             entry('{"min": [0, [1]], "max": [1, 1], "axis": 0}'),
             'field "min[1]" must be a number, it is a list',
+        ),
+        (errors("null"), 'f.json: key "errors" must be an object, it is null'),
+        (errors("[]"), 'f.json: key "errors" must be an object, it is a list'),
+        (errors('{"y": 1}'), 'f.json: errors of "y": an object with "axis" and "error" is needed'),
+        (
+            errors('{"y": {"axis": 1, "mean": [0]}}'),
+            'f.json: errors of "y": an object with "axis" and "error" is needed',
+        ),
+        (
+            errors('{"y": {"axis": -1, "error": [0]}}'),
+            'f.json: errors of "y": field "axis" must be a whole number',
+        ),
+        (
+            errors('{"y": {"axis": 1, "error": []}}'),
+            'f.json: errors of "y": field "error" must be a list of numbers',
+        ),
+        (errors('{"y": {"axis": 1, "error": [0, null]}}'), 'field "error[1]" must be a number, it is null'),
+        (
+            '{"format": 1, "tensors": {}, "errors_of": 8}',
+            'f.json: key "errors_of" must be text, it is 8',
         ),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 
 from models.builder import Builder
 from refine.test_gptq import images, network
-from tpuflow.build import Listener, Request, with_errors
+from tpuflow.build import Listener, Request, calibrated, with_errors
 from tpuflow.calibrate import Ranges, calibrate
-from tpuflow.config import Config
+from tpuflow.config import Config, fingerprint
+from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.quantize import quantize
 from tpuflow.refine import centred
@@ -34,6 +37,14 @@ def heads() -> FloatModel:
         parts.append(b.node("Reshape", moved, b.integers(1, places, 4)))
     b.output(b.node("Softmax", b.node("Concat", *parts, axis=1), axis=-1), b.conv(body, 5, (1, 1)))
     return load(b.model())
+
+
+def written(model: FloatModel, ranges: Ranges, config: Config) -> bytes:
+    """The graph as it is saved, with all its constants."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.tpuq"
+        quantize(model, ranges, config).save(path)
+        return path.read_bytes()
 
 
 def errors_by_sample(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config) -> np.ndarray:
@@ -69,10 +80,11 @@ def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
     found.save(tmp_path / "ranges.json")
     assert Ranges.load(tmp_path / "ranges.json") == found
     assert found.errors
+    assert found.errors_of is not None
     without = Config.parse({"quantize": {"bias_correction": False}})
     assert not centred(model, found, samples, without).errors
-    plain = quantize(model, calibrate(model, samples), without).to_json()
-    assert quantize(model, found, without).to_json() == plain
+    plain = written(model, calibrate(model, samples), without)
+    assert written(model, found, without) == plain
 
 
 def test_qmo_30_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(tmp_path: Path) -> None:
@@ -91,6 +103,85 @@ def test_qmo_30_a_build_measures_errors_with_samples_and_takes_saved_ones_as_the
     assert with_errors(model, Ranges.load(tmp_path / "ranges.json"), saved, Listener()) == found
 
 
+def mean_errors(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config) -> list[np.ndarray]:
+    """What the graph adds to each output on average over samples, outputs by outputs of the network."""
+    level, session = GraphLevel(quantize(model, ranges, config)), FloatSession(model.original)
+    rows = [{"x": row[np.newaxis]} for row in x]
+    found, exact = [level.run(row) for row in rows], [session.run(row) for row in rows]
+    return [
+        np.mean([a[name].astype(np.float64) - b[name] for a, b in zip(found, exact, strict=True)], axis=0)
+        for name in session.outputs
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"quantize": {"dtype": "int16"}},
+        {"quantize": {"weight_bits": 8}},
+        {"quantize": {"weight_bits": 4, "wide_norms": False}},
+        {"quantize": {"weight_bits": 4}, "layers": [{"match": "*", "weight_bits": 8}]},
+    ],
+)
+def test_qmo_30_errors_of_another_network_are_not_taken_back(
+    other: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    narrow = Config.parse({"quantize": {"weight_bits": 4}})
+    plain = replace(calibrate(model, samples), means={})
+    found = centred(model, plain, samples, narrow)
+    assert found.errors
+    config = Config.parse(other)
+    assert written(model, found, config) == written(model, plain, config)
+    assert "errors kept with the ranges are those of another network" in caplog.text
+    caplog.clear()
+    # What decides on no code is no other network: how ranges are chosen, or an entry said twice.
+    entry = {"match": "*", "strategy": "extrema"}
+    same = Config.parse({"quantize": {"weight_bits": 4, "lenient": True}, "layers": [entry]})
+    assert written(model, found, same) == written(model, found, narrow)
+    assert written(model, found, narrow) != written(model, plain, narrow)
+    assert not [each for each in caplog.records if "another network" in each.message]
+    unknown = replace(found, errors_of=None)
+    assert written(model, unknown, narrow) == written(model, plain, narrow)
+
+
+def test_qmo_30_entries_said_twice_make_the_same_network() -> None:
+    entries = [{"match": "a*", "weight_bits": 4}, {"names": ["b"], "dtype": "int16"}]
+    once, twice, turned = (
+        fingerprint(Config.parse({"layers": each})) for each in (entries, entries + entries, entries[::-1])
+    )
+    assert once == twice
+    assert once != turned
+
+
+def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> None:
+    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    narrow = Config.parse({"quantize": {"weight_bits": 4}})
+    found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
+    found.save(tmp_path / "ranges.json")
+    told: list[str] = []
+    request = Request(tmp_path / "model.onnx", ranges=tmp_path / "ranges.json", config=narrow)
+    assert calibrated(model, request, Listener(remark=told.append)) == found
+    assert not told
+    wide = replace(request, config=Config.parse({"quantize": {"dtype": "int16"}}))
+    assert not calibrated(model, wide, Listener(remark=told.append)).errors
+    assert "int8, 4-bit weights" in told[0]
+    assert "int16, 16-bit weights" in told[0]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_qmo_30_errors_of_a_wrong_length_are_an_error(count: int) -> None:
+    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    narrow = Config.parse({"quantize": {"weight_bits": 4}})
+    found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
+    (errors,) = found.errors.values()
+    assert len(errors.values) not in {1, 4}
+    wrong = replace(found, errors={"y": replace(errors, values=(0.5,) * count)})
+    with pytest.raises(RangesError, match=f'errors of "y": {count} numbers along axis 1, where') as caught:
+        quantize(model, wrong, narrow)
+    assert "\n" not in str(caught.value)
+
+
 def test_last_layers_are_found_through_views_and_a_softmax() -> None:
     model = heads()
     found = last_layers(model.model.graph)
@@ -98,9 +189,14 @@ def test_last_layers_are_found_through_views_and_a_softmax() -> None:
     assert len(list(model.model.graph)) > len(found) + 1
     x = np.random.default_rng(1).uniform(0, 1, (12, 4, 6, 6)).astype(np.float32)
     samples = Samples.of({"x": x}, model.inputs)
-    ranges = centred(model, calibrate(model, samples), samples, Config())
+    config = Config.parse({"quantize": {"weight_bits": 4}})
+    plain = replace(calibrate(model, samples, config), means={})
+    ranges = centred(model, plain, samples, config)
+    assert ranges.errors
     assert set(ranges.errors) <= {layer.summed for layer in found}
     assert all(len(each.values) in {4, 5} and each.axis == 1 for each in ranges.errors.values())
+    before, after = (mean_errors(model, each, x, config) for each in (plain, ranges))
+    assert sum((each**2).sum() for each in after) < sum((each**2).sum() for each in before)
 
 
 @given(st.integers(2, 40), st.floats(0, 3), st.integers(0, 1000))

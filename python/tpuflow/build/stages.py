@@ -66,7 +66,7 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
         raise FileError(f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one")
     if request.saved is not None:
         refuse_calibration(request.config, f"ranges come from {request.ranges}")
-        return request.saved
+        return request.saved.without_foreign_errors(request.config, listener.remark)
     whole = model.model if isinstance(model, PartitionedModel) else model
     file = request.config.calibrate.statistic_file
     if request.calibration is None and not file:

@@ -14,16 +14,17 @@
   },
   "errors": {
     "logits": {"axis": 1, "error": [0.125, -0.0625]}
-  }
+  },
+  "errors_of": "int8, 8-bit weights, 1f3a5b7d"
 }
 ```
 
 The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
 and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
 the averages by channel of what linear layers read: without them biases are not corrected. `errors` are what
-the network in integers adds to sums of its last layers on average, which their biases take back. `factors`,
-written like means with a list "factor", say what channels of the network were divided by before it was
-calibrated.
+the network in integers adds to sums of its last layers on average, which their biases take back, and
+`errors_of` says which network that is: errors of another are left alone. `factors`, written like means with a
+list "factor", say what channels of the network were divided by before it was calibrated.
 A file whose name ends in `.table` is a calibration table (`table.py`): ranges alone, one per tensor.
 """
 
@@ -32,17 +33,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.table import from_table, to_table
+from tpuflow.config import fingerprint
 from tpuflow.errors import RangesError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from tpuflow.config import Config
 
 __all__ = ["Means", "Range", "Ranges"]
 
@@ -134,6 +138,7 @@ class Ranges:
         means: Averages by channel of what linear layers read, by tensor name.
         factors: What channels were divided by, by tensor name: the ranges are those of what is left.
         errors: Mean error by channel of last layers' sums, by tensor name, to be taken back.
+        errors_of: The fingerprint of the configuration that made the network with these errors.
     """
 
     tensors: Mapping[str, Range]
@@ -142,12 +147,29 @@ class Ranges:
     means: Mapping[str, Means] = dataclass_field(default_factory=dict)
     factors: Mapping[str, Means] = dataclass_field(default_factory=dict)
     errors: Mapping[str, Means] = dataclass_field(default_factory=dict)
+    errors_of: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
         object.__setattr__(self, "means", MappingProxyType(dict(self.means)))
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
         object.__setattr__(self, "errors", MappingProxyType(dict(self.errors)))
+
+    def without_foreign_errors(self, config: Config, remark: Callable[[str], None]) -> Ranges:
+        """The ranges without errors where those are of another network than a configuration makes.
+
+        Args:
+            config: What the ranges are for.
+            remark: Told what was left out and why.
+        """
+        own = fingerprint(config)
+        if not self.errors or self.errors_of == own:
+            return self
+        remark(
+            f"mean errors kept with the ranges are those of another network ({self.errors_of or 'unknown'}), "
+            f"this one is {own}: they are not taken back, calibrate anew to have its own"
+        )
+        return replace(self, errors={}, errors_of=None)
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -218,6 +240,8 @@ class Ranges:
                 for name, entry in entries.items()
             ]
             tail += f',\n  "{key}": {_block(lists)}' if lists else ""
+        if self.errors and self.errors_of is not None:
+            tail += f',\n  "errors_of": {json.dumps(self.errors_of)}'
         return "{\n" + "".join(lines) + f'  "tensors": {_block(rows)}{tail}\n}}\n'
 
     def save(self, path: str | Path) -> None:
@@ -278,7 +302,7 @@ def _parse(document: Any, source: str) -> Ranges:
     if document and all(isinstance(each, int | float) and key != "format" for key, each in document.items()):
         return _of_thresholds(document, source)
     for key in document:
-        if key not in ("format", "samples", "strategy", "tensors", "means", "factors", "errors"):
+        if key not in ("format", "samples", "strategy", "tensors", "means", "factors", "errors", "errors_of"):
             raise RangesError(f'{source}: unknown key "{key}"')
     if "format" not in document or "tensors" not in document:
         missing = "format" if "format" not in document else "tensors"
@@ -292,6 +316,9 @@ def _parse(document: Any, source: str) -> Ranges:
         raise RangesError(f'{source}: key "samples" must be a positive number, it is {_kind(samples)}')
     if strategy is not None and not isinstance(strategy, str):
         raise RangesError(f'{source}: key "strategy" must be text, it is {_kind(strategy)}')
+    errors_of = document.get("errors_of")
+    if errors_of is not None and not isinstance(errors_of, str):
+        raise RangesError(f'{source}: key "errors_of" must be text, it is {_kind(errors_of)}')
     tensors = document["tensors"]
     if not isinstance(tensors, dict):
         raise RangesError(f'{source}: key "tensors" must be an object, it is {_kind(tensors)}')
@@ -306,7 +333,7 @@ def _parse(document: Any, source: str) -> Ranges:
     errors = _parse_means(document.get("errors", {}), source, "errors", "error")
     if any(value <= 0 for each in factors.values() for value in each.values):
         raise RangesError(f'{source}: key "factors" must hold positive numbers')
-    return Ranges(parsed, samples, strategy, means, factors, errors)
+    return Ranges(parsed, samples, strategy, means, factors, errors, errors_of)
 
 
 def _parse_means(entries: Any, source: str, key: str, word: str) -> dict[str, Means]:

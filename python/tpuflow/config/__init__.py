@@ -17,10 +17,12 @@
 
 `models`, `preprocess`, `schedule` and `judging` declare every field once, on what `section` knows of fields;
 all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table` the table,
-`files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is for.
+`files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is for,
+`fingerprint` tells the networks apart that configurations make.
 """
 
 from tpuflow.config.files import SHOWN, load_config
+from tpuflow.config.fingerprint import fingerprint
 from tpuflow.config.judging import EvaluateConfig, parsed_search
 from tpuflow.config.models import (
     FLOATS,
@@ -52,6 +54,7 @@ __all__ = [
     "PreprocessConfig",
     "QuantizeConfig",
     "ScheduleConfig",
+    "fingerprint",
     "layer_names",
     "load_config",
     "parsed_search",

@@ -11,6 +11,7 @@ configuration holds where. New operators join in `ops/`, new grids and modes in 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, overload
 
 from tpuflow.config import Config, scoped
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tpuflow.calibrate import Range, Ranges
 
 __all__ = ["Graph", "QuantizeError", "by_layer", "ops", "quantize", "supported_operators", "wide_values"]
+
+logger = logging.getLogger(__name__)
 
 
 @overload
@@ -60,7 +63,8 @@ def quantize(
             constants as initialisers; or such a model in segments.
         ranges: A range for every value that becomes codes; networks in floats need none. Where they hold
             means of what linear layers read, biases make up for the average error of the weights; where they
-            hold errors of last layers' sums, biases take these back.
+            hold errors of last layers' sums, biases take these back if they were measured with this very
+            configuration; if not, a warning says so.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
 
     Returns:
@@ -71,7 +75,11 @@ def quantize(
         UnsupportedModelError: Listing every node that cannot be lowered.
         QuantizeError: If a range is missing, empty or not finite.
         ConfigError: If an entry of the configuration matches nothing or cannot be honoured.
+        RangesError: If means or errors have another length than their tensor.
     """
+    config = config or Config()
+    if ranges is not None:
+        ranges = ranges.without_foreign_errors(config, logger.warning)
     bounds: Mapping[str, Range] = {} if ranges is None else ranges.tensors
     means = {} if ranges is None else ranges.means
     errors = {} if ranges is None else ranges.errors
@@ -81,7 +89,7 @@ def quantize(
             "ranges are those of a network whose channels were divided by factors: give that network, "
             "`tpuflow.refine.with_factors(model, ranges.factors)`"
         )
-    config = scoped(config or Config(), whole.model if isinstance(whole, FloatModel) else whole)
+    config = scoped(config, whole.model if isinstance(whole, FloatModel) else whole)
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config, means, errors)
     if isinstance(model, FloatModel) and model.findings:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from tpuflow import _core
-from tpuflow.errors import Finding, UnsupportedModelError
+from tpuflow.errors import Finding, RangesError, UnsupportedModelError
 from tpuflow.frontend.values import factors_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
@@ -230,12 +230,20 @@ class Lowering:
         return self.settings.allowed(step.names, step.node.op_type)
 
     def mean(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
-        """The average of a value by index of `axis`, if it was calibrated."""
-        return _by_index(self._means, value, axis)
+        """The average of a value by index of `axis`, if it was calibrated.
+
+        Raises:
+            RangesError: There are more or fewer than indices.
+        """
+        return _by_index(self._means, value, axis, "means")
 
     def error(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
-        """The mean error of a last layer's sums by index of `axis`, if it was measured."""
-        return _by_index(self._errors, value, axis)
+        """The mean error of a last layer's sums by index of `axis`, if it was measured.
+
+        Raises:
+            RangesError: There are more or fewer than indices.
+        """
+        return _by_index(self._errors, value, axis, "errors")
 
     # Operands in the order an operator needs.
 
@@ -559,10 +567,17 @@ class Lowering:
         self.builder.output(stored.tensor)
 
 
-def _by_index(known: Mapping[str, Means], value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
-    """Numbers of a value along an axis, if they are known and as many as it has indices there."""
+def _by_index(
+    known: Mapping[str, Means], value: ir.Value, axis: int, what: str
+) -> npt.NDArray[np.float64] | None:
+    """Numbers of a value along an axis, if they are known along it."""
     found = known.get(value.name or "")
     extents = shape_of(value)
-    if found is None or found.axis != axis % len(extents) or len(found.values) != extents[axis]:
+    if found is None or found.axis != axis % len(extents):
         return None
+    if len(found.values) != extents[axis]:
+        raise RangesError(
+            f'{what} of "{value.name}": {len(found.values)} numbers along axis {found.axis}, '
+            f"where the tensor has {extents[axis]}: calibrate anew"
+        )
     return np.array(found.values, np.float64)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tpuflow.calibrate import Means
 from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.config import fingerprint
 from tpuflow.frontend.values import shape_of
 from tpuflow.refine.better import graph_of
 from tpuflow.refine.layers import LinearLayer, linear_layers
@@ -77,7 +78,7 @@ def centred(model: FloatModel, ranges: Ranges, samples: Samples, config: Config)
         samples: What errors are measured with.
         config: How values are stored; without bias correction nothing is measured.
     """
-    ranges = replace(ranges, errors={})
+    ranges = replace(ranges, errors={}, errors_of=None)
     layers = {layer.summed: layer for layer in last_layers(model.model.graph)}
     if not layers or not config.quantize.bias_correction or config.quantize.dtype != "int8":
         return ranges
@@ -98,7 +99,7 @@ def centred(model: FloatModel, ranges: Ranges, samples: Samples, config: Config)
             rank = len(shape_of(layer.node.outputs[0]) or ())
             errors[name] = Means(rank - behind, tuple((sure * means.mean(axis=0)).tolist()))
             logger.info("%s: %.0f%% of its mean error is no chance", layer.name, 100 * sure)
-    return replace(ranges, errors=errors)
+    return replace(ranges, errors=errors, errors_of=fingerprint(config) if errors else None)
 
 
 def sure_share(errors: Array) -> float:
