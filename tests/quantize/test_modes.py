@@ -138,6 +138,7 @@ def test_cfg_17_a_bias_too_wide_for_its_layer_is_an_error() -> None:
         ("percentile", 99.0, "a calibrated range in use"),
         ("momentum", 0.5, "a calibrated range in use"),
         ("trim_infinity", "clip(-1,1)", "a calibrated range in use"),
+        ("z_threshold", 3.0, "a calibrated range in use"),
         ("bins", 1024, "a calibrated range in use"),
         ("clip_weight", 2.0, "a calibrated range in use"),
         ("multiplier_bits", 9, "a requantisation"),

@@ -45,6 +45,7 @@ NEEDS: Mapping[str, str] = {
     "percentile": RANGE,
     "momentum": RANGE,
     "trim_infinity": RANGE,
+    "z_threshold": RANGE,
     "bins": RANGE,
     "clip_weight": RANGE,
     "weight_only": FLOAT_WEIGHTS,
