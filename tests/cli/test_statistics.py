@@ -31,6 +31,26 @@ def test_cal_14_ranges_of_saved_statistics_need_no_samples(
     assert again.read_bytes() == first.read_bytes()
 
 
+def test_cal_15_generated_samples_in_place_of_what_a_file_lacks_are_told(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    saved, out, config = tmp_path / "s.json", tmp_path / "r.json", tmp_path / "c.toml"
+    words = ("calibrate", built.model, "-o", out)
+    made = command(*words, "--calib", built.calibration, "--save-statistics", saved)
+    assert made.status == 0, made.err
+    content = json.loads(saved.read_text(encoding="utf-8"))
+    content["tensors"].popitem()
+    saved.write_text(json.dumps(content), encoding="utf-8")
+    config.write_text("[calibrate]\nignore_missing_statistic = true\n", encoding="utf-8")
+    told = []
+    for calib in ((), ("--calib", built.calibration)):
+        made = command(*words, "--statistics", saved, "--config", config, *calib)
+        assert made.status == 0, made.err
+        told.append(made.out + made.err)
+    assert f"ranges of what {saved} lacks come from 8 generated samples" in told[0]
+    assert ["accuracy is not calibrated" in each for each in told] == [True, False]
+
+
 @pytest.mark.parametrize("stage", ["build", "quantize"])
 def test_cfg_17_ranges_of_a_file_are_not_calibrated_by_layer(
     built: Built, command: Command, tmp_path: Path, stage: str

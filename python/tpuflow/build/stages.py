@@ -69,11 +69,12 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
         return request.saved.without_foreign_errors(request.config, listener.remark)
     whole = model.model if isinstance(model, PartitionedModel) else model
     file = request.config.calibrate.statistic_file
-    if request.calibration is None and not file:
+    alone = bool(file) and not request.config.calibrate.ignore_missing_statistic
+    if request.calibration is None and not alone:
         zeros = request.config.calibrate.no_data == "zeros"
         kind = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
-        listener.remark(f"no --calib and no --ranges: ranges come from {kind}, accuracy is not calibrated")
-    alone = bool(file) and not request.config.calibrate.ignore_missing_statistic
+        what = f"ranges of what {file} lacks" if file else "ranges"
+        listener.remark(f"no --calib and no --ranges: {what} come from {kind}, accuracy is not calibrated")
     if alone:
         listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
     samples: Samples | dict[str, Any] = {} if alone else samples_of(whole, request)
