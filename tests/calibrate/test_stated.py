@@ -25,6 +25,7 @@ from tpuflow.calibrate import (
     save_artefacts,
     save_statistics,
 )
+from tpuflow.calibrate.activations import ActivationSession, handed_out
 from tpuflow.config import CalibrationConfig, Config
 from tpuflow.errors import RangesError, TpuflowError
 from tpuflow.frontend import FloatModel, load
@@ -185,6 +186,93 @@ def test_cal_15_what_a_file_lacks_is_an_error_or_seen_anew(
     assert found.tensors.keys() == whole.tensors.keys()
     assert found.tensors["x"].pairs == ((-50.0, 50.0),)
     quantize(model, found, lenient)
+
+
+def test_cal_15_what_a_file_lacks_is_seen_as_without_a_file(tmp_path: Path) -> None:
+    model, path, again = network(), tmp_path / "s.json", tmp_path / "again.json"
+    shuffled: dict[str, Any] = {"shuffle": True, "shuffle_seed": 3, "strategy": "mean"}
+    calibrate(model, images(6), CalibrationConfig(save_statistic_info=str(path), **shuffled))
+    written = path.read_text(encoding="utf-8")
+    content = json.loads(written)
+    del content["tensors"]["f"], content["means"]["f"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    shuffled |= {"statistic_file": str(path), "ignore_missing_statistic": True}
+    calibrate(model, images(6), CalibrationConfig(save_statistic_info=str(again), **shuffled))
+    found, first = json.loads(again.read_text(encoding="utf-8")), json.loads(written)
+    # In the same order, and with histograms though this strategy reads none.
+    assert found["tensors"]["f"] == first["tensors"]["f"]
+    assert found["tensors"]["f"]["histogram"]
+    assert found["means"]["f"] == first["means"]["f"]
+
+
+def test_cal_15_samples_are_run_only_where_something_is_missing(tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "s.json"
+    whole = calibrate(model, images(4), CalibrationConfig(save_statistic_info=str(path)))
+    lenient = CalibrationConfig(statistic_file=str(path), ignore_missing_statistic=True)
+    steps: list[int] = []
+    wrong = {"nothing": np.zeros(3, np.float32)}  # fits no input, and is not looked at
+    again = calibrate(model, wrong, lenient, lambda done, _: steps.append(done))
+    assert again.to_json() == whole.to_json()
+    assert not steps
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["tensors"]["y"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    calibrate(model, images(4), lenient, lambda done, _: steps.append(done))
+    assert steps == [1, 2, 3, 4]
+
+
+def test_what_a_session_hands_out_is_known_before_it_runs() -> None:
+    model = network()
+    (made,) = ActivationSession(model.model, memory_bytes=1 << 20).run(images(1))
+    assert set(handed_out(model.model)) == set(made)
+    wanted = {"x", "r1"}
+    (made,) = ActivationSession(model.model, memory_bytes=1 << 20, wanted=wanted).run(images(1))
+    assert set(handed_out(model.model, wanted)) == set(made) == wanted
+
+
+def test_qmo_28_saved_statistics_drop_the_same_outliers(tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "s.json"
+    shown = images(12)
+    shown["x"][3, 0, 0, 0] = 40
+    calibrate(model, shown, CalibrationConfig(save_statistic_info=str(path)))
+    for strategy in METHODS:
+        told = calibrate(model, shown, CalibrationConfig(strategy=strategy, z_threshold=4))
+        reread = CalibrationConfig(strategy=strategy, z_threshold=4, statistic_file=str(path))
+        assert calibrate(model, {}, reread).to_json() == told.to_json(), strategy
+
+
+def test_qmo_28_extrema_stated_by_hand_stay_as_they_are(tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "s.json"
+    shown = images(12)
+    shown["x"][3, 0, 0, 0] = 40
+    calibrate(model, shown, CalibrationConfig(save_statistic_info=str(path)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["tensors"]["x"]["extrema"] = [-50, 60]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = fit(load_statistics(path), CalibrationConfig(strategy="extrema", z_threshold=4)).tensors
+    assert found["x"].pairs == ((-50.0, 60.0),)
+    assert (
+        found["r1"].pairs
+        != fit(load_statistics(path), CalibrationConfig(strategy="extrema")).tensors["r1"].pairs
+    )
+
+
+def test_qmo_28_outliers_of_stated_ranges_are_not_looked_for() -> None:
+    stated = network(STATED)
+    alone = Config.parse({"calibrate": {"strategy": "in_ir", "z_threshold": 3}})
+    assert calibrate(stated, {}, alone).tensors["r1"].pairs == ((0.0, 8.0),)
+    mixed = Config.parse(
+        {"calibrate": {"strategy": "in_ir", "z_threshold": 3}, "layers": [{"match": "y", "strategy": "mse"}]}
+    )
+    assert calibrate(stated, images(4), mixed).tensors["r1"].pairs == ((0.0, 8.0),)
+
+
+def test_qmo_28_statistics_without_histograms_have_no_outliers(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"format": 1, "tensors": {"r1": {"extrema": [0, 3]}}}', encoding="utf-8")
+    with pytest.raises(RangesError, match='tensor "r1": z_threshold needs a histogram') as caught:
+        fit(load_statistics(path), CalibrationConfig(strategy="extrema", z_threshold=3))
+    assert "\n" not in str(caught.value)
 
 
 def test_cal_14_what_is_edited_holds(tmp_path: Path) -> None:

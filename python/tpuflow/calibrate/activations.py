@@ -35,7 +35,7 @@ from tpuflow.frontend import FloatSession
 from tpuflow.frontend.session import weights_apart
 from tpuflow.frontend.values import reads, shape_of
 
-__all__ = ["CLAMPED", "ActivationSession", "run_of", "segment_of"]
+__all__ = ["CLAMPED", "ActivationSession", "handed_out", "run_of", "segment_of"]
 
 Array = NDArray[Any]
 
@@ -138,6 +138,14 @@ class ActivationSession:
             for name, array in made.items()
             if (self._wanted is None or name in self._wanted) and array.dtype.kind == "f"
         }
+
+
+def handed_out(model: ir.Model, wanted: Collection[str] | None = None) -> list[str]:
+    """Names of the floats that a session of the model hands out, nothing being run."""
+    inputs = [value for value in model.graph.inputs if wanted is None or value.name in wanted]
+    made = [value for node in model.graph for value in node.outputs if value.name]
+    shown = [*inputs, *(value for value in made if _is_shown(value, wanted))]
+    return [_name(value) for value in shown if value.dtype is not None and value.dtype.is_floating_point()]
 
 
 def _name(value: ir.Value) -> str:

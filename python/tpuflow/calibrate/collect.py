@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.calibrate.activations import ActivationSession
+from tpuflow.calibrate.activations import ActivationSession, handed_out
 from tpuflow.calibrate.means import ChannelSums, linear_operands
 from tpuflow.calibrate.outliers import without_outliers
 from tpuflow.calibrate.ranges import Means, Range, Ranges
@@ -55,7 +55,8 @@ def calibrate(
     Args:
         float_model: What to calibrate.
         samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
-            Not read where `statistic_file` says what was counted, or the model states all ranges.
+            Not read where `statistic_file` says what was counted, unless it may lack tensors and does, or
+            where the model states all ranges.
         config: A whole configuration, by which every tensor is calibrated for the grid it will have; or one
             way to calibrate all of them, by default the default strategy.
         progress: Told after every batch.
@@ -72,22 +73,24 @@ def calibrate(
     usual, exceptions = _ways(whole, config)
     base = config.calibrate if isinstance(config, Config) else usual
     saved = base.save_statistic_info
+
+    def seen() -> Statistics:
+        given = samples if isinstance(samples, Samples) else Samples.of(samples, float_model.inputs)
+        if base.shuffle:
+            given = given.shuffled(base.shuffle_seed)
+        histograms = counted is not None or bool(saved)
+        return collect(float_model, given, base, progress, exceptions, histograms=histograms)
+
     if base.statistic_file:
         if isinstance(config, Config):
             refuse_calibration(config, f"{base.statistic_file} was counted without it", COUNTING)
         statistics = load_statistics(base.statistic_file)
-        if base.ignore_missing_statistic:
-            given = samples if isinstance(samples, Samples) else Samples.of(samples, float_model.inputs)
-            _add_missing(statistics, collect(float_model, given, base, progress, exceptions), base)
+        if base.ignore_missing_statistic and not statistics.tensors.keys() >= set(_watched(float_model)):
+            _add_missing(statistics, seen(), base)
     elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
         statistics = _only_stated(whole.model, stated_ranges(whole.origin))
     else:
-        if not isinstance(samples, Samples):
-            samples = Samples.of(samples, float_model.inputs)
-        if base.shuffle:
-            samples = samples.shuffled(base.shuffle_seed)
-        histograms = counted is not None or bool(saved)
-        statistics = collect(float_model, samples, base, progress, exceptions, histograms=histograms)
+        statistics = seen()
     _state(whole, statistics)
     if counted is not None:
         counted(statistics)
@@ -111,6 +114,20 @@ def ranges_of(
     return _with_weights(whole, fit(statistics, *_ways(whole, config)), config)
 
 
+def _run(float_model: FloatModel | PartitionedModel) -> tuple[ir.Model, Mapping[str, ir.Value] | None]:
+    """What is run to see values, and those the device meets; None for all."""
+    if isinstance(float_model, FloatModel) and float_model.findings:
+        float_model = partition(float_model)
+    if isinstance(float_model, PartitionedModel):
+        return float_model.model.model, device_values(float_model)
+    return float_model.model, None
+
+
+def _watched(float_model: FloatModel | PartitionedModel) -> list[str]:
+    """Names of what a run would see."""
+    return handed_out(*_run(float_model))
+
+
 def _add_missing(statistics: Statistics, seen: Statistics, config: CalibrationConfig) -> None:
     """Takes over what was seen of tensors that a file lacks."""
     missing = {name: tensor for name, tensor in seen.tensors.items() if name not in statistics.tensors}
@@ -118,6 +135,9 @@ def _add_missing(statistics: Statistics, seen: Statistics, config: CalibrationCo
         named = ", ".join(f'"{name}"' for name in missing)
         logger.warning("%s lacks %s: seen in samples instead", config.statistic_file, named)
     statistics.tensors |= missing
+    statistics.sums |= {
+        name: sums for name, sums in seen.sums.items() if name in missing and name not in statistics.sums
+    }
 
 
 def _state(model: FloatModel, statistics: Statistics) -> None:
@@ -191,17 +211,12 @@ def collect(
     """
     own = dict(exceptions or {})
     histogram = histograms or any(
-        STRATEGIES[each.method[0]].histogram or each.z_threshold for each in (config, *own.values())
+        STRATEGIES[each.method[0]].histogram or _drops_outliers(each) for each in (config, *own.values())
     )
     statistics = Statistics(config.bins if histogram else None)
     statistics.own_bins = {name: each.bins for name, each in own.items() if each.bins != config.bins}
     trims = {name: each.trim_infinity for name, each in own.items()}
-    if isinstance(float_model, FloatModel) and float_model.findings:
-        float_model = partition(float_model)
-    if isinstance(float_model, PartitionedModel):
-        model, wanted = float_model.model.model, device_values(float_model)
-    else:
-        model, wanted = float_model.model, None
+    model, wanted = _run(float_model)
     statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
     statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
     session = ActivationSession(
@@ -216,6 +231,11 @@ def collect(
     _report_masks(statistics)
     logger.info("calibrated with %d samples, %d tensors", statistics.samples, len(statistics.tensors))
     return statistics
+
+
+def _drops_outliers(config: CalibrationConfig) -> bool:
+    """Whether values far from the mean are left out; nothing is of ranges that the model states."""
+    return config.z_threshold > 0 and config.method[0] != "in_ir"
 
 
 def _report_masks(statistics: Statistics) -> None:
@@ -248,7 +268,7 @@ def fit(
         settings = (exceptions or {}).get(name, config)
         strategy, numbers = settings.method
         try:
-            if settings.z_threshold:
+            if _drops_outliers(settings):
                 tensor = without_outliers(tensor, settings.z_threshold)
             low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
         except RangesError as error:

@@ -1,7 +1,7 @@
 """Values far from the mean left out before a range is chosen.
 
-What is left reaches less far, and bins are as fine as follows from how far values reach: each of the old ones
-becomes so many new ones, over which its values are spread evenly.
+What a file states stays as it is. What is left reaches less far, and bins are as fine as follows from how
+far values reach: each of the old ones becomes so many new ones, over which its values are spread evenly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from tpuflow.calibrate.statistics import Histogram
 from tpuflow.calibrate.strategies import moments_of
+from tpuflow.errors import RangesError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,10 @@ def without_outliers(tensor: TensorStatistics, deviations: float) -> TensorStati
     Raises:
         RangesError: The statistics have no histogram.
     """
+    if tensor.histogram is None:
+        raise RangesError(
+            "z_threshold needs a histogram, which its statistics lack: leave it out for this tensor"
+        )
     counts = tensor.counts
     if counts.extrema is None or counts.width == 0:
         return tensor
@@ -41,9 +46,8 @@ def without_outliers(tensor: TensorStatistics, deviations: float) -> TensorStati
     def within(pair: tuple[float, float]) -> tuple[float, float]:
         return min(max(pair[0], low), high), min(max(pair[1], low), high)
 
-    stated = None if tensor.stated_extrema is None else within(tensor.stated_extrema)
     batches = [within(pair) for pair in tensor.batches]
-    return replace(tensor, batches=batches, histogram=_cut(counts, low, high), stated_extrema=stated)
+    return replace(tensor, batches=batches, histogram=_cut(counts, low, high))
 
 
 def _cut(counts: Histogram, low: float, high: float) -> Histogram:

@@ -146,9 +146,12 @@ def _read(entry: dict[str, Any]) -> TensorStatistics:
     tensor = TensorStatistics([_pair(each, "batches") for each in entry.get("batches", [])], None)
     tensor.left_out = int(entry.get("left_out", 0))
     if "extrema" in entry:
-        tensor.stated_extrema = _pair(entry["extrema"], "extrema")
+        stated = _pair(entry["extrema"], "extrema")
+        # What follows from the rest was not written by hand, and may change with it.
+        if not tensor.batches or stated != extrema_of(tensor):
+            tensor.stated_extrema = stated
         # Where only extrema were written by hand, there was one batch of them.
-        tensor.batches = tensor.batches or [tensor.stated_extrema]
+        tensor.batches = tensor.batches or [stated]
     if entry.get("step") is not None:
         tensor.stated_step = _number(entry["step"], "step")
         if tensor.stated_step <= 0:
@@ -156,7 +159,9 @@ def _read(entry: dict[str, Any]) -> TensorStatistics:
     if entry.get("histogram") is not None:
         tensor.histogram = _histogram(entry["histogram"])
     if {"mean", "std", "mad"} <= entry.keys():
-        tensor.stated_moments = Moments(*(_number(entry[key], key) for key in ("mean", "std", "mad")))
+        moments = Moments(*(_number(entry[key], key) for key in ("mean", "std", "mad")))
+        if tensor.histogram is None or moments != moments_of(tensor):
+            tensor.stated_moments = moments
     return tensor
 
 
