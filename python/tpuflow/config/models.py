@@ -237,7 +237,8 @@ class CalibrationConfig(Section):
     clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 16
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
     statistic_file: str = ""
-    """Ranges come from the statistics saved in this file; samples are not read."""
+    """Ranges come from the statistics saved in this file; samples are not read, unless
+    `ignore_missing_statistic` is set and it lacks tensors."""
     ignore_missing_statistic: bool = False
     """Tensors that file lacks are watched in samples, with a warning; else they are an error."""
     save_statistic_info: str = ""
