@@ -100,6 +100,25 @@ def test_plg_08_what_does_not_fit_is_said(tmp_path: Path) -> None:
             read(text, FIRST)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("TextDataset", "", "list.txt: there are no samples in it"),
+        ("TextDataset", "\n \n", "list.txt: there are no samples in it"),
+        ("ImageListDataset", "\n", "list.txt: there are no samples in it"),
+        ("ImageListDataset", "a.png 1\n\nb.png\n", "list.txt: line 3 has no label"),
+        ("ImageListNCHWDataset", "a.png\nb.png 2\n", "list.txt: line 2 has a label"),
+    ],
+)
+def test_plg_08_lists_that_are_empty_or_half_labelled_are_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / "list.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(PluginError, match=message) as caught:
+        read(f"{name}({tmp_path / 'list.txt'})", FIRST)
+    assert "\n" not in str(caught.value)
+
+
 def test_plg_08_a_plugin_of_the_same_name_counts_before() -> None:
     registry = Registry()
 

@@ -86,6 +86,8 @@ class TextDataset(NumpyDataset):
     def _read(self, path: Path) -> list[NDArray[Any]]:
         rows = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
         found = [[float(word) for word in row] for row in rows if row]
+        if not found:
+            raise PluginError(f"{path}: there are no samples in it, no line holds numbers")
         if len({len(row) for row in found}) != 1:
             raise PluginError(f"{path}: lines differ in how many numbers they hold")
         return [np.array(found)]
@@ -103,7 +105,16 @@ class ImageListDataset:
     def __init__(self, data_file: str) -> None:
         self._list = Path(data_file)
         lines = self._list.read_text(encoding="utf-8").splitlines()
-        self._lines = [line.split() for line in lines if line.strip()]
+        numbered = [(at, line.split()) for at, line in enumerate(lines, 1) if line.strip()]
+        self._lines = [words for _, words in numbered]
+        if not self._lines:
+            raise PluginError(f"{data_file}: there are no samples in it, no line names an image")
+        labelled = len(self._lines[0]) > 1
+        for at, words in numbered:
+            if (len(words) > 1) != labelled:
+                one, others = ("no", "one") if labelled else ("a", "none")
+                missing = f"has {one} label, the first line has {others}"
+                raise PluginError(f"{data_file}: line {at} {missing}: give all of them one, or none")
 
     def __len__(self) -> int:
         return len(self._lines)
