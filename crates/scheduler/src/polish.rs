@@ -27,10 +27,10 @@ const PATIENCE: u64 = 24;
 
 /// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
 pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned {
-    if !site.parameters.parallel() || site.parameters.layer_fusion == 0 {
+    let (sketch, addresses) = planned.draft();
+    if !site.parameters.parallel() || site.parameters.layer_fusion == 0 || sketch.drafts.is_empty() {
         return planned;
     }
-    let (sketch, addresses) = planned.draft();
     let depend = Depend::new(sketch, site.machine, Some(addresses));
     let drafts = sketch.drafts.len() as u64;
     let turns = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts.max(1));
@@ -101,7 +101,21 @@ fn legal(depend: &Depend, keys: &[u64]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tpuflow_ir::Machine;
+
     use crate::depend::Edge;
+    use crate::{Options, common, schedule};
+
+    #[test]
+    fn a_graph_without_work_needs_none() {
+        let mut net = common::Net::new(1);
+        let x = net.input(&[1, 2, 2, 8]);
+        let graph = net.finish(&[x]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let options = Options { level: 5, ..Options::default() };
+        let program = schedule(&graph, &machine, &options).expect("a sound graph");
+        assert!(program.instructions.is_empty());
+    }
 
     #[test]
     fn changed_orders_keep_dependences() {
