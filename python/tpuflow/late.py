@@ -4,8 +4,8 @@
 whose sizes are all numbers never ask it anything. `postpone` has such modules found by Python's own finder
 and executed by its `LazyLoader` at the first look at one of their attributes: they are the same modules.
 
-Only the command line asks for this, before it imports anything else: in the process of someone who uses the
-package, imports are theirs to order.
+Only the command line asks for this, before a command imports what it works with: in the process of someone
+who uses the package, imports are theirs to order.
 """
 
 from __future__ import annotations

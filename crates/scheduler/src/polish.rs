@@ -33,7 +33,7 @@ pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned
     }
     let depend = Depend::new(sketch, site.machine, Some(addresses));
     let drafts = sketch.drafts.len() as u64;
-    let turns = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts.max(1));
+    let turns = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts);
     let mut current: Vec<u32> = (0..drafts as u32).collect();
     let mut shortest = planned.program.predicted_cycles;
     let (mut best, mut gained) = (None, 0);
