@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, field_vali
 
 from tpuflow.config.chain import GlobalMethod, parsed_chain
 from tpuflow.config.judging import EvaluateConfig
+from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
@@ -448,6 +449,8 @@ class Config(Section):
     """What a schedule may do, in place of what its level allows."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """What results are judged by."""
+    output: OutputConfig = OutputConfig()
+    """Names of what is written."""
 
     @model_validator(mode="after")
     def _refines_what_it_can(self) -> Config:
@@ -508,6 +511,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "preprocess": PreprocessConfig,
     "schedule": ScheduleConfig,
     "evaluate": EvaluateConfig,
+    "output": OutputConfig,
 }
 """What stands in which section of a file."""
 
