@@ -209,9 +209,10 @@ class CalibrationConfig(Section):
     strategy: Annotated[
         str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
     ] = "mse"
-    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `[R]percentile` (R times the
-    extrema), `pct[p]` (a true percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`,
-    `weighted_scale_param[r1,r2,r3,r4]`, `in_ir` (ranges the model states in its metadata)."""
+    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `mae` (least magnitudes of
+    errors), `lp[p]` (least p-th powers of them), `[R]percentile` (R times the extrema), `pct[p]` (a true
+    percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`, `weighted_scale_param[r1,r2,r3,r4]`,
+    `in_ir` (ranges the model states in its metadata). None weighs errors by second derivatives."""
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
     """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
     momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
