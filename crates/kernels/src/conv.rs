@@ -26,6 +26,9 @@ use crate::linear::{self, Linear, by_columns};
 use crate::parallel;
 use crate::scratch::{self, aligned, buffer};
 
+/// What is done with the codes from an element of the result on, part by part.
+pub type After<'a, Y> = &'a (dyn Fn(usize, &mut [Y]) + Sync);
+
 /// Sizes of a windowed operator: input `[n,h,w,c]`, output `[n,oh,ow,..]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
@@ -152,37 +155,60 @@ impl Conv {
     /// # Panics
     /// When the slices do not have these sizes.
     pub fn run<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y]) {
+        self.run_then(x, y, &|_, _| {});
+    }
+
+    /// As [`Self::run`]; `after(first, codes)` takes every part of `y`, the codes from element `first` on, as soon as it is
+    /// complete.
+    ///
+    /// # Panics
+    /// As [`Self::run`].
+    pub fn run_then<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y], after: After<'_, Y>) {
+        self.over(&self.geometry, x, y, after);
+    }
+
+    /// As [`Self::run`] of images of other heights and widths, with other padding.
+    ///
+    /// # Panics
+    /// When the slices do not have these sizes, or the geometry has other channels or other windows beside their padding.
+    pub fn run_over<X: Element, Y: Element>(&self, geometry: &Geometry, x: &[X], y: &mut [Y]) {
+        let shape = |g: &Geometry| (g.input[3], Window { pads: [0; 4], ..g.window });
+        assert!(shape(geometry) == shape(&self.geometry), "the same windows");
+        self.over(geometry, x, y, &|_, _| {});
+    }
+
+    fn over<X: Element, Y: Element>(&self, geometry: &Geometry, x: &[X], y: &mut [Y], after: After<'_, Y>) {
         match (self.path, X::as_bytes(x)) {
-            (Path::Lines | Path::Runs(_), Some(x)) => self.over_lines(x, y),
-            _ => conv(&self.geometry, x, &self.groups, X::narrow(self.zero_point), y),
+            (Path::Lines | Path::Runs(_), Some(x)) => self.over_lines(geometry, x, y, after),
+            _ => conv_then(geometry, x, &self.groups, X::narrow(self.zero_point), y, after),
         }
     }
 
-    fn over_lines<Y: Element>(&self, x: &[i8], y: &mut [Y]) {
-        let Geometry { input: [_, h, w, c], output: [oh, ow], window } = self.geometry;
+    fn over_lines<Y: Element>(&self, geometry: &Geometry, x: &[i8], y: &mut [Y], after: After<'_, Y>) {
+        let Geometry { input: [_, h, w, c], output: [oh, ow], window } = *geometry;
         let o = self.groups.len() * self.groups[0].n();
-        assert!(
-            x.len() == self.geometry.input.iter().product::<usize>() && y.len() == self.geometry.pixels() * o,
-            "whole batch"
-        );
+        assert!(x.len() == geometry.input.iter().product::<usize>() && y.len() == geometry.pixels() * o, "whole batch");
         let line = (w + (window.pads[1] + window.pads[3]) as usize) * c;
         let gathered = if self.path == Path::Lines { ow * self.groups[0].k() } else { 0 };
         let fitting = BLOCK_BYTES / (line * window.stride[0] as usize + gathered).max(1);
-        let shared = (self.geometry.input[0] * oh).div_ceil(rayon::current_num_threads());
+        let shared = (geometry.input[0] * oh).div_ceil(rayon::current_num_threads());
         let blocks = oh.div_ceil(fitting.min(shared).clamp(1, oh));
         let block = oh.div_ceil(blocks);
         parallel::chunks(y, oh * ow * o, |image, y| {
+            let own = image * oh * ow * o;
             let x = &x[image * h * w * c..][..h * w * c];
             if let [linear] = &self.groups[..]
                 && linear.is_mostly_weights(x.len() + y.len())
             {
-                return by_columns(linear, y, |blocks, y| {
-                    scratch::with(|scratch| self.block(x, 0, blocks, y, scratch));
+                by_columns(linear, y, |blocks, y| {
+                    scratch::with(|scratch| self.block(geometry, x, 0, blocks, y, scratch));
                 });
+                return after(own, y);
             }
             let blocks = self.groups[0].blocks();
             parallel::chunks(y, block * ow * o, |index, y| {
-                scratch::with(|scratch| self.block(x, index * block, 0..blocks, y, scratch));
+                scratch::with(|scratch| self.block(geometry, x, index * block, 0..blocks, y, scratch));
+                after(own + index * block * ow * o, y);
             });
         });
     }
@@ -190,13 +216,14 @@ impl Conv {
     /// Lines of one image's output from `first` on, in every group the columns of `blocks`.
     fn block<Y: Element>(
         &self,
+        geometry: &Geometry,
         x: &[i8],
         first: usize,
         blocks: Range<usize>,
         y: &mut [Y],
         scratch: &mut scratch::Scratch,
     ) {
-        let Geometry { input: [_, _, w, c], output: [_, ow], window } = self.geometry;
+        let Geometry { input: [_, _, w, c], output: [_, ow], window } = *geometry;
         let [[kh, kw], stride, dilation] =
             [window.kernel, window.stride, window.dilation].map(|v| v.map(|v| v as usize));
         let columns = self.groups[0].n();
@@ -207,7 +234,7 @@ impl Conv {
         let cells = w + (window.pads[1] + window.pads[3]) as usize;
         let taken = (lines - 1) * stride[0] + (kh - 1) * dilation[0] + 1;
         let image = aligned(&mut scratch.image, taken * cells * c + reach.max(SLACK));
-        self.lines(x, first, flip, &mut image[..taken * cells * c]);
+        self.lines(geometry, x, first, flip, &mut image[..taken * cells * c]);
         let image = &*image;
         let depth = c / self.groups.len();
         // Start of a window's tap within the lines, for group 0.
@@ -250,8 +277,8 @@ impl Conv {
     }
 
     /// Input lines that output lines from `first` on read, with their padding, flipped.
-    fn lines(&self, x: &[i8], first: usize, flip: i8, image: &mut [i8]) {
-        let Geometry { input: [_, h, w, c], window, .. } = self.geometry;
+    fn lines(&self, geometry: &Geometry, x: &[i8], first: usize, flip: i8, image: &mut [i8]) {
+        let Geometry { input: [_, h, w, c], window, .. } = *geometry;
         let [before, after] = [window.pads[1], window.pads[3]].map(|cells| cells as usize * c);
         let zero = self.zero_point as i8 ^ flip;
         let top = (first * window.stride[0] as usize) as isize - window.pads[0] as isize;
@@ -298,6 +325,17 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// # Panics
 /// When the slices do not have these sizes.
 pub fn conv<X: Element, Y: Element>(geometry: &Geometry, x: &[X], groups: &[Linear], zero_point: X, y: &mut [Y]) {
+    conv_then(geometry, x, groups, zero_point, y, &|_, _| {});
+}
+
+fn conv_then<X: Element, Y: Element>(
+    geometry: &Geometry,
+    x: &[X],
+    groups: &[Linear],
+    zero_point: X,
+    y: &mut [Y],
+    after: After<'_, Y>,
+) {
     let channels = geometry.input[3] / groups.len();
     let k = geometry.taps() * channels;
     let columns = groups[0].n();
@@ -306,7 +344,7 @@ pub fn conv<X: Element, Y: Element>(geometry: &Geometry, x: &[X], groups: &[Line
     if let [linear] = groups
         && geometry.is_pointwise()
     {
-        return linear::multiply(linear, x, y);
+        return linear::multiply_then(linear, x, y, after);
     }
     let block = block_rows(k * size_of::<X>(), columns, geometry.pixels());
     parallel::chunks(y, block * o, |index, y| {
@@ -319,6 +357,7 @@ pub fn conv<X: Element, Y: Element>(geometry: &Geometry, x: &[X], groups: &[Line
             gather(geometry, x, pixels.clone(), taken, zero_point, &mut rows);
             scratch::with(|scratch| linear.rows(&rows, y, o, &mut scratch.linear));
         }
+        after(index * block * o, y);
     });
 }
 
@@ -380,9 +419,25 @@ mod tests {
                     Linear::in_runs(&matrix, runs, false, zeros.0, &bias[taken.clone()], epilogue.columns(taken))
                 };
                 let mut y = vec![0i8; geometry.pixels() * o];
-                Conv::new(geometry, groups, zeros.0, linear).run(&x, &mut y);
+                let conv = Conv::new(geometry, groups, zeros.0, linear);
+                conv.run(&x, &mut y);
                 let expected = expected.get_or_insert_with(|| y.clone());
-                prop_assert_eq!(&y, expected, "{}", isa.name());
+                prop_assert_eq!(&y, &*expected, "{}", isa.name());
+                // Every code is handed on once, with its place.
+                let number = |at: usize, code: i8| code.wrapping_add(at as i8);
+                conv.run_then(&x, &mut y, &|first, part| {
+                    part.iter_mut().enumerate().for_each(|(i, y)| *y = number(first + i, *y));
+                });
+                let numbered: Vec<i8> = expected.iter().enumerate().map(|(at, &code)| number(at, code)).collect();
+                prop_assert_eq!(&y, &numbered, "{}", isa.name());
+                // Another image, with other padding.
+                let pads = [pads[1], pads[0], pads[3], pads[2]];
+                let Some(other) = Geometry::new([1, size[1], size[0], c], Window { pads, ..window }) else { continue };
+                let (x, mut y) = (&x[..size[0] * size[1] * c], vec![0i8; other.pixels() * o]);
+                conv.run_over(&other, x, &mut y);
+                let mut own = vec![0i8; y.len()];
+                Conv::new(other, groups, zeros.0, linear).run(x, &mut own);
+                prop_assert_eq!(&y, &own, "{}", isa.name());
             }
         }
     }

@@ -264,11 +264,40 @@ pub fn binary_with<A: Element, B: Element, Y: Element>(
         && let (Some(narrow), Some(a), Some(b)) = (x86_64::Narrow::new(isa, binary), A::as_bytes(a), B::as_bytes(b))
         && let Some(y) = Y::as_bytes_mut(y)
     {
-        broadcast.runs(a, b, y, |a, b, y| narrow.apply(a, b, y));
+        broadcast.runs(a, b, y, |a, b, y| narrow.apply(Some(a), Some(b), y));
         return;
     }
     let _ = isa;
     broadcast.apply(a, b, y, |a, b| Y::narrow(binary.at(a.widen(), b.widen())));
+}
+
+/// `y = requant(f(y, other))`, or `f(other, y)` unless `first`: of operands of the same shape, on this thread.
+///
+/// # Panics
+/// When the slices differ in length.
+pub fn binary_onto<X: Element, Y: Element>(binary: &Binary<'_>, other: &[X], first: bool, y: &mut [Y]) {
+    binary_onto_with(Isa::selected(), binary, other, first, y);
+}
+
+/// As [`binary_onto`], with an instruction set.
+///
+/// # Panics
+/// As [`binary_onto`].
+pub fn binary_onto_with<X: Element, Y: Element>(isa: Isa, binary: &Binary<'_>, other: &[X], first: bool, y: &mut [Y]) {
+    assert_eq!(other.len(), y.len(), "operands of the same shape");
+    #[cfg(target_arch = "x86_64")]
+    if let Lanes::Avx512(isa) = isa.lanes()
+        && let (Some(narrow), Some(other)) = (x86_64::Narrow::new(isa, binary), X::as_bytes(other))
+        && Y::as_bytes(y).is_some()
+        && let Some(y) = Y::as_bytes_mut(y)
+    {
+        return if first { narrow.apply(None, Some(other), y) } else { narrow.apply(Some(other), None, y) };
+    }
+    let _ = isa;
+    for (y, other) in y.iter_mut().zip(other) {
+        let (own, other) = (y.widen(), other.widen());
+        *y = Y::narrow(if first { binary.at(own, other) } else { binary.at(other, own) });
+    }
 }
 
 /// `y = clamp(RNE((x - Zx) * M * 2^-N) + Z)`.
@@ -340,7 +369,9 @@ mod tests {
                 Just([1, 1]), Just([32767, 32767]), [1i32..=181, 1i32..=181], [1i32..=32767, 1i32..=32767],
                 [32760i32..=40000, 1i32..=3],
             ],
-            requant in (0i32..=32767, -3i8..=40, -128i32..=127, -128i32..=0, 0i32..=127),
+            requant in (
+                0i32..=32767, -3i8..=40, -128i32..=127, prop_oneof![Just(-128), -128i32..=0], prop_oneof![Just(127), 0i32..=127],
+            ),
             seed in any::<u32>(),
         ) {
             let requant = Requant {
@@ -357,6 +388,17 @@ mod tests {
                 let mut y = vec![0i8; expected.len()];
                 binary_with(isa, &function, &broadcast, &a, &b, &mut y);
                 prop_assert_eq!(&y, &expected, "{}", isa.name());
+            }
+            // Onto an operand, of those that have the same shape.
+            let (a, b) = (&a[..a.len().min(b.len())], &b[..a.len().min(b.len())]);
+            let expected: Vec<i8> =
+                a.iter().zip(b).map(|(&a, &b)| function.at(a.into(), b.into()) as i8).collect();
+            for isa in Isa::variants() {
+                let (mut first, mut second) = (a.to_vec(), b.to_vec());
+                binary_onto_with(isa, &function, b, true, &mut first);
+                binary_onto_with(isa, &function, a, false, &mut second);
+                prop_assert_eq!(&first, &expected, "{} onto the first", isa.name());
+                prop_assert_eq!(&second, &expected, "{} onto the second", isa.name());
             }
         }
     }

@@ -210,8 +210,11 @@ impl Epilogue {
     /// How 512-bit vectors make int8 codes of 32-bit sums, where they can.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn finish(&self, columns: &Columns) -> Option<Finish<'_>> {
+        let widest = self.requant.lo <= -128 && self.requant.hi >= 127;
         let (kind, table) = match &self.table {
-            None if columns.shrink && self.requant.lo <= -128 && self.requant.hi >= 127 => (Kind::Plain, &[][..]),
+            None if columns.direct && widest => (Kind::Direct, &[][..]),
+            None if columns.direct => (Kind::DirectBounded, &[][..]),
+            None if columns.shrink && widest => (Kind::Plain, &[][..]),
             None => (Kind::Bounded, &[][..]),
             Some(table) => (Kind::Table, table.codes.as_deref()?),
         };
@@ -335,13 +338,36 @@ mod tests {
         Epilogue::with(Isa::Reference, requant.clone(), table.cloned()).apply(sums.iter().copied(), &mut expected);
         for isa in Isa::variants() {
             let epilogue = Epilogue::with(isa, requant.clone(), table.cloned());
-            let columns = epilogue.columns_of(&vec![-7; sums.len()], Order::Natural);
-            let mut own = [0; WIDTH];
-            own.iter_mut().zip(sums).for_each(|(own, &sum)| *own = (sum + 7) as i32);
-            let mut y = vec![0i8; sums.len()];
-            let tile = Sums { rows: 0..1, columns: 0..sums.len(), sums: &mut own };
-            epilogue.tile(&tile, &columns, |_| Some(0), &mut y);
-            assert_eq!(y, expected, "{} from a tile", isa.name());
+            // As much as is known of sums, and nothing.
+            for largest in [|sum: i64| sum.unsigned_abs(), |_| 1 << 31] {
+                let columns = epilogue.columns_of(&vec![-7; sums.len()], Order::Natural, |j| largest(sums[j]));
+                let mut own = [0; WIDTH];
+                own.iter_mut().zip(sums).for_each(|(own, &sum)| *own = (sum + 7) as i32);
+                let mut y = vec![0i8; sums.len()];
+                let tile = Sums { rows: 0..1, columns: 0..sums.len(), sums: &mut own };
+                epilogue.tile(&tile, &columns, |_| Some(0), &mut y);
+                assert_eq!(y, expected, "{} from a tile", isa.name());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        /// Sums whose results lie at halves and next to them, and the largest a factor admits.
+        #[test]
+        fn single_roundings_are_the_reference(
+            multiplier in prop_oneof![1i32..=32767, Just(16384), Just(24576)], shift in 12i8..=34, zero_point in -128i32..=127,
+            (lo, hi) in prop_oneof![Just((-128, 127)), (-128i32..=0, 0i32..=127)],
+            results in prop::collection::vec((-300i32..300, -2i64..=2), 1..60), large in any::<bool>(),
+        ) {
+            let factor = f64::from(multiplier) * 2f64.powi(-i32::from(shift));
+            let held = |sum: f64| sum.clamp(-2_147_483_000.0, 2_147_483_000.0) as i64;
+            let mut sums: Vec<i64> =
+                results.iter().map(|&(n, d)| held((f64::from(n) + 0.5) / factor).clamp(-(1 << 24) + 2, (1 << 24) - 2) + d).collect();
+            if large {
+                sums.extend([1.0, -1.0].map(|sign| held(sign * 4_193_000.0 / factor)));
+            }
+            check_tile(&Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo, hi }, None, &sums);
         }
     }
 

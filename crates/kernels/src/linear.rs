@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use crate::conv::After;
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
 use crate::gemm::tiles::{Tiles, WIDTH, Walk};
@@ -35,6 +36,11 @@ enum Product {
     /// Sums become codes tile by tile.
     Tiled(PackedI8, Columns),
     Wide(PackedI16, Vec<i64>),
+}
+
+/// Largest size of an int8 code without its zero point.
+pub(crate) fn largest_difference(zero_point: i32) -> u64 {
+    [i8::MIN, i8::MAX].map(|code| u64::from(zero_point.abs_diff(code.into()))).into_iter().max().unwrap_or(0)
 }
 
 /// Right operand `[k, n]` of a product, before packing.
@@ -79,7 +85,12 @@ impl Linear {
             // Wraps where the terms do; see the module's text.
             let offsets: Vec<i32> = sums.map(|(j, &sum)| offset(j, sum.into()) as i32).collect();
             if packed.tiles().is_some() {
-                let columns = epilogue.columns_of(&offsets, Order::Natural);
+                let zero_w = u64::from(w.zero_point.unsigned_abs()) * k as u64;
+                let largest = |j: usize| {
+                    let weights = u64::from(packed.column_magnitudes()[j]) + zero_w;
+                    weights * largest_difference(zero_x) + bias.get(j).map_or(0, |bias| bias.unsigned_abs())
+                };
+                let columns = epilogue.columns_of(&offsets, Order::Natural, largest);
                 Product::Tiled(packed, columns)
             } else {
                 Product::Narrow(packed, offsets)
@@ -227,17 +238,27 @@ impl Linear {
 /// # Panics
 /// When the slices do not have these sizes.
 pub fn multiply<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [Y]) {
+    multiply_then(linear, a, y, &|_, _| {});
+}
+
+/// As [`multiply`]; `after` as for [`crate::conv::Conv::run_then`].
+///
+/// # Panics
+/// As [`multiply`].
+pub fn multiply_then<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [Y], after: After<'_, Y>) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
     if linear.is_mostly_weights(a.len() + y.len()) {
-        return by_columns(linear, y, |blocks, y| {
+        by_columns(linear, y, |blocks, y| {
             scratch::with(|scratch| linear.columns(blocks, a, y, n, &mut scratch.linear));
         });
+        return after(0, y);
     }
     let block = crate::conv::block_rows(k * size_of::<X>(), n, y.len() / n);
     parallel::chunks(y, block * n, |index, y| {
         let rows = y.len() / n;
         scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));
+        after(index * block * n, y);
     });
 }
 

@@ -23,12 +23,13 @@ use std::ops::Range;
 
 use crate::Element;
 use crate::conv::Geometry;
-use crate::epilogue::codes512::{BOUNDED, Finish, Kind, PLAIN, TABLED};
+use crate::epilogue::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, Finish, Kind, PLAIN, TABLED};
 use crate::epilogue::x86_64::column_terms;
 use crate::epilogue::{Columns, Epilogue, Order};
 use crate::gemm::panels::Line;
 use crate::gemm::tiles::{Sums, WIDTH};
 use crate::isa::Avx512Vnni;
+use crate::linear::largest_difference;
 use crate::scratch::{Scratch, buffer};
 
 /// Vectors of a block of channels.
@@ -80,7 +81,12 @@ impl Filters {
             let sum: i64 = filter.iter().map(|&w| i64::from(w)).sum();
             offsets.push((bias - (i64::from(zero_x) + 128) * sum) as i32);
         }
-        let columns = epilogue.columns_of(&offsets, Order::Interleaved);
+        let largest = |channel: usize| {
+            let filter = &weights[channel * kh * kw..][..kh * kw];
+            let sum: u64 = filter.iter().map(|&w| u64::from(w.unsigned_abs())).sum();
+            sum * largest_difference(zero_x.into()) + bias[channel].unsigned_abs()
+        };
+        let columns = epilogue.columns_of(&offsets, Order::Interleaved, largest);
         Self { _isa: isa, channels, kernel, shifts, lines, columns, zero_x }
     }
 
@@ -158,6 +164,8 @@ impl Part<'_> {
     fn finished<Y: Element>(&self, epilogue: &Epilogue, columns: &Columns, c: usize, y: &mut [Y]) {
         if let (Some(finish), Some(y)) = (epilogue.finish(columns), Y::as_bytes_mut(y)) {
             return match finish.kind() {
+                Kind::Direct => self.codes::<DIRECT>(finish, columns, c, y),
+                Kind::DirectBounded => self.codes::<DIRECT_BOUNDED>(finish, columns, c, y),
                 Kind::Plain => self.codes::<PLAIN>(finish, columns, c, y),
                 Kind::Bounded => self.codes::<BOUNDED>(finish, columns, c, y),
                 Kind::Table => self.codes::<TABLED>(finish, columns, c, y),

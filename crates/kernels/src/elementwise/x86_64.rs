@@ -6,8 +6,9 @@ use std::arch::x86_64::*;
 use tpuflow_ir::{BinaryKind, Requant};
 
 use super::Binary;
-use crate::epilogue::codes512::{self, Bounds};
+use crate::epilogue::codes512::{self, BOUNDED, Bounds, DIRECT, DIRECT_BOUNDED, PLAIN};
 use crate::isa::Avx512Vnni;
+use crate::linear::largest_difference;
 
 /// Codes of a vector.
 const LANES: usize = 64;
@@ -35,20 +36,33 @@ impl<'a> Narrow<'a> {
         (fits && bytes).then_some(Self { isa, function })
     }
 
-    /// `y[i] = f(a[i], b[i])`.
-    pub(super) fn apply(&self, a: &[i8], b: &[i8], y: &mut [i8]) {
+    /// `y[i] = f(a[i], b[i])`; an operand that is not given is `y` itself.
+    pub(super) fn apply(&self, a: Option<&[i8]>, b: Option<&[i8]>, y: &mut [i8]) {
         let _ = self.isa;
         // SAFETY: the token proves the features.
         unsafe {
             let requant = self.function.requant;
-            let plain = factor(requant) < 1.0 && requant.lo <= -128 && requant.hi >= 127;
-            match (self.function.kind, plain) {
-                (BinaryKind::Mul, false) => apply::<true, false>(self.function, a, b, y),
-                (BinaryKind::Mul, true) => apply::<true, true>(self.function, a, b, y),
-                (_, false) => apply::<false, false>(self.function, a, b, y),
-                (_, true) => apply::<false, true>(self.function, a, b, y),
+            let widest = requant.lo <= -128 && requant.hi >= 127;
+            match (self.function.kind == BinaryKind::Mul, self.is_direct(), widest) {
+                (true, true, true) => apply::<true, DIRECT>(self.function, a, b, y),
+                (true, true, false) => apply::<true, DIRECT_BOUNDED>(self.function, a, b, y),
+                (true, false, true) if factor(requant) < 1.0 => apply::<true, PLAIN>(self.function, a, b, y),
+                (true, false, _) => apply::<true, BOUNDED>(self.function, a, b, y),
+                (false, true, true) => apply::<false, DIRECT>(self.function, a, b, y),
+                (false, true, false) => apply::<false, DIRECT_BOUNDED>(self.function, a, b, y),
+                (false, false, true) if factor(requant) < 1.0 => apply::<false, PLAIN>(self.function, a, b, y),
+                (false, false, _) => apply::<false, BOUNDED>(self.function, a, b, y),
             }
         }
+    }
+
+    /// See [`codes512::is_direct`].
+    fn is_direct(&self) -> bool {
+        let [ka, kb] = self.function.multipliers.map(|k| u64::from(k.unsigned_abs()));
+        let [a, b] = self.function.zero_points.map(largest_difference);
+        let largest = if self.function.kind == BinaryKind::Mul { a * b * ka * kb } else { a * ka + b * kb };
+        let requant = self.function.requant;
+        codes512::is_direct(largest, factor(requant).into(), requant.zero_point)
     }
 }
 
@@ -58,9 +72,9 @@ fn factor(requant: &Requant) -> f32 {
     multiplier as f32 * 2f32.powi(-i32::from(shift))
 }
 
-/// Values become codes as [`codes512::codes`] says; `PLAIN` is its.
+/// Values become codes as [`codes512::codes`] says; `KIND` is its.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn apply<const PRODUCT: bool, const PLAIN: bool>(function: &Binary<'_>, a: &[i8], b: &[i8], y: &mut [i8]) {
+fn apply<const PRODUCT: bool, const KIND: u8>(function: &Binary<'_>, a: Option<&[i8]>, b: Option<&[i8]>, y: &mut [i8]) {
     let bounds = Bounds::new(function.requant);
     let factors = [_mm512_set1_ps(factor(function.requant)); 4];
     let [ka, kb] = function.multipliers;
@@ -74,11 +88,11 @@ fn apply<const PRODUCT: bool, const PLAIN: bool>(function: &Binary<'_>, a: &[i8]
     while at < y.len() {
         let left = (y.len() - at).min(LANES);
         let mask = u64::MAX >> (LANES - left);
-        let (a, b) = (&a[at..at + left], &b[at..at + left]);
+        let [a, b] = [a, b].map(|operand| &operand.unwrap_or(y)[at..at + left]);
         // SAFETY: the mask keeps the loads within the operands.
         let (a, b) = unsafe { (_mm512_maskz_loadu_epi8(mask, a.as_ptr()), _mm512_maskz_loadu_epi8(mask, b.as_ptr())) };
         let values = if PRODUCT { products(a, b, &zeros, pair) } else { sums(a, b, start, pair) };
-        let result = codes512::codes::<false, PLAIN>(&values, &factors, &bounds);
+        let result = codes512::codes::<false, KIND>(&values, &factors, &bounds);
         // SAFETY: the mask keeps the store within the result.
         unsafe { _mm512_mask_storeu_epi8(y[at..at + left].as_mut_ptr(), mask, result) };
         at += left;

@@ -6,6 +6,11 @@
 //! integer is therefore the right one. Elsewhere, about once in a hundred vectors, and always at an exact half, all sixty-four
 //! are computed again in float64, which is exact (see [`super`]).
 //!
+//! Where it is known beforehand how large sums can be, most often no result need be looked at. Sums up to `2^24` are exact in
+//! float32, and multiplying them and adding `1.5 * 2^23`, next to which float32 values are one apart, is a single rounding, to
+//! the nearest even integer. Larger sums may do as they like if their results are clamped anyway. What must hold is said by
+//! [`is_direct`].
+//!
 //! Clamping is left to the saturation of narrowing, to 16 bits and then to 8.
 
 use std::arch::x86_64::*;
@@ -17,8 +22,21 @@ use tpuflow_ir::Requant;
 pub(crate) struct Bounds {
     zero: __m512i,
     zero_ps: __m512,
+    /// [`ROUNDER`] plus the zero point, or the even number below it; and its bits without, which give the rest back.
+    rounder: __m512,
+    origin: __m512i,
     lo: __m512i,
     hi: __m512i,
+}
+
+/// `1.5 * 2^23`: the spacing of float32 values near it is one.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// Whether sums of that size at most become codes by a single rounding in float32: those that are not exact there have results
+/// of `2^9` or more, and no result is as far from the [`ROUNDER`] as `2^22`, zero points included.
+pub(crate) fn is_direct(largest: u64, factor: f64, zero_point: i32) -> bool {
+    let exact = largest <= 1 << 24 || factor == 0.0 || factor >= 1.0 / 32768.0;
+    exact && largest as f64 * factor < 4_194_000.0 && i8::try_from(zero_point).is_ok()
 }
 
 /// How sums become codes.
@@ -33,6 +51,10 @@ pub(crate) struct Finish<'a> {
 /// What codes are made by; each is compiled on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// Sums as [`is_direct`] says and the widest bounds.
+    Direct,
+    /// The same with any bounds.
+    DirectBounded,
     /// Factors below one and the widest bounds.
     Plain,
     /// Any factors and bounds.
@@ -42,10 +64,14 @@ pub(crate) enum Kind {
 }
 
 /// [`Kind`] as a parameter of functions.
+pub(crate) const DIRECT: u8 = Kind::Direct as u8;
+/// As [`DIRECT`].
+pub(crate) const DIRECT_BOUNDED: u8 = Kind::DirectBounded as u8;
+/// As [`DIRECT`].
 pub(crate) const PLAIN: u8 = Kind::Plain as u8;
-/// As [`PLAIN`].
+/// As [`DIRECT`].
 pub(crate) const BOUNDED: u8 = Kind::Bounded as u8;
-/// As [`PLAIN`].
+/// As [`DIRECT`].
 pub(crate) const TABLED: u8 = Kind::Table as u8;
 
 impl<'a> Finish<'a> {
@@ -73,11 +99,27 @@ impl<const NATURAL: bool, const KIND: u8> Maker<'_, NATURAL, KIND> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(crate) fn codes(&self, sums: &[__m512i; 4], factors: &[__m512; 4]) -> __m512i {
-        match KIND {
-            PLAIN => codes::<NATURAL, true>(sums, factors, &self.bounds),
-            BOUNDED => codes::<NATURAL, false>(sums, factors, &self.bounds),
-            _ => codes_through::<NATURAL>(sums, factors, self.finish.requant, self.finish.table),
+        if KIND == TABLED {
+            codes_through::<NATURAL>(sums, factors, self.finish.requant, self.finish.table)
+        } else {
+            codes::<NATURAL, KIND>(sums, factors, &self.bounds)
         }
+    }
+}
+
+/// Codes of 64 sums without a table; `NATURAL` as [`super::Order`] says, `KIND` as [`Kind`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) fn codes<const NATURAL: bool, const KIND: u8>(
+    sums: &[__m512i; 4],
+    factors: &[__m512; 4],
+    bounds: &Bounds,
+) -> __m512i {
+    match KIND {
+        DIRECT => direct::<NATURAL, true>(sums, factors, bounds),
+        DIRECT_BOUNDED => direct::<NATURAL, false>(sums, factors, bounds),
+        PLAIN => looked_at::<NATURAL, true>(sums, factors, bounds),
+        _ => looked_at::<NATURAL, false>(sums, factors, bounds),
     }
 }
 
@@ -92,16 +134,37 @@ impl Bounds {
         Self {
             zero: _mm512_set1_epi16(requant.zero_point as i16),
             zero_ps: _mm512_set1_ps(requant.zero_point as f32),
+            rounder: _mm512_set1_ps(ROUNDER + (requant.zero_point & !1) as f32),
+            origin: _mm512_set1_epi32(ROUNDER.to_bits().cast_signed() - (requant.zero_point & 1)),
             lo: _mm512_set1_epi8(requant.lo as i8),
             hi: _mm512_set1_epi8(requant.hi as i8),
         }
     }
 }
 
-/// Codes of 64 sums; `NATURAL` as [`super::Order`] says. `PLAIN`: factors are below one and bounds the widest.
+/// Codes of sums as [`is_direct`] says. `WIDEST`: no bounds but those of int8.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) fn codes<const NATURAL: bool, const PLAIN: bool>(
+fn direct<const NATURAL: bool, const WIDEST: bool>(
+    sums: &[__m512i; 4],
+    factors: &[__m512; 4],
+    bounds: &Bounds,
+) -> __m512i {
+    let mut rounded = [_mm512_setzero_si512(); 4];
+    for v in 0..4 {
+        let result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[v]), factors[v], bounds.rounder);
+        rounded[v] = _mm512_sub_epi32(_mm512_castps_si512(result), bounds.origin);
+    }
+    let low = _mm512_packs_epi32(rounded[0], rounded[1]);
+    let high = _mm512_packs_epi32(rounded[2], rounded[3]);
+    let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
+    if WIDEST { codes } else { _mm512_min_epi8(_mm512_max_epi8(codes, bounds.lo), bounds.hi) }
+}
+
+/// Codes of 64 sums, looked at for how near they are to a half. `PLAIN`: factors are below one and bounds the widest.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn looked_at<const NATURAL: bool, const PLAIN: bool>(
     sums: &[__m512i; 4],
     factors: &[__m512; 4],
     bounds: &Bounds,
@@ -128,7 +191,7 @@ pub(crate) fn codes<const NATURAL: bool, const PLAIN: bool>(
     if PLAIN { codes } else { _mm512_min_epi8(_mm512_max_epi8(codes, bounds.lo), bounds.hi) }
 }
 
-/// As [`codes`], in float64. A call would have the sums of every row wait in memory.
+/// As [`looked_at`], in float64. A call would have the sums of every row wait in memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exact<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {

@@ -23,6 +23,8 @@ pub struct Columns {
     pub(super) factors: Vec<f32>,
     /// All factors are below one.
     pub(super) shrink: bool,
+    /// All sums become codes by a single rounding, see [`super::codes512`].
+    pub(super) direct: bool,
 }
 
 impl Order {
@@ -36,18 +38,25 @@ impl Order {
 }
 
 impl Epilogue {
-    /// What [`Epilogue::tile`] needs beside the sums: their offsets, one per column.
+    /// What [`Epilogue::tile`] needs beside the sums: their offsets, one per column. `largest(column)`: no sum of it with its
+    /// offset is larger in size.
     ///
     /// # Panics
     /// When there is neither one multiplier nor one per column.
     #[must_use]
-    pub fn columns_of(&self, offsets: &[i32], order: Order) -> Columns {
+    pub fn columns_of(&self, offsets: &[i32], order: Order, largest: impl Fn(usize) -> u64) -> Columns {
         self.check(offsets.len(), offsets.len(), offsets.len());
         let places = 0..offsets.len().next_multiple_of(WIDTH);
         let column = |place: usize| place / WIDTH * WIDTH + order.column(place % WIDTH);
         let factor = |j: usize| if let [factor] = self.factors[..] { factor } else { self.factors[j] };
+        #[cfg(target_arch = "x86_64")]
+        let direct =
+            (0..offsets.len()).all(|j| super::codes512::is_direct(largest(j), factor(j), self.requant.zero_point));
+        #[cfg(not(target_arch = "x86_64"))]
+        let (direct, _) = (false, largest);
         Columns {
             order,
+            direct,
             offsets: places.clone().map(|place| offsets.get(column(place)).copied().unwrap_or(0)).collect(),
             factors: places
                 .map(|place| if column(place) < offsets.len() { factor(column(place)) as f32 } else { 0.0 })

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::codes512::{BOUNDED, Finish, Kind, PLAIN, TABLED};
+use super::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, Finish, Kind, PLAIN, TABLED};
 use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
 use crate::gemm::tiles::{Sums, WIDTH};
@@ -51,6 +51,8 @@ fn rows<const NATURAL: bool, const ROWS: usize>(
     y: &mut [i8],
 ) {
     match finish.kind() {
+        Kind::Direct => each_row::<NATURAL, DIRECT, ROWS>(finish, tile, columns, place, y),
+        Kind::DirectBounded => each_row::<NATURAL, DIRECT_BOUNDED, ROWS>(finish, tile, columns, place, y),
         Kind::Plain => each_row::<NATURAL, PLAIN, ROWS>(finish, tile, columns, place, y),
         Kind::Bounded => each_row::<NATURAL, BOUNDED, ROWS>(finish, tile, columns, place, y),
         Kind::Table => each_row::<NATURAL, TABLED, ROWS>(finish, tile, columns, place, y),

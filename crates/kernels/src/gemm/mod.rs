@@ -33,6 +33,7 @@ use tiles::{Tiles, Variant, Walk};
 #[derive(Clone, Debug)]
 pub struct PackedI8 {
     column_sums: Vec<i32>,
+    column_magnitudes: Vec<u32>,
     shape: [usize; 2],
     packed: Packed,
 }
@@ -77,10 +78,11 @@ impl PackedI8 {
     pub fn in_runs(isa: Isa, b: &[i8], [runs, length]: [usize; 2], n: usize, strides: [usize; 2]) -> Self {
         let k = runs * length;
         let at = |p: usize, j: usize| b[p * strides[0] + j * strides[1]];
-        let mut column_sums = vec![0; n];
+        let (mut column_sums, mut column_magnitudes) = (vec![0; n], vec![0; n]);
         for p in 0..k {
-            for (j, sum) in column_sums.iter_mut().enumerate() {
+            for (j, (sum, magnitude)) in column_sums.iter_mut().zip(&mut column_magnitudes).enumerate() {
                 *sum += i32::from(at(p, j));
+                *magnitude += u32::from(at(p, j).unsigned_abs());
             }
         }
         let packed = match isa {
@@ -93,7 +95,7 @@ impl PackedI8 {
                 Packed::Tiles(Tiles::new(variant, [runs, length], n, at))
             }
         };
-        Self { column_sums, shape: [k, n], packed }
+        Self { column_sums, column_magnitudes, shape: [k, n], packed }
     }
 
     /// Rows of the operand, the length of the sums.
@@ -112,6 +114,12 @@ impl PackedI8 {
     #[must_use]
     pub fn column_sums(&self) -> &[i32] {
         &self.column_sums
+    }
+
+    /// Sum of the sizes of each column's codes.
+    #[must_use]
+    pub fn column_magnitudes(&self) -> &[u32] {
+        &self.column_magnitudes
     }
 
     /// The operand in tiles, where the instruction set has them.
