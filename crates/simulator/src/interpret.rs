@@ -2,12 +2,14 @@
 //!
 //! [`Interpreter::new`] proves that every value fits its width ([`tpuflow_ir::width`]) and packs weights once;
 //! [`Interpreter::run`] then only reads, so any number of threads may run it. Tensors are freed after their last reader unless
-//! all are kept; their memory serves later tensors, and later runs. [`interpret`] does both for a single run.
+//! all are kept; their memory serves later tensors, and later runs. Unless all are kept, some layers are done together with the
+//! one before ([`fuse`]). [`interpret`] does both for a single run.
 //!
 //! Source of the arithmetic: `docs/arithmetic.md`.
 
 mod execute;
 mod float;
+mod fuse;
 mod prepare;
 mod spare;
 
@@ -57,6 +59,8 @@ pub struct Interpreter {
     constants: Vec<Option<Arc<Values>>>,
     /// Per layer, the tensors no later layer reads and no output shows.
     last_read: Vec<Vec<TensorId>>,
+    /// Per layer, the later one that is done together with it.
+    successors: Vec<Option<usize>>,
     /// What runs leave behind for later ones, which then find all the memory they need.
     spare: Arc<Mutex<Vec<Spare>>>,
 }
@@ -70,7 +74,7 @@ impl Interpreter {
     pub fn new(graph: Arc<Graph>) -> Result<Self, SimError> {
         tpuflow_ir::width::prove(&graph).map_err(|(layer, reason)| SimError::Layer { layer, reason })?;
         Isa::check()?;
-        let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<_, _>>()?;
+        let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<Vec<_>, _>>()?;
         let mut constants: Vec<Option<Arc<Values>>> = vec![None; graph.tensors.len()];
         let read = graph.layers.iter().zip(&layers).flat_map(|(layer, prepared)| prepare::reads(layer, prepared));
         for id in read.chain(graph.outputs.iter().copied()) {
@@ -80,8 +84,8 @@ impl Interpreter {
                 constants[id.index()] = Some(Arc::new(Values::from_le_bytes(*dtype, bytes)));
             }
         }
-        let last_read = last_reads(&graph);
-        Ok(Self { graph, layers, constants, last_read, spare: Arc::default() })
+        let (last_read, successors) = (last_reads(&graph), fuse::successors(&graph, &layers));
+        Ok(Self { graph, layers, constants, last_read, successors, spare: Arc::default() })
     }
 
     /// The graph.
@@ -123,10 +127,16 @@ impl Interpreter {
             }
             values[id.index()] = Some(Arc::new(input));
         }
-        for ((layer, prepared), dead) in graph.layers.iter().zip(&self.layers).zip(&self.last_read) {
-            let output = execute::execute(graph, layer, prepared, &values, &mut spare)
-                .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
-            values[layer.output.index()] = Some(Arc::new(output));
+        for (position, (layer, dead)) in graph.layers.iter().zip(&self.last_read).enumerate() {
+            let successor = self.successors[position].filter(|_| keep == Keep::Outputs);
+            let successor = successor.map(|successor| &graph.layers[successor]);
+            let result = successor.unwrap_or(layer).output.index();
+            // It may have been done with another one.
+            if values[result].is_none() {
+                let output = execute::execute(graph, layer, successor, &self.layers[position], &values, &mut spare)
+                    .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
+                values[result] = Some(Arc::new(output));
+            }
             if keep == Keep::Outputs {
                 for id in dead {
                     // The caller's inputs are not ours, and constants are read again.

@@ -53,13 +53,15 @@ macro_rules! same_codes {
     };
 }
 
-/// Computes a layer from the tensors it reads, into memory that is spare.
+/// Computes a layer from the tensors it reads, into memory that is spare, or that of its successor ([`super::fuse`]), whose
+/// output it is then.
 ///
 /// # Errors
 /// The reason, when an index lies outside its table.
 pub(super) fn execute(
     graph: &Graph,
     layer: &Layer,
+    successor: Option<&Layer>,
     prepared: &Prepared,
     tensors: &[Option<Arc<Values>>],
     spare: &mut Spare,
@@ -73,6 +75,25 @@ pub(super) fn execute(
     }
     let mut y = spare.take(output.dtype, output.elements());
     if y.is_empty() {
+        return Ok(y);
+    }
+    if let Some(Layer { op: Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, .. }) = successor {
+        let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
+        let first = *a == layer.output;
+        if let (Values::I8(other), Values::I8(y)) = (value(if first { *b } else { *a }), &mut y) {
+            let after = |from: usize, y: &mut [i8]| {
+                elementwise::binary_onto(&function, &other[from..][..y.len()], first, y);
+            };
+            match (&layer.op, prepared) {
+                (Op::Conv { input, .. }, Prepared::Conv(conv)) => {
+                    codes!(value(*input), x => conv.run_then(x, y, &after));
+                }
+                (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
+                    codes!(value(*a), x => linear::multiply_then(linear, x, y, &after));
+                }
+                (op, _) => unreachable!("{} has no successor", op.name()),
+            }
+        }
         return Ok(y);
     }
     match (&layer.op, prepared) {
