@@ -14,6 +14,7 @@ use crate::dma::Dma;
 use crate::error::SimError;
 use crate::matrix::MatrixEngine;
 use crate::run::{Options, Run, layer_runs};
+use crate::sound::Time;
 use crate::stream::Stream;
 use crate::timeline;
 use crate::values::{Executor, Kept};
@@ -59,7 +60,8 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
     simulate_again(program, inputs, options, &Kept::default())
 }
 
-/// As [`simulate`], with what earlier runs have left.
+/// As [`simulate`], with what earlier runs have left: how long the program takes, too, where values do not change that. A run
+/// without values finds it out anew.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -75,14 +77,28 @@ fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) 
         options.values.then(|| fed(Executor::new(program, options.array, kept))).transpose()
     };
     let sound = kept.sound(program)?;
-    if !options.stepped
-        && let Ok(Some(run)) = timeline::run(program, executor()?, options.trace, &sound)
-    {
-        return Ok(run);
+    if !options.stepped {
+        let known = sound.time.get().filter(|time| !options.trace && time.layers.len() == program.layers.len());
+        let run = match (known, executor()?) {
+            (Some(time), Some(executor)) => values(program, executor, time).map(Some),
+            (_, executor) => timeline::run(program, executor, options.trace, &sound),
+        };
+        if let Ok(Some(run)) = run {
+            return Ok(run);
+        }
     }
     let run = step(program, Context::new(program, executor()?, options.trace, sound.needs.clone()));
     debug_assert!(options.stepped || run.is_err(), "a timeline leaves only what breaks a rule");
     run
+}
+
+/// The values of a program whose time is known.
+fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> Result<Run, SimError> {
+    (0..program.instructions.len()).try_for_each(|position| executor.execute(position))?;
+    executor.check_passes()?;
+    let (outputs, events) = (executor.outputs()?, executor.events());
+    let layers = layer_runs(program, &time.layers);
+    Ok(Run { outputs, cycles: time.cycles, counters: time.counters.clone(), layers, trace: None, events })
 }
 
 /// Runs a program cycle by cycle.

@@ -4,7 +4,9 @@
 //! A memory can be used again: what was written counts as never written then, and constants that nobody touched stay.
 //!
 //! A memory may also keep in mind which lines of 64 bytes are copies of constants, and of which: what was made of them once need
-//! not be compared with them again.
+//! not be compared with them again. Then such copies can be put off, too: most are of weights, which nobody looks at once they
+//! are packed. A line that was put off counts as written; whoever wants its bytes has it [settled](Memory::settle) first, and a
+//! line of which something else is written is settled on its own.
 
 use std::ops::Range;
 
@@ -16,8 +18,10 @@ pub(crate) struct NeverWritten(pub(crate) u64);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
+    /// From `base` on, so that lines are cache lines of the host.
     bytes: Vec<u8>,
-    /// One bit per byte, and at least one more.
+    base: usize,
+    /// One bit per byte, and at least one more; none of lines that were put off.
     written: Vec<u64>,
     /// What its first bytes hold as long as nobody has written there.
     constants: Option<Image>,
@@ -25,9 +29,16 @@ pub(crate) struct Memory {
     origins: Vec<u64>,
     /// What the lines of its own constants are numbered from on; 0: not at all.
     numbered: u64,
+    /// One bit per line whose copy was put off, and at least one more; empty if none ever is.
+    waiting: Vec<u64>,
+    /// By memory, the constants that lines which were put off are copies of.
+    sources: Vec<Option<Image>>,
     /// A stretch nobody has written to since this was asked; empty: somebody has.
     watched: Range<u64>,
 }
+
+/// Bytes of a line.
+const LINE: usize = 64;
 
 impl Default for Memory {
     fn default() -> Self {
@@ -37,8 +48,70 @@ impl Default for Memory {
 
 impl Memory {
     pub(crate) fn new(bytes: u64) -> Self {
-        let (bytes, written) = (vec![0; bytes as usize], vec![0; bytes as usize / 64 + 1]);
-        Self { bytes, written, constants: None, origins: Vec::new(), numbered: 0, watched: 0..0 }
+        let (bytes, written) = (vec![0u8; bytes as usize + LINE - 1], vec![0; bytes as usize / LINE + 1]);
+        let base = bytes.as_ptr().align_offset(LINE).min(LINE - 1);
+        let (origins, waiting, sources) = (Vec::new(), Vec::new(), Vec::new());
+        Self { bytes, base, written, constants: None, origins, numbered: 0, waiting, sources, watched: 0..0 }
+    }
+
+    /// Puts off copies of constants from now on, or makes them at once.
+    pub(crate) fn put_copies_off(&mut self, off: bool) {
+        self.settle(0, self.size() as usize);
+        self.waiting.resize(if off { self.written.len() / 64 + 1 } else { 0 }, 0);
+    }
+
+    /// Bytes as they lie, whoever wrote them.
+    fn held(&self, start: usize, length: usize) -> &[u8] {
+        &self.bytes[self.base + start..][..length]
+    }
+
+    fn held_mut(&mut self, start: usize, length: usize) -> &mut [u8] {
+        &mut self.bytes[self.base + start..][..length]
+    }
+
+    /// The line of constants a line that was put off is a copy of.
+    fn awaited(&self, line: usize) -> Option<&[u8]> {
+        if self.waiting.get(line / 64).is_none_or(|lines| lines >> (line % 64) & 1 == 0) {
+            return None;
+        }
+        let origin = self.origins[line];
+        let source = self.sources[(origin >> 40) as usize - 1].as_ref().expect("lines put off have a source");
+        Some(&source[(origin & ((1 << 40) - 1)) as usize * LINE..][..LINE])
+    }
+
+    /// Makes the copy of a line, if it was put off.
+    fn settle_line(&mut self, line: usize) {
+        let Some(bytes) = self.awaited(line) else { return };
+        let bytes: [u8; LINE] = bytes.try_into().expect("a line");
+        self.held_mut(line * LINE, LINE).copy_from_slice(&bytes);
+        self.written[line] = u64::MAX;
+        self.waiting[line / 64] &= !(1 << (line % 64));
+    }
+
+    /// Makes the copies of a stretch that were put off.
+    pub(crate) fn settle(&mut self, start: u64, length: usize) {
+        let (first, end) = (start as usize / LINE, (start as usize + length).div_ceil(LINE));
+        if self.waiting.is_empty() {
+            return;
+        }
+        for group in first / 64..end.div_ceil(64) {
+            let mut lines = self.waiting[group];
+            while lines != 0 {
+                let line = group * 64 + lines.trailing_zeros() as usize;
+                if (first..end).contains(&line) {
+                    self.settle_line(line);
+                }
+                lines &= lines - 1;
+            }
+        }
+    }
+
+    /// A byte that was written.
+    fn byte(&self, at: usize) -> Option<u8> {
+        if self.written[at / LINE] >> (at % LINE) & 1 == 1 {
+            return Some(self.bytes[self.base + at]);
+        }
+        self.awaited(at / LINE).map(|line| line[at % LINE])
     }
 
     /// Keeps in mind from now on what its lines are copies of.
@@ -81,6 +154,15 @@ impl Memory {
             _ => 0,
         };
         self.watched = 0..0;
+        // What was put off need not be made any more.
+        for group in 0..self.waiting.len() {
+            let mut lines = std::mem::take(&mut self.waiting[group]);
+            while lines != 0 {
+                self.written[group * 64 + lines.trailing_zeros() as usize] = u64::MAX;
+                lines &= lines - 1;
+            }
+        }
+        self.sources.clear();
         // A line of 64 bytes that constants share with others is written again.
         let first = kept / 64;
         let mut line = first;
@@ -99,17 +181,58 @@ impl Memory {
         self.constants = constants.cloned();
     }
 
-    /// The bytes at `start`, all of which must have been written. The stretch lies inside the memory.
+    /// The bytes at `start`, all of which must have been written, and settled. The stretch lies inside the memory.
     pub(crate) fn read(&self, start: u64, length: usize) -> Result<&[u8], NeverWritten> {
         let start = start as usize;
         let (first, whole, last) = words(start, start + length);
         let complete = |word: usize, mask: u64| mask & !self.written[word] == 0;
         let all = |lines: &[u64]| lines.iter().fold(u64::MAX, |all, line| all & line) == u64::MAX;
         if complete(first.0, first.1) && all(&self.written[whole]) && complete(last.0, last.1) {
-            return Ok(&self.bytes[start..start + length]);
+            return Ok(self.held(start, length));
         }
         let missing = (start..start + length).find(|&at| !self.is_written(at as u64));
         Err(NeverWritten(missing.unwrap_or(start) as u64))
+    }
+
+    /// The bytes from `start` to the end of the last of `count` pieces of `length` bytes, `pitch` bytes from one to the next; all
+    /// bytes of the pieces must have been written, and settled. They lie inside the memory.
+    pub(crate) fn read_pieces(
+        &self,
+        start: u64,
+        length: usize,
+        pitch: usize,
+        count: usize,
+    ) -> Result<&[u8], NeverWritten> {
+        let starts = (start as usize..).step_by(pitch.max(1)).take(count);
+        for start in starts {
+            let (first, whole, last) = words(start, start + length);
+            let missing = |(word, mask): (usize, u64)| mask & !self.written[word];
+            let within = self.written[whole].iter().fold(0, |missing, word| missing | !word);
+            if missing(first) | within | missing(last) != 0 {
+                self.read(start as u64, length)?;
+            }
+        }
+        Ok(self.held(start as usize, count.saturating_sub(1) * pitch + length))
+    }
+
+    /// Writes pieces of `length` bytes, `pitch` bytes from one to the next, inside the memory.
+    pub(crate) fn write_pieces(&mut self, start: u64, length: usize, pitch: usize, bytes: &[u8]) {
+        let (start, count) = (start as usize, bytes.len() / length);
+        let span = count.saturating_sub(1) * pitch + length;
+        // What lies between them stays, but what it is a copy of is forgotten.
+        self.settle(start as u64, span);
+        self.touch(start, span);
+        let own = &mut self.bytes[self.base + start..][..span];
+        for (piece, own) in bytes.chunks_exact(length).zip(own.chunks_mut(pitch)) {
+            copy_short(piece, &mut own[..length]);
+        }
+        for start in (start..).step_by(pitch).take(count) {
+            let (first, whole, last) = words(start, start + length);
+            self.written[whole].fill(u64::MAX);
+            for (word, mask) in [first, last] {
+                self.written[word] |= mask;
+            }
+        }
     }
 
     /// The bytes at `start`, 0 where none was written. The stretch lies inside the memory.
@@ -117,8 +240,7 @@ impl Memory {
         if let Ok(written) = self.read(start, length) {
             return written.to_vec();
         }
-        let own = (start..).zip(&self.bytes[start as usize..][..length]);
-        own.map(|(at, &byte)| if self.is_written(at) { byte } else { 0 }).collect()
+        (start as usize..start as usize + length).map(|at| self.byte(at).unwrap_or(0)).collect()
     }
 
     /// Watches a stretch from now on, and no other.
@@ -133,19 +255,19 @@ impl Memory {
 
     /// Number of bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.bytes.len() as u64
+        (self.bytes.len() + 1 - LINE) as u64
     }
 
     /// Whether a byte inside the memory was written.
     pub(crate) fn is_written(&self, at: u64) -> bool {
-        self.written[at as usize / 64] >> (at % 64) & 1 == 1
+        self.byte(at as usize).is_some()
     }
 
     /// Writes bytes inside the memory.
     pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
         let start = start as usize;
         self.touch(start, bytes.len());
-        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.held_mut(start, bytes.len()).copy_from_slice(bytes);
         let (first, whole, last) = words(start, start + bytes.len());
         self.written[whole].fill(u64::MAX);
         for (word, mask) in [first, last] {
@@ -161,9 +283,45 @@ impl Memory {
         if self.constants.as_ref().is_some_and(|constants| start < constants.len()) {
             self.constants = None;
         }
-        if !self.origins.is_empty() {
-            self.origins[start / 64..(start + length).div_ceil(64)].fill(0);
+        let end = start + length;
+        let lines = start / LINE..end.div_ceil(LINE);
+        if !self.waiting.is_empty() {
+            // Of these something is left.
+            for part in [start, end].into_iter().filter(|part| !part.is_multiple_of(LINE)) {
+                self.settle_line(part / LINE);
+            }
+            mark(&mut self.waiting, lines.clone(), false);
         }
+        if !self.origins.is_empty() {
+            self.origins[lines].fill(0);
+        }
+    }
+
+    /// Puts off the copy of the whole lines of a stretch of another memory's constants; whether that can be done.
+    fn put_off(&mut self, to: usize, from: &Self, start: usize, length: usize) -> bool {
+        let lines = to.div_ceil(LINE)..(to + length) / LINE;
+        let known = from.numbered > 0 && from.is_constant(start, length) && to % LINE == start % LINE;
+        if self.waiting.is_empty() || self.origins.is_empty() || !known || lines.is_empty() {
+            return false;
+        }
+        let (first, end) = (lines.start * LINE, lines.end * LINE);
+        self.write(to as u64, from.held(start, first - to));
+        self.write(end as u64, from.held(start + end - to, to + length - end));
+        let source = (from.numbered >> 40) as usize - 1;
+        if self.sources.len() <= source {
+            self.sources.resize(source + 1, None);
+        }
+        let same = |own: &Image| from.constants.as_ref().is_some_and(|constants| own.is_same(constants));
+        if !self.sources[source].as_ref().is_some_and(same) {
+            self.settle(0, self.size() as usize);
+            self.sources[source].clone_from(&from.constants);
+        }
+        self.touch(first, end - first);
+        self.written[lines.clone()].fill(0);
+        mark(&mut self.waiting, lines.clone(), true);
+        let number = from.numbered + ((start + first - to) / LINE) as u64;
+        (number..).zip(&mut self.origins[lines]).for_each(|(number, line)| *line = number);
+        true
     }
 
     /// Whole lines of a stretch are copies of another memory's constants, if they are.
@@ -178,22 +336,44 @@ impl Memory {
 
     /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
     pub(crate) fn copy(&mut self, to: u64, from: &Self, start: u64, length: usize) -> bool {
+        if self.put_off(to as usize, from, start as usize, length) {
+            return true;
+        }
         if from.is_constant(start as usize, length) || from.read(start, length).is_ok() {
             let start = start as usize;
-            self.write(to, &from.bytes[start..start + length]);
+            self.write(to, from.held(start, length));
             self.stem(to as usize, from, start, length);
             return true;
         }
         let mut any = false;
         self.touch(to as usize, length);
         for offset in 0..length as u64 {
-            let (target, source) = ((to + offset) as usize, (start + offset) as usize);
-            let known = from.written[source / 64] >> (source % 64) & 1;
-            any |= known == 1;
-            self.bytes[target] = from.bytes[source];
+            let (target, byte) = ((to + offset) as usize, from.byte((start + offset) as usize));
+            any |= byte.is_some();
+            self.held_mut(target, 1)[0] = byte.unwrap_or(0);
+            let known = u64::from(byte.is_some());
             self.written[target / 64] = self.written[target / 64] & !(1 << (target % 64)) | known << (target % 64);
         }
         any
+    }
+}
+
+/// Copies a few bytes: without a call where they are a multiple of eight.
+pub(crate) fn copy_short<T: Copy>(from: &[T], to: &mut [T]) {
+    if from.len() > 256 || !from.len().is_multiple_of(8) {
+        return to.copy_from_slice(from);
+    }
+    for (from, to) in from.as_chunks::<8>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+        *to = *from;
+    }
+}
+
+/// Sets the bits of a range of a map as [`words`] wants it, or clears them.
+fn mark(map: &mut [u64], bits: Range<usize>, set: bool) {
+    let (first, whole, last) = words(bits.start, bits.end);
+    map[whole].fill(if set { u64::MAX } else { 0 });
+    for (word, mask) in [first, last] {
+        map[word] = if set { map[word] | mask } else { map[word] & !mask };
     }
 }
 
@@ -269,6 +449,90 @@ mod tests {
             }
             memory.renew(600, None);
             prop_assert_eq!(memory.origin(start, 64), None);
+        }
+
+        /// A memory that puts copies off is like one that makes them, whoever reads what and whatever is written or copied over
+        /// it meanwhile.
+        #[test]
+        fn copies_put_off_are_as_made(
+            renewed in any::<bool>(), overwritten in 0u64..500,
+            steps in proptest::collection::vec((0u8..6, 0u64..9, 0u64..5, 0u64..70, 0u64..3, 0usize..300), 1..30),
+        ) {
+            let image = Image::from((0..700u32).map(|n| (n * 7 % 251) as u8).collect::<Vec<_>>());
+            let mut ddr = Memory::new(900);
+            ddr.renew(900, Some(&image));
+            ddr.number(1);
+            let (mut lazy, mut eager) = (Memory::new(640), Memory::new(640));
+            for memory in [&mut lazy, &mut eager] {
+                memory.keep_origins();
+            }
+            lazy.put_copies_off(true);
+            if renewed {
+                lazy.copy(64, &ddr, 0, 500);
+                lazy.renew(640, None);
+            }
+            for (n, (kind, to, from, odd, skew, length)) in steps.into_iter().enumerate() {
+                let to = 64 * to + odd;
+                let length = length.min(640 - to as usize);
+                match kind {
+                    0..=2 => {
+                        let from = (64 * from + odd + if skew == 2 { 1 } else { 0 }).min(900 - length as u64);
+                        let known = lazy.copy(to, &ddr, from, length);
+                        prop_assert_eq!(known, eager.copy(to, &ddr, from, length));
+                    }
+                    3 => {
+                        // In pieces of the size of the skew, but the last one.
+                        let piece = 64 + skew as usize;
+                        if skew > 0 && length >= piece {
+                            let (count, bytes) = (length / piece, vec![n as u8; length]);
+                            let own = piece - 13;
+                            lazy.write_pieces(to, own, piece, &bytes[..count * own]);
+                            for at in (to..).step_by(piece).take(count) {
+                                eager.write(at, &bytes[..own]);
+                            }
+                        } else {
+                            lazy.write(to, &vec![n as u8; length]);
+                            eager.write(to, &vec![n as u8; length]);
+                        }
+                    }
+                    4 => {
+                        lazy.settle(to, length);
+                        prop_assert_eq!(lazy.read(to, length), eager.read(to, length));
+                        let (piece, own) = (7 + skew as usize, 7);
+                        let count = length / piece;
+                        let starts = || (to..).step_by(piece).take(count);
+                        let all = starts().try_for_each(|at| eager.read(at, own).map(|_| ()));
+                        let found = lazy.read_pieces(to, own, piece, count).map(|span| (0..count).map(|i| span[i * piece..][..own].to_vec()).collect::<Vec<_>>());
+                        let expected = all.map(|()| starts().map(|at| eager.bytes(at, own)).collect::<Vec<_>>());
+                        if count > 0 {
+                            prop_assert_eq!(found, expected);
+                        }
+                    }
+                    _ => {
+                        // What others do to its source changes nothing any more.
+                        ddr.write(overwritten, &vec![n as u8; length]);
+                    }
+                }
+                let mut other = [Memory::new(700), Memory::new(700)];
+                for (other, memory) in other.iter_mut().zip([&lazy, &eager]) {
+                    other.copy(5, memory, to, length);
+                }
+                prop_assert_eq!((other[0].bytes(0, 700), &other[0].written), (other[1].bytes(0, 700), &other[1].written));
+                prop_assert_eq!(lazy.bytes(0, 640), eager.bytes(0, 640));
+                for at in 0..640 {
+                    prop_assert_eq!(lazy.is_written(at), eager.is_written(at), "byte {}", at);
+                }
+                for line in 0..10 {
+                    let known = lazy.origin(64 * line, 64);
+                    prop_assert!(known.is_none() || known == eager.origin(64 * line, 64));
+                }
+            }
+            lazy.settle(0, 640);
+            prop_assert_eq!((lazy.bytes(0, 640), &lazy.written), (eager.bytes(0, 640), &eager.written));
+            for memory in [&mut lazy, &mut eager] {
+                memory.renew(640, None);
+            }
+            prop_assert_eq!((lazy.bytes(0, 640), &lazy.written), (eager.bytes(0, 640), &eager.written));
         }
 
         /// Bits of the map, one by one.

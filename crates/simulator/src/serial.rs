@@ -39,6 +39,12 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit.
     pub fn begin(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
+        let mut stepper = self.fed(inputs)?;
+        stepper.executor.put_nothing_off();
+        Ok(stepper)
+    }
+
+    fn fed(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
         let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed, &self.kept);
         executor.feed(inputs)?;
         Ok(Stepper { executor })
@@ -49,7 +55,7 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit, or a broken rule.
     pub fn run(&self, inputs: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
-        let mut stepper = self.begin(inputs)?;
+        let mut stepper = self.fed(inputs)?;
         self.finish(&mut stepper)?;
         Ok((stepper.outputs()?, stepper.executor.events()))
     }

@@ -2,11 +2,15 @@
 //! never comes; and which others each instruction needs.
 //!
 //! All of it follows from the instructions, their descriptors, the machine and the sizes of memories, so it holds for any
-//! program with the same ones, whatever its constants.
+//! program with the same ones, whatever its constants. So does its time, unless it depends on values.
 
-use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Unit};
+use std::sync::OnceLock;
+
+use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Unit, Work};
 
 use crate::check;
+use crate::context::LayerTimes;
+use crate::counters::Counters;
 use crate::error::SimError;
 use crate::order::Order;
 use crate::queue::Queue;
@@ -24,6 +28,22 @@ pub(crate) struct Sound {
     pub(crate) needs: Vec<[u32; UNITS]>,
     /// No instruction waits for what never comes.
     pub(crate) ends: bool,
+    /// What a run took that broke no rule; only of programs whose time does not depend on values.
+    pub(crate) time: OnceLock<Time>,
+}
+
+/// How long a run took and for what.
+#[derive(Clone, Debug)]
+pub(crate) struct Time {
+    pub(crate) cycles: u64,
+    pub(crate) counters: Counters,
+    /// By layer and unit.
+    pub(crate) layers: Vec<[LayerTimes; UNITS]>,
+}
+
+/// Whether how long instructions take depends on what they compute: lookups read DDR where indices say.
+pub(crate) fn time_depends_on_values(program: &Program) -> bool {
+    program.instructions.iter().any(|instruction| matches!(instruction.work, Work::Lookup(_)))
 }
 
 impl Sound {
@@ -44,6 +64,7 @@ impl Sound {
             ddr_bytes: program.ddr_bytes.clone(),
             needs,
             ends: ends(program),
+            time: OnceLock::new(),
         })
     }
 

@@ -14,7 +14,7 @@ use common::{random, residual, tiny};
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
-use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, SimError, simulate};
+use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Kept, Options, Run, SimError, simulate, simulate_again};
 use trial::inputs;
 
 fn balanced(run: &Run) {
@@ -31,7 +31,17 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
     let run = simulate(program, &bytes, options).unwrap_or_else(|e| panic!("{e}"));
     balanced(&run);
     assert!(run.events.is_empty(), "{:?}", run.events);
-    let expected = Interpreter::new(Arc::new(graph.clone())).unwrap().run(given, Keep::Outputs).unwrap();
+    // What runs of other inputs leave changes nothing.
+    let kept = Kept::default();
+    let others: Vec<Vec<u8>> = inputs(graph, seed + 1).iter().map(Values::to_le_bytes).collect();
+    for bytes in [&others, &bytes, &others] {
+        let again = simulate_again(program, bytes, options, &kept).unwrap_or_else(|e| panic!("{e}"));
+        assert!(bytes == &others || again == run, "another run after others");
+    }
+    let interpreter = Interpreter::new(Arc::new(graph.clone())).unwrap();
+    let all = interpreter.run(given.clone(), Keep::All).unwrap();
+    let expected = interpreter.run(given, Keep::Outputs).unwrap();
+    assert!(graph.outputs.iter().all(|id| all.get(*id) == expected.get(*id)), "with all tensors kept");
     for (n, (id, port)) in graph.outputs.iter().zip(&program.outputs).enumerate() {
         let same = expected.get(*id).unwrap().to_le_bytes() == run.outputs[n];
         assert!(same, "output {n} \"{}\" differs", port.name);

@@ -18,7 +18,8 @@ import numpy as np
 from tpuflow.calibrate.collect import collect
 from tpuflow.calibrate.statistics_file import save_statistics
 from tpuflow.config import CalibrationConfig
-from tpuflow.files import make_folder, write_arrays
+from tpuflow.errors import FileError
+from tpuflow.files import write_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def save_artefacts(
     to_folder = str(wanted.folder) != ""
     if to_folder:
         folder = Path(wanted.folder)
-        make_folder(folder)
+        _make(folder)
         written.append(folder / "thresholds.json")
         ranges.save(written[-1])
     if wanted.statistics is None and not (to_folder and wanted.histograms):
@@ -82,8 +83,15 @@ def save_artefacts(
     return written
 
 
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be made: {(error.strerror or str(error)).lower()}") from None
+
+
 def _save_histograms(statistics: Statistics, ranges: Ranges, folder: Path) -> list[Path]:
-    make_folder(folder)
+    _make(folder)
     written = []
     for name, tensor in statistics.tensors.items():
         counts = tensor.counts

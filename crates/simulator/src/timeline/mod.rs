@@ -30,7 +30,7 @@ use tpuflow_ir::{Program, Unit};
 
 use crate::error::SimError;
 use crate::run::{Run, layer_runs};
-use crate::sound::Sound;
+use crate::sound::{Sound, Time, time_depends_on_values};
 use crate::values::Executor;
 use banks::Banks;
 use books::Books;
@@ -88,5 +88,8 @@ pub(crate) fn run(
     });
     let layers = layer_runs(program, &books.layers);
     let cycles = counters.units.iter().map(|unit| unit.end).max().unwrap_or(0);
+    if !time_depends_on_values(program) {
+        sound.time.get_or_init(|| Time { cycles, counters: counters.clone(), layers: books.layers });
+    }
     Ok(Some(Run { outputs, cycles, counters, layers, trace, events }))
 }

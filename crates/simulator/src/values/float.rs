@@ -96,6 +96,7 @@ impl Memories {
         let (columns, k) = (m.columns as usize, (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize);
         let mut rows = Vec::new();
         self.taps::<f32>(m, d, &channels, 0.0, &mut rows)?;
+        self.settle_weights(m, d);
         let mut weights = Vec::with_capacity(k * columns);
         for row in 0..k as u64 {
             let at = m.weights.address + row * u64::from(m.weights.row_bytes);
@@ -177,8 +178,9 @@ impl Memories {
         };
         for image in p.first_row / height..=last / height {
             let (from, to) = (p.first_row.max(image * height), last.min((image + 1) * height - 1));
-            let slab = self.slab::<f32>(p, &d.window, image, from - image * height, to + 1 - from)?;
-            let (geometry, x) = (&slab.geometry, &slab.lines);
+            let rows = from - image * height..to + 1 - image * height;
+            let slab = self.slab::<f32>(&p.input, &d.window, p.output.width, image, rows)?;
+            let (geometry, x) = (&slab.geometry, &slab.lines[..]);
             let bytes = float!(p.output.dtype, Y => stored::<Y>(geometry.pixels() * channels, |y| match &d.kind {
                 PoolKind::FloatAverage { count_include_pad, beyond, output } => {
                     let beyond = slab.beyond(p, &d.window, *beyond);
@@ -191,6 +193,7 @@ impl Memories {
                     }
                 }
             }));
+            drop(slab);
             let row = p.output.width as usize * channels * p.output.dtype.bytes();
             for (row, bytes) in (from..).zip(bytes.chunks_exact(row)) {
                 self.store_row(&p.output, row, bytes)?;

@@ -3,17 +3,18 @@
 //! Instructions that follow each other often take the same weights. A tile is packed once; an instruction that names the same
 //! place takes it as it is if every byte there is still the same, because it was copied from the same constants or by comparison.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, DescriptorId, Image, LayerId, Machine, Space, timing};
+use tpuflow_kernels::conv::{Conv, Geometry};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
 use super::channels::Channels;
 use super::register::Pass;
 use super::tensor::{Code, encode};
-use super::{Fault, Memories};
+use super::{Fault, Memories, is_plain};
 use crate::run::ArrayModel;
 
 /// The part of a tile that belongs to one group.
@@ -50,8 +51,10 @@ pub(super) struct Packed {
     pub(super) tile: Tile,
     pub(super) epilogue: Epilogue,
     groups: Vec<Group>,
-    /// Per group, the right operand; `None` where sums might overflow.
-    linear: Vec<Option<Linear>>,
+    /// Per group, whether no sum can overflow; then the right operand for gathered rows, once it is wanted.
+    linear: Vec<Option<OnceLock<Linear>>>,
+    /// The only group as a convolution of lines, once it is wanted.
+    conv: OnceLock<Conv>,
 }
 
 /// What names a tile: layer, descriptor, places of weights and parameters, first column and columns.
@@ -174,38 +177,82 @@ impl Memories {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
         let packed = self.packed(layer, m, d)?;
+        let columns = m.columns as usize;
+        let mut buffer = self.buffers.take_of::<Y>(m.pixels as usize * columns);
+        let results = &mut buffer[..m.pixels as usize * columns];
+        if array == ArrayModel::Closed && self.in_place::<X, Y>(m, d, &channels, zero, &packed, results) {
+            self.scatter(m, results);
+            self.buffers.give(buffer);
+            return Ok(0);
+        }
         let rows = self.gather::<X>(m, d, &channels, zero)?;
         let (tile, epilogue) = (&packed.tile, &packed.epilogue);
-        let columns = m.columns as usize;
-        let mut results = self.buffers.take_of::<Y>(m.pixels as usize * columns);
         let mut overflows = 0;
-        let compute = |group: &Group, linear: &Option<Linear>, rows: &[X], codes: &mut [Y]| match linear {
+        let compute = |index: usize, group: &Group, rows: &[X], codes: &mut [Y]| match packed.linear(index) {
             Some(linear) => {
                 linear::multiply(linear, rows, codes);
                 0
             }
             None => tile.checked(&group.columns, rows, &epilogue.columns(group.columns.clone()), codes),
         };
-        if let ([group], [linear]) = (&packed.groups[..], &packed.linear[..]) {
-            overflows += compute(group, linear, &rows, &mut results);
+        if let [group] = &packed.groups[..] {
+            overflows += compute(0, group, &rows, results);
         } else {
-            for (group, linear) in packed.groups.iter().zip(&packed.linear) {
+            for (index, group) in packed.groups.iter().enumerate() {
                 let width = group.columns.len();
                 let mut codes = vec![Y::default(); m.pixels as usize * width];
-                overflows += compute(group, linear, &group.rows(&rows, channels.len(), d), &mut codes);
+                overflows += compute(index, group, &group.rows(&rows, channels.len(), d), &mut codes);
                 for (row, codes) in results.chunks_exact_mut(columns).zip(codes.chunks_exact(width)) {
                     row[group.columns.clone()].copy_from_slice(codes);
                 }
             }
         }
-        self.scatter(m, &results);
+        self.scatter(m, results);
         if array == ArrayModel::Register {
-            self.passes.push(Pass::new(m, d, packed, X::values(rows.clone()), (Y::values(results), overflows)));
-        } else {
-            self.buffers.give(results);
+            let results = Y::values(results.to_vec());
+            self.passes.push(Pass::new(m, d, packed, X::values(rows.clone()), (results, overflows)));
         }
+        self.buffers.give(buffer);
         *X::gathered(&mut self.buffers) = rows;
         Ok(overflows)
+    }
+
+    /// Computes results `[pixels, columns]` without gathering rows, if that can be done: the rows lie in the cache, or the
+    /// pixels are whole lines of the result, whose windows lie in some lines of the operand.
+    fn in_place<X: Code, Y: Code>(
+        &self,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+        channels: &std::ops::Range<u32>,
+        zero: X,
+        packed: &Packed,
+        results: &mut [Y],
+    ) -> bool {
+        let (input, width) = (&m.input, m.output.width);
+        let whole = channels.len() == input.channels as usize && packed.linear.len() == 1;
+        if !whole || input.dtype != DType::I8 || X::BITS != 8 || packed.linear[0].is_none() {
+            return false;
+        }
+        if is_plain(&d.window) {
+            let at = self.side_by_side(input, channels.len(), m.first_pixel, m.pixels);
+            let bytes = at.and_then(|at| self.read(Space::Cache, at, channels.len() * m.pixels as usize).ok());
+            let (Some(rows), Some(linear)) = (bytes.and_then(|b| X::of_bytes(input.dtype, b)), packed.linear(0)) else {
+                return false;
+            };
+            linear::multiply(linear, rows, results);
+            return true;
+        }
+        let (row, rows) = (m.first_pixel / width, m.pixels / width);
+        let (image, first) = (row / m.output.height, row % m.output.height);
+        let lines = m.first_pixel.is_multiple_of(width) && m.pixels.is_multiple_of(width);
+        let reach = (width - 1) * d.window.stride[1] + (d.window.kernel[1] - 1) * d.window.dilation[1] + 1;
+        let inside = reach <= input.width + d.window.pads[1] + d.window.pads[3];
+        if !lines || first + rows > m.output.height || !inside {
+            return false;
+        }
+        let Ok(slab) = self.slab::<X>(input, &d.window, width, image, first..first + rows) else { return false };
+        packed.conv(&slab.geometry, zero.widen()).run_over(&slab.geometry, &slab.lines, results);
+        true
     }
 
     /// Exact sums of an instruction of integers before requantisation, bias included unless it follows a first rounding:
@@ -239,12 +286,19 @@ impl Memories {
     }
 
     /// Writes codes `[pixels, columns]` to their place in the result.
-    fn scatter<Y: Element>(&mut self, m: &Matrix, results: &[Y]) {
+    fn scatter<Y: Code>(&mut self, m: &Matrix, results: &[Y]) {
         let (size, pixel_bytes) = (m.output.dtype.bytes(), m.output.pixel_bytes as usize);
         let payload = m.columns as usize * size;
         let mut bytes = std::mem::take(&mut self.buffers.bytes);
-        encode(m.output.dtype, results, &mut bytes);
-        let mut rest = &bytes[..];
+        let mut rest = Y::as_stored(results).unwrap_or_else(|| {
+            encode(m.output.dtype, results, &mut bytes);
+            &bytes
+        });
+        if let Some(at) = self.side_by_side(&m.output, payload, m.first_pixel, m.pixels) {
+            self.cache.write(at + u64::from(m.output_channel) * size as u64, rest);
+            self.buffers.bytes = bytes;
+            return;
+        }
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
         while pixel < end {
             let (row, column) = (pixel / m.output.width, pixel % m.output.width);
@@ -254,9 +308,7 @@ impl Memories {
             if payload == pixel_bytes {
                 self.cache.write(at, own);
             } else {
-                for (at, pixel) in (at..).step_by(pixel_bytes).zip(own.chunks_exact(payload)) {
-                    self.cache.write(at, pixel);
-                }
+                self.cache.write_pieces(at, payload, pixel_bytes, own);
             }
             (pixel, rest) = (pixel + count, behind);
         }
@@ -264,13 +316,21 @@ impl Memories {
     }
 
     /// The tile an instruction takes, packed.
-    fn packed(&self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<Packed>, Fault> {
+    fn packed(&mut self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<Packed>, Fault> {
         let place = (layer, m.descriptor, m.weights.address, m.parameters, m.first_column, m.columns);
-        let tiles = || self.kept.tiles.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = Arc::clone(&self.kept.tiles);
+        let tiles = || all.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = tiles().get(&place).map(Arc::clone);
+        let kept = kept.filter(|packed| (packed.input, &packed.descriptor) == (m.input.dtype, d));
+        if let Some(packed) = &kept
+            && self.stems_from(m, d, packed.origin.as_ref())
+            && self.holds_parameters(m, &packed.bytes)?
+        {
+            return Ok(Arc::clone(packed));
+        }
+        self.settle_weights(m, d);
         if let Some(packed) = kept
-            && (packed.input, &packed.descriptor) == (m.input.dtype, d)
-            && (self.stems_from(m, d, packed.origin.as_ref()) || self.holds(m, d, &packed.bytes[0])?)
+            && self.holds(m, d, &packed.bytes[0])?
             && self.holds_parameters(m, &packed.bytes)?
         {
             return Ok(packed);
@@ -284,6 +344,16 @@ impl Memories {
         }
         tiles.insert(place, Arc::clone(&packed));
         Ok(packed)
+    }
+
+    /// Makes the copies of the tile's weights that were put off.
+    pub(super) fn settle_weights(&mut self, m: &Matrix, d: &MatrixDescriptor) {
+        let rows = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
+        let row = u64::from(m.columns) * d.weight_dtype.bytes() as u64;
+        let length = (rows - 1) * u64::from(m.weights.row_bytes) + row;
+        for plane in [0, u64::from(m.weights.plane_bytes)] {
+            self.cache.settle(m.weights.address + plane, length as usize);
+        }
     }
 
     /// Constants that all bytes from the tile's first weight to its last are a copy of, and number of their first line.
@@ -364,24 +434,34 @@ impl Packed {
                 Group { columns: first as usize..last as usize, first_channel: (before * d.group_in) as usize }
             })
             .collect();
-        let linear = groups.iter().map(|group| {
-            let columns = &group.columns;
-            tile.is_safe(m.input.dtype, columns).then(|| {
-                let right = linear::Matrix {
-                    codes: &tile.weights,
-                    start: columns.start,
-                    shape: [tile.k, columns.len()],
-                    strides: [tile.columns, 1],
-                    zero_point: tile.weight_zero,
-                };
-                let wide = m.input.dtype == DType::I16 || tile.wide;
-                let epilogue = epilogue.columns(columns.clone());
-                Linear::new(&right, wide, tile.input_zero, &tile.bias[columns.clone()], epilogue)
-            })
-        });
-        let linear = linear.collect();
-        let (descriptor, input) = (d.clone(), m.input.dtype);
-        Ok(Self { descriptor, input, bytes, origin: None, tile, epilogue, groups, linear })
+        let safe = |group: &Group| tile.is_safe(m.input.dtype, &group.columns).then(OnceLock::new);
+        let linear = groups.iter().map(safe).collect();
+        let (descriptor, input, conv) = (d.clone(), m.input.dtype, OnceLock::new());
+        Ok(Self { descriptor, input, bytes, origin: None, tile, epilogue, groups, linear, conv })
+    }
+
+    /// The right operand of a group; `None` where sums might overflow.
+    fn linear(&self, group: usize) -> Option<&Linear> {
+        self.linear[group].as_ref().map(|linear| linear.get_or_init(|| self.operand(group, 1)))
+    }
+
+    /// The only group as a convolution of images like that one.
+    fn conv(&self, geometry: &Geometry, zero: i32) -> &Conv {
+        self.conv.get_or_init(|| Conv::new(*geometry, 1, zero, |group, runs| self.operand(group, runs)))
+    }
+
+    fn operand(&self, group: usize, runs: usize) -> Linear {
+        let (tile, columns) = (&self.tile, self.groups[group].columns.clone());
+        let right = linear::Matrix {
+            codes: &tile.weights,
+            start: columns.start,
+            shape: [tile.k, columns.len()],
+            strides: [tile.columns, 1],
+            zero_point: tile.weight_zero,
+        };
+        let wide = self.input == DType::I16 || tile.wide;
+        let epilogue = self.epilogue.columns(columns.clone());
+        Linear::in_runs(&right, runs, wide, tile.input_zero, &tile.bias[columns], epilogue)
     }
 }
 

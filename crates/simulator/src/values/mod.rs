@@ -4,8 +4,11 @@
 //! still writes them would be a hazard), and nobody may touch its result until it has finished ([`crate::order`]), so any other
 //! moment up to its last cycle would give the same bytes.
 //!
-//! Operands are gathered from their views into dense rows, computed by `tpuflow-kernels`, and scattered back byte by byte:
-//! channels beyond a view's own stay as they are.
+//! Operands are gathered from their views into dense rows, unless they lie so, computed by `tpuflow-kernels`, and scattered
+//! back byte by byte: channels beyond a view's own stay as they are.
+//!
+//! Copies of constants into the shared cache are put off until an instruction may read them ([`Memories::settle`]). Weights that
+//! are packed already are known by what they are a copy of, so most are never made.
 
 mod channels;
 mod float;
@@ -23,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tpuflow_ir::isa::{Direction, Lookup, Transfer};
-use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, Window, Work, layout};
+use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, View, Window, Work, layout};
 
 use crate::check::hazard;
 use crate::dma::element_address;
@@ -122,6 +125,7 @@ impl Memories {
         let (mut cache, mut ewp_cache, mut ddr) = spare.unwrap_or_default();
         cache.renew(machine.cache_bytes(), None);
         cache.keep_origins();
+        cache.put_copies_off(true);
         ewp_cache.renew(machine.ewp_cache_bytes(), None);
         ddr.resize_with(program.ddr_bytes.len(), Memory::default);
         for (space, (memory, &bytes)) in ddr.iter_mut().zip(&program.ddr_bytes).enumerate() {
@@ -161,6 +165,26 @@ impl Memories {
     fn table(&self, address: u32, entries: u32) -> Result<Vec<i32>, Fault> {
         let bytes = self.parameters(address, entries as usize * 4)?;
         Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect())
+    }
+
+    /// Makes the copies that were put off of what an instruction may read; weights are left to those who want them.
+    fn settle(&mut self, work: &Work) {
+        let (word, cache) = (self.word, &mut self.cache);
+        let mut settle = |views: &[View]| {
+            for view in views.iter().filter(|view| view.space == Space::Cache) {
+                cache.settle(view.address, view.bytes(word) as usize);
+            }
+        };
+        match work {
+            Work::Lookup(l) => settle(&[l.indices, l.table]),
+            Work::Matrix(m) => settle(&[m.input]),
+            Work::Pool(p) => settle(&[p.input]),
+            Work::Vector(v) => settle(&v.inputs),
+            Work::Transfer(t) if t.direction == Direction::Store && t.local_space == Space::Cache => {
+                t.runs().for_each(|(_, inside)| cache.settle(inside, t.bytes as usize));
+            }
+            Work::Transfer(_) => {}
+        }
     }
 
     /// Copies between a DDR and a cache; a run none of whose bytes was ever written breaks a rule.
@@ -215,6 +239,11 @@ impl<P: Deref<Target = Program>> Executor<P> {
         Self { program, memories, array, events: BTreeMap::new(), passes: Vec::new(), waiting: 0 }
     }
 
+    /// Makes every copy when its instruction is executed, for those who look at memories in between.
+    pub(crate) fn put_nothing_off(&mut self) {
+        self.memories.cache.put_copies_off(false);
+    }
+
     /// Puts the inputs in place, given dense.
     ///
     /// # Errors
@@ -252,6 +281,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let wrong = || Err(((Space::Cache, 0), Rule::Descriptor));
         let descriptor = |id: tpuflow_ir::DescriptorId| &self.program.descriptors[id.index()];
         let memories = &mut self.memories;
+        memories.settle(&instruction.work);
         let done = match &instruction.work {
             Work::Transfer(t) => memories.transfer(t).map(|()| 0),
             Work::Lookup(l) => memories.look_up(l).map(|()| 0),

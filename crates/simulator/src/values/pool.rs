@@ -1,5 +1,7 @@
 //! Values of a pool instruction: the input lines under its output rows, as a small image of their own.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
@@ -12,15 +14,16 @@ use tpuflow_kernels::{Element, depthwise};
 
 use super::channels::Channels;
 use super::matrix::accumulator_range;
-use super::tensor::{Code, Load, encode};
+use super::tensor::{Code, Load};
 use super::{Fault, Memories};
 use crate::hazard::Rule;
 
 /// Output rows of one image with the input lines they need: an image of its own, whose padding is what remains of the
 /// original's.
-pub(super) struct Slab<X> {
+pub(super) struct Slab<'a, X: Clone> {
     pub(super) geometry: Geometry,
-    pub(super) lines: Vec<X>,
+    /// Where they lie, or copied from there.
+    pub(super) lines: Cow<'a, [X]>,
     /// First input line.
     top: i64,
 }
@@ -73,8 +76,11 @@ impl Memories {
         };
         for image in p.first_row / height..=last / height {
             let (from, to) = (p.first_row.max(image * height), last.min((image + 1) * height - 1));
-            let slab = self.slab::<X>(p, &d.window, image, from - image * height, to + 1 - from)?;
-            let mut results = vec![Y::default(); slab.geometry.pixels() * p.output.channels as usize];
+            let rows = from - image * height..to + 1 - image * height;
+            let pixels = rows.len() * p.output.width as usize;
+            let mut buffer = self.buffers.take_of::<Y>(pixels * p.output.channels as usize);
+            let results = &mut buffer[..pixels * p.output.channels as usize];
+            let slab = self.slab::<X>(&p.input, &d.window, p.output.width, image, rows)?;
             match &d.kind {
                 PoolKind::Max => {
                     let mut largest = vec![X::default(); results.len()];
@@ -98,48 +104,51 @@ impl Memories {
                         let rule = Rule::Shape(format!("has no divisor for a window of {area} cells"));
                         return Err(((Space::Cache, p.output.address), rule));
                     }
-                    pool::average_pool(&slab.geometry, &average, &slab.lines, &mut results);
+                    pool::average_pool(&slab.geometry, &average, &slab.lines, results);
                 }
                 PoolKind::FloatAverage { .. } | PoolKind::FloatDepthwise { .. } => {}
                 PoolKind::Depthwise { .. } => {
                     if let Some(depthwise) = &depthwise {
-                        overflows += depthwise.run(&slab, &mut results);
+                        overflows += depthwise.run(&slab, results);
                     }
                 }
             }
-            let mut bytes = Vec::new();
-            let row = p.output.width as usize * p.output.channels as usize;
-            for (row, codes) in (from..).zip(results.chunks_exact(row)) {
-                encode(p.output.dtype, codes, &mut bytes);
-                self.store_row(&p.output, row, &bytes)?;
-            }
+            drop(slab);
+            self.store_codes(&p.output, from, results)?;
+            self.buffers.give(buffer);
         }
         Ok(overflows)
     }
 
-    /// Input lines of output rows `first .. first + count` of an image.
+    /// Input lines of output rows `rows`, `width` pixels each, of an image.
     pub(super) fn slab<X: Load>(
         &self,
-        p: &Pool,
+        view: &View,
         window: &Window,
+        width: u32,
         image: u32,
-        first: u32,
-        count: u32,
-    ) -> Result<Slab<X>, Fault> {
-        let height = i64::from(p.input.height);
-        let start = i64::from(first) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+        rows: Range<u32>,
+    ) -> Result<Slab<'_, X>, Fault> {
+        let height = i64::from(view.height);
+        let start = i64::from(rows.start) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
         let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]) + 1;
-        let end = start + i64::from((count - 1) * window.stride[0]) + reach;
+        let end = start + i64::from((rows.end - 1 - rows.start) * window.stride[0]) + reach;
         let (top, bottom) = (start.clamp(0, height), end.clamp(0, height));
-        let mut lines = Vec::new();
-        for line in top..bottom {
-            self.row(&p.input, image * p.input.height + line as u32, &mut lines)?;
-        }
+        let (first, count) = (image * view.height + top as u32, (bottom - top) as u32);
+        let in_place = if count > 0 { self.rows_in_place(view, first, count) } else { None };
+        let lines = match in_place {
+            Some(lines) => Cow::Borrowed(lines),
+            None => {
+                let mut lines = Vec::with_capacity((count * view.width * view.channels) as usize);
+                (first..first + count).try_for_each(|row| self.row(view, row, &mut lines))?;
+                Cow::Owned(lines)
+            }
+        };
         let mut window = *window;
         window.pads[0] = (top - start) as u32;
         window.pads[2] = (end - bottom) as u32;
-        let input = [1, (bottom - top) as usize, p.input.width as usize, p.input.channels as usize];
-        let geometry = Geometry { input, output: [count as usize, p.output.width as usize], window };
+        let input = [1, count as usize, view.width as usize, view.channels as usize];
+        let geometry = Geometry { input, output: [rows.len(), width as usize], window };
         Ok(Slab { geometry, lines, top })
     }
 
@@ -178,7 +187,7 @@ impl Memories {
     }
 }
 
-impl<X> Slab<X> {
+impl<X: Clone> Slab<'_, X> {
     /// The cells that never count, as the slab sees them.
     pub(super) fn beyond(&self, p: &Pool, window: &Window, beyond: [u32; 2]) -> [u32; 2] {
         let end = i64::from(p.input.height) + i64::from(window.pads[2]) - i64::from(beyond[0]);
@@ -237,7 +246,7 @@ impl Depthwise {
     }
 
     /// Computes the results; returns how many accumulators overflowed.
-    fn run<X: Element, Y: Element>(&self, slab: &Slab<X>, results: &mut [Y]) -> u64 {
+    fn run<X: Element, Y: Element>(&self, slab: &Slab<'_, X>, results: &mut [Y]) -> u64 {
         if let Some(prepared) = &self.prepared {
             prepared.run(&slab.geometry, &slab.lines, results);
             return 0;
@@ -246,7 +255,7 @@ impl Depthwise {
     }
 
     /// Exact sums, clamped to the accumulator.
-    fn checked<X: Element, Y: Element>(&self, slab: &Slab<X>, results: &mut [Y]) -> u64 {
+    fn checked<X: Element, Y: Element>(&self, slab: &Slab<'_, X>, results: &mut [Y]) -> u64 {
         let [_, h, w, channels] = slab.geometry.input;
         let window = &slab.geometry.window;
         let (lo, hi) = accumulator_range(self.wide);

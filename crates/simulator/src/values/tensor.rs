@@ -3,14 +3,26 @@
 use tpuflow_ir::{DType, Space, View};
 use tpuflow_kernels::Values;
 use tpuflow_kernels::float::{BF16, F16, Float as _};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Fault, Memories};
 use crate::hazard::Rule;
+use crate::memory::copy_short;
 
 /// A type elements are computed in: codes their own or int16 for either, floats in float32, anything by its bits.
 pub(super) trait Load: Copy + Default {
     /// Appends the elements stored in `bytes` as `dtype`.
     fn append(dtype: DType, bytes: &[u8], elements: &mut Vec<Self>);
+
+    /// Appends the elements of pixels, `pitch` bytes from one to the next, of which the first `payload` are theirs.
+    fn append_pixels(dtype: DType, bytes: &[u8], payload: usize, pitch: usize, elements: &mut Vec<Self>) {
+        bytes.chunks(pitch).for_each(|pixel| Self::append(dtype, &pixel[..payload], elements));
+    }
+
+    /// The elements themselves, where they are stored as they are computed in.
+    fn of_bytes(_: DType, _: &[u8]) -> Option<&[Self]> {
+        None
+    }
 }
 
 /// A type codes are computed in.
@@ -22,6 +34,11 @@ pub(super) trait Code: Load + tpuflow_kernels::Element {
     fn gathered(buffers: &mut Buffers) -> &mut Vec<Self>;
 
     fn values(codes: Vec<Self>) -> Values;
+
+    /// Codes as [`append`] stores them where that is what they are; results have the type they are stored in.
+    fn as_stored(_: &[Self]) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// Buffers that serve one instruction after another.
@@ -45,6 +62,10 @@ impl Code for i8 {
 
     fn values(codes: Vec<Self>) -> Values {
         Values::I8(codes)
+    }
+
+    fn as_stored(codes: &[Self]) -> Option<&[u8]> {
+        Some(codes.as_bytes())
     }
 }
 
@@ -70,10 +91,12 @@ impl Buffers {
         buffer
     }
 
-    /// One of so many codes that hold anything.
+    /// One of at least so many codes that hold anything.
     pub(super) fn take_of<X: Code>(&mut self, count: usize) -> Vec<X> {
         let mut buffer = X::free(self).pop().unwrap_or_default();
-        buffer.resize(count, X::default());
+        if buffer.len() < count {
+            buffer.resize(count, X::default());
+        }
         buffer
     }
 
@@ -85,6 +108,18 @@ impl Buffers {
 impl Load for i8 {
     fn append(_: DType, bytes: &[u8], codes: &mut Vec<Self>) {
         codes.extend(bytes.iter().map(|b| b.cast_signed()));
+    }
+
+    fn append_pixels(dtype: DType, bytes: &[u8], payload: usize, pitch: usize, codes: &mut Vec<Self>) {
+        let first = codes.len();
+        codes.resize(first + bytes.len().div_ceil(pitch) * payload, 0);
+        for (own, pixel) in codes[first..].chunks_exact_mut(payload).zip(bytes.chunks(pitch)) {
+            copy_short(Self::of_bytes(dtype, &pixel[..payload]).expect("bytes are codes"), own);
+        }
+    }
+
+    fn of_bytes(dtype: DType, bytes: &[u8]) -> Option<&[Self]> {
+        if dtype == DType::I8 { <[Self]>::ref_from_bytes(bytes).ok() } else { None }
     }
 }
 
@@ -160,6 +195,25 @@ impl Memories {
         }
     }
 
+    /// Byte address of pixels from number `first` on that lie side by side, if they do and there is nothing between them beside
+    /// their `payload`.
+    pub(super) fn side_by_side(&self, view: &View, payload: usize, first: u32, pixels: u32) -> Option<u64> {
+        let (row, last) = (first / view.width, (first + pixels - 1) / view.width);
+        let (pitch, pixel_bytes) = (view.row_bytes(self.word), view.pixel_bytes);
+        let tight = payload == pixel_bytes as usize
+            && (row == last || pitch == u64::from(view.width) * u64::from(pixel_bytes))
+            && view.row_address(last, self.word) == view.row_address(row, self.word) + u64::from(last - row) * pitch;
+        tight.then(|| view.pixel_address(row, first % view.width, self.word))
+    }
+
+    /// Rows `first .. first + rows` of a view, `[rows, width, channels]`, where they lie like that.
+    pub(super) fn rows_in_place<X: Load>(&self, view: &View, first: u32, rows: u32) -> Option<&[X]> {
+        Self::held(view, first).and_then(|()| Self::held(view, first + rows - 1)).ok()?;
+        let at = self.side_by_side(view, view.payload(), first * view.width, rows * view.width)?;
+        let bytes = self.read(view.space, at, view.payload() * (rows * view.width) as usize).ok()?;
+        X::of_bytes(view.dtype, bytes)
+    }
+
     /// Appends the pixels of a row, `[width, channels]`.
     pub(super) fn row<X: Load>(&self, view: &View, row: u32, codes: &mut Vec<X>) -> Result<(), Fault> {
         Self::held(view, row)?;
@@ -169,10 +223,21 @@ impl Memories {
             X::append(view.dtype, bytes, codes);
             return Ok(());
         }
-        for column in 0..u64::from(view.width) {
-            let bytes = self.read(view.space, start + column * u64::from(view.pixel_bytes), payload)?;
-            X::append(view.dtype, bytes, codes);
-        }
+        self.pixels(view.space, view.dtype, start, [payload, view.pixel_bytes as usize, view.width as usize], codes)
+    }
+
+    /// Appends `count` pixels from an address on, `pitch` bytes from one to the next, of which `payload` are wanted.
+    pub(super) fn pixels<X: Load>(
+        &self,
+        space: Space,
+        dtype: DType,
+        start: u64,
+        [payload, pitch, count]: [usize; 3],
+        codes: &mut Vec<X>,
+    ) -> Result<(), Fault> {
+        let bytes = self.of(space).read_pieces(start, payload, pitch, count);
+        let bytes = bytes.map_err(|missing| ((space, missing.0), Rule::NeverWritten))?;
+        X::append_pixels(dtype, bytes, payload, pitch, codes);
         Ok(())
     }
 
@@ -189,6 +254,30 @@ impl Memories {
         Ok(own)
     }
 
+    /// Writes codes `[rows, width, channels]` to rows from `first` on.
+    pub(super) fn store_codes<Y: Code>(&mut self, view: &View, first: u32, codes: &[Y]) -> Result<(), Fault> {
+        let row = view.width as usize * view.channels as usize;
+        let rows = (codes.len() / row) as u32;
+        Self::held(view, first)?;
+        if Self::held(view, first + rows - 1).is_ok()
+            && let Some(bytes) = Y::as_stored(codes)
+            && let Some(at) = self.side_by_side(view, view.payload(), first * view.width, rows * view.width)
+        {
+            self.of_mut(view.space).write(at, bytes);
+            return Ok(());
+        }
+        let mut bytes = std::mem::take(&mut self.buffers.bytes);
+        for (row, codes) in (first..).zip(codes.chunks_exact(row)) {
+            let stored = Y::as_stored(codes).unwrap_or_else(|| {
+                encode(view.dtype, codes, &mut bytes);
+                &bytes
+            });
+            self.store_row(view, row, stored)?;
+        }
+        self.buffers.bytes = bytes;
+        Ok(())
+    }
+
     /// Writes a row `[width, channels]`, given as bytes.
     pub(super) fn store_row(&mut self, view: &View, row: u32, bytes: &[u8]) -> Result<(), Fault> {
         Self::held(view, row)?;
@@ -198,10 +287,7 @@ impl Memories {
             self.of_mut(view.space).write(start, bytes);
             return Ok(());
         }
-        let memory = self.of_mut(view.space);
-        for (column, pixel) in (0u64..).zip(bytes.chunks_exact(payload)) {
-            memory.write(start + column * u64::from(view.pixel_bytes), pixel);
-        }
+        self.of_mut(view.space).write_pieces(start, payload, view.pixel_bytes as usize, bytes);
         Ok(())
     }
 

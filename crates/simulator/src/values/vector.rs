@@ -187,9 +187,18 @@ impl Memories {
     fn narrow_binary(&mut self, v: &Vector, binary: &Binary<'_>) -> Result<(), Fault> {
         let row = v.output.width as usize * v.output.channels as usize;
         let length = row * v.rows as usize;
-        let mut operands = [self.buffers.take::<i8>(), self.buffers.take::<i8>()];
-        for row in v.first_row..v.first_row + v.rows {
-            for (view, codes) in v.inputs.iter().zip(&mut operands) {
+        let mut buffer = self.buffers.take_of::<i8>(length);
+        let mut gathered = [Vec::new(), Vec::new()];
+        let shape = |view: &tpuflow_ir::View| [view.rows, view.height, view.width, view.channels];
+        let in_place = |memories: &Self, view: &tpuflow_ir::View| {
+            shape(view) == shape(&v.output) && memories.rows_in_place::<i8>(view, v.first_row, v.rows).is_some()
+        };
+        for (view, codes) in v.inputs.iter().zip(&mut gathered) {
+            if in_place(self, view) {
+                continue;
+            }
+            *codes = self.buffers.take::<i8>();
+            for row in v.first_row..v.first_row + v.rows {
                 if (view.width, view.channels) == (v.output.width, v.output.channels) {
                     self.row(view, broadcast_row(view, &v.output, row), codes)?;
                 } else {
@@ -197,16 +206,15 @@ impl Memories {
                 }
             }
         }
-        let mut y = self.buffers.take_of::<i8>(length);
+        let operand = |n: usize| match &gathered[n][..] {
+            [] => self.rows_in_place(&v.inputs[n], v.first_row, v.rows).unwrap_or_default(),
+            gathered => gathered,
+        };
         let same = Broadcast::new(&[length], &[length]).expect("equal shapes broadcast");
-        elementwise::binary(binary, &same, &operands[0], &operands[1], &mut y);
-        let mut bytes = std::mem::take(&mut self.buffers.bytes);
-        encode(v.output.dtype, &y, &mut bytes);
-        for (row, bytes) in (v.first_row..).zip(bytes.chunks_exact(row)) {
-            self.store_row(&v.output, row, bytes)?;
-        }
-        self.buffers.bytes = bytes;
-        operands.into_iter().chain([y]).for_each(|buffer| self.buffers.give(buffer));
+        let y = &mut buffer[..length];
+        elementwise::binary(binary, &same, operand(0), operand(1), y);
+        self.store_codes(&v.output, v.first_row, y)?;
+        gathered.into_iter().chain([buffer]).for_each(|buffer| self.buffers.give(buffer));
         Ok(())
     }
 

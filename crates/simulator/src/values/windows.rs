@@ -86,6 +86,10 @@ impl Memories {
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
         while pixel < end {
             let (row, column) = (pixel / width, pixel % width);
+            let side_by_side = if plain { self.side_by_side(input, length, pixel, end - pixel) } else { None };
+            if let Some(at) = side_by_side {
+                return self.codes(input.dtype, at + offset, length * (end - pixel) as usize, rows);
+            }
             let count = (width - column).min(end - pixel);
             pixel += count;
             if plain {
@@ -93,9 +97,8 @@ impl Memories {
                 if whole {
                     self.codes(input.dtype, at, length * count as usize, rows)?;
                 } else {
-                    for pixel in 0..u64::from(count) {
-                        self.codes(input.dtype, at + pixel * pixel_bytes, length, rows)?;
-                    }
+                    let pieces = [length, input.pixel_bytes as usize, count as usize];
+                    self.pixels(Space::Cache, input.dtype, at, pieces, rows)?;
                 }
                 continue;
             }
