@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["replaced", "write_arrays", "write_json", "write_text"]
+__all__ = ["make_folder", "replaced", "write_arrays", "write_json", "write_text"]
 
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
 
@@ -38,6 +38,18 @@ def replaced(path: str | Path) -> Iterator[Path]:
         raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def make_folder(path: str | Path) -> None:
+    """Makes a folder, and those it is in, where they are missing.
+
+    Raises:
+        FileError: It cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be made: {(error.strerror or str(error)).lower()}") from None
 
 
 def write_text(path: str | Path, text: str) -> None:

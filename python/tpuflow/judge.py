@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,7 +150,7 @@ LOSSES: Mapping[str, Callable[[Array, Array], float]] = {
 
 
 class Judge:
-    """Compares graphs with float on the same samples; float is run once.
+    """Compares graphs with float on the same samples; float is run once, when first asked for.
 
     Of an output a softmax makes, noise is that of its operand where the graph shows it: probabilities of
     samples near a border between classes would outweigh all others. Decisions are the largest of what such an
@@ -162,9 +163,6 @@ class Judge:
         metric_text: The task metric, such as `top1`; none where it is not asked for.
         plugins: Metrics beside the built-in ones.
         loss: Name of a loss.
-
-    Attributes:
-        base: The metric of the float network; NaN without a metric.
 
     Raises:
         MetricError: The metric or loss is unknown, or the network lacks what it reads.
@@ -202,10 +200,18 @@ class Judge:
             if self._metric.against == "labels" and labels is None:
                 raise SampleError(f"the samples have no labels, which {name} needs")
         self._names = tuple(dict.fromkeys([*self._compared.values(), *self._compared]))
-        session = FloatSession(model.model, list(self._names))
-        dynamic = frozenset(port.name for port in model.outputs if not port.static)
-        self._floating = [_floats(session, group, dynamic) for group in samples]
-        self.base = float("nan") if self._metric is None else self.value(self._floating)
+        self._model = model
+
+    @cached_property
+    def _floating(self) -> Outputs:
+        session = FloatSession(self._model.model, list(self._names))
+        dynamic = frozenset(port.name for port in self._model.outputs if not port.static)
+        return [_floats(session, group, dynamic) for group in self._groups]
+
+    @cached_property
+    def base(self) -> float:
+        """The metric of the float network; NaN without a metric."""
+        return float("nan") if self._metric is None else self.value(self._floating)
 
     @property
     def smaller_is_better(self) -> bool:

@@ -59,6 +59,50 @@ def quantized(values: NDArray[np.float32], found: Range, *, symmetric: bool) -> 
 BATCHES_OF_THREE = (floats(-1, 2), floats(-3, 1), floats(-2, 4))
 
 
+def mean_power(values: NDArray[np.float32], found: Range, power: float, *, symmetric: bool = False) -> float:
+    """The mean of errors to a power, of all values themselves."""
+    return float(np.mean(np.abs(values - quantized(values, found, symmetric=symmetric)) ** power))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "power"), [("mae", 1.0), ("lp[1]", 1.0), ("lp", 2.0), ("lp[2.5]", 2.5), ("lp[4]", 4.0)]
+)
+@pytest.mark.parametrize("shape", ["gaussian", "relu", "laplace"])
+def test_cal_11_least_errors_of_every_power(
+    strategy: str, power: float, shape: str, *, symmetric: bool
+) -> None:
+    values = gaussian(30_000, 3)
+    values = np.maximum(values, 0) if shape == "relu" else values**3 if shape == "laplace" else values
+    found = fitted(values, strategy=strategy, symmetric=symmetric)
+    ours = mean_power(values, found, power, symmetric=symmetric)
+    for other in ("extrema", "mse", "mae", "lp[4]", "kld", "pct[99.9]"):
+        theirs = fitted(values, strategy=other, symmetric=symmetric, clip_weight=1.0)
+        assert ours <= 1.01 * mean_power(values, theirs, power, symmetric=symmetric), other
+
+
+def test_cal_11_low_powers_clip_more() -> None:
+    values = gaussian(30_000, 3) ** 3
+    reaches = [
+        fitted(values, strategy=f"lp[{power}]", symmetric=True).pairs[0][1] for power in (0.5, 1, 2, 4)
+    ]
+    assert reaches == sorted(reaches)
+    assert reaches[0] < 0.7 * reaches[-1]
+
+
+def test_cal_11_wide_grids_keep_all() -> None:
+    values = gaussian(3000, 5)
+    low, high = fitted(values, strategy="lp[2]", bits=16).pairs[0]
+    assert low < 0.95 * values.min()
+    assert high > 0.95 * values.max()
+
+
+@pytest.mark.parametrize("strategy", ["lp[0]", "lp[17]", "lp[1,2]", "2lp", "mae[1]"])
+def test_cal_11_wrong_powers_are_refused(strategy: str) -> None:
+    with pytest.raises(ValueError, match=r"power of errors|lp has no number|lp takes 1|mae has no numbers"):
+        CalibrationConfig(strategy=strategy)
+
+
 def test_cal_01_extrema_are_those_of_all_batches() -> None:
     assert fitted(*BATCHES_OF_THREE, strategy="extrema") == Range(-3.0, 4.0)
 

@@ -14,6 +14,7 @@ from models.builder import samples
 from tpuflow.build import graph_bytes
 from tpuflow.commands.console import bytes_text
 from tpuflow.frontend import load
+from tpuflow.judge import Judge, Outputs
 from tpuflow.partition import device_networks
 from tpuflow.store import load_graph
 
@@ -91,3 +92,82 @@ def test_msc_09_what_a_graph_needs_by_hand(
         f"constants {bytes_text(constants)}, activations {bytes_text(activations)} at a time, "
         f"together {bytes_text(constants + activations)}; {operations:,} bit operations"
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "program"),
+    [
+        ("", "tiny_b1_o1_128x128_asic.tpu"),
+        ("model_name = digits", "digits_o.tpu"),
+        ("out_ir_name = first", "first.tpu"),
+        ("output_dir = made/here\nmodel_name = digits\nout_ir_name = second.tpu", "made/here/second.tpu"),
+    ],
+)
+def test_cfg_12_files_appear_under_the_given_names_only(
+    built: Built,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: str,
+    program: str,
+) -> None:
+    settings, work = tmp_path / "net.cfg", tmp_path / "work"
+    settings.write_text(f"[Common]\nweight_bits = 8\n{written}\n", encoding="utf-8")
+    work.mkdir()
+    monkeypatch.chdir(work)
+    result = command("build", built.model, "--calib", built.calibration, "--config", settings)
+    assert result.status == 0, result.err
+    expected = {Path(program).with_suffix(suffix) for suffix in (".tpu", ".tpuq", ".layers.json")}
+    assert {path.relative_to(work) for path in work.rglob("*") if path.is_file()} == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("out_ir_name = a/b", '"a/b" is no name of a file'),
+        ("model_name = .hidden", '".hidden" is no name of a file'),
+        ("out_ir_name = net.tpuq", "name the program .tpu"),
+        ("output_dir = net.cfg", "net.cfg: cannot be made: file exists"),
+    ],
+)
+def test_cfg_12_names_are_checked_before_anything_is_built(
+    built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.cfg").write_text(f"[Common]\n{written}\n", encoding="utf-8")
+    result = command("build", built.model, "--calib", built.calibration, "--config", "net.cfg")
+    assert result.status == 1
+    assert told in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["net.cfg"]
+
+
+@pytest.mark.parametrize(("original", "optimized", "calls"), [(1, 1, 2), (1, 0, 1), (0, 1, 1), (0, 0, 0)])
+def test_cfg_13_the_metric_is_run_as_often_as_asked(
+    built: Built,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    original: int,
+    optimized: int,
+    calls: int,
+) -> None:
+    counted: list[object] = []
+    usual = Judge.value
+
+    def value(judge: Judge, outputs: Outputs) -> float:
+        counted.append(outputs)
+        return usual(judge, outputs)
+
+    monkeypatch.setattr(Judge, "value", value)
+    settings = tmp_path / "net.cfg"
+    switches = f"eval_original_model = {bool(original)}\neval_optimized_model = {bool(optimized)}"
+    settings.write_text(f"[Common]\nmetric = top1\ndata = {built.labelled}\n{switches}\n", encoding="utf-8")
+    words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
+    result = command("build", built.model, *words)
+    assert result.status == 0, result.err
+    assert len(counted) == calls
+    told = [line for line in (result.out + result.err).splitlines() if line.startswith("top1: ")]
+    assert len(told) == min(1, calls)
+    assert [level in line for line in told for level in ("float", "quantised")] == [
+        bool(each) for each in (original, optimized) if calls
+    ]

@@ -20,7 +20,7 @@ from tpuflow.build.stages import (
     refined_by_chain,
     with_errors,
 )
-from tpuflow.build.trials import searched
+from tpuflow.build.trials import measured, searched
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
 from tpuflow.event_log import log_stages, require
@@ -142,6 +142,9 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             judge = found.judge
             value = judge.value(judge.outputs(graph))
             listener.remark(f"verified: {judge.name} {value:.4f}, float {judge.base:.4f}")
+        if request.config.evaluate.measures:
+            with clock.stage("evaluate"):
+                listener.remark(measured(original, graph, request))
         save_stages(request, model, ranges, graph)
     with clock.stage("schedule"):
         program: AnyProgram = compile_graph(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow.calibrate import Ranges, Statistics
-from tpuflow.config import Config, ScheduleConfig
+from tpuflow.config import Config, OutputConfig, ScheduleConfig
 from tpuflow.errors import ModelError
 from tpuflow.event_log import log_folder
 from tpuflow.plugins import Registry
@@ -99,6 +99,10 @@ class Request:
         return None if self.ranges is None else Ranges.load(self.ranges)
 
 
+UNQUANTISED = {"schedule": ScheduleConfig(), "output": OutputConfig()}
+"""Sections that say nothing of a float model."""
+
+
 def forbid_float_options(request: Request) -> None:
     """Refuses what says something of a float model, beside a quantised graph.
 
@@ -113,7 +117,7 @@ def forbid_float_options(request: Request) -> None:
         "--cut-inputs": request.cut_inputs,
         "--cut-outputs": request.cut_outputs,
         "--cut-preset": request.cut_preset,
-        "--config or --dtype": request.config.model_copy(update={"schedule": ScheduleConfig()}) != Config(),
+        "--config or --dtype": request.config.model_copy(update=UNQUANTISED) != Config(),
         "--save-stages": request.stages,
         "--log-dir": request.log,
     }

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tpuflow.calibrate import Ranges
     from tpuflow.config import Config
     from tpuflow.frontend import FloatModel
+    from tpuflow.store import AnyGraph
 
-__all__ = ["searched", "trials"]
+__all__ = ["measured", "searched", "trials"]
 
 
 def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
@@ -84,3 +85,17 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
             f'"{request.config.quantize.target}" has none: {", ".join(hosted)}'
         )
     return found, found.config(raised.assignment)
+
+
+def measured(model: FloatModel, graph: AnyGraph, request: Request) -> str:
+    """The metric of the float network and of its graph, as far as they are to be measured, in words.
+
+    Raises:
+        TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
+    """
+    chosen = request.config.evaluate
+    judge = trials(model, request).judge
+    values = {"float": judge.base} if chosen.eval_original_model else {}
+    if chosen.eval_optimized_model:
+        values["quantised"] = judge.value(judge.outputs(graph))
+    return f"{judge.name}: " + ", ".join(f"{level} {value:.4f}" for level, value in values.items())

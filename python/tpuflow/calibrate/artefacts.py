@@ -18,8 +18,7 @@ import numpy as np
 from tpuflow.calibrate.collect import collect
 from tpuflow.calibrate.statistics_file import save_statistics
 from tpuflow.config import CalibrationConfig
-from tpuflow.errors import FileError
-from tpuflow.files import write_arrays
+from tpuflow.files import make_folder, write_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +67,7 @@ def save_artefacts(
     to_folder = str(wanted.folder) != ""
     if to_folder:
         folder = Path(wanted.folder)
-        _make(folder)
+        make_folder(folder)
         written.append(folder / "thresholds.json")
         ranges.save(written[-1])
     if wanted.statistics is None and not (to_folder and wanted.histograms):
@@ -83,15 +82,8 @@ def save_artefacts(
     return written
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made: {(error.strerror or str(error)).lower()}") from None
-
-
 def _save_histograms(statistics: Statistics, ranges: Ranges, folder: Path) -> list[Path]:
-    _make(folder)
+    make_folder(folder)
     written = []
     for name, tensor in statistics.tensors.items():
         counts = tensor.counts

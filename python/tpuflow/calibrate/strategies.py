@@ -21,6 +21,7 @@ import numpy as np
 
 from tpuflow.calibrate.divergence import widest_of_best
 from tpuflow.calibrate.levels import grid_range
+from tpuflow.calibrate.powers import power_range
 from tpuflow.calibrate.statistics import Moments
 from tpuflow.errors import RangesError
 
@@ -225,6 +226,26 @@ def mse(tensor: TensorStatistics, config: CalibrationConfig, _numbers: Numbers) 
     )
 
 
+def lp(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -> tuple[float, float]:
+    """The range whose errors, each to the power `p`, 2 by default, have the least sum."""
+    (power,) = numbers or (2.0,)
+    histogram = tensor.counts
+    positive = config.unsigned and histogram.range[0] == 0  # as for `mse`
+    return power_range(
+        *_centres(histogram),
+        histogram.width,
+        histogram.range,
+        power=power,
+        codes=config.codes,
+        symmetric=config.symmetric and not positive,
+    )
+
+
+def mae(tensor: TensorStatistics, config: CalibrationConfig, _numbers: Numbers) -> tuple[float, float]:
+    """The range of least mean magnitude of errors."""
+    return lp(tensor, config, (1.0,))
+
+
 def kld(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -> tuple[float, float]:
     """What is seen, cut at the magnitude where the quantised distribution diverges least.
 
@@ -252,6 +273,8 @@ STRATEGIES: dict[str, Strategy] = {
     "percentile": Strategy(percentile, histogram=False),
     "pct": Strategy(pct, histogram=True),
     "mse": Strategy(mse, histogram=True),
+    "mae": Strategy(mae, histogram=True),
+    "lp": Strategy(lp, histogram=True),
     "kld": Strategy(kld, histogram=True),
     "std": Strategy(std, histogram=True),
     "aciq_laplace": Strategy(aciq_laplace, histogram=True),

@@ -16,7 +16,7 @@ from tpuflow.commands.console import bytes_text, progress, say, say_host
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuflow.build import Built
+    from tpuflow.build import Built, Request
     from tpuflow.calibrate import Statistics
     from tpuflow.commands.console import Progress
 
@@ -37,7 +37,12 @@ def build(
     ] = Level.sequential,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="OUT.tpu", help="[MODEL_bBATCH_oLEVEL_MACHINE.tpu]"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.tpu",
+            help="[MODEL_bBATCH_oLEVEL_MACHINE.tpu, or as the section `output` of --config says]",
+        ),
     ] = None,
     machine: Annotated[
         str, typer.Option(metavar="NAME|FILE.toml", help="Machine to compile for; `tpuflow machine list`.")
@@ -85,6 +90,7 @@ def build(
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
+    from tpuflow.files import make_folder
     from tpuflow.plugins import load_plugins
 
     if output is not None and not output.absolute().parent.is_dir():
@@ -108,13 +114,15 @@ def build(
         stages=save_stages,
         log=log_dir,
     )
+    if output is None:
+        make_folder(request.config.output.folder)
     counted: list[Statistics] = []
     with _Announcer() as announcer:
         listener = Listener(
             announcer.begin, announcer.end, announcer.step, say, None if report is None else counted.append
         )
         built = run_build(request, listener)
-    _write(built, request.model, output, json)
+    _write(built, request, output, json)
     if report is not None:
         _write_page(built, counted, report)
 
@@ -185,7 +193,7 @@ class _Announcer:
             self._bar = None
 
 
-def _write(built: Built, model: Path, output: Path | None, json: Path | None) -> None:
+def _write(built: Built, request: Request, output: Path | None, json: Path | None) -> None:
     """Writes program, graph and figures, and says what they are."""
     import json as codec
 
@@ -200,7 +208,9 @@ def _write(built: Built, model: Path, output: Path | None, json: Path | None) ->
     content = codec.loads(programs[0].metadata())
     if output is None:
         machine = content["machine"]["name"]
-        output = Path(f"{model.stem}_b{content['batch']}_o{content['level']}_{machine}.tpu")
+        names = request.config.output
+        stem = names.model_name or request.model.stem
+        output = Path(names.path(f"{stem}_b{content['batch']}_o{content['level']}_{machine}"))
     if output.suffix == ".tpuq":
         raise FileError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
     start = time.perf_counter()

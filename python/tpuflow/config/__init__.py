@@ -15,10 +15,10 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`models`, `preprocess`, `schedule` and `judging` declare every field once, on what `section` knows of fields;
-all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table` the table,
-`files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is for,
-`fingerprint` tells the networks apart that configurations make.
+`models`, `preprocess`, `schedule`, `judging` and `naming` declare every field once, on what `section` knows
+of fields; all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table`
+the table, `files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is
+for, `fingerprint` tells the networks apart that configurations make.
 """
 
 from tpuflow.config.files import SHOWN, load_config
@@ -34,6 +34,7 @@ from tpuflow.config.models import (
     LayerConfig,
     QuantizeConfig,
 )
+from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, refuse_calibration, scoped
@@ -51,6 +52,7 @@ __all__ = [
     "DType",
     "EvaluateConfig",
     "LayerConfig",
+    "OutputConfig",
     "PreprocessConfig",
     "QuantizeConfig",
     "ScheduleConfig",

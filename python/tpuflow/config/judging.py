@@ -40,6 +40,10 @@ class EvaluateConfig(Section):
     """The dataset plugin that reads `data` and `label`."""
     label: str = ""
     """Label file of `dataset`."""
+    eval_original_model: bool = True
+    """A build with `metric` and `data` measures the float network."""
+    eval_optimized_model: bool = True
+    """It measures the quantised network. With neither, nor a search, no sample of `data` is read."""
     metric_batch_size: int = Field(default=1, ge=1)
     """Samples in what `mixed_precision_auto_search` calls a batch."""
     similarity_data_num: int = Field(default=1, ge=0)
@@ -75,6 +79,12 @@ class EvaluateConfig(Section):
     def searches(self) -> bool:
         """Whether a search for precisions is asked for."""
         return parsed_search(self.mixed_precision_auto_search)[0] >= 1
+
+    @property
+    def measures(self) -> bool:
+        """Whether a build is to measure any network, beside what a search measures."""
+        wanted = self.eval_original_model or self.eval_optimized_model
+        return bool(self.metric) and wanted and not self.searches
 
     @property
     def source(self) -> str:

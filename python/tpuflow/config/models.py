@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, field_vali
 
 from tpuflow.config.chain import GlobalMethod, parsed_chain
 from tpuflow.config.judging import EvaluateConfig
+from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
@@ -208,9 +209,10 @@ class CalibrationConfig(Section):
     strategy: Annotated[
         str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
     ] = "mse"
-    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `[R]percentile` (R times the
-    extrema), `pct[p]` (a true percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`,
-    `weighted_scale_param[r1,r2,r3,r4]`, `in_ir` (ranges the model states in its metadata)."""
+    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `mae` (least magnitudes of
+    errors), `lp[p]` (least p-th powers of them), `[R]percentile` (R times the extrema), `pct[p]` (a true
+    percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`, `weighted_scale_param[r1,r2,r3,r4]`,
+    `in_ir` (ranges the model states in its metadata). None weighs errors by second derivatives."""
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
     """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
     momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
@@ -448,6 +450,8 @@ class Config(Section):
     """What a schedule may do, in place of what its level allows."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """What results are judged by."""
+    output: OutputConfig = OutputConfig()
+    """Names of what is written."""
 
     @model_validator(mode="after")
     def _refines_what_it_can(self) -> Config:
@@ -508,6 +512,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "preprocess": PreprocessConfig,
     "schedule": ScheduleConfig,
     "evaluate": EvaluateConfig,
+    "output": OutputConfig,
 }
 """What stands in which section of a file."""
 

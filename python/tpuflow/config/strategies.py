@@ -1,6 +1,6 @@
 """Names of calibration strategies, which may carry numbers: `3std`, `0.9percentile`, `pct[99.9]`.
 
-extrema  mean  mse  [R]percentile  pct[p]  [N]std  [N]kld  [R]aciq_laplace  [R]aciq_gauss
+extrema  mean  mse  mae  lp[p]  [R]percentile  pct[p]  [N]std  [N]kld  [R]aciq_laplace  [R]aciq_gauss
 weighted_scale_param[r1,r2,r3,r4]  in_ir
 """
 
@@ -11,7 +11,7 @@ import re
 __all__ = ["STRATEGIES", "parsed_strategy", "parsed_trim"]
 
 STRATEGIES = (
-    "extrema", "mean", "percentile", "pct", "mse", "kld", "std", "aciq_laplace", "aciq_gauss",
+    "extrema", "mean", "percentile", "pct", "mse", "mae", "lp", "kld", "std", "aciq_laplace", "aciq_gauss",
     "weighted_scale_param", "in_ir",
 )  # fmt: skip
 """Strategies without their numbers; `tpuflow.calibrate.STRATEGIES` holds what they do."""
@@ -19,7 +19,7 @@ STRATEGIES = (
 LEADING = frozenset({"percentile", "std", "kld", "aciq_laplace", "aciq_gauss"})
 """Those that may begin with a number."""
 
-NUMBERS = {"pct": 1, "weighted_scale_param": 4}
+NUMBERS = {"pct": 1, "lp": 1, "weighted_scale_param": 4}
 """Those that may be followed by so many numbers in brackets."""
 
 FORM = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)?\s*([a-z_]+)\s*(?:\[([^\]]*)\])?\s*")
@@ -57,6 +57,8 @@ def parsed_strategy(text: str) -> tuple[str, tuple[float, ...]]:
         raise ValueError(f'"{text}": the number of thresholds must be whole')
     if name == "pct" and numbers and not 0 < numbers[0] <= 100:
         raise ValueError(f'"{text}": a percentile lies above 0 and is at most 100')
+    if name == "lp" and numbers and not 0 < numbers[0] <= 16:
+        raise ValueError(f'"{text}": the power of errors lies above 0 and is at most 16')
     return name, tuple(numbers)
 
 
