@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.builder import Builder
@@ -85,3 +85,21 @@ def test_flips_expected_are_those_of_many_draws(noise: float) -> None:
     assert found == pytest.approx(np.mean(drawn.argmax(-1) != floating.argmax(-1)), rel=0.1)
     assert expected_flips(floating, floating) == 0.0
     assert expected_flips(floating, floating + 3.0) == pytest.approx(0.0, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(2, 5), st.sampled_from([0.01, 0.3, 2.0]))
+def test_gca_13_expected_flips_are_those_of_sorted_scores(
+    seed: int, samples: int, classes: int, noise: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    floating = rng.integers(-3, 4, (samples, 2, classes)) / 2.0  # with ties
+    made = floating + noise * rng.standard_normal(floating.shape)
+    margins, errors = [], []
+    for scores, others in zip(floating.reshape(-1, classes), made.reshape(-1, classes), strict=True):
+        first, second = sorted(range(classes), key=lambda at: (-scores[at], at))[:2]
+        margins.append(scores[first] - scores[second])
+        errors.append(others[first] - others[second] - margins[-1])
+    deviation = math.sqrt(sum(error**2 for error in errors) / len(errors))
+    chances = [math.erfc(margin / deviation / math.sqrt(2)) / 2 for margin in margins]
+    assert expected_flips(floating, made) == pytest.approx(sum(chances) / len(chances), abs=2e-6)
