@@ -49,11 +49,15 @@ def configured(content: dict[str, Any]) -> Method:
     return forward
 
 
-def searched(network: Network) -> Forward:
-    """What `tpuflow search` finds."""
-    found = search(network.model, _samples(network), remark=lambda _: None)
-    assert not hasattr(found.graph, "device")
-    return GraphLevel(found.graph).run
+def searched(growth: float) -> Method:
+    """What `tpuflow search` finds, where a network may take so many times as many multiplications."""
+
+    def forward(network: Network) -> Forward:
+        found = search(network.model, _samples(network), remark=lambda _: None, growth=growth)
+        assert not hasattr(found.graph, "device")
+        return GraphLevel(found.graph).run
+
+    return forward
 
 
 class _Reader:
@@ -141,7 +145,8 @@ METHODS: dict[str, Method] = {
     "default": configured({}),
     "int16": configured({"quantize": {"dtype": "int16"}}),
     "gptq": configured({"calibrate": {"global_calibration": "gptq"}}),
-    "search": searched,
+    "search": searched(2.0),
+    "search-same-size": searched(1.0),
     "w4": configured({"quantize": {"weight_bits": 4}}),
     "w4-gptq": configured({"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "gptq"}}),
     "w4-adaround": configured(

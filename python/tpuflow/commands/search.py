@@ -28,9 +28,15 @@ def search(
     batch: options.Batch = None,
     input_shape: options.InputShapes = None,
     host: options.Host = True,
+    growth: Annotated[
+        float,
+        typer.Option(
+            min=1, help="How many times as many multiplications the graph may take; 1: no channel twice."
+        ),
+    ] = 2.0,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, scaled channels, refined weights, wide norms, centred outputs; keep the best."""
+    """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best."""
     from tpuflow.files import replaced
     from tpuflow.frontend import load
     from tpuflow.refine import search as best
@@ -46,7 +52,7 @@ def search(
         preprocess=settings.preprocess,
         host=host,
     )
-    found = best(float_model, load_samples(calib, float_model.inputs), settings, say)
+    found = best(float_model, load_samples(calib, float_model.inputs), settings, say, growth)
     found.graph.save(output)
     chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
     say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
@@ -59,8 +65,10 @@ def search(
                 "flips": entry.seen.flips,
                 "expected_flips": entry.seen.expected_flips,
                 "folds": len(entry.parts),
+                "averaged": entry.plan.averaged,
                 "scaled": entry.plan.scaled,
                 "refined": entry.refined,
+                "doubled": entry.plan.doubled,
                 "centred": entry.plan.centred,
                 "kept": entry.kept,
             }

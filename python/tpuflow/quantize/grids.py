@@ -17,11 +17,11 @@ import onnx_ir as ir
 from tpuflow.errors import TpuflowError
 from tpuflow.quantize import scheme
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, sole_user
-from tpuflow.quantize.plan import CLAMPS, Step
+from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import GRID, OF_CODES, RANGE, SCALE
-from tpuflow.quantize.wide import wide_values
+from tpuflow.quantize.wide import AVERAGES, wide_values
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Range
@@ -276,10 +276,16 @@ def is_number(value: ir.Value) -> bool:
 
 
 def is_final(value: ir.Value) -> bool:
-    """Whether a value is all or part of what the network returns, and nothing else."""
+    """Whether a value is all or part of what the network returns, and nothing else.
+
+    Sums that are averaged before they are returned count as well, but not what a Relu is applied to first.
+    """
     while not value.is_graph_output():
-        user = sole_user(value)
-        if user is None or not (user.op_type in VIEWS or user.op_type in SHARED_QUANT):
+        user, maker = sole_user(value), value.producer()
+        passes = SHARED_QUANT | VIEWS.keys()
+        if maker is not None and (maker.op_type in LINEAR or maker.op_type == "Add"):
+            passes = passes | AVERAGES
+        if user is None or user.op_type not in passes:
             return False
         value = user.outputs[0]
     return not value.uses()

@@ -8,8 +8,9 @@ grid that reaches to 1. Of a transformer that is the stream every block adds to:
                 ^                                8 bits: what norms give, queries, keys, values
     ... MatMul -+
 
-Wide is what such an operator reads, and what that is made of by operators that only join, scale by constants
-or move numbers; but nothing a convolution or product with constant weights reads, which is where cycles go.
+Wide is what such an operator reads, and what that is made of by operators that only join, average, scale by
+constants or move numbers; but nothing a convolution or product with constant weights reads, which is where
+cycles go.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tpuflow.quantize.plan import LINEAR
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["NORMS", "wide_values"]
+__all__ = ["AVERAGES", "NORMS", "wide_values"]
 
 NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
@@ -36,6 +37,9 @@ MOVES = frozenset(
 """Operators that round nothing."""
 
 JOINS = frozenset({"Add", "Sub", "Where"})
+
+AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+"""Operators that average: of sums over places as much as of what they are made of."""
 
 SCALES = frozenset({"Mul", "Div"})
 """Operators that may stand in between where all but one of their operands are constant."""
@@ -67,7 +71,7 @@ def _behind(heads: Collection[ir.Node]) -> set[ir.Value]:
             continue
         found.add(value)
         operands = [operand for operand in node.inputs if operand is not None and _is_number(operand)]
-        if node.op_type in MOVES | JOINS or (node.op_type in SCALES and len(operands) == 1):
+        if node.op_type in MOVES | JOINS | AVERAGES or (node.op_type in SCALES and len(operands) == 1):
             waiting += operands
     return found
 

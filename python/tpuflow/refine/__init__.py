@@ -11,6 +11,8 @@ may have moved.
     equalize.py    factors by channel, on the groups `channels.py` finds
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
+    averaged.py    averages behind the last layers that read them
+    doubled.py     channels stored twice, half a step apart
     outputs.py     what the network in integers adds to its outputs on average
     search.py      the best of whole configurations
 """

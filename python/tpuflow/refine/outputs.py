@@ -5,8 +5,8 @@ error of the outputs: a share of it that no range or rounding of a single layer 
 arrives, in the network of integers. Of few samples a mean is uncertain by itself: only the share that exceeds
 that by expectation is taken back (W. James and C. Stein, "Estimation with quadratic loss", 1961).
 
-Last layers are those between which and an output stand nothing but views, concatenations and a softmax or
-sigmoid.
+Last layers are those between which and an output stand nothing but views, concatenations, averages and a
+softmax or sigmoid.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ Array = NDArray[np.float64]
 
 VIEWS = frozenset(
     {
+        "AveragePool",
         "Cast",
         "Concat",
         "Flatten",
+        "GlobalAveragePool",
         "Identity",
+        "ReduceMean",
         "Reshape",
         "Slice",
         "Split",
@@ -57,7 +60,7 @@ VIEWS = frozenset(
         "Unsqueeze",
     }
 )
-"""Operators that move numbers about."""
+"""Operators that move numbers about, or average them."""
 
 ENDS = frozenset({"LogSoftmax", "Sigmoid", "Softmax"})
 """Functions that may stand before an output."""
@@ -117,7 +120,7 @@ def sure_share(errors: Array) -> float:
 
 
 def last_layers(graph: ir.Graph) -> list[LinearLayer]:
-    """Layers whose sums reach an output of the graph unchanged but for views and a function at the end."""
+    """Layers whose sums reach an output unchanged but for views, averages and a function at the end."""
     by_sum = {layer.summed: layer for layer in linear_layers(graph)}
     found: dict[str, LinearLayer] = {}
     waiting = list(graph.outputs)

@@ -1,10 +1,11 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole plan: a local strategy, then factors by channel (where layers read each other, then
-behind norms as well), 16 bits inside norms and softmax where they have 8, refined weights, mean errors of
-outputs taken back. What is kept at each step is what comes closest to float on the samples held out, in
-decibels and in decisions expected to differ (`Seen.beats`); a step that does not help is undone. The result
-is calibrated anew with all samples. A model is run once for all strategies: they choose by the same counts.
+Every candidate is a whole plan: a local strategy, averages behind last layers, factors by channel (where
+layers read each other, then behind norms as well), 16 bits inside norms and softmax where they have 8,
+refined weights, channels stored twice as far as the network may grow, mean errors of outputs taken back. What
+is kept at each step is what comes closest to float on the samples held out, in decibels and in decisions
+expected to differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all
+samples. A model is run once for all strategies: they choose by the same counts.
 
 Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
 whose values reach furthest stands for what a network meets later and was not calibrated with; without them
@@ -27,14 +28,16 @@ from tpuflow.calibrate import calibrate, collect, ranges_of
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
+from tpuflow.refine.averaged import averaged_last
 from tpuflow.refine.better import SCALED, graph_of, parts_of
+from tpuflow.refine.doubled import doubled
 from tpuflow.refine.equalize import MILD, equalized, noted_factors
 from tpuflow.refine.outputs import centred
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -85,6 +88,9 @@ REFINED = 64
 NEAR_DB = 1.0
 """Where scaled channels gained less than that, refined weights are tried without them as well."""
 
+GROWTH = 2.0
+"""How many times as many multiplications a network may take at most, by channels stored twice."""
+
 HELD_OUT = 8
 """One of so many samples is held out for being typical, and as many for reaching far."""
 
@@ -98,20 +104,31 @@ class Plan:
 
     Attributes:
         config: All of its configuration.
+        averaged: Whether averages stand behind the last layers that read them.
         scaled: How channels are scaled, one of `FACTORS`, or empty.
         refined: Whether weights are refined.
+        doubled: Whether channels are stored twice.
         centred: Whether mean errors of outputs are taken back.
     """
 
     config: Config
+    averaged: bool = False
     scaled: str = ""
     refined: bool = False
+    doubled: bool = False
     centred: bool = False
 
     @property
     def steps(self) -> int:
-        """How much is done to the network beside choosing ranges."""
-        return bool(self.scaled) + self.refined + self.centred
+        """How much is done to the network, at no cost, beside choosing ranges."""
+        return self.averaged + bool(self.scaled) + self.refined + self.centred
+
+    @property
+    def key(self) -> Hashable:
+        """What its float model depends on: where channels are stored twice, on ranges as well."""
+        own = self.config.calibrate
+        doubled = (own.strategy, own.clip_weight) if self.doubled else None
+        return self.averaged, self.scaled, self.refined, doubled
 
 
 @dataclass(frozen=True)
@@ -175,21 +192,23 @@ def search(
     samples: Samples,
     config: Config | None = None,
     remark: Callable[[str], None] = logger.info,
+    growth: float = GROWTH,
 ) -> Searched:
-    """The closest quantised form of a model among strategies, scaled channels, refined weights.
+    """The closest quantised form of a model among strategies, scaled and doubled channels, refined weights.
 
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
         samples: Calibration samples; in turn one in four is held out to judge by.
         config: Where the search starts.
         remark: Told about every candidate.
+        growth: How many times as many multiplications the network may take, by channels stored twice.
 
     Raises:
         SampleError: There are fewer than two samples.
     """
     config = config or Config()
     folds = [
-        (_Sources(model, shown, REFINED), Judge(model, *judged))
+        (_Sources(model, shown, REFINED, growth), Judge(model, *judged))
         for shown, judged in divided(model, samples, config)
     ]
     tried: list[Candidate] = []
@@ -209,7 +228,7 @@ def search(
         flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
     chosen = _best(tried).plan
-    whole = _Sources(model, samples, samples.count)
+    whole = _Sources(model, samples, samples.count, growth)
     ranges = whole.ranges(chosen)
     return Searched(graph_of(whole.of(chosen), ranges, chosen.config), chosen.config, ranges, tuple(tried))
 
@@ -221,13 +240,16 @@ class _Sources:
         model: As it is.
         samples: What it is calibrated with.
         refined: How many of them weights are refined by.
+        growth: How far channels stored twice may make it grow.
     """
 
-    def __init__(self, model: FloatModel, samples: Samples, refined: int) -> None:
+    def __init__(self, model: FloatModel, samples: Samples, refined: int, growth: float) -> None:
+        self._model = model
         self._samples = samples
         self._refined = samples.spread(refined)
-        self._made: dict[tuple[str, bool], FloatModel] = {("", False): model}
-        self._counts: dict[tuple[str, bool], Statistics] = {}
+        self._growth = growth
+        self._made: dict[Hashable, FloatModel] = {}
+        self._counts: dict[Hashable, Statistics] = {}
 
     def graph(self, plan: Plan) -> AnyGraph:
         """The graph of a plan."""
@@ -235,7 +257,7 @@ class _Sources:
 
     def ranges(self, plan: Plan) -> Ranges:
         """Its ranges, by what was counted of its model, with mean errors of outputs if it is centred."""
-        model, key = self.of(plan), (plan.scaled, plan.refined)
+        model, key = self.of(plan), plan.key
         if key not in self._counts:
             calibrate(
                 parts_of(model), self._samples, plan.config, counted=lambda found: self._keep(key, found)
@@ -243,33 +265,43 @@ class _Sources:
         found = ranges_of(parts_of(model), self._counts[key], plan.config)
         return centred(model, found, self._samples, plan.config) if plan.centred else found
 
-    def _keep(self, key: tuple[str, bool], found: Statistics) -> None:
+    def _keep(self, key: Hashable, found: Statistics) -> None:
         self._counts[key] = found
 
     def of(self, plan: Plan) -> FloatModel:
-        """The model, with factors by channel and with weights rounded together where asked for."""
-        key = plan.scaled, plan.refined
-        if key not in self._made:
-            if plan.refined:
+        """The model, with factors by channel, with weights rounded together, with channels stored twice."""
+        if plan.key not in self._made:
+            if plan.doubled:
+                before = replace(plan, doubled=False, centred=False)
+                made = doubled(
+                    self.of(before), self.ranges(before), self._samples, plan.config, self._growth
+                ).model
+            elif plan.refined:
                 source = self.of(replace(plan, refined=False))
                 made, _ = refine_weights(source, self._refined, plan.config)
+            elif plan.scaled:
+                norms, mild = FACTORS[plan.scaled]
+                source, few = self.of(replace(plan, scaled="")), self._samples.spread(SCALED)
+                bits = min(plan.config.quantize.weight_bits or 8, 8)
+                made = equalized(source, few, bits, norms=norms, mild=mild).model
             else:
-                made = self._scaled(plan.scaled, min(plan.config.quantize.weight_bits or 8, 8))
-            self._made[key] = made
-        return self._made[key]
+                made = self._model if not plan.averaged else averaged_last(self._model) or self._model
+            self._made[plan.key] = made
+        return self._made[plan.key]
 
-    def _scaled(self, scaled: str, bits: int) -> FloatModel:
-        norms, mild = FACTORS[scaled]
-        samples = self._samples.spread(SCALED)
-        return equalized(self._made["", False], samples, bits, norms=norms, mild=mild).model
-
-    def differs(self, config: Config, scaled: str) -> bool:
+    def differs(self, plan: Plan) -> bool:
         """Whether channels are scaled otherwise than by the ways tried before."""
         ways = ["", *FACTORS]
+        before = ways[: ways.index(plan.scaled)]
         own, *others = (
-            noted_factors(self.of(Plan(config, each))) for each in reversed(ways[: ways.index(scaled) + 1])
+            noted_factors(self.of(replace(plan, scaled=each))) for each in (plan.scaled, *reversed(before))
         )
         return own not in others
+
+    @property
+    def averages(self) -> bool:
+        """Whether last layers read averages."""
+        return averaged_last(self._model) is not None
 
 
 def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterator[tuple[str, Plan]]:
@@ -280,11 +312,15 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     # What was far behind was judged by other samples than the rest, and comes last.
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
     likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
+    if config.quantize.dtype == "int8" and sources.averages:
+        yield "averages behind last layers", replace(first.plan, averaged=True)
+    start = _best(tried).plan
     for scaled in FACTORS if config.calibrate.equalize else ():
-        if sources.differs(config, scaled):
+        way = replace(start, scaled=scaled)
+        if sources.differs(way):
             for strategy in likely:
                 name = f"{scaled} equalized, {_told(strategy)}"
-                yield name, Plan(_with_strategy(config, strategy), scaled)
+                yield name, replace(way, config=_with_strategy(config, strategy))
     for key, name in (("wide_norms", "norms"), ("wide_softmax", "softmax")):
         chosen = _best(tried).plan
         if config.quantize.dtype == "int8" and not getattr(chosen.config.quantize, key):
@@ -297,9 +333,19 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     for strategy in likely:
         again = _with_strategy(chosen.config, strategy)
         if again != chosen.config:
-            yield f"weights refined, {_told(strategy)}", Plan(again, chosen.scaled, refined=True)
+            yield f"weights refined, {_told(strategy)}", replace(chosen, config=again, refined=True)
     if chosen.scaled and scaled_best.seen.score < first.seen.score + NEAR_DB:
-        yield "weights refined, channels as they were", Plan(first.config, refined=True)
+        yield (
+            "weights refined, channels as they were",
+            replace(chosen, config=first.config, scaled="", refined=True),
+        )
+    chosen = _best(tried).plan
+    if sources.of(replace(chosen, doubled=True, centred=False)) is not sources.of(chosen):
+        yield "channels doubled", replace(chosen, doubled=True)
+        for strategy in likely:
+            again = _with_strategy(chosen.config, strategy)
+            if again != chosen.config:
+                yield f"channels doubled, {_told(strategy)}", replace(chosen, config=again, doubled=True)
     if config.quantize.bias_correction:
         yield "outputs centred", replace(_best(tried).plan, centred=True)
 

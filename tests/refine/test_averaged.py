@@ -1,0 +1,95 @@
+"""Averages behind last layers: the same numbers in floats, no rounding of the average in integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.builder import Builder
+from tpuflow.calibrate import calibrate
+from tpuflow.config import Config
+from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.quantize import quantize
+from tpuflow.refine import search
+from tpuflow.refine.averaged import averaged_last
+from tpuflow.run import GraphLevel
+from tpuflow.samples import Samples
+
+
+def network(kind: str) -> FloatModel:
+    """A convolution or dense layer, a mean over places, a last layer."""
+    b = Builder(kind)
+    if kind == "tokens":
+        x = b.node("Relu", b.linear(b.input("x", [1, 9, 12]), 16))
+        b.output(b.linear(b.node("ReduceMean", x, axes=[1], keepdims=0), 5))
+        return load(b.model())
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, 6, 6]), 16))
+    if kind == "whole window":
+        pooled = b.node("AveragePool", x, kernel_shape=[4, 4])
+    elif kind == "half a window":
+        pooled = b.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+    else:
+        pooled = b.node("GlobalAveragePool", x)
+    if kind == "convolution":
+        b.output(b.conv(pooled, 5, (1, 1)))
+    elif kind == "softmax":
+        b.output(b.node("Softmax", b.gemm(pooled, 5), axis=-1))
+    elif kind == "read twice":
+        b.output(b.gemm(pooled, 5), b.gemm(pooled, 3))
+    else:
+        b.output(b.gemm(pooled, 5))
+    return load(b.model())
+
+
+def samples(model: FloatModel) -> Samples:
+    shape = tuple(int(size) for size in model.inputs[0].shape[1:])
+    x = np.random.default_rng(2).standard_normal((24, *shape)).astype(np.float32)
+    return Samples.of({"x": x}, model.inputs)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "pool", "whole window", "convolution", "softmax"])
+def test_gca_13_averages_behind_last_layers_give_the_same(kind: str) -> None:
+    model = network(kind)
+    made = averaged_last(model)
+    assert made is not None
+    order = [node.op_type for node in made.model.graph]
+    averages = [at for at, name in enumerate(order) if name in {"ReduceMean", "GlobalAveragePool"}]
+    linear = [at for at, name in enumerate(order) if name in {"Conv", "MatMul"}]
+    assert len(averages) == 1
+    assert averages[0] > max(linear)
+    config, given = Config.parse({"quantize": {"weight_bits": 16}}), samples(model)
+    names = [port.name for port in model.outputs]
+    assert [port.name for port in made.outputs] == names
+    sessions = [FloatSession(each.model) for each in (model, made)]
+    levels = [GraphLevel(quantize(each, calibrate(each, given, config), config)) for each in (model, made)]
+    assert all(tensor.dtype == "int16" for tensor in _read_by_averages(levels[1]))
+    off = np.zeros(2)
+    for batch in given.batches():
+        floats = [session.run(batch.arrays) for session in sessions]
+        for name in names:
+            np.testing.assert_allclose(floats[0][name], floats[1][name], rtol=1e-4, atol=1e-5)
+            off += [np.sum((level.run(batch.arrays)[name] - floats[0][name]) ** 2) for level in levels]
+    assert off[1] < off[0]
+
+
+def _read_by_averages(level: GraphLevel) -> list:  # type: ignore[type-arg]
+    graph = level.graph
+    layers = [layer for layer in graph.layers if layer.op in {"average_pool", "reduce"}]
+    assert layers
+    return [graph.tensors[index] for layer in layers for index in layer.operands[:1]]
+
+
+@pytest.mark.parametrize("kind", ["half a window", "read twice"])
+def test_gca_13_other_averages_stay_where_they_are(kind: str) -> None:
+    assert averaged_last(network(kind)) is None
+
+
+def test_gca_13_a_search_tries_averages_behind_last_layers() -> None:
+    model = network("pool")
+    found = search(model, samples(model))
+    tried = {entry.name: entry.plan.averaged for entry in found.candidates}
+    assert tried["averages behind last layers"]
+    model = network("half a window")
+    assert "averages behind last layers" not in {
+        entry.name for entry in search(model, samples(model)).candidates
+    }
