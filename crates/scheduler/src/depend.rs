@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
-use tpuflow_ir::{Descriptor, Machine, Space, Unit};
+use tpuflow_ir::{Descriptor, Machine, Space, Unit, Work};
 
 use crate::emit::{Addresses, resolve, unit};
 use crate::sketch::{Memory, Sketch};
@@ -32,11 +32,45 @@ pub(crate) struct Depend {
 }
 
 /// A stretch of memory all of whose bytes were last touched by the same drafts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Segment {
     end: u64,
-    writer: Option<u32>,
+    /// Drafts that write different channels of the same pixels, in any order, and what each of them follows.
+    writers: SmallVec<[u32; 4]>,
+    before: SmallVec<[u32; 4]>,
+    /// Those that have read since.
     readers: SmallVec<[u32; 4]>,
+}
+
+/// The channels of every pixel a draft writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lane {
+    unit: Unit,
+    pixel: u64,
+    start: u64,
+    end: u64,
+}
+
+impl Lane {
+    /// Of instructions that write some channels of whole pixels and leave the others alone.
+    fn of(work: &Work, unit: Unit) -> Option<Self> {
+        let (view, first, channels) = match work {
+            Work::Matrix(m) => (&m.output, m.output_channel, m.columns),
+            Work::Pool(p) => (&p.output, 0, p.output.channels),
+            _ => return None,
+        };
+        let size = view.dtype.bytes() as u64;
+        let pixel = u64::from(view.pixel_bytes);
+        let start = (view.address + u64::from(view.channel_offset) + u64::from(first) * size) % pixel;
+        Some(Self { unit, pixel, start, end: start + u64::from(channels) * size })
+    }
+
+    /// Whether no byte is the other's as well, and one unit writes both, which needs no token to do it in either order.
+    fn is_beside(&self, other: &Self) -> bool {
+        let alike = (self.unit, self.pixel) == (other.unit, other.pixel);
+        let inside = self.end.max(other.end) <= self.pixel;
+        alike && inside && (self.end <= other.start || other.end <= self.start)
+    }
 }
 
 type Segments = BTreeMap<u64, Segment>;
@@ -54,34 +88,54 @@ impl Depend {
         let units: Vec<Unit> = sketch.drafts.iter().map(|draft| unit(&draft.work, Unit::Dtl0)).collect();
         let mut memories: BTreeMap<Space, Segments> = BTreeMap::new();
         let mut depend = Self { before: vec![SmallVec::new(); units.len()], after: vec![SmallVec::new(); units.len()] };
+        let mut lanes: Vec<Option<Lane>> = Vec::with_capacity(units.len());
         for (index, draft) in sketch.drafts.iter().enumerate() {
-            let touched = accesses(&resolve(draft, units[index], &apart), &descriptors, machine);
+            let instruction = resolve(draft, units[index], &apart);
+            let touched = accesses(&instruction, &descriptors, machine);
+            lanes.push(Lane::of(&instruction.work, units[index]));
             // Earlier drafts, and whether their results are read.
             let mut found: BTreeMap<u32, bool> = BTreeMap::new();
             for stretch in &touched.reads {
                 let memory = memories.entry(stretch.space).or_default();
                 for segment in cover(memory, stretch) {
-                    if let Some(writer) = segment.writer {
-                        found.insert(writer, true);
-                    }
+                    found.extend(segment.writers.iter().map(|&writer| (writer, true)));
                     segment.readers.push(index as u32);
                 }
             }
             for stretch in &touched.writes {
                 let memory = memories.entry(stretch.space).or_default();
+                let is_beside = |&other: &u32| match (&lanes[index], &lanes[other as usize]) {
+                    (Some(mine), Some(other)) => mine.is_beside(other),
+                    _ => false,
+                };
+                let mut merged = Segment { end: stretch.end, ..Segment::default() };
+                let mut joined = false;
                 for segment in cover(memory, stretch) {
-                    for other in segment.readers.iter().copied().chain(segment.writer) {
-                        if other != index as u32 {
-                            found.entry(other).or_insert(false);
-                        }
+                    let joins = segment.readers.is_empty()
+                        && !segment.writers.is_empty()
+                        && segment.writers.iter().all(is_beside);
+                    if !joins {
+                        segment.before = segment.writers.drain(..).chain(segment.readers.drain(..)).collect();
                     }
+                    joined |= joins;
+                    segment.before.retain(|other| *other != index as u32);
+                    for &other in &segment.before {
+                        found.entry(other).or_insert(false);
+                    }
+                    segment.writers.push(index as u32);
+                    merged.before.extend(segment.before.iter().copied());
                 }
-                let inside: SmallVec<[u64; 8]> = memory.range(stretch.start..stretch.end).map(|(&at, _)| at).collect();
-                for at in inside {
-                    memory.remove(&at);
+                if !joined {
+                    let inside: SmallVec<[u64; 8]> =
+                        memory.range(stretch.start..stretch.end).map(|(&at, _)| at).collect();
+                    for at in inside {
+                        memory.remove(&at);
+                    }
+                    merged.before.sort_unstable();
+                    merged.before.dedup();
+                    merged.writers.push(index as u32);
+                    memory.insert(stretch.start, merged);
                 }
-                let segment = Segment { end: stretch.end, writer: Some(index as u32), readers: SmallVec::new() };
-                memory.insert(stretch.start, segment);
             }
             for (other, read) in found {
                 let dma = matches!(units[index], Unit::Dtl0 | Unit::Dtl1);
@@ -134,7 +188,73 @@ fn cover<'a>(memory: &'a mut Segments, stretch: &Stretch) -> impl Iterator<Item 
         gaps.push((at, stretch.end));
     }
     for (start, end) in gaps {
-        memory.insert(start, Segment { end, writer: None, readers: SmallVec::new() });
+        memory.insert(start, Segment { end, ..Segment::default() });
     }
     memory.range_mut(stretch.start..stretch.end).map(|(_, segment)| segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tpuflow_ir::isa::Matrix;
+
+    use crate::common::{Net, window};
+    use crate::lower::Grain;
+    use crate::parameters::Parameters;
+    use crate::plan::{Manner, Mode, Site};
+    use crate::weave::Effort;
+
+    #[test]
+    fn column_tiles_of_a_pixel_come_in_any_order_and_before_its_readers() {
+        let mut net = Net::new(5);
+        let x = net.input(&[1, 8, 8, 32]);
+        let y = net.conv(x, 384, window(1, 1, 0), 1);
+        let y = net.conv(y, 16, window(1, 1, 0), 1);
+        let graph = net.finish(&[y]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 1, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        let planned = site.plan(Mode::Woven { grain: Grain::Fine }, Manner::default(), &|_| None).expect("room");
+        let (sketch, addresses) = planned.draft();
+        for places in [None, Some(addresses)] {
+            let depend = Depend::new(sketch, &machine, places);
+            let matrix = |draft: usize| -> Option<&Matrix> {
+                match &sketch.drafts[draft].work {
+                    Work::Matrix(m) => Some(m),
+                    _ => None,
+                }
+            };
+            let of = |columns: u32| -> Vec<usize> {
+                (0..sketch.drafts.len()).filter(|&d| matrix(d).is_some_and(|m| m.columns == columns)).collect()
+            };
+            let (writers, readers) = (of(128), of(16));
+            assert_eq!((writers.len(), readers.len()), (3, 1));
+            let follows = |later: usize, earlier: usize| {
+                depend.before[later].iter().find(|edge| edge.draft as usize == earlier).map(|edge| edge.finish)
+            };
+            for &one in &writers {
+                assert!(writers.iter().all(|&other| follows(one, other).is_none()));
+                assert_eq!(follows(readers[0], one), Some(true));
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_lie_beside_each_other_within_pixels_of_one_size() {
+        let lane = |unit, pixel, start, end| Lane { unit, pixel, start, end };
+        let mine = lane(Unit::Me, 256, 0, 128);
+        assert!(mine.is_beside(&lane(Unit::Me, 256, 128, 192)));
+        assert!(lane(Unit::Me, 256, 128, 192).is_beside(&mine));
+        for other in [
+            lane(Unit::Me, 256, 127, 192),
+            lane(Unit::Me, 512, 128, 192),
+            lane(Unit::Pdp, 256, 128, 192),
+            // It goes on in the next pixel.
+            lane(Unit::Me, 256, 192, 320),
+            mine,
+        ] {
+            assert!(!mine.is_beside(&other), "{other:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Stretches of pixels for the array's instructions.
 //!
-//! Small images are cut in two where each half still costs the array a tile. Halves move up by a row with every window on the
+//! Small images are cut in two though each half costs the array a tile, unless that is more than it loses where it drains
+//! between two layers. Halves move up by a row with every window on the
 //! way, so that the first half of a layer finds all it needs in the first half of the layer before:
 //!
 //! ```text
@@ -18,8 +19,8 @@ use crate::network::Network;
 
 impl Lowering<'_> {
     /// The pixels `all`, `line` to an image row, in stretches for an instruction each: as many as the accumulators take, or, finely cut, the fewest
-    /// image rows that hide the next instruction's weights and waste no slots.
-    pub(super) fn chunks(&self, line: u32, wide: bool, all: Range<u32>) -> Vec<Range<u32>> {
+    /// image rows that hide the next instruction's weights and waste no slots. The layer has `blocks` K blocks in all its column tiles.
+    pub(super) fn chunks(&self, line: u32, wide: bool, all: Range<u32>, blocks: u64) -> Vec<Range<u32>> {
         let (machine, pixels) = (self.setting.machine, all.end - all.start);
         let most = machine.matrix_rows(wide) as u32;
         let by = |chunk: u32| -> Vec<Range<u32>> { slices(all.clone(), chunk).collect() };
@@ -28,7 +29,7 @@ impl Lowering<'_> {
             return by(even);
         }
         let least = self.least(pixels / line, line);
-        if self.is_halved(pixels / line, line) {
+        if self.is_halved(pixels / line, line) && self.is_worth_halves(pixels, blocks) {
             let fits = |&first: &u32| (first * line).max(pixels - first * line) <= most;
             if let Some(first) = self.shrunk(pixels / line, line).filter(fits) {
                 let middle = all.start + first * line;
@@ -57,6 +58,16 @@ impl Lowering<'_> {
         fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
     }
 
+    /// Whether two halves of so many pixels cost the array less than to wait for its last results, for those of the elementwise
+    /// unit after them, and to be set up anew.
+    fn is_worth_halves(&self, pixels: u32, blocks: u64) -> bool {
+        let machine = self.setting.machine;
+        let rows = u64::from(machine.array.rows);
+        let lost = (2 * rows).saturating_sub(rows.max(pixels.into())) * blocks;
+        let results = timing::array_depth(machine) + machine.ewp.start + machine.ewp.latency;
+        lost <= results + machine.control.issue_cold + machine.array.setup + rows
+    }
+
     /// Rows `rows` of a view of the current result that has `count` of them, in pieces of about `piece` rows for the other
     /// units: whole rows of the image where they are that long. They begin anew where the array's halves of a small image meet.
     pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
@@ -75,7 +86,7 @@ impl Lowering<'_> {
 
     /// At least `piece` of `rows` image rows, such that pieces end where the array's do, if that is not much more.
     fn suited(&self, rows: u32, line: u32, piece: u32) -> u32 {
-        let tile = self.chunks(line, false, 0..rows * line)[0].clone();
+        let tile = self.chunks(line, false, 0..rows * line, 1)[0].clone();
         let tile = ((tile.end - tile.start) / line).max(1);
         if piece >= tile {
             return piece.next_multiple_of(tile);

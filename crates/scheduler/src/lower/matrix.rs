@@ -444,6 +444,15 @@ impl Lowering<'_> {
         tiles.iter().map(weights).collect()
     }
 
+    /// K blocks of all column tiles of a layer.
+    fn blocks_in_all(&self, nest: &Nest) -> u64 {
+        let (shape, machine) = (&nest.shape, self.setting.machine);
+        let descriptor = shape.linear.descriptor(shape.weight_dtype);
+        let blocks = |&(first, count): &(u32, u32)| timing::blocks(&descriptor, &shape.input, first, count, machine);
+        let passes = timing::passes(shape.input.dtype, shape.weight_dtype);
+        nest.cut.tiles.iter().map(|tile| blocks(tile).len() as u64).sum::<u64>() * passes
+    }
+
     /// The instructions of a group for output rows `rows`; `output` holds columns from `shift` on.
     #[expect(clippy::too_many_arguments, reason = "one call site's loop variables")]
     fn multiply(
@@ -457,7 +466,7 @@ impl Lowering<'_> {
         rows: Range<u32>,
     ) {
         let (start, end) = (rows.start * output.width, rows.end * output.width);
-        let chunks = self.chunks(nest.shape.line, nest.shape.wide, start..end);
+        let chunks = self.chunks(nest.shape.line, nest.shape.wide, start..end, self.blocks_in_all(nest));
         let entry = ChannelParameters::bytes(nest.shape.wide) as u32;
         for chunk in chunks {
             for (index, tile) in nest.cut.groups[group].clone().enumerate() {
