@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "python" / "tpuflow"
 CRATES = {
     "ir": set(),
     "kernels": {"ir"},
-    "statistics": set(),
+    "statistics": {"kernels"},
     "scheduler": {"ir"},
     "simulator": {"ir", "kernels"},
     "runtime": {"ir", "kernels", "simulator"},

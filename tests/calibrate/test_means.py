@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
-from tpuflow.calibrate import CalibrationConfig, Means, Range, Ranges, calibrate, collect
+from tpuflow import _core
+from tpuflow.calibrate import CalibrationConfig, Means, Range, Ranges, Statistics, calibrate, collect
 from tpuflow.calibrate.means import ChannelSums
 from tpuflow.config import Config
 from tpuflow.errors import RangesError
@@ -43,16 +44,53 @@ def network(weights: NDArray[np.float32]) -> FloatModel:
     return load(model)
 
 
+def shard(batches: list[NDArray[np.float32]]) -> Statistics:
+    statistics = Statistics(None, sums={"x": ChannelSums(1)})
+    for batch in batches:
+        statistics.observe({"x": batch})
+    return statistics
+
+
 @given(BATCHES, st.integers(0, 8))
 def test_cal_29_means_do_not_depend_on_shards(batches: list[NDArray[np.float32]], cut: int) -> None:
-    whole, first, second = (ChannelSums(1) for _ in range(3))
-    for index, batch in enumerate(batches):
-        whole.observe(batch)
-        (first if index < cut else second).observe(batch)
+    whole, first, second = (shard(part) for part in (batches, batches[:cut], batches[cut:]))
     first.merge(second)
     expected = [math.fsum(float(v) for b in batches for v in b[:, c].ravel()) for c in range(3)]
     found = tuple(float(np.float32(total / (2 * len(batches)))) for total in expected)
-    assert whole.means() == first.means() == pytest.approx(found, rel=1e-7, abs=1e-38)
+    means = whole.sums["x"].means()
+    assert means == first.sums["x"].means() == pytest.approx(found, rel=1e-7, abs=1e-38)
+
+
+def pairwise(values: NDArray[np.float32]) -> np.float32:
+    """A sum in float32, in halves down to 128 values, of which every eighth is summed apart."""
+    if len(values) > 128:
+        half = len(values) // 2 // 8 * 8
+        return pairwise(values[:half]) + pairwise(values[half:])
+    whole = len(values) // 8 * 8
+    lanes = [np.float32(0)] * 8
+    for at, value in enumerate(values[:whole]):
+        lanes[at % 8] += value
+    while len(lanes) > 1:
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+    (total,) = lanes
+    for value in values[whole:]:
+        total += value
+    return total
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1), (1, 3, 49), (2, 2, 7), (3, 2, 12, 25), (1, 2, 1000)])
+def test_cal_29_planes_are_summed_pairwise(shape: tuple[int, ...]) -> None:
+    values = (np.random.default_rng(4).standard_normal(shape) * 100).astype(np.float32)
+    planes = values.reshape(*shape[:2], -1)
+    expected = [sum(float(pairwise(planes[n, c])) for n in range(shape[0])) for c in range(shape[1])]
+    ((_, _, _, sums),) = _core.observe([values], [], [1])
+    assert sums.tolist() == expected
+
+
+def test_cal_29_rows_are_summed_in_order() -> None:
+    rows = (np.random.default_rng(5).standard_normal((40, 3)) * 100).astype(np.float32)
+    ((_, _, _, sums),) = _core.observe([rows], [], [1])
+    assert sums.tolist() == [sum(float(value) for value in column) for column in rows.T]
 
 
 def test_means_are_kept_in_the_file() -> None:

@@ -118,7 +118,7 @@ def test_cal_09_a_range_that_is_missing_is_named() -> None:
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40), st.sampled_from([4, 64]))
 def test_a_histogram_is_what_it_consists_of(values: list[float], bins: int) -> None:
     first = _core.Histogram(bins)
-    _core.observe([np.array(values, np.float32)], [first])
+    _core.observe([np.array(values, np.float32)], [first], [None])
     parts = {
         "width": first.width,
         "zeros": first.zeros,

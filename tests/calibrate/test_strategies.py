@@ -402,7 +402,11 @@ def test_bindings_refuse_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="percentile is 0"):
         histogram.percentile_range(0)
     with pytest.raises(ValueError, match="1 tensors cannot be counted in 2 histograms"):
-        _core.observe([floats(1)], [_core.Histogram(16), _core.Histogram(16)])
+        _core.observe([floats(1)], [_core.Histogram(16), _core.Histogram(16)], [None])
+    with pytest.raises(ValueError, match="2 axes of 1 arrays"):
+        _core.observe([floats(1)], [], [None, 0])
+    with pytest.raises(ValueError, match="axis 1 of an array of 1 axes"):
+        _core.observe([floats(1)], [], [1])
     with pytest.raises(ValueError, match="axis 2 of an array of 1 axes"):
         _core.channel_extrema(floats(1), 2)
     with pytest.raises(ValueError, match="1 of the values are NaN or infinite"):

@@ -5,7 +5,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn, PyUntypedArrayM
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_statistics as statistics;
-use tpuflow_statistics::{Channels, HistogramParts, Quantizer, Range, StatisticsError};
+use tpuflow_statistics::{Channels, HistogramParts, Layout, Quantizer, Range, StatisticsError, Tensor};
 
 /// Registers the functions and classes of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -124,31 +124,49 @@ impl Histogram {
     }
 }
 
-/// What is seen of one array: `(extrema, left_out, refused)`.
-type Seen = (Option<(f32, f32)>, u64, u64);
+/// What is seen of one array: `(extrema, left_out, refused, sums)`.
+type Seen<'py> = (Option<(f32, f32)>, u64, u64, Bound<'py, PyArray1<f64>>);
 
-/// Per array its extrema (none without values), the number of values left out as masks, and the number of
-/// those that are NaN or positive infinity.
+/// Per array its extrema (none without values), the number of values left out as masks, the number of
+/// those that are NaN or positive infinity, and the sums of slices along an axis, where one is named.
 ///
 /// Its values are counted in its histogram, if there are histograms; nothing of an array that has any of
 /// the last kind.
 #[pyfunction]
-fn observe(
-    py: Python<'_>,
-    arrays: Vec<PyReadonlyArrayDyn<'_, f32>>,
-    mut histograms: Vec<PyRefMut<'_, Histogram>>,
-) -> PyResult<Vec<Seen>> {
-    let slices = arrays.iter().map(|array| array.as_slice()).collect::<Result<Vec<_>, _>>()?;
+fn observe<'py>(
+    py: Python<'py>,
+    arrays: Vec<PyReadonlyArrayDyn<'py, f32>>,
+    mut histograms: Vec<PyRefMut<'py, Histogram>>,
+    axes: Vec<Option<usize>>,
+) -> PyResult<Vec<Seen<'py>>> {
+    if axes.len() != arrays.len() {
+        return Err(PyValueError::new_err(format!("{} axes of {} arrays", axes.len(), arrays.len())));
+    }
+    let tensors = arrays.iter().zip(axes).map(|(array, axis)| tensor(array, axis)).collect::<PyResult<Vec<_>>>()?;
     let mut histograms: Vec<_> = histograms.iter_mut().map(|histogram| &mut histogram.0).collect();
-    let found = py.detach(|| statistics::observe(&slices, &mut histograms)).map_err(value_error)?;
+    let found = py.detach(|| statistics::observe(&tensors, &mut histograms)).map_err(value_error)?;
     found
         .into_iter()
         .map(|seen| match seen {
-            Ok(seen) => Ok((seen.extrema.map(|e| (e.min, e.max)), seen.left_out, 0)),
-            Err(StatisticsError::NotFinite(refused)) => Ok((None, 0, refused as u64)),
+            Ok(seen) => Ok((seen.extrema.map(|e| (e.min, e.max)), seen.left_out, 0, seen.sums.into_pyarray(py))),
+            Err(StatisticsError::NotFinite(refused)) => Ok((None, 0, refused as u64, Vec::new().into_pyarray(py))),
             Err(error) => Err(value_error(error)),
         })
         .collect()
+}
+
+fn tensor<'a>(array: &'a PyReadonlyArrayDyn<'_, f32>, axis: Option<usize>) -> PyResult<Tensor<'a>> {
+    let layout = axis.map(|axis| split(array.shape(), axis)).transpose()?;
+    let layout = layout.map(|(_, channels, inner)| Layout { channels, inner });
+    Ok(Tensor { values: array.as_slice()?, layout })
+}
+
+/// Products of what is before an axis, its length, and of what follows it.
+fn split(shape: &[usize], axis: usize) -> PyResult<(usize, usize, usize)> {
+    match shape.get(axis) {
+        Some(&length) => Ok((shape[..axis].iter().product(), length, shape[axis + 1..].iter().product())),
+        None => Err(PyValueError::new_err(format!("axis {axis} of an array of {} axes", shape.len()))),
+    }
 }
 
 /// `(count, mean, sum of squared deviations)`.
@@ -187,11 +205,7 @@ fn channel_mse_ranges<'py>(
 }
 
 fn channels<'a>(values: &'a PyReadonlyArrayDyn<'_, f32>, axis: usize) -> PyResult<Channels<'a>> {
-    let shape = values.shape();
-    let Some(&length) = shape.get(axis) else {
-        return Err(PyValueError::new_err(format!("axis {axis} of an array of {} axes", shape.len())));
-    };
-    let (outer, inner) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let (outer, length, inner) = split(values.shape(), axis)?;
     // NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another order.
     let slice = values.as_array().to_slice().ok_or_else(|| PyValueError::new_err("the array is not row-major"))?;
     Channels::new(slice, outer, length, inner).map_err(value_error)

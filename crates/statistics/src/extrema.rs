@@ -43,7 +43,8 @@ pub(crate) fn count_not_finite(values: &[f32]) -> usize {
 /// Extrema of a non-empty chunk, `None` if one of its values is not finite.
 ///
 /// `0 * x` is NaN exactly when x is not finite, and a sum with a NaN stays NaN: the check costs no branch.
-fn chunk_extrema(values: &[f32]) -> Option<Extrema> {
+#[inline(always)]
+pub(crate) fn chunk_extrema(values: &[f32]) -> Option<Extrema> {
     let mut min = [f32::INFINITY; LANES];
     let mut max = [f32::NEG_INFINITY; LANES];
     let mut poison = [0.0f32; LANES];

@@ -14,9 +14,10 @@
 //!
 //! Exact zeros are apart because they are many (ReLU) and every quantiser represents them exactly.
 
-use rayon::prelude::*;
+use tpuflow_kernels::isa::Isa;
 
 use crate::extrema::count_not_finite;
+use crate::tally::{self, Counters, Tally};
 use crate::{Extrema, StatisticsError};
 
 /// Counts of values by sign and magnitude.
@@ -98,35 +99,33 @@ impl Histogram {
         }
     }
 
-    /// Adds `values`, whose extrema the caller has at hand.
+    /// Adds `values` and returns their extrema, if there are any.
     ///
     /// # Errors
-    /// `NotFinite`, and nothing is counted, if `extrema` is not finite.
-    pub fn observe(&mut self, values: &[f32], extrema: Extrema) -> Result<(), StatisticsError> {
-        if !extrema.min.is_finite() || !extrema.max.is_finite() {
-            return Err(StatisticsError::NotFinite(count_not_finite(values)));
+    /// `NotFinite`, and nothing is counted, if any is NaN or infinite.
+    pub fn observe(&mut self, values: &[f32]) -> Result<Option<Extrema>, StatisticsError> {
+        let mut counters = Counters::new(self.bins, f32::MAX, Isa::selected().lanes());
+        let mut tallies = Vec::new();
+        for part in values.chunks(tally::MOST) {
+            counters.begin(self.exponent);
+            if !counters.add(part) {
+                return Err(StatisticsError::NotFinite(count_not_finite(values)));
+            }
+            tallies.push(counters.take());
         }
+        tallies.iter().for_each(|tally| self.add(tally));
+        Ok(tallies.iter().filter_map(|tally| tally.extrema).reduce(Extrema::union))
+    }
+
+    /// Adds what was counted of some values.
+    pub(crate) fn add(&mut self, tally: &Tally) {
+        let Some(extrema) = tally.extrema else { return };
         self.widen_to(extrema);
-        let Some(exponent) = self.exponent else {
-            self.zeros += values.len() as u64;
-            return Ok(());
-        };
-        // A power of two: the product is the exact quotient by the bin width.
-        let per_width = 2.0f32.powi(-exponent);
-        let bins = |magnitude: f32| if magnitude > 0.0 { (magnitude * per_width) as usize + 1 } else { 0 };
-        let (above, below) = (bins(extrema.max), bins(-extrema.min));
-        let counts = values.par_chunks(BLOCK).map(|block| tally(block, per_width, above, below)).reduce_with(
-            |mut left, right| {
-                add(&mut left, &right);
-                left
-            },
-        );
-        if let Some(counts) = counts {
-            add(&mut self.positive, &counts[..above]);
-            add(&mut self.negative, &counts[above..above + below]);
-            self.zeros += counts[above + below];
+        self.zeros += tally.zeros;
+        if let (Some(ours), Some(theirs)) = (self.exponent, tally.exponent) {
+            add_halved(&mut self.negative, &tally.negative, ours.abs_diff(theirs));
+            add_halved(&mut self.positive, &tally.positive, ours.abs_diff(theirs));
         }
-        Ok(())
     }
 
     /// Adds the counts of `other`: the result is the histogram of all values of both.
@@ -142,11 +141,8 @@ impl Histogram {
         self.zeros += other.zeros;
         if let (Some(ours), Some(theirs)) = (self.exponent, other.exponent) {
             let doublings = ours.abs_diff(theirs);
-            for (into, from) in [(&mut self.negative, &other.negative), (&mut self.positive, &other.positive)] {
-                let mut from = from.clone();
-                halve(&mut from, doublings);
-                add(into, &from);
-            }
+            add_halved(&mut self.negative, &other.negative, doublings);
+            add_halved(&mut self.positive, &other.positive, doublings);
         }
         Ok(())
     }
@@ -156,8 +152,8 @@ impl Histogram {
         self.extrema = Some(extrema);
         let exponent = width_exponent(extrema.max.max(-extrema.min), self.bins);
         if let (Some(new), Some(old)) = (exponent, self.exponent) {
-            halve(&mut self.negative, new.abs_diff(old));
-            halve(&mut self.positive, new.abs_diff(old));
+            halve(&mut self.negative, new.abs_diff(old), |into, count| *into += count);
+            halve(&mut self.positive, new.abs_diff(old), |into, count| *into += count);
         }
         self.exponent = exponent;
     }
@@ -170,6 +166,11 @@ impl Histogram {
     /// Width of a bin; 0 while only zeros were seen.
     pub fn width(&self) -> f64 {
         self.exponent.map_or(0.0, |exponent| 2.0f64.powi(exponent))
+    }
+
+    /// log2 of the bin width.
+    pub(crate) fn exponent(&self) -> Option<i32> {
+        self.exponent
     }
 
     /// Number of exact zeros.
@@ -216,111 +217,43 @@ pub(crate) fn used(counts: &[u64]) -> usize {
 }
 
 /// log2 of the bin width for values up to `magnitude`; `None` for 0.
-fn width_exponent(magnitude: f32, bins: usize) -> Option<i32> {
+pub(crate) fn width_exponent(magnitude: f32, bins: usize) -> Option<i32> {
     // The exponent field; subnormals read as -127 and end at the least width, where they fit easily.
     let exponent = ((magnitude.to_bits() >> 23) & 0xff) as i32 - 127;
     (magnitude > 0.0).then(|| (exponent - bins.trailing_zeros() as i32).max(MIN_EXPONENT))
 }
 
 /// Merges neighbouring bins `doublings` times.
-fn halve(counts: &mut [u64], doublings: u32) {
+pub(crate) fn halve<T: Copy + Default>(counts: &mut [T], doublings: u32, add: impl Fn(&mut T, T)) {
     if doublings == 0 {
         return;
     }
     for from in 0..counts.len() {
         let count = std::mem::take(&mut counts[from]);
-        counts[from.checked_shr(doublings).unwrap_or(0)] += count;
+        add(&mut counts[halved(from, doublings)], count);
     }
 }
 
-fn add(into: &mut [u64], from: &[u64]) {
-    for (into, from) in into.iter_mut().zip(from) {
-        *into += from;
+/// Adds bins that are each merged `doublings` times with their neighbours.
+fn add_halved<T: Copy + Into<u64>>(into: &mut [u64], from: &[T], doublings: u32) {
+    for (bin, &count) in from.iter().enumerate() {
+        into[halved(bin, doublings)] += count.into();
     }
 }
 
-/// Values counted by one task: enough to be worth a table, few enough for its u32 counts.
-const BLOCK: usize = 1 << 20;
-/// Below this, adding up interleaved tables costs more than they save.
-const INTERLEAVED: usize = 1 << 14;
-const WAYS: usize = 4;
-const SLOTS: usize = 256;
-
-/// Counts as `[positive by magnitude | negative by magnitude | zeros]`, of so many bins `above` and `below` zero.
-///
-/// Neighbouring values often fall into one bin, and an increment must wait for the one before it to be
-/// stored: each of `WAYS` neighbours has a counter of its own, next to each other in one cache line.
-fn tally(values: &[f32], per_width: f32, above: usize, below: usize) -> Vec<u64> {
-    let mut counts = vec![0u64; above + below + 1];
-    if values.len() < INTERLEAVED {
-        for_each_slots(values, per_width, above, below, |slots| {
-            for &slot in slots {
-                counts[slot as usize] += 1;
-            }
-        });
-        return counts;
-    }
-    let mut ways = vec![[0u32; WAYS]; counts.len()];
-    for_each_slots(values, per_width, above, below, |slots| {
-        let mut groups = slots.chunks_exact(WAYS);
-        for group in &mut groups {
-            for way in 0..WAYS {
-                ways[group[way] as usize][way] += 1;
-            }
-        }
-        for &slot in groups.remainder() {
-            ways[slot as usize][0] += 1;
-        }
-    });
-    for (count, ways) in counts.iter_mut().zip(&ways) {
-        *count = ways.iter().map(|&way| u64::from(way)).sum();
-    }
-    counts
-}
-
-/// Slot of every value, in groups: computing them apart from counting vectorises.
-fn for_each_slots(values: &[f32], per_width: f32, above: usize, below: usize, mut count: impl FnMut(&[u32])) {
-    let (above, zero) = (above as u32, (above + below) as u32);
-    let mut slots = [0u32; SLOTS];
-    for block in values.chunks(SLOTS) {
-        for (slot, &value) in slots.iter_mut().zip(block) {
-            let sign = (value.to_bits() as i32 >> 31) as u32;
-            let signed = floor(value.abs() * per_width) + (sign & above);
-            // Both zeros are zero.
-            *slot = if value == 0.0 { zero } else { signed };
-        }
-        count(&slots[..block.len()]);
-    }
-}
-
-/// `floor(x)` for `0 <= x < 2^22`; unlike a cast, which saturates, it is a few instructions on many lanes.
-///
-/// Beside 2^23 a float has no fraction: the sum's last bits are x rounded to an integer, which may be one more.
-fn floor(x: f32) -> u32 {
-    const UNIT: f32 = 8_388_608.0;
-    let sum = x + UNIT;
-    (sum.to_bits() & 0x007f_ffff) - u32::from(sum - UNIT > x)
+fn halved(bin: usize, doublings: u32) -> usize {
+    bin.checked_shr(doublings).unwrap_or(0)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::extrema;
 
-    proptest! {
-        #[test]
-        fn floors_are_those_of_casts(x in 0.0f32..4_194_304.0, small in 0.0f32..2.0, whole in 0u32..4_194_304) {
-            let near = [(whole as f32).next_down().max(0.0), whole as f32, (whole as f32).next_up().min(4_194_303.9)];
-            for x in [x, small, near[0], near[1], near[2], f32::from_bits(whole)] {
-                prop_assert_eq!(floor(x), x as u32);
-            }
-        }
-    }
-
     /// The definition: the range first, then one count after the other.
-    fn reference(values: &[f32], bins: usize) -> Histogram {
+    pub(crate) fn reference(values: &[f32], bins: usize) -> Histogram {
         let mut histogram = Histogram::new(bins).unwrap();
         histogram.extrema = extrema(values).unwrap();
         let magnitude = values.iter().fold(0.0f64, |m, &v| m.max(f64::from(v).abs()));
@@ -347,9 +280,7 @@ mod tests {
     fn observed(batches: &[&[f32]], bins: usize) -> Histogram {
         let mut histogram = Histogram::new(bins).unwrap();
         for batch in batches {
-            if let Some(extrema) = extrema(batch).unwrap() {
-                histogram.observe(batch, extrema).unwrap();
-            }
+            assert_eq!(histogram.observe(batch).unwrap(), extrema(batch).unwrap());
         }
         histogram
     }
@@ -392,23 +323,15 @@ mod tests {
     }
 
     #[test]
-    fn lengths_around_every_branch() {
-        // Lengths on both sides of every branch: counted directly, interleaved, in several blocks.
-        for count in [INTERLEAVED - 1, INTERLEAVED, INTERLEAVED + 3, BLOCK + 5, 2 * BLOCK + SLOTS + 1] {
-            let values: Vec<f32> = (0..count).map(|i| ((i * 7919) % 10007) as f32 - 3000.0).collect();
-            assert_eq!(observed(&[&values], 2048), reference(&values, 2048), "{count}");
-        }
-    }
-
-    #[test]
     fn refusals() {
         for bins in [0, 1, 3, 1000, 1 << 17] {
             assert_eq!(Histogram::new(bins), Err(StatisticsError::Bins(bins)));
         }
         let mut histogram = observed(&[&[1.0, -2.0]], 4);
         assert_eq!(histogram.merge(&Histogram::new(8).unwrap()), Err(StatisticsError::MergeBins(4, 8)));
-        let bad = Extrema { min: 0.0, max: f32::INFINITY };
-        assert_eq!(histogram.observe(&[0.0, f32::INFINITY], bad), Err(StatisticsError::NotFinite(1)));
+        let before = histogram.clone();
+        assert_eq!(histogram.observe(&[0.0, f32::INFINITY]), Err(StatisticsError::NotFinite(1)));
+        assert_eq!(histogram, before);
         for change in [
             |p: &mut HistogramParts| p.exponent = Some(0),
             |p: &mut HistogramParts| p.negative.truncate(1),

@@ -120,7 +120,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::extrema;
 
     /// The definition, bin by bin.
     fn reference_divergence(counts: &[f64], bins: usize, levels: usize) -> f64 {
@@ -161,7 +160,7 @@ mod tests {
 
     fn histogram(values: &[f32]) -> Histogram {
         let mut histogram = Histogram::new(2048).unwrap();
-        histogram.observe(values, extrema(values).unwrap().unwrap()).unwrap();
+        histogram.observe(values).unwrap();
         histogram
     }
 

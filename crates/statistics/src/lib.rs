@@ -28,6 +28,8 @@ mod mse;
 mod observe;
 mod percentile;
 mod quantizer;
+mod sums;
+mod tally;
 
 pub use channel::{Channels, channel_extrema, channel_mse_ranges};
 pub use extrema::{Extrema, extrema};
@@ -35,7 +37,7 @@ pub use histogram::{Histogram, HistogramParts};
 pub use kld::kld_range;
 pub use moments::{Moments, moments};
 pub use mse::mse_range;
-pub use observe::{LARGEST, Observed, observe};
+pub use observe::{LARGEST, Layout, Observed, Tensor, observe};
 pub use percentile::percentile_range;
 pub use quantizer::{Grid, Quantizer};
 

@@ -39,11 +39,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::extrema;
 
     fn histogram(values: &[f32]) -> Histogram {
         let mut histogram = Histogram::new(2048).unwrap();
-        histogram.observe(values, extrema(values).unwrap().unwrap()).unwrap();
+        histogram.observe(values).unwrap();
         histogram
     }
 

@@ -67,6 +67,7 @@ impl Grid {
     }
 
     /// Sum of the squared [`error`](Self::error) of `values`, in a fixed order of additions that vectorises.
+    #[inline(always)]
     pub(crate) fn squared_error(self, values: &[f64]) -> f64 {
         const LANES: usize = 8;
         // Adding and subtracting 1.5 * 2^52 rounds to an integer, ties to even, wherever no instruction does.
@@ -100,6 +101,7 @@ impl Grid {
     /// With n the nearest grid point, every cell left of n's contributes `step^3 / 12`, and the way
     /// `r = value - n * step` into n's cell contributes `r^3 / 3`, also where n is the last point and
     /// the rest is clipped.
+    #[inline(always)]
     pub(crate) fn squared_error_integral(self, value: f64, steps: f64, clip_weight: f64) -> f64 {
         let cube = self.step * self.step * self.step;
         // Ties may go either way, both give the same sum: adding a half and truncating vectorises.

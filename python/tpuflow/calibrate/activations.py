@@ -14,10 +14,10 @@ at all.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,17 +95,23 @@ class ActivationSession:
             yield from ((batch, self.run(batch.arrays)) for batch in batches)
             return
         (segment,) = self._segments
-        batches = iter(batches)
+        pending: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
         memories: list[dict[str, Array] | None] = [None] * self._workers
+
+        def oldest() -> tuple[Batch, Iterable[dict[str, NDArray[np.float32]]]]:
+            batch, future = pending.popleft()
+            made = future.result()
+            memories.append(made if self._static else None)
+            return batch, [self._floats({**batch.arrays, **made})]
+
         with ThreadPoolExecutor(self._workers) as pool:
-            # Whoever reads values has all processors: what runs meanwhile would only wait for its turn.
-            while group := list(itertools.islice(batches, self._workers)):
-                feeds = [{name: batch.arrays[name] for name in segment.inputs} for batch in group]
-                made = list(pool.map(segment.session.run, feeds, memories))
-                for batch, values in zip(group, made, strict=True):
-                    yield batch, [self._floats({**batch.arrays, **values})]
-                if self._static:
-                    memories[: len(made)] = made
+            for batch in batches:
+                feeds = {name: batch.arrays[name] for name in segment.inputs}
+                pending.append((batch, pool.submit(segment.session.run, feeds, memories.pop())))
+                if not memories:  # the next batch has to wait until values of the oldest have been read
+                    yield oldest()
+            while pending:
+                yield oldest()
 
     def run(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, NDArray[np.float32]]]:
         """Float values of one batch: the inputs with the first segment, then what each segment computes.

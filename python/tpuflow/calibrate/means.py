@@ -1,8 +1,9 @@
 """Means per channel of what linear layers read: what an average error of their weights adds to their sums.
 
 With weights off by `dw`, a layer's sum is off by `dw * mean(x)` on average, which its bias can take back.
-Sums are kept in twice float64's precision and rounded once, to float32, so neither the order of batches nor
-the division into shards shows in a mean.
+The sums of a batch are found with its extrema (see `crates/statistics`). Those of all batches are kept in
+twice float64's precision and rounded once, to float32, so neither the order of batches nor the division into
+shards shows in a mean.
 """
 
 from __future__ import annotations
@@ -53,17 +54,10 @@ class ChannelSums:
     sums: Array = field(default_factory=lambda: np.zeros(0))
     rest: Array = field(default_factory=lambda: np.zeros(0))
 
-    def observe(self, array: NDArray[np.float32]) -> None:
-        """Adds an array of any length along the other axes."""
-        channels = array.shape[self.axis]
-        if self.axis == array.ndim - 1:
-            rows = array.reshape(-1, channels)
-            self._add(rows.sum(axis=0, dtype=np.float64), np.zeros(channels))
-        else:
-            planes = array.reshape(-1, channels, int(np.prod(array.shape[self.axis + 1 :], dtype=np.int64)))
-            # Pairwise within a plane, which is fast and as exact as its values are.
-            self._add(planes.sum(axis=2).sum(axis=0, dtype=np.float64), np.zeros(channels))
-        self.count += array.size // max(1, channels)
+    def add(self, sums: Array, count: int) -> None:
+        """Adds the sums of an array's channels, of so many values each."""
+        self._add(sums, np.zeros(len(sums)))
+        self.count += count
 
     def merge(self, later: ChannelSums) -> None:
         """Adds what another has seen."""

@@ -109,21 +109,23 @@ class Statistics:
                 self.tensors[name] = TensorStatistics([], self._histogram(name))
         tensors = [self.tensors[name] for name in arrays]
         histograms = [tensor.histogram for tensor in tensors if tensor.histogram is not None]
-        found = _core.observe(list(arrays.values()), histograms)
-        for name, tensor, (extrema, left_out, refused) in zip(arrays, tensors, found, strict=True):
+        axes = [self.sums[name].axis if name in self.sums else None for name in arrays]
+        found = _core.observe(list(arrays.values()), histograms, axes)
+        for name, tensor, (extrema, left_out, refused, sums) in zip(arrays, tensors, found, strict=True):
+            array = arrays[name]
             if refused:
                 raise SampleError(
-                    f'tensor "{name}": {refused} of {arrays[name].size} values are NaN or infinite '
+                    f'tensor "{name}": {refused} of {array.size} values are NaN or infinite '
                     f"at sample {self.samples}, no range holds them"
                 )
             tensor.left_out += left_out
             if extrema is not None:
                 tensor.batches.append(extrema)
             if name in self.sums:
-                self.sums[name].observe(arrays[name])
+                self.sums[name].add(sums, array.size // len(sums))
             if name in self.inputs:
                 tensor.levels = tensor.levels or Levels()
-                tensor.levels.observe(arrays[name])
+                tensor.levels.observe(array)
 
     def merge(self, later: Statistics) -> None:
         """Appends statistics of the samples that follow.
