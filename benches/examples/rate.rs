@@ -3,8 +3,8 @@
 //! ```text
 //! cargo run --release -p tpuflow-benches --example rate -- [-n RUNS] [-v] PROGRAM.tpu|GRAPH.tpuq...
 //! ```
-//! `-v` computes values, too, of random inputs; what the first run packs serves the others. Of a graph, the time of its integers
-//! alone.
+//! `-v` computes values, too, of random inputs; what the first run packs serves the others, and so does the time it finds out,
+//! where that does not depend on values. Of a graph, the time of its integers alone.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
