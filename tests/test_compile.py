@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from tpuflow import _core
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text, machines
 from tpuflow.errors import MachineError, ProgramError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +97,53 @@ def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(MachineError, match='layer "scale" does not fit the shared cache of 32x32_fpga'):
         compile_graph(builder.finish(), path)
+
+
+def linear(kind: str, dtype: str, channels: int, columns: int) -> tuple[_core.Graph, NDArray[Any]]:
+    """A product or a 3x2 convolution, and its weights as `[k, columns]`."""
+    rng = np.random.default_rng(11)
+    builder = _core.GraphBuilder("one")
+    most = np.iinfo(dtype).max
+    requant = {"multiplier": [20000], "shift": [30], "zero_point": 0, "lo": -128, "hi": 127}
+    bias = rng.integers(-999, 999, columns).astype(np.int32 if dtype == "int8" else np.int64)
+    if kind == "product":
+        weights = rng.integers(-most, most + 1, (channels, columns)).astype(dtype)
+        x, y = [1, channels], [1, columns]
+        op: dict[str, Any] = {"op": "mat_mul"}
+        listed = weights
+    else:
+        listed = rng.integers(-most, most + 1, (columns, 3, 2, channels)).astype(dtype)
+        weights = listed.reshape(columns, -1).T
+        x, y = [1, 5, 4, channels], [1, 3, 3, columns]
+        window = {"kernel": [3, 2], "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
+        op = {"op": "conv", "window": window, "groups": 1}
+    a = builder.input("x", x, dtype, 0.05, 0)
+    b = builder.constant("w", listed, 0.01)
+    c = builder.constant("b", bias)
+    names = {"a": a, "b": b, "bias": c} if kind == "product" else {"input": a, "weights": b, "bias": c}
+    operator = op | names | {"epilogue": {"requant": requant}}
+    builder.output(builder.layer("layer", json.dumps(operator), "y", y, "int8", 0.1))
+    return builder.finish(), weights
+
+
+@pytest.mark.parametrize(("machine", "width"), [("32x32_fpga", 32), ("128x128_asic", 128)])
+@pytest.mark.parametrize("columns", [10, 24, 200])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("kind", ["product", "convolution"])
+def test_low_12_weights_lie_in_the_order_the_array_takes_them(
+    machine: str, width: int, columns: int, dtype: str, kind: str
+) -> None:
+    graph, weights = linear(kind, dtype, 24, columns)
+    constants = b"".join(compile_graph(graph, machine, 1, strict=True).constants())
+    planes = np.ascontiguousarray(weights).view(np.uint8).reshape(*weights.shape, -1)  # bytes apart
+    for first in range(0, columns, width):
+        # Row after row of what the array holds at a time, each padded to a power of two.
+        part = planes[:, first : first + width]
+        row = 1 << (part.shape[1] - 1).bit_length()
+        start = constants.find(part[0, :, 0].tobytes())
+        assert start >= 0
+        size = len(weights) * row * planes.shape[2]
+        stored = np.frombuffer(constants[start : start + size], np.uint8).reshape(-1, len(weights), row)
+        unpacked = np.moveaxis(stored, 0, 2)[:, : part.shape[1]]
+        np.testing.assert_array_equal(unpacked, part)
+        assert not stored[:, :, part.shape[1] :].any()
