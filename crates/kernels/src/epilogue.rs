@@ -216,6 +216,7 @@ impl Epilogue {
             None if columns.direct => (Kind::DirectBounded, &[][..]),
             None if columns.shrink && widest => (Kind::Plain, &[][..]),
             None => (Kind::Bounded, &[][..]),
+            Some(table) if columns.direct => (Kind::DirectTable, table.codes.as_deref()?),
             Some(table) => (Kind::Table, table.codes.as_deref()?),
         };
         Some(Finish { kind, requant: &self.requant, table })
@@ -367,7 +368,10 @@ mod tests {
             if large {
                 sums.extend([1.0, -1.0].map(|sign| held(sign * 4_193_000.0 / factor)));
             }
-            check_tile(&Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo, hi }, None, &sums);
+            let requant = Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo, hi };
+            check_tile(&requant, None, &sums);
+            let between = Requant { lo: -32768, hi: 32767, ..requant };
+            check_tile(&between, Some(&((0..=65536).map(|i| i % 251 - 125).collect(), -128, 127)), &sums);
         }
     }
 

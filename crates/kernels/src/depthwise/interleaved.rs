@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use crate::Element;
 use crate::conv::Geometry;
-use crate::epilogue::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, Finish, Kind, PLAIN, TABLED};
+use crate::epilogue::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, DIRECT_TABLED, Finish, Kind, PLAIN, TABLED};
 use crate::epilogue::x86_64::column_terms;
 use crate::epilogue::{Columns, Epilogue, Order};
 use crate::gemm::panels::Line;
@@ -168,6 +168,7 @@ impl Part<'_> {
                 Kind::DirectBounded => self.codes::<DIRECT_BOUNDED>(finish, columns, c, y),
                 Kind::Plain => self.codes::<PLAIN>(finish, columns, c, y),
                 Kind::Bounded => self.codes::<BOUNDED>(finish, columns, c, y),
+                Kind::DirectTable => self.codes::<DIRECT_TABLED>(finish, columns, c, y),
                 Kind::Table => self.codes::<TABLED>(finish, columns, c, y),
             };
         }

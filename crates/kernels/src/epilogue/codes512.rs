@@ -39,6 +39,12 @@ pub(crate) fn is_direct(largest: u64, factor: f64, zero_point: i32) -> bool {
     exact && largest as f64 * factor < 4_194_000.0 && i8::try_from(zero_point).is_ok()
 }
 
+/// As [`is_direct`], of sums that become codes of 16 bits first.
+pub(crate) fn is_direct_between(largest: u64, factor: f64) -> bool {
+    let exact = largest <= 1 << 24 || factor == 0.0 || factor >= 1.0 / 128.0;
+    exact && largest as f64 * factor < 4_100_000.0
+}
+
 /// How sums become codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish<'a> {
@@ -59,6 +65,8 @@ pub(crate) enum Kind {
     Plain,
     /// Any factors and bounds.
     Bounded,
+    /// Sums as [`is_direct_between`] says, 16-bit codes and a table.
+    DirectTable,
     /// 16-bit codes and a table.
     Table,
 }
@@ -71,6 +79,8 @@ pub(crate) const DIRECT_BOUNDED: u8 = Kind::DirectBounded as u8;
 pub(crate) const PLAIN: u8 = Kind::Plain as u8;
 /// As [`DIRECT`].
 pub(crate) const BOUNDED: u8 = Kind::Bounded as u8;
+/// As [`DIRECT`].
+pub(crate) const DIRECT_TABLED: u8 = Kind::DirectTable as u8;
 /// As [`DIRECT`].
 pub(crate) const TABLED: u8 = Kind::Table as u8;
 
@@ -99,10 +109,11 @@ impl<const NATURAL: bool, const KIND: u8> Maker<'_, NATURAL, KIND> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(crate) fn codes(&self, sums: &[__m512i; 4], factors: &[__m512; 4]) -> __m512i {
-        if KIND == TABLED {
-            codes_through::<NATURAL>(sums, factors, self.finish.requant, self.finish.table)
-        } else {
-            codes::<NATURAL, KIND>(sums, factors, &self.bounds)
+        let (requant, table) = (self.finish.requant, self.finish.table);
+        match KIND {
+            DIRECT_TABLED => codes_through::<NATURAL, true>(sums, factors, requant, table),
+            TABLED => codes_through::<NATURAL, false>(sums, factors, requant, table),
+            _ => codes::<NATURAL, KIND>(sums, factors, &self.bounds),
         }
     }
 }
@@ -244,14 +255,15 @@ fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
 /// Codes of 64 sums through 16-bit codes and a table of their results.
 ///
 /// Sums below `2^24` are exact in float32, and a product that is not rounded to a half lies on the same side of every half as
-/// the exact product, since halves in the range of codes are float32 values. Other sums are multiplied in float64.
+/// the exact product, since halves in the range of codes are float32 values. Other sums are multiplied in float64. `DIRECT`: sums
+/// are as [`is_direct_between`] says.
 ///
 /// # Panics
 /// When the intermediate's clamps are no 16-bit codes, or the table is not [`TABLE`] long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(unsafe_code, reason = "indices that were clamped to the table")]
-fn codes_through<const NATURAL: bool>(
+fn codes_through<const NATURAL: bool, const DIRECT: bool>(
     sums: &[__m512i; 4],
     factors: &[__m512; 4],
     requant: &Requant,
@@ -263,14 +275,22 @@ fn codes_through<const NATURAL: bool>(
     let mut magnitude = _mm512_setzero_si512();
     let mut farthest = _mm512_setzero_ps();
     let mut codes = [_mm512_setzero_si512(); 4];
+    let rounder = _mm512_set1_ps(ROUNDER);
     for v in 0..4 {
+        if DIRECT {
+            let result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[v]), factors[v], rounder);
+            let (least, most) = (_mm512_add_ps(least, rounder), _mm512_add_ps(most, rounder));
+            let bounded = _mm512_min_ps(_mm512_max_ps(result, least), most);
+            codes[v] = _mm512_sub_epi32(_mm512_castps_si512(bounded), _mm512_castps_si512(rounder));
+            continue;
+        }
         magnitude = _mm512_or_si512(magnitude, _mm512_abs_epi32(sums[v]));
         let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[v]), factors[v]);
         farthest = _mm512_range_ps::<0b1011>(farthest, _mm512_reduce_ps::<0b1000>(product));
         codes[v] = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(product, least), most));
     }
     let large = _mm512_test_epi32_mask(magnitude, _mm512_set1_epi32(0xFF00_0000_u32.cast_signed()));
-    if large | _mm512_cmp_ps_mask::<_CMP_GE_OQ>(farthest, _mm512_set1_ps(0.5)) != 0 {
+    if !DIRECT && large | _mm512_cmp_ps_mask::<_CMP_GE_OQ>(farthest, _mm512_set1_ps(0.5)) != 0 {
         codes = exact_between(sums, factors, requant);
     }
     // From code to index.

@@ -50,8 +50,10 @@ impl Epilogue {
         let column = |place: usize| place / WIDTH * WIDTH + order.column(place % WIDTH);
         let factor = |j: usize| if let [factor] = self.factors[..] { factor } else { self.factors[j] };
         #[cfg(target_arch = "x86_64")]
-        let direct =
-            (0..offsets.len()).all(|j| super::codes512::is_direct(largest(j), factor(j), self.requant.zero_point));
+        let direct = (0..offsets.len()).all(|j| match self.table {
+            Some(_) => super::codes512::is_direct_between(largest(j), factor(j)),
+            None => super::codes512::is_direct(largest(j), factor(j), self.requant.zero_point),
+        });
         #[cfg(not(target_arch = "x86_64"))]
         let (direct, _) = (false, largest);
         Columns {

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, Finish, Kind, PLAIN, TABLED};
+use super::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, DIRECT_TABLED, Finish, Kind, PLAIN, TABLED};
 use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
 use crate::gemm::tiles::{Sums, WIDTH};
@@ -55,6 +55,7 @@ fn rows<const NATURAL: bool, const ROWS: usize>(
         Kind::DirectBounded => each_row::<NATURAL, DIRECT_BOUNDED, ROWS>(finish, tile, columns, place, y),
         Kind::Plain => each_row::<NATURAL, PLAIN, ROWS>(finish, tile, columns, place, y),
         Kind::Bounded => each_row::<NATURAL, BOUNDED, ROWS>(finish, tile, columns, place, y),
+        Kind::DirectTable => each_row::<NATURAL, DIRECT_TABLED, ROWS>(finish, tile, columns, place, y),
         Kind::Table => each_row::<NATURAL, TABLED, ROWS>(finish, tile, columns, place, y),
     }
 }
