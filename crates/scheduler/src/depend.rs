@@ -1,7 +1,7 @@
 //! Which drafts must follow which: the order a sketch's drafts may be permuted within.
 //!
 //! Drafts are looked at in the order of the sketch, which is a legal one. A read follows the last write, a write follows the
-//! last write and all reads since. What follows on the same unit for the sake of memory alone may begin at once, for a unit
+//! last write and all reads since, but writes of one unit to different channels of the same pixels come in any order. What follows on the same unit for the sake of memory alone may begin at once, for a unit
 //! touches memory in order; everything else waits for the end.
 
 use std::collections::BTreeMap;

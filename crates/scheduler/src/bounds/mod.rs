@@ -6,7 +6,8 @@
 //! of elements count nothing, since some program may have produced them in place, unless they change the scale. Operators run on the unit of the operator
 //! table, and every layer is computed in full.
 //!
-//! * `array`, `ewp`, `pdp`: a unit does one thing at a time.
+//! * `array`, `ewp`, `pdp`: a unit does one thing at a time. The array stands still where its feeder needs several words of a bank
+//!   ([`feed`]).
 //! * `ddr`: a channel moves so many bytes a cycle and opens each page it touches at least once; constants may be split over the
 //!   channels in the best way, inputs and outputs only where they may lie.
 //! * `ports`: weights pass the port word by word; a bank serves one word a cycle.
@@ -18,6 +19,7 @@
 //!   of it must be done before the next begins. ([`chain`])
 
 mod chain;
+mod feed;
 mod gates;
 mod last;
 
@@ -122,19 +124,19 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         let input = natural(network, linear.input, machine.word());
         let right = network.tensor(linear.right);
         let pixels = network.tensor(output).elements() as u64 / u64::from(linear.columns() * linear.leads).max(1);
+        let descriptor = MatrixDescriptor {
+            window: linear.window,
+            group_in: linear.group_in,
+            group_out: linear.group_out,
+            input_zero: 0,
+            weight_zero: 0,
+            weight_dtype: right.dtype,
+            first_shift: None,
+            codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
+            table: None,
+            float: None,
+        };
         let blocks = |packed: u32| -> Vec<u64> {
-            let descriptor = MatrixDescriptor {
-                window: linear.window,
-                group_in: linear.group_in,
-                group_out: linear.group_out,
-                input_zero: 0,
-                weight_zero: 0,
-                weight_dtype: right.dtype,
-                first_shift: None,
-                codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
-                table: None,
-                float: None,
-            };
             let tiles = linear.tiles(machine.array.columns, packed);
             tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, &input, c, n, machine).len() as u64).collect()
         };
@@ -142,6 +144,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         let slots = timing::tile_slots(pixels, machine);
         work.tail = (slots - pixels.min(slots)) * timing::phases(input.dtype, right.dtype);
         let tiles = blocks(linear.packing(&input, machine));
+        let count = tiles.len() as u64;
         let blocks: u64 = tiles.iter().sum();
         let fewest = tiles.iter().min().map_or(0, |&blocks| blocks * timing::tiles_per_block(input.dtype, right.dtype));
         let phases = timing::phases(input.dtype, right.dtype);
@@ -150,6 +153,13 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
             (work.pixels, work.rounds) = (pixels, blocks * passes);
         }
         work.array = blocks * passes * slots * u64::from(linear.leads);
+        // Of smaller images the gates speak: halves may hide stalls in empty slots.
+        let large = pixels >= 2 * u64::from(machine.array.rows);
+        if large && is_plain(op, network) && passes == 1 && phases == 1 && linear.leads == 1 {
+            let list = timing::blocks(&descriptor, &input, 0, linear.columns().min(machine.array.columns), machine);
+            // In larger pixels, which may make for fewer stalls, there is at least a K block more.
+            work.array += count * feed::stalls(&input, &linear.window, &list, machine).min(slots);
+        }
         let idle = (timing::tile_slots(1, machine) - 1) * timing::phases(input.dtype, right.dtype);
         work.least = blocks * passes * timing::tile_slots(1, machine) - idle;
         work.packed = constants / u64::from(linear.leads).max(1);
