@@ -210,6 +210,12 @@ impl Epilogue {
     /// How 512-bit vectors make int8 codes of 32-bit sums, where they can.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn finish(&self, columns: &Columns) -> Option<Finish<'_>> {
+        let Requant { zero_point, lo, hi, .. } = self.requant;
+        let is_code =
+            |code: i32| if self.table.is_some() { i16::try_from(code).is_ok() } else { i8::try_from(code).is_ok() };
+        if !is_code(zero_point) || (self.table.is_some() && !(is_code(lo) && is_code(hi))) {
+            return None;
+        }
         let widest = self.requant.lo <= -128 && self.requant.hi >= 127;
         let (kind, table) = match &self.table {
             None if columns.direct && widest => (Kind::Direct, &[][..]),
@@ -403,6 +409,22 @@ mod tests {
                 epilogue.columns(own.clone()).wide(&products[own.clone()], Offsets { row: 0, columns: &offsets[own.clone()] }, &mut y[own.clone()]);
                 prop_assert_eq!(&y, &expected, "{} by columns", isa.name());
             }
+        }
+    }
+
+    proptest! {
+        /// Programs may carry negative multipliers and zero points of any size; vectors must not do otherwise than the formula.
+        #[test]
+        fn any_multiplier_and_zero_point_is_the_reference(
+            sums in prop::collection::vec(sum(30), 1..40), multiplier in -32768i32..=32767, shift in -15i8..=34,
+            zero_point in prop_oneof![
+                -128i32..=127, -32768i32..=32767, Just(-32769), Just(32768), Just(10_000_000), Just(-10_000_000)],
+        ) {
+            let requant = Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo: -128, hi: 127 };
+            check_tile(&requant, None, &sums);
+            check_tile(&Requant { lo: -100, hi: 99, ..requant.clone() }, None, &sums);
+            let between = Requant { lo: -32768, hi: 32767, ..requant };
+            check_tile(&between, Some(&((0..=65536).map(|i| i % 251 - 125).collect(), -128, 127)), &sums);
         }
     }
 

@@ -46,11 +46,11 @@ impl<'a> Narrow<'a> {
             match (self.function.kind == BinaryKind::Mul, self.is_direct(), widest) {
                 (true, true, true) => apply::<true, DIRECT>(self.function, a, b, y),
                 (true, true, false) => apply::<true, DIRECT_BOUNDED>(self.function, a, b, y),
-                (true, false, true) if factor(requant) < 1.0 => apply::<true, PLAIN>(self.function, a, b, y),
+                (true, false, true) if factor(requant).abs() < 1.0 => apply::<true, PLAIN>(self.function, a, b, y),
                 (true, false, _) => apply::<true, BOUNDED>(self.function, a, b, y),
                 (false, true, true) => apply::<false, DIRECT>(self.function, a, b, y),
                 (false, true, false) => apply::<false, DIRECT_BOUNDED>(self.function, a, b, y),
-                (false, false, true) if factor(requant) < 1.0 => apply::<false, PLAIN>(self.function, a, b, y),
+                (false, false, true) if factor(requant).abs() < 1.0 => apply::<false, PLAIN>(self.function, a, b, y),
                 (false, false, _) => apply::<false, BOUNDED>(self.function, a, b, y),
             }
         }

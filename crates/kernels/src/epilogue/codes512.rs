@@ -33,16 +33,16 @@ pub(crate) struct Bounds {
 const ROUNDER: f32 = 12_582_912.0;
 
 /// Whether sums of that size at most become codes by a single rounding in float32: those that are not exact there have results
-/// of `2^9` or more, and no result is as far from the [`ROUNDER`] as `2^22`, zero points included.
+/// of `2^9` or more, and no result is as far from the [`ROUNDER`] as `2^22`, zero points included. Factors are not negative.
 pub(crate) fn is_direct(largest: u64, factor: f64, zero_point: i32) -> bool {
     let exact = largest <= 1 << 24 || factor == 0.0 || factor >= 1.0 / 32768.0;
-    exact && largest as f64 * factor < 4_194_000.0 && i8::try_from(zero_point).is_ok()
+    exact && factor >= 0.0 && largest as f64 * factor < 4_194_000.0 && i8::try_from(zero_point).is_ok()
 }
 
 /// As [`is_direct`], of sums that become codes of 16 bits first.
-pub(crate) fn is_direct_between(largest: u64, factor: f64) -> bool {
+pub(crate) fn is_direct_between(largest: u64, factor: f64, zero_point: i32) -> bool {
     let exact = largest <= 1 << 24 || factor == 0.0 || factor >= 1.0 / 128.0;
-    exact && largest as f64 * factor < 4_100_000.0
+    exact && factor >= 0.0 && largest as f64 * factor < 4_100_000.0 && i16::try_from(zero_point).is_ok()
 }
 
 /// How sums become codes.
@@ -61,7 +61,7 @@ pub(crate) enum Kind {
     Direct,
     /// The same with any bounds.
     DirectBounded,
-    /// Factors below one and the widest bounds.
+    /// Factors below one in size and the widest bounds.
     Plain,
     /// Any factors and bounds.
     Bounded,
@@ -259,7 +259,7 @@ fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
 /// are as [`is_direct_between`] says.
 ///
 /// # Panics
-/// When the intermediate's clamps are no 16-bit codes, or the table is not [`TABLE`] long.
+/// When the intermediate's clamps or its zero point are no 16-bit codes, or the table is not [`TABLE`] long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(unsafe_code, reason = "indices that were clamped to the table")]
@@ -269,7 +269,8 @@ fn codes_through<const NATURAL: bool, const DIRECT: bool>(
     requant: &Requant,
     table: &[i8],
 ) -> __m512i {
-    assert!(requant.lo >= -32768 && requant.hi <= 32767 && table.len() == TABLE);
+    let are_codes = [requant.lo, requant.hi, requant.zero_point].iter().all(|&code| i16::try_from(code).is_ok());
+    assert!(are_codes && table.len() == TABLE, "16-bit codes and a table of all of them");
     let least = _mm512_set1_ps((requant.lo - requant.zero_point) as f32);
     let most = _mm512_set1_ps((requant.hi - requant.zero_point) as f32);
     let mut magnitude = _mm512_setzero_si512();
@@ -295,10 +296,11 @@ fn codes_through<const NATURAL: bool, const DIRECT: bool>(
     }
     // From code to index.
     let origin = _mm512_set1_epi32(requant.zero_point + 32768);
-    let byte = _mm512_set1_epi32(0xFF);
+    let (byte, last) = (_mm512_set1_epi32(0xFF), _mm512_set1_epi32(0xFFFF));
     for codes in &mut codes {
-        // SAFETY: the index has 16 bits, as the clamps say, and the table three bytes more.
-        let found = unsafe { _mm512_i32gather_epi32::<1>(_mm512_add_epi32(*codes, origin), table.as_ptr().cast()) };
+        let index = _mm512_min_epu32(_mm512_add_epi32(*codes, origin), last);
+        // SAFETY: the index was clamped to 16 bits, and the table has three bytes more.
+        let found = unsafe { _mm512_i32gather_epi32::<1>(index, table.as_ptr().cast()) };
         *codes = _mm512_and_si512(found, byte);
     }
     let low = _mm512_packus_epi32(codes[0], codes[1]);

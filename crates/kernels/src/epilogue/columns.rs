@@ -21,7 +21,7 @@ pub struct Columns {
     pub(super) offsets: Vec<i32>,
     /// `M * 2^-N`: fifteen bits, so exact.
     pub(super) factors: Vec<f32>,
-    /// All factors are below one.
+    /// All factors are below one in size.
     pub(super) shrink: bool,
     /// All sums become codes by a single rounding, see [`super::codes512`].
     pub(super) direct: bool,
@@ -51,7 +51,7 @@ impl Epilogue {
         let factor = |j: usize| if let [factor] = self.factors[..] { factor } else { self.factors[j] };
         #[cfg(target_arch = "x86_64")]
         let direct = (0..offsets.len()).all(|j| match self.table {
-            Some(_) => super::codes512::is_direct_between(largest(j), factor(j)),
+            Some(_) => super::codes512::is_direct_between(largest(j), factor(j), self.requant.zero_point),
             None => super::codes512::is_direct(largest(j), factor(j), self.requant.zero_point),
         });
         #[cfg(not(target_arch = "x86_64"))]
@@ -63,7 +63,7 @@ impl Epilogue {
             factors: places
                 .map(|place| if column(place) < offsets.len() { factor(column(place)) as f32 } else { 0.0 })
                 .collect(),
-            shrink: self.factors.iter().all(|&factor| factor < 1.0),
+            shrink: self.factors.iter().all(|&factor| factor.abs() < 1.0),
         }
     }
 }
