@@ -219,6 +219,10 @@ fn dynamic_product(a: &Tensor, b: &Tensor, k: usize, bias: &[i64], limit: i128) 
 }
 
 fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), String> {
+    let zero_point = epilogue.requant.zero_point;
+    if i16::try_from(zero_point).is_err() {
+        return Err(format!("zero point {zero_point} of a requantisation is no int16 code"));
+    }
     match &epilogue.table {
         None => within(output, epilogue.requant.lo, epilogue.requant.hi),
         Some(table) => {
