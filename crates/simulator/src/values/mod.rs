@@ -51,8 +51,8 @@ pub(crate) fn is_plain(window: &Window) -> bool {
 /// Elements that may wait for the registers.
 const WAITING: usize = 64 << 20;
 
-/// What runs of a program leave for later ones: weights as the kernels take them, memories, and what was checked. Weights are
-/// taken again only where every byte is the same, what memories hold counts as never written, and checks hold for the same
+/// What runs of a program leave for later ones, to keep time: weights as the kernels take them, memories, and what was checked.
+/// It changes no result. Weights are taken again only where they are a copy of the same constants or every byte is the same, what memories hold counts as never written, and checks hold for the same
 /// instructions on the same machine, so any program may be given any.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
