@@ -141,3 +141,19 @@ def test_gca_13_a_search_doubles_only_where_a_network_may_grow() -> None:
     ]
     assert "channels doubled" not in names[0]
     assert "channels doubled" in names[1]
+
+
+def test_gca_13_pools_along_the_columns_of_a_product_keep_them_single() -> None:
+    b = Builder("pooled product", 1)
+    x = b.node("Relu", b.linear(b.input("x", [1, 2, 6, 10]), 24))
+    b.output(b.linear(b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 4))
+    assert not found(load(b.model()), 8.0).values
+
+
+@pytest.mark.parametrize(("shape", "biases"), [((12,), 1), ((1, 12), 1), ((1,), 1), ((12, 1), 0)])
+def test_gca_13_a_bias_has_one_number_for_every_column(shape: tuple[int, ...], biases: int) -> None:
+    b = Builder("bias", 1)
+    product = b.node("MatMul", b.input("x", [1, 12, 7]), b.weight(7, 12, fan_in=7))
+    b.output(b.node("Add", product, b.spread(*shape)))
+    (layer,) = linear_layers(load(b.model()).model.graph)
+    assert layer.has_bias == biases

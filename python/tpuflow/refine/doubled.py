@@ -245,7 +245,8 @@ def _site(
                 return None
     makers = [stored[value][0] for value in values]
     kinds = {layer.node.op_type for layer in (*makers, *readers.values())}
-    if not readers or len(kinds) > 1:
+    pooled = any(node.op_type == "MaxPool" for node in between)
+    if not readers or len(kinds) > 1 or (pooled and kinds != {"Conv"}):  # pools go along a product's columns
         return None
     behind = [node for value in values for node in stored[value][1]]
     return _Site(

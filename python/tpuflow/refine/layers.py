@@ -6,6 +6,7 @@ window holds, `k` running over (channel, kh, kw) as ONNX stores kernels, or over
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ class LinearLayer:
             return None
         constant = [array for value in follower.inputs if (array := array_of(value)) is not None]
         columns = _constant(self.node.inputs[1]).shape[-1]
-        return follower if constant and constant[0].size in {1, columns} else None
+        return follower if constant and _is_row(constant[0].shape, columns) else None
 
     def _add_to_bias(self, shift: Array) -> None:
         if self.node.op_type == "Conv":
@@ -187,6 +188,11 @@ def _constant(value: ir.Value | None) -> NDArray[Any]:
     array = array_of(value)
     assert array is not None
     return array
+
+
+def _is_row(shape: tuple[int, ...], columns: int) -> bool:
+    """Whether a constant of that shape adds one number to every column, or the same to all."""
+    return math.prod(shape) == 1 or (shape[-1] == columns and math.prod(shape) == columns)
 
 
 def _ints(value: Any) -> list[int]:
