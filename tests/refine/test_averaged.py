@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from models.builder import Builder
 from tpuflow.calibrate import calibrate
-from tpuflow.config import Config
+from tpuflow.config import Config, scoped
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.quantize import quantize
 from tpuflow.refine import search
 from tpuflow.refine.averaged import averaged_last
+from tpuflow.refine.doubled import multiplications
+from tpuflow.refine.layers import linear_layers
+from tpuflow.refine.search import Plan, _Sources
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -82,6 +87,78 @@ def _read_by_averages(level: GraphLevel) -> list:  # type: ignore[type-arg]
 @pytest.mark.parametrize("kind", ["half a window", "read twice"])
 def test_gca_13_other_averages_stay_where_they_are(kind: str) -> None:
     assert averaged_last(network(kind)) is None
+
+
+def _other(kind: str) -> FloatModel:
+    """A network with a layer behind an average that computes something else in front of it."""
+    b = Builder(kind)
+    if kind == "bias by row":
+        mean = b.node("ReduceMean", b.input("x", [1, 9, 12]), axes=[1], keepdims=0)
+        b.output(b.node("Add", b.node("MatMul", mean, b.weight(12, 5, fan_in=12)), b.spread(5, 1)))
+        return load(b.model())
+    pooled = b.node("GlobalAveragePool", b.input("x", [1, 16, 6, 6]))
+    if kind == "pads":
+        b.output(b.conv(pooled, 5, (1, 1), pads=(1, 1, 1, 1)))
+    elif kind == "pads and strides":
+        b.output(b.conv(pooled, 5, (1, 1), pads=(1, 1, 1, 1), strides=[3, 3]))
+    elif kind == "bias of more axes":
+        product = b.node("MatMul", b.node("Flatten", pooled), b.weight(16, 5, fan_in=16))
+        b.output(b.node("Add", product, b.spread(1, 1, 1, 5)))
+    else:
+        b.output(b.node("MatMul", pooled, b.weight(1, 5, fan_in=1)))
+    return load(b.model())
+
+
+@pytest.mark.parametrize(
+    "kind", ["pads", "pads and strides", "bias of more axes", "bias by row", "product of places"]
+)
+def test_gca_13_averages_stay_where_that_computes_something_else(kind: str) -> None:
+    assert averaged_last(_other(kind)) is None
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"operators": ["GlobalAveragePool"]},
+        {"operators": ["MatMul"]},
+        {"ids": [[3, 3]]},
+        {"match": "/globalaveragepool_*"},
+    ],
+)
+def test_gca_13_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]) -> None:
+    model = network("pool")
+    config = Config.parse({"layers": [{**where, "dtype": "int16"}]})
+    named = scoped(config, model.model)
+    assert not _Sources(model, samples(model), 8, 8.0, named).averages
+    if "ids" in where:
+        found = search(model, samples(model), config, growth=8.0)
+        assert not any(entry.plan.averaged for entry in found.candidates)
+
+
+def test_gca_13_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_path: Path) -> None:
+    model = network("pool")
+    file = tmp_path / "statistics.json"
+    calibrate(model, samples(model), Config.parse({"calibrate": {"save_statistic_info": str(file)}}))
+    found = search(model, samples(model), Config.parse({"calibrate": {"statistic_file": str(file)}}))
+    assert not any(e.plan.averaged or e.plan.doubled or e.plan.scaled for e in found.candidates)
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.1, 2.0])
+def test_gca_13_a_search_obeys_one_bound_of_multiplications(growth: float) -> None:
+    model = network("pool")
+    sources = _Sources(model, samples(model), 8, growth, Config())
+    most = growth * _total(model)
+    for averaged in (False, True):
+        plan = Plan(Config(), averaged=averaged, doubled=True)
+        assert _total(sources.of(plan)) <= most * (1 + 1e-9)
+
+
+def _total(model: FloatModel) -> int:
+    return sum(map(multiplications, linear_layers(model.model.graph)))
+
+
+def test_gca_13_averages_behind_layers_are_kept_if_they_are_better() -> None:
+    assert Plan(Config(), averaged=True).steps == Plan(Config()).steps
 
 
 def test_gca_13_a_search_tries_averages_behind_last_layers() -> None:

@@ -31,7 +31,7 @@ def search(
     growth: Annotated[
         float,
         typer.Option(
-            min=1, help="How many times as many multiplications the graph may take; 1: no channel twice."
+            min=1, help="How many times the network's multiplications the graph may take; 1: no more."
         ),
     ] = 2.0,
     report: options.JsonFile = None,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tpuflow.config import LayerConfig
     from tpuflow.frontend import FloatModel
 
 __all__ = ["averaged_last"]
@@ -43,15 +44,33 @@ class _Averaged:
         layer: The layer.
         mean: The node that averages.
         bias: The node that adds the bias of a product, if it has one.
+        views: What stands between the two.
     """
 
     layer: LinearLayer
     mean: ir.Node
     bias: ir.Node | None
+    views: tuple[ir.Node, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """Everything that goes, moves or holds something else afterwards."""
+        nodes = [self.mean, *self.views, self.layer.node, *([] if self.bias is None else [self.bias])]
+        return {
+            name
+            for node in nodes
+            for name in (node.name, *(value.name for value in node.outputs))
+            if name is not None
+        }
 
 
-def averaged_last(model: FloatModel) -> FloatModel | None:
-    """The model with averages behind its last layers; None where no last layer reads one."""
+def averaged_last(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> FloatModel | None:
+    """The model with averages behind its last layers; None where no last layer reads one.
+
+    Args:
+        model: As it is; it is not changed itself.
+        settings: Entries by name: what they are for stays where it is.
+    """
     made = copied(model.model)
     hosted = {finding.node for finding in model.findings}
     found = [
@@ -59,6 +78,7 @@ def averaged_last(model: FloatModel) -> FloatModel | None:
         for layer in last_layers(made.graph)
         if not layer.is_stated and (entry := _averaged(layer)) is not None
         if hosted.isdisjoint({layer.name, entry.mean.name or ""})
+        and not any(each.fits(name) for each in settings for name in entry.names)
     ]
     for entry in found:
         _moved(made.graph, entry)
@@ -69,7 +89,9 @@ def _averaged(layer: LinearLayer) -> _Averaged | None:
     value = layer.node.inputs[0]
     assert value is not None
     node = value.producer()
+    views: list[ir.Node] = []
     while node is not None and node.op_type in VIEWS and _alone(value):
+        views.append(node)
         value = node.inputs[0]
         assert value is not None
         node = value.producer()
@@ -79,27 +101,28 @@ def _averaged(layer: LinearLayer) -> _Averaged | None:
     read, out = shape_of(layer.node.inputs[0]), shape_of(layer.node.outputs[0])
     if operand is None or made is None or read is None or out is None:
         return None
+    bias = None
+    if layer.summed != layer.node.outputs[0].name:
+        bias = next(iter(layer.node.outputs[0].uses())).node
+        if shape_of(bias.outputs[0]) != out:
+            return None
     if node.op_type == "ReduceMean":
         axes = integers_of(input_at(node, 1)) or []
         channels = value is layer.node.inputs[0] and len(operand) - 1 not in {a % len(operand) for a in axes}
         fits = layer.node.op_type == "MatMul" and bool(axes) and channels
+    elif layer.node.op_type == "MatMul":
+        fits = _whole(node, operand, made) and read == made[:2]
     else:
-        one = layer.node.op_type == "MatMul" or all(size == 1 for size in layer_kernel(layer))
-        fits = _whole(node, operand, made) and layer.groups == 1 and one
-        fits = (
-            fits and int(np.prod(read)) == int(np.prod(made)) and read[:2] == made[:2] and len(out) in {2, 4}
-        )
-    bias = None
-    if layer.summed != layer.node.outputs[0].name:
-        bias = next(iter(layer.node.outputs[0].uses())).node
-    return _Averaged(layer, node, bias) if fits else None
+        fits = _whole(node, operand, made) and read == made and out[2:] == (1, 1) and _is_product(layer)
+    return _Averaged(layer, node, bias, tuple(views)) if fits else None
 
 
-def layer_kernel(layer: LinearLayer) -> tuple[int, ...]:
-    """Height and width of a convolution's kernel."""
-    array = array_of(layer.node.inputs[1])
+def _is_product(layer: LinearLayer) -> bool:
+    """Whether a convolution is a product of channels: 1 x 1, one group, nothing around the image."""
+    array, pads = array_of(layer.node.inputs[1]), attributes_of(layer.node).get("pads", [0])
     assert array is not None
-    return array.shape[2:]
+    assert isinstance(pads, (list, tuple))
+    return array.shape[2:] == (1, 1) and layer.groups == 1 and not any(pads)
 
 
 def _whole(node: ir.Node, operand: tuple[int, ...], made: tuple[int, ...]) -> bool:

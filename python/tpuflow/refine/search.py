@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibrate import calibrate, collect, ranges_of
-from tpuflow.config import Config
+from tpuflow.config import Config, scoped
 from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
 from tpuflow.refine.averaged import averaged_last
 from tpuflow.refine.better import SCALED, graph_of, parts_of
-from tpuflow.refine.doubled import doubled
+from tpuflow.refine.doubled import doubled, multiplications
 from tpuflow.refine.equalize import MILD, equalized, noted_factors
+from tpuflow.refine.layers import linear_layers
 from tpuflow.refine.outputs import centred
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
@@ -89,7 +90,7 @@ NEAR_DB = 1.0
 """Where scaled channels gained less than that, refined weights are tried without them as well."""
 
 GROWTH = 2.0
-"""How many times as many multiplications a network may take at most, by channels stored twice."""
+"""How many times as many multiplications a network may take at most, by all that is done to it together."""
 
 HELD_OUT = 8
 """One of so many samples is held out for being typical, and as many for reaching far."""
@@ -121,7 +122,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """How much is done to the network, at no cost, beside choosing ranges."""
-        return self.averaged + bool(self.scaled) + self.refined + self.centred
+        return bool(self.scaled) + self.refined + self.centred
 
     @property
     def key(self) -> Hashable:
@@ -201,14 +202,17 @@ def search(
         samples: Calibration samples; in turn one in four is held out to judge by.
         config: Where the search starts.
         remark: Told about every candidate.
-        growth: How many times as many multiplications the network may take, by channels stored twice.
+        growth: How many times as many multiplications as it has the network may take, by averages behind last
+            layers and channels stored twice together.
 
     Raises:
+        ConfigError: An entry of the configuration fits no layer.
         SampleError: There are fewer than two samples.
     """
-    config = config or Config()
+    # Numbers and operators are those of the network as it is: candidates have others.
+    config = scoped(config or Config(), model.model)
     folds = [
-        (_Sources(model, shown, REFINED, growth), Judge(model, *judged))
+        (_Sources(model, shown, REFINED, growth, config), Judge(model, *judged))
         for shown, judged in divided(model, samples, config)
     ]
     tried: list[Candidate] = []
@@ -228,7 +232,7 @@ def search(
         flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
     chosen = _best(tried).plan
-    whole = _Sources(model, samples, samples.count, growth)
+    whole = _Sources(model, samples, samples.count, growth, config)
     ranges = whole.ranges(chosen)
     return Searched(graph_of(whole.of(chosen), ranges, chosen.config), chosen.config, ranges, tuple(tried))
 
@@ -240,14 +244,19 @@ class _Sources:
         model: As it is.
         samples: What it is calibrated with.
         refined: How many of them weights are refined by.
-        growth: How far channels stored twice may make it grow.
+        growth: How many times its multiplications it may take.
+        config: Entries of single layers, by name.
     """
 
-    def __init__(self, model: FloatModel, samples: Samples, refined: int, growth: float) -> None:
+    def __init__(
+        self, model: FloatModel, samples: Samples, refined: int, growth: float, config: Config
+    ) -> None:
         self._model = model
         self._samples = samples
         self._refined = samples.spread(refined)
-        self._growth = growth
+        self._most = growth * _multiplications(model)
+        averaged = averaged_last(model, config.layers)
+        self._averaged = averaged if averaged and _multiplications(averaged) <= self._most else None
         self._made: dict[Hashable, FloatModel] = {}
         self._counts: dict[Hashable, Statistics] = {}
 
@@ -273,9 +282,9 @@ class _Sources:
         if plan.key not in self._made:
             if plan.doubled:
                 before = replace(plan, doubled=False, centred=False)
-                made = doubled(
-                    self.of(before), self.ranges(before), self._samples, plan.config, self._growth
-                ).model
+                source = self.of(before)
+                growth = self._most / max(1, _multiplications(source))
+                made = doubled(source, self.ranges(before), self._samples, plan.config, growth).model
             elif plan.refined:
                 source = self.of(replace(plan, refined=False))
                 made, _ = refine_weights(source, self._refined, plan.config)
@@ -285,7 +294,7 @@ class _Sources:
                 bits = min(plan.config.quantize.weight_bits or 8, 8)
                 made = equalized(source, few, bits, norms=norms, mild=mild).model
             else:
-                made = self._model if not plan.averaged else averaged_last(self._model) or self._model
+                made = self._averaged if plan.averaged and self._averaged else self._model
             self._made[plan.key] = made
         return self._made[plan.key]
 
@@ -300,8 +309,12 @@ class _Sources:
 
     @property
     def averages(self) -> bool:
-        """Whether last layers read averages."""
-        return averaged_last(self._model) is not None
+        """Whether last layers read averages, which may stand behind them."""
+        return self._averaged is not None
+
+
+def _multiplications(model: FloatModel) -> int:
+    return sum(map(multiplications, linear_layers(model.model.graph)))
 
 
 def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterator[tuple[str, Plan]]:
@@ -312,10 +325,11 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     # What was far behind was judged by other samples than the rest, and comes last.
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
     likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
-    if config.quantize.dtype == "int8" and sources.averages:
+    named = not config.calibrate.statistic_file  # which tells of values by name, as they are
+    if config.quantize.dtype == "int8" and sources.averages and named:
         yield "averages behind last layers", replace(first.plan, averaged=True)
     start = _best(tried).plan
-    for scaled in FACTORS if config.calibrate.equalize else ():
+    for scaled in FACTORS if config.calibrate.equalize and named else ():
         way = replace(start, scaled=scaled)
         if sources.differs(way):
             for strategy in likely:
@@ -340,7 +354,7 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
             replace(chosen, config=first.config, scaled="", refined=True),
         )
     chosen = _best(tried).plan
-    if sources.of(replace(chosen, doubled=True, centred=False)) is not sources.of(chosen):
+    if named and sources.of(replace(chosen, doubled=True, centred=False)) is not sources.of(chosen):
         yield "channels doubled", replace(chosen, doubled=True)
         for strategy in likely:
             again = _with_strategy(chosen.config, strategy)
