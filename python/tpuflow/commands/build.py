@@ -90,7 +90,7 @@ def build(
     """
     from tpuflow.build import Listener, Request
     from tpuflow.build import build as run_build
-    from tpuflow.files import make_folder
+    from tpuflow.errors import FileError
     from tpuflow.plugins import load_plugins
 
     if output is not None and not output.absolute().parent.is_dir():
@@ -114,8 +114,9 @@ def build(
         stages=save_stages,
         log=log_dir,
     )
-    if output is None:
-        make_folder(request.config.output.folder)
+    folder = request.config.output.folder
+    if output is None and Path(folder).exists() and not Path(folder).is_dir():
+        raise FileError(f"{folder}: cannot be made: file exists")
     counted: list[Statistics] = []
     with _Announcer() as announcer:
         listener = Listener(
@@ -199,7 +200,7 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
 
     from tpuflow.build import peak_rss_bytes
     from tpuflow.errors import FileError
-    from tpuflow.files import write_json
+    from tpuflow.files import make_folder, write_json
     from tpuflow.partition import device_networks
     from tpuflow.report.words import verdict
     from tpuflow.simulate import simulate
@@ -210,6 +211,7 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
         machine = content["machine"]["name"]
         names = request.config.output
         stem = names.model_name or request.model.stem
+        make_folder(names.folder)
         output = Path(names.path(f"{stem}_b{content['batch']}_o{content['level']}_{machine}"))
     if output.suffix == ".tpuq":
         raise FileError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")

@@ -22,6 +22,13 @@ class OutputConfig(Section):
     """Name of the program, `.tpu` or without suffix. Unset: MODEL_o where `model_name` is set, else
     MODEL_bBATCH_oLEVEL_MACHINE."""
 
+    @field_validator("folder", "model_name", "program")
+    @classmethod
+    def _is_one_line(cls, text: str) -> str:
+        if any(ord(each) < 32 or 127 <= ord(each) < 160 for each in text):
+            raise ValueError(f"{text!a} has control characters, which no name may have")
+        return text
+
     @field_validator("model_name", "program")
     @classmethod
     def _is_a_name(cls, text: str) -> str:
