@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tpuflow.errors import SampleError
-from tpuflow.metrics import Metric, MetricError, metric, metric_list
+from tpuflow.metrics import Metric, MetricError, metric, metric_list, spelt
 from tpuflow.run import Level, run_samples
 from tpuflow.samples import load_labelled, load_samples
 from tpuflow.similarity import similarity
@@ -113,7 +113,7 @@ def evaluate_level(
         MetricError: A metric is unknown or needs what is not given; an output does not exist.
         SampleError: The data are wrong.
     """
-    chosen = {_spelt(name, words): metric(name, words, plugins or {}) for name, words in metric_list(metrics)}
+    chosen = {spelt(name, words): metric(name, words, plugins or {}) for name, words in metric_list(metrics)}
     for name, each in chosen.items():
         if each.against == "float" and reference is None:
             raise MetricError(f"{name} compares with the float network: give it with --float MODEL.onnx")
@@ -135,10 +135,6 @@ def evaluate_level(
         )
         for name, each in chosen.items()
     ]
-
-
-def _spelt(name: str, words: Sequence[str]) -> str:
-    return f"{name}({','.join(words)})" if words else name
 
 
 def _outputs(

@@ -128,6 +128,8 @@ def test_cfg_12_files_appear_under_the_given_names_only(
         ("model_name = .hidden", '".hidden" is no name of a file'),
         ("out_ir_name = net.tpuq", "name the program .tpu"),
         ("output_dir = net.cfg", "net.cfg: cannot be made: file exists"),
+        ("output_dir = a\x07b", "has control characters"),
+        ("model_name = a\x07b", "has control characters"),
     ],
 )
 def test_cfg_12_names_are_checked_before_anything_is_built(
@@ -171,3 +173,36 @@ def test_cfg_13_the_metric_is_run_as_often_as_asked(
     assert [level in line for line in told for level in ("float", "quantised")] == [
         bool(each) for each in (original, optimized) if calls
     ]
+
+
+def test_cfg_12_no_folder_is_made_for_a_model_that_cannot_be_read(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.cfg").write_text("[Common]\noutput_dir = made\n", encoding="utf-8")
+    assert command("build", "absent.onnx", "--config", "net.cfg").status == 1
+    assert not Path("made").exists()
+
+
+def test_cfg_13_every_metric_is_measured(built: Built, command: Command, tmp_path: Path) -> None:
+    settings = tmp_path / "net.cfg"
+    settings.write_text(f"[Common]\nmetric = top1,top(2)\ndata = {built.labelled}\n", encoding="utf-8")
+    words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
+    result = command("build", built.model, *words)
+    assert result.status == 0, result.err
+    lines = [line for line in (result.out + result.err).splitlines() if line.startswith("top")]
+    assert [line.split(":")[0] for line in lines] == ["top1", "top(2)"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "data"), [("top1", "calibration"), ("best", "labelled"), ("top1", "absent")]
+)
+def test_cfg_13_what_cannot_be_measured_is_said_before_calibration(
+    built: Built, command: Command, tmp_path: Path, metric: str, data: str
+) -> None:
+    settings, file = tmp_path / "net.cfg", getattr(built, data, tmp_path / "absent.npz")
+    settings.write_text(f"[Common]\nmetric = {metric}\ndata = {file}\n", encoding="utf-8")
+    words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
+    result = command("build", built.model, *words)
+    assert result.status == 1
+    assert "calibrate " not in result.out

@@ -20,7 +20,7 @@ from tpuflow.build.stages import (
     refined_by_chain,
     with_errors,
 )
-from tpuflow.build.trials import measured, searched
+from tpuflow.build.trials import judges, measured, searched
 from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
 from tpuflow.event_log import log_stages, require
@@ -120,6 +120,8 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             with clock.stage("search"):
                 found, chosen = searched(model, request, listener)
                 request = replace(request, config=chosen)
+        # What it is judged by is better known to be wrong before the long stages than after.
+        judging = judges(original, request) if request.config.evaluate.measures else []
         if request.config.needs_ranges:
             with clock.stage("calibrate"):
                 model = divided(model, request, listener)
@@ -142,9 +144,10 @@ def build(request: Request, listener: Listener | None = None) -> Built:
             judge = found.judge
             value = judge.value(judge.outputs(graph))
             listener.remark(f"verified: {judge.name} {value:.4f}, float {judge.base:.4f}")
-        if request.config.evaluate.measures:
+        if judging:
             with clock.stage("evaluate"):
-                listener.remark(measured(original, graph, request))
+                for line in measured(judging, graph, request):
+                    listener.remark(line)
         save_stages(request, model, ranges, graph)
     with clock.stage("schedule"):
         program: AnyProgram = compile_graph(

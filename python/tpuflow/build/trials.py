@@ -10,23 +10,43 @@ from tpuflow.build.request import Listener
 from tpuflow.build.samples import samples_of
 from tpuflow.build.stages import calibrated
 from tpuflow.judge import Judge
+from tpuflow.metrics import metric_list, spelt
 from tpuflow.partition import partition
 from tpuflow.plugins import dataset_samples, is_dataset, plugin_metrics
 from tpuflow.precision import Trials, parsed_rule, raised_from_the_end
 from tpuflow.samples import load_judged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuflow.build.request import Request
     from tpuflow.calibrate import Ranges
     from tpuflow.config import Config
     from tpuflow.frontend import FloatModel
     from tpuflow.store import AnyGraph
 
-__all__ = ["measured", "searched", "trials"]
+__all__ = ["judges", "measured", "searched", "trials"]
 
 
 def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
     """The network of a request with layers of any precision, judged by what its configuration names.
+
+    Raises:
+        TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
+    """
+    judge = judges(model, request, loss)[0]
+    parts = partition(model) if request.host else model
+
+    def ranges(config: Config) -> Ranges:
+        return calibrated(parts, replace(request, config=config), Listener())
+
+    return Trials(
+        model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host
+    )
+
+
+def judges(model: FloatModel, request: Request, loss: str = "sqnr") -> list[Judge]:
+    """A judge for every metric that the configuration of a request names; one without any if it has none.
 
     Without samples to judge by those of calibration are taken.
 
@@ -49,22 +69,11 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
     if chosen.searches:
         count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
         samples, labels = samples.first(count), None if labels is None else labels[:count]
-    judge = Judge(
-        model,
-        samples,
-        labels=labels,
-        metric_text=chosen.metric,
-        plugins=plugin_metrics(request.plugins),
-        loss=loss,
-    )
-    parts = partition(model) if request.host else model
-
-    def ranges(config: Config) -> Ranges:
-        return calibrated(parts, replace(request, config=config), Listener())
-
-    return Trials(
-        model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host
-    )
+    plugins = plugin_metrics(request.plugins)
+    texts = [spelt(name, words) for name, words in metric_list(chosen.metric)] if chosen.metric else [""]
+    return [
+        Judge(model, samples, labels=labels, metric_text=text, plugins=plugins, loss=loss) for text in texts
+    ]
 
 
 def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
@@ -87,15 +96,14 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
     return found, found.config(raised.assignment)
 
 
-def measured(model: FloatModel, graph: AnyGraph, request: Request) -> str:
-    """The metric of the float network and of its graph, as far as they are to be measured, in words.
-
-    Raises:
-        TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
-    """
+def measured(by: Sequence[Judge], graph: AnyGraph, request: Request) -> list[str]:
+    """Every metric of the float network and of its graph, as far as they are to be measured, in words."""
     chosen = request.config.evaluate
-    judge = trials(model, request).judge
-    values = {"float": judge.base} if chosen.eval_original_model else {}
-    if chosen.eval_optimized_model:
-        values["quantised"] = judge.value(judge.outputs(graph))
-    return f"{judge.name}: " + ", ".join(f"{level} {value:.4f}" for level, value in values.items())
+    outputs = by[0].outputs(graph) if chosen.eval_optimized_model else None
+    lines = []
+    for judge in by:
+        values = {"float": judge.base} if chosen.eval_original_model else {}
+        if outputs is not None:
+            values["quantised"] = judge.value(outputs)
+        lines.append(f"{judge.name}: " + ", ".join(f"{level} {value:.4f}" for level, value in values.items()))
+    return lines

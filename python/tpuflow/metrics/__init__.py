@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tpuflow.metrics.classification import agreement, f1, top
 from tpuflow.metrics.detection import coco, detection_f1, voc
@@ -17,7 +17,7 @@ from tpuflow.metrics.segmentation import mean_iou, mean_pixel_accuracy, pixel_ac
 from tpuflow.metrics.sequences import word_error_rate
 from tpuflow.metrics.values import cosine, euclid, max_error, psnr, rmse
 
-__all__ = ["ALIASES", "METRICS", "Metric", "MetricError", "metric", "metric_list"]
+__all__ = ["ALIASES", "METRICS", "Metric", "MetricError", "metric", "metric_list", "spelt"]
 
 METRICS: dict[str, Callable[..., Metric]] = {
     "top1": lambda: top("1"),
@@ -54,6 +54,11 @@ ALIASES: Mapping[str, str] = {
 """Names that configurations of other tools use."""
 
 WORD = re.compile(r"\s*([^\s,()]+)\s*(?:\(([^()]*)\))?\s*")
+
+
+def spelt(name: str, words: Sequence[str]) -> str:
+    """A metric with its arguments as it is written in lists."""
+    return f"{name}({','.join(words)})" if words else name
 
 
 def metric_list(text: str) -> list[tuple[str, tuple[str, ...]]]:
