@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{random, residual, tiny};
+use common::{padded_lines, random, residual, tiny};
 use tpuflow_ir::access::accesses;
-use tpuflow_ir::{Graph, Machine, Program, Space};
+use tpuflow_ir::{Descriptor, Graph, Machine, Program, Space};
 use tpuflow_scheduler::{Options, ScheduleError, schedule};
 
 /// Waits point backwards, addresses stay in range, ports lie inside external memory.
@@ -147,4 +147,19 @@ fn halves_of_small_images_fit_the_accumulators() {
     let graph = random(8235, 9);
     let program = compiles(&graph, &tiny(8), 5);
     assert_eq!(program.fallback, None);
+}
+
+#[test]
+fn stretches_of_a_line_have_no_more_padding_than_the_line() {
+    let (machine, graphs) = padded_lines();
+    for graph in &graphs {
+        for level in [1, 5] {
+            let program = compiles(graph, &machine, level);
+            assert!(program.descriptors.len() > 1, "cut into stretches");
+            for descriptor in &program.descriptors {
+                let Descriptor::Matrix(d) = descriptor else { continue };
+                assert!(d.window.pads.iter().all(|&pad| pad <= 90), "{:?}", d.window);
+            }
+        }
+    }
 }

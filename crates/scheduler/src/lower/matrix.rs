@@ -144,13 +144,34 @@ impl Lowering<'_> {
         {
             return None;
         }
-        let piece = |image: u32, columns: Range<u32>| -> Option<Shape> {
+        let width = i64::from(from.width);
+        // From the first pixel under the windows of some columns to behind the last, padding included.
+        let under = |columns: &Range<u32>| {
             let (stride, left) = (i64::from(window.stride[1]), i64::from(window.pads[1]));
             let reach = i64::from((window.kernel[1] - 1) * window.dilation[1]) + 1;
-            let start = i64::from(columns.start) * stride - left;
-            let end = i64::from(columns.end - 1) * stride - left + reach;
-            let width = i64::from(from.width);
-            let (first, last) = (start.clamp(0, width - 1), end.clamp(1, width));
+            (i64::from(columns.start) * stride - left, i64::from(columns.end - 1) * stride - left + reach)
+        };
+        let sees_pixels = |columns: &Range<u32>| {
+            let (start, end) = under(columns);
+            start < width && end > 0
+        };
+        // Stretches that see nothing but padding are part of their neighbour.
+        let stretches = |step: u32| {
+            let mut found: Vec<Range<u32>> = Vec::new();
+            for columns in slices(0..to.width, step) {
+                match found.last_mut() {
+                    Some(last) if !sees_pixels(last) || !sees_pixels(&columns) => last.end = columns.end,
+                    _ => found.push(columns),
+                }
+            }
+            found
+        };
+        let piece = |image: u32, columns: Range<u32>| -> Option<Shape> {
+            if !sees_pixels(&columns) {
+                return None;
+            }
+            let (start, end) = under(&columns);
+            let (first, last) = (start.max(0), end.min(width));
             let pads = [0, (first - start) as u32, 0, (end - last) as u32];
             let at = |view: &View, column: u32, count: u32| {
                 let channels = view.channels as usize;
@@ -168,7 +189,7 @@ impl Lowering<'_> {
         let mut step = to.width.div_ceil(2);
         while step > 0 {
             let pieces: Option<Vec<(Shape, Cut)>> = (0..to.rows)
-                .flat_map(|image| slices(0..to.width, step).map(move |columns| (image, columns)))
+                .flat_map(|image| stretches(step).into_iter().map(move |columns| (image, columns)))
                 .map(|(image, columns)| {
                     let shape = piece(image, columns)?;
                     let cut = self.cut(&shape, table).ok()?;

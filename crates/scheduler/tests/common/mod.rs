@@ -574,6 +574,21 @@ pub fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
     }
 }
 
+/// Convolutions of a line too long for the machine, padded by more than their windows: some stretches see nothing but padding.
+pub fn padded_lines() -> (Machine, Vec<Graph>) {
+    let mut machine = Machine::preset("32x32_fpga").unwrap();
+    machine.cache.words = 64;
+    let graphs = [[64, 0], [0, 64], [70, 90]].map(|[left, right]| {
+        let mut net = Net::new(u64::from(left));
+        let x = net.input(&[1, 1, 300, 512]);
+        let window = Window { kernel: [1, 3], stride: [1, 1], dilation: [1, 1], pads: [0, left, 0, right] };
+        let y = net.conv(x, 32, window, 1);
+        net.builder.output(y);
+        net.builder.finish().unwrap()
+    });
+    (machine, graphs.into())
+}
+
 pub fn window(kernel: u32, stride: u32, pad: u32) -> Window {
     Window { kernel: [kernel; 2], stride: [stride; 2], dilation: [1; 2], pads: [pad; 4] }
 }
