@@ -203,6 +203,9 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
         None => m.input.dtype.is_code() && m.output.dtype.is_code() && d.weight_dtype.is_code(),
     };
     require!(types, at, shape("computes on elements of the wrong types"))?;
+    let zero_point = d.codes.zero_point;
+    let is_code = i16::try_from(zero_point).is_ok();
+    require!(is_code, at, Rule::Shape(format!("has zero point {zero_point}, which is no int16 code")))?;
     let wide = tpuflow_ir::timing::wide(m.input.dtype, d.weight_dtype);
     let limit = machine.matrix_rows(wide);
     require!(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;

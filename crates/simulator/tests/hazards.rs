@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
-use tpuflow_ir::{DType, DescriptorId, Program, Space, Unit, View, Window, Work};
+use tpuflow_ir::{DType, Descriptor, DescriptorId, Program, Space, Unit, View, Window, Work};
 use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, Serial, SimError, simulate, simulate_again};
 
 fn run(p: &Program) -> Result<Run, SimError> {
@@ -181,6 +181,14 @@ fn units_and_descriptors_must_fit() {
     }
     p.instructions[0].work = work;
     assert_eq!(hazard(&p).rule, Rule::Descriptor);
+    for zero_point in [32768, -32769, 10_000_000] {
+        let mut p = numbered();
+        let work = product(&mut p, 4, 8, 8, [0, 64, 512]);
+        push(&mut p, Unit::Me, &[], work);
+        let Descriptor::Matrix(d) = &mut p.descriptors[0] else { unreachable!("of a product") };
+        d.codes.zero_point = zero_point;
+        assert_eq!(hazard(&p).rule, Rule::Shape(format!("has zero point {zero_point}, which is no int16 code")));
+    }
     let mut p = numbered();
     let work = product(&mut p, 17, 8, 8, [0, 256, 512]);
     push(&mut p, Unit::Me, &[], work);

@@ -10,8 +10,8 @@ mod trial;
 
 use std::sync::Arc;
 
-use common::{random, residual, tiny};
-use tpuflow_ir::{Graph, Machine, Program};
+use common::{padded_lines, random, residual, tiny};
+use tpuflow_ir::{Descriptor, Graph, Machine, Program, Window};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Kept, Options, Run, SimError, simulate, simulate_again};
@@ -146,4 +146,34 @@ fn a_missing_wait_never_gives_wrong_values() {
     }
     // How many waits are redundant is the scheduler's affair; that none is ever needed would be a defect here.
     assert!(reported > 0, "none of {broken_ones} missing waits was reported");
+}
+
+#[test]
+fn stretches_of_a_line_that_see_nothing_but_padding() {
+    let (machine, graphs) = padded_lines();
+    for graph in &graphs {
+        for level in [1, 5] {
+            let options = ScheduleOptions { level, ..ScheduleOptions::default() };
+            check(graph, &schedule(graph, &machine, &options).unwrap(), 1, &Options::default());
+        }
+    }
+}
+
+/// What is padded beyond the last window does not count, however much.
+#[test]
+fn padding_that_no_window_reaches_changes_nothing() {
+    let mut net = common::Net::new(3);
+    let x = net.input(&[1, 1, 20, 64]);
+    let window = Window { kernel: [1, 3], stride: [1, 1], dilation: [1, 1], pads: [0, 1, 0, 1] };
+    let y = net.conv(x, 32, window, 1);
+    net.builder.output(y);
+    let graph = net.builder.finish().unwrap();
+    let mut program = schedule(&graph, &Machine::preset("32x32_fpga").unwrap(), &ScheduleOptions::default()).unwrap();
+    for right in [0, 2, 5000, u32::MAX - 17] {
+        for descriptor in &mut program.descriptors {
+            let Descriptor::Matrix(d) = descriptor else { continue };
+            d.window.pads[3] = right;
+        }
+        check(&graph, &program, 1, &Options::default());
+    }
 }

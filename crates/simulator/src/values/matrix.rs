@@ -245,8 +245,11 @@ impl Memories {
         let (row, rows) = (m.first_pixel / width, m.pixels / width);
         let (image, first) = (row / m.output.height, row % m.output.height);
         let lines = m.first_pixel.is_multiple_of(width) && m.pixels.is_multiple_of(width);
-        let reach = (width - 1) * d.window.stride[1] + (d.window.kernel[1] - 1) * d.window.dilation[1] + 1;
-        let inside = reach <= input.width + d.window.pads[1] + d.window.pads[3];
+        let [stride, kernel, dilation] = [d.window.stride, d.window.kernel, d.window.dilation].map(|v| u64::from(v[1]));
+        let reach = u64::from(width - 1) * stride + (kernel - 1) * dilation + 1;
+        let padding = u64::from(d.window.pads[1]) + u64::from(d.window.pads[3]);
+        // Lines are copied with their padding: no more of it than windows reach.
+        let inside = padding <= reach && reach <= u64::from(input.width) + padding;
         if !lines || first + rows > m.output.height || !inside {
             return false;
         }
@@ -350,6 +353,7 @@ impl Memories {
     pub(super) fn settle_weights(&mut self, m: &Matrix, d: &MatrixDescriptor) {
         let rows = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
         let row = u64::from(m.columns) * d.weight_dtype.bytes() as u64;
+        let row = if m.weights.plane_bytes > 0 { u64::from(m.columns) } else { row };
         let length = (rows - 1) * u64::from(m.weights.row_bytes) + row;
         for plane in [0, u64::from(m.weights.plane_bytes)] {
             self.cache.settle(m.weights.address + plane, length as usize);
