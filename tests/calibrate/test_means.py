@@ -93,6 +93,15 @@ def test_cal_29_rows_are_summed_in_order() -> None:
     assert sums.tolist() == [sum(float(value) for value in column) for column in rows.T]
 
 
+def test_column_major_arrays_are_refused() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for axis in (None, 1):
+        with pytest.raises(ValueError, match="row-major"):
+            _core.observe([np.asfortranarray(values)], [], [axis])
+    ((_, _, _, sums),) = _core.observe([np.ascontiguousarray(np.asfortranarray(values))], [], [1])
+    assert sums.tolist() == [60.0, 92.0, 124.0]
+
+
 def test_means_are_kept_in_the_file() -> None:
     ranges = Ranges({"x": Range(-1.0, 1.0)}, 4, "mse", {"x": Means(1, (0.25, -0.5))})
     assert Ranges.from_json(ranges.to_json()) == ranges

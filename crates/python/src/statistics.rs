@@ -158,7 +158,12 @@ fn observe<'py>(
 fn tensor<'a>(array: &'a PyReadonlyArrayDyn<'_, f32>, axis: Option<usize>) -> PyResult<Tensor<'a>> {
     let layout = axis.map(|axis| split(array.shape(), axis)).transpose()?;
     let layout = layout.map(|(_, channels, inner)| Layout { channels, inner });
-    Ok(Tensor { values: array.as_slice()?, layout })
+    Ok(Tensor { values: row_major(array)?, layout })
+}
+
+/// Elements in their order; NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another.
+fn row_major<'a>(array: &'a PyReadonlyArrayDyn<'_, f32>) -> PyResult<&'a [f32]> {
+    array.as_array().to_slice().ok_or_else(|| PyValueError::new_err("the array is not row-major"))
 }
 
 /// Products of what is before an axis, its length, and of what follows it.
@@ -206,9 +211,7 @@ fn channel_mse_ranges<'py>(
 
 fn channels<'a>(values: &'a PyReadonlyArrayDyn<'_, f32>, axis: usize) -> PyResult<Channels<'a>> {
     let (outer, length, inner) = split(values.shape(), axis)?;
-    // NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another order.
-    let slice = values.as_array().to_slice().ok_or_else(|| PyValueError::new_err("the array is not row-major"))?;
-    Channels::new(slice, outer, length, inner).map_err(value_error)
+    Channels::new(row_major(values)?, outer, length, inner).map_err(value_error)
 }
 
 fn ranges(py: Python<'_>, ranges: Vec<Range>) -> Bound<'_, PyArray2<f64>> {

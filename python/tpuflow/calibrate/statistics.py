@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from tpuflow import _core
 from tpuflow.calibrate.levels import Levels
 from tpuflow.calibrate.means import ChannelSums
@@ -18,7 +20,6 @@ from tpuflow.errors import RangesError, SampleError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["Histogram", "Moments", "Statistics", "TensorStatistics"]
@@ -98,12 +99,12 @@ class Statistics:
         return None if self.bins is None else _core.Histogram(self.own_bins.get(name, self.bins))
 
     def observe(self, activations: Mapping[str, NDArray[np.float32]]) -> None:
-        """Adds one batch of some of the tensors; C-contiguous arrays of any shape.
+        """Adds one batch of some of the tensors; arrays of any shape.
 
         Raises:
             SampleError: A tensor has values that are NaN or positive infinity.
         """
-        arrays = {name: array for name, array in activations.items() if array.size}
+        arrays = {name: np.asarray(array, order="C") for name, array in activations.items() if array.size}
         for name in arrays:
             if name not in self.tensors:
                 self.tensors[name] = TensorStatistics([], self._histogram(name))
