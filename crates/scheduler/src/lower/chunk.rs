@@ -122,3 +122,37 @@ pub(super) fn halos(network: &Network) -> Vec<u32> {
     }
     halos
 }
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::{Machine, Work};
+
+    use crate::common::{Net, window};
+    use crate::lower::Grain;
+    use crate::parameters::Parameters;
+    use crate::plan::{Manner, Mode, Site};
+    use crate::weave::Effort;
+
+    #[test]
+    fn small_images_are_halved_where_that_costs_less_than_to_drain() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        // 169 pixels: a half more costs 87 slots a K block, of which the second layer has four and the third 18.
+        let mut net = Net::new(7);
+        let x = net.input(&[1, 13, 13, 64]);
+        let y = net.conv(x, 512, window(1, 1, 0), 1);
+        let y = net.conv(y, 96, window(1, 1, 0), 1);
+        let y = net.conv(y, 256, window(3, 1, 1), 1);
+        let graph = net.finish(&[y]);
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 1, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        let planned = site.plan(Mode::Woven { grain: Grain::Finest(2) }, Manner::default(), &|_| None).expect("room");
+        let pieces = |channels: u32| -> Vec<u32> {
+            let works = planned.draft().0.drafts.iter().map(|draft| &draft.work);
+            let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
+            matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
+        };
+        assert_eq!(pieces(96).len(), 2, "{:?}", pieces(96));
+        assert_eq!(pieces(256), [169, 169]);
+    }
+}
