@@ -85,6 +85,8 @@ ROOMS = {
         "config",
         "plugins",
         "judge",
+        # How many metrics a configuration names: a judge for each.
+        "metrics",
         "precision",
         "likeness",
         "_core",
