@@ -13,6 +13,8 @@
 pub(crate) mod codes512;
 mod columns;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod steps512;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
 
 pub use columns::{Columns, Order};
@@ -25,7 +27,11 @@ use tpuflow_ir::Requant;
 
 #[cfg(target_arch = "x86_64")]
 use self::codes512::{Finish, Kind};
+#[cfg(target_arch = "x86_64")]
+use self::steps512::Steps;
 use crate::gemm::tiles::{Sums, WIDTH};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Avx512Vbmi;
 use crate::isa::Lanes;
 use crate::requant::{requantize, scale};
 use crate::table::Lookup;
@@ -71,22 +77,32 @@ struct Table {
     /// The result of every 16-bit code, where all are int8 codes: what vectors look up.
     #[cfg(target_arch = "x86_64")]
     codes: Option<Arc<[i8]>>,
+    /// The same for registers, where its form admits that.
+    #[cfg(target_arch = "x86_64")]
+    steps: Option<Arc<Steps>>,
 }
 
 impl Table {
     fn new(isa: Isa, (entries, lo, hi): (Vec<i32>, i32, i32)) -> Self {
         #[cfg(target_arch = "x86_64")]
-        let codes = (matches!(isa.lanes(), Lanes::Avx512(_)) && lo >= -128 && hi <= 127).then(|| {
-            let lookup = Lookup::new(&entries, 16, lo, hi);
-            let codes = (-32768..=32767).map(|code| lookup.at(code) as i8);
-            codes.chain([0; codes512::TABLE - (1 << 16)]).collect()
-        });
+        let codes: Option<Arc<[i8]>> =
+            (matches!(isa.lanes(), Lanes::Avx512(_)) && lo >= -128 && hi <= 127).then(|| {
+                let lookup = Lookup::new(&entries, 16, lo, hi);
+                let codes = (-32768..=32767).map(|code| lookup.at(code) as i8);
+                codes.chain([0; codes512::TABLE - (1 << 16)]).collect()
+            });
         #[cfg(not(target_arch = "x86_64"))]
         let _ = isa;
         Self {
             entries,
             lo,
             hi,
+            #[cfg(target_arch = "x86_64")]
+            steps: codes
+                .as_deref()
+                .zip(Avx512Vbmi::detect())
+                .and_then(|(codes, isa)| Steps::new(isa, codes))
+                .map(Arc::new),
             #[cfg(target_arch = "x86_64")]
             codes,
         }
@@ -222,6 +238,9 @@ impl Epilogue {
             None if columns.direct => (Kind::DirectBounded, &[][..]),
             None if columns.shrink && widest => (Kind::Plain, &[][..]),
             None => (Kind::Bounded, &[][..]),
+            Some(Table { steps: Some(steps), .. }) if columns.direct && zero_point % 2 == 0 => {
+                (Kind::Steps(steps), &[][..])
+            }
             Some(table) if columns.direct => (Kind::DirectTable, table.codes.as_deref()?),
             Some(table) => (Kind::Table, table.codes.as_deref()?),
         };
@@ -378,6 +397,10 @@ mod tests {
             check_tile(&requant, None, &sums);
             let between = Requant { lo: -32768, hi: 32767, ..requant };
             check_tile(&between, Some(&((0..=65536).map(|i| i % 251 - 125).collect(), -128, 127)), &sums);
+            // Interpolated, which vectors look up in registers.
+            check_tile(&between, Some(&((0..=1024).map(|i: i32| (i - 300).abs() / 2 - 125).collect(), -120, 127)), &sums);
+            let bounded = Requant { lo: -2000, hi: 1999, ..between };
+            check_tile(&bounded, Some(&((0..=1024).map(|i| i - 512).collect(), -128, 127)), &sums);
         }
     }
 

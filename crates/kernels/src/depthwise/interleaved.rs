@@ -24,11 +24,12 @@ use std::ops::Range;
 use crate::Element;
 use crate::conv::Geometry;
 use crate::epilogue::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, DIRECT_TABLED, Finish, Kind, PLAIN, TABLED};
+use crate::epilogue::steps512::Steps;
 use crate::epilogue::x86_64::column_terms;
 use crate::epilogue::{Columns, Epilogue, Order};
 use crate::gemm::panels::Line;
 use crate::gemm::tiles::{Sums, WIDTH};
-use crate::isa::Avx512Vnni;
+use crate::isa::{Avx512Vbmi, Avx512Vnni};
 use crate::linear::largest_difference;
 use crate::scratch::{Scratch, buffer};
 
@@ -170,6 +171,8 @@ impl Part<'_> {
                 Kind::Bounded => self.codes::<BOUNDED>(finish, columns, c, y),
                 Kind::DirectTable => self.codes::<DIRECT_TABLED>(finish, columns, c, y),
                 Kind::Table => self.codes::<TABLED>(finish, columns, c, y),
+                // SAFETY: the steps have a token that proves the features.
+                Kind::Steps(steps) => unsafe { self.stepped(steps.isa(), steps, finish, columns, c, y) },
             };
         }
         self.each(y.len() / c, &[_mm512_setzero_si512(); VECTORS], |pixel, registers| {
@@ -186,13 +189,33 @@ impl Part<'_> {
     /// As [`Self::finished`], out of the registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn codes<const KIND: u8>(&self, finish: Finish<'_>, columns: &Columns, c: usize, y: &mut [i8]) {
-        let (offsets, factors) = column_terms(columns, self.channels.start);
         let maker = finish.maker::<false, KIND>();
+        self.made(columns, c, y, |sums, factors| maker.codes(sums, factors));
+    }
+
+    /// As [`Self::codes`], through a table in registers.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn stepped(&self, _: Avx512Vbmi, steps: &Steps, finish: Finish<'_>, columns: &Columns, c: usize, y: &mut [i8]) {
+        let stepper = steps.maker::<false>(finish.requant());
+        self.made(columns, c, y, |sums, factors| stepper.codes(sums, factors));
+    }
+
+    /// Codes that `make` makes of the sums and the factors of every pixel.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn made(
+        &self,
+        columns: &Columns,
+        c: usize,
+        y: &mut [i8],
+        make: impl Fn(&[__m512i; VECTORS], &[__m512; VECTORS]) -> __m512i,
+    ) {
+        let (offsets, factors) = column_terms(columns, self.channels.start);
         let mask = u64::MAX >> (WIDTH - self.channels.len());
         self.each(y.len() / c, &offsets, |pixel, sums| {
             let y = &mut y[pixel * c..][self.channels.clone()];
             // SAFETY: the mask keeps the store within the channels.
-            unsafe { _mm512_mask_storeu_epi8(y.as_mut_ptr(), mask, maker.codes(sums, &factors)) };
+            unsafe { _mm512_mask_storeu_epi8(y.as_mut_ptr(), mask, make(sums, &factors)) };
         });
     }
 

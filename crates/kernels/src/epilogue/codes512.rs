@@ -17,6 +17,8 @@ use std::arch::x86_64::*;
 
 use tpuflow_ir::Requant;
 
+use super::steps512::Steps;
+
 /// Zero point and clamps, in every lane.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
@@ -30,7 +32,7 @@ pub(crate) struct Bounds {
 }
 
 /// `1.5 * 2^23`: the spacing of float32 values near it is one.
-const ROUNDER: f32 = 12_582_912.0;
+pub(super) const ROUNDER: f32 = 12_582_912.0;
 
 /// Whether sums of that size at most become codes by a single rounding in float32: those that are not exact there have results
 /// of `2^9` or more, and no result is as far from the [`ROUNDER`] as `2^22`, zero points included. Factors are not negative.
@@ -48,15 +50,15 @@ pub(crate) fn is_direct_between(largest: u64, factor: f64, zero_point: i32) -> b
 /// How sums become codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: Kind<'a>,
     pub(super) requant: &'a Requant,
     /// The result of every 16-bit code; empty where there is no table.
     pub(super) table: &'a [i8],
 }
 
 /// What codes are made by; each is compiled on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind<'a> {
     /// Sums as [`is_direct`] says and the widest bounds.
     Direct,
     /// The same with any bounds.
@@ -69,25 +71,32 @@ pub(crate) enum Kind {
     DirectTable,
     /// 16-bit codes and a table.
     Table,
+    /// As [`Self::DirectTable`], in registers; the zero point is even, since it stands in what is rounded to even.
+    Steps(&'a Steps),
 }
 
 /// [`Kind`] as a parameter of functions.
-pub(crate) const DIRECT: u8 = Kind::Direct as u8;
+pub(crate) const DIRECT: u8 = 0;
 /// As [`DIRECT`].
-pub(crate) const DIRECT_BOUNDED: u8 = Kind::DirectBounded as u8;
+pub(crate) const DIRECT_BOUNDED: u8 = 1;
 /// As [`DIRECT`].
-pub(crate) const PLAIN: u8 = Kind::Plain as u8;
+pub(crate) const PLAIN: u8 = 2;
 /// As [`DIRECT`].
-pub(crate) const BOUNDED: u8 = Kind::Bounded as u8;
+pub(crate) const BOUNDED: u8 = 3;
 /// As [`DIRECT`].
-pub(crate) const DIRECT_TABLED: u8 = Kind::DirectTable as u8;
+pub(crate) const DIRECT_TABLED: u8 = 4;
 /// As [`DIRECT`].
-pub(crate) const TABLED: u8 = Kind::Table as u8;
+pub(crate) const TABLED: u8 = 5;
 
 impl<'a> Finish<'a> {
     /// The kind, for a match over constants.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind<'a> {
         self.kind
+    }
+
+    /// The requantisation.
+    pub(crate) fn requant(&self) -> &'a Requant {
+        self.requant
     }
 
     /// What is the same for all sums.
@@ -243,7 +252,7 @@ fn narrowed<const NATURAL: bool>(rounded: &[__m512i; 4], bounds: &Bounds) -> __m
 /// Undoes the interleaving of two narrowings of natural vectors; interleaved ones it has just put in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
+pub(super) fn ordered<const NATURAL: bool>(codes: __m512i) -> __m512i {
     if NATURAL {
         let places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         _mm512_permutexvar_epi32(places, codes)

@@ -4,10 +4,11 @@
 use std::arch::x86_64::*;
 
 use super::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, DIRECT_TABLED, Finish, Kind, PLAIN, TABLED};
+use super::steps512::Steps;
 use super::{Columns, Offsets, Order, Row, codes};
 use crate::Element;
 use crate::gemm::tiles::{Sums, WIDTH};
-use crate::isa::{Avx2, Avx512Vnni};
+use crate::isa::{Avx2, Avx512Vbmi, Avx512Vnni};
 
 impl Avx512Vnni {
     pub(super) fn narrow<Y: Element>(self, products: &[i32], offsets: Offsets<'_, i32>, row: Row<'_>, y: &mut [Y]) {
@@ -50,14 +51,39 @@ fn rows<const NATURAL: bool, const ROWS: usize>(
     place: impl Fn(usize) -> Option<usize>,
     y: &mut [i8],
 ) {
-    match finish.kind() {
-        Kind::Direct => each_row::<NATURAL, DIRECT, ROWS>(finish, tile, columns, place, y),
-        Kind::DirectBounded => each_row::<NATURAL, DIRECT_BOUNDED, ROWS>(finish, tile, columns, place, y),
-        Kind::Plain => each_row::<NATURAL, PLAIN, ROWS>(finish, tile, columns, place, y),
-        Kind::Bounded => each_row::<NATURAL, BOUNDED, ROWS>(finish, tile, columns, place, y),
-        Kind::DirectTable => each_row::<NATURAL, DIRECT_TABLED, ROWS>(finish, tile, columns, place, y),
-        Kind::Table => each_row::<NATURAL, TABLED, ROWS>(finish, tile, columns, place, y),
+    macro_rules! by {
+        ($kind:ident) => {{
+            let maker = finish.maker::<NATURAL, $kind>();
+            each_row::<ROWS>(tile, columns, place, y, |sums, factors| maker.codes(sums, factors))
+        }};
     }
+    match finish.kind() {
+        Kind::Direct => by!(DIRECT),
+        Kind::DirectBounded => by!(DIRECT_BOUNDED),
+        Kind::Plain => by!(PLAIN),
+        Kind::Bounded => by!(BOUNDED),
+        Kind::DirectTable => by!(DIRECT_TABLED),
+        Kind::Table => by!(TABLED),
+        // SAFETY: the steps have a token that proves the features.
+        Kind::Steps(steps) => unsafe {
+            stepped_rows::<NATURAL, ROWS>(steps.isa(), steps, finish, tile, columns, place, y);
+        },
+    }
+}
+
+/// [`rows`] through a table in registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+fn stepped_rows<const NATURAL: bool, const ROWS: usize>(
+    _: Avx512Vbmi,
+    steps: &Steps,
+    finish: Finish<'_>,
+    tile: &Sums<'_>,
+    columns: &Columns,
+    place: impl Fn(usize) -> Option<usize>,
+    y: &mut [i8],
+) {
+    let stepper = steps.maker::<NATURAL>(finish.requant());
+    each_row::<ROWS>(tile, columns, place, y, |sums, factors| stepper.codes(sums, factors));
 }
 
 /// Offsets and factors of the 64 columns from `first` on, in the order of the tiles.
@@ -80,15 +106,15 @@ pub(crate) fn column_terms(columns: &Columns, first: usize) -> ([__m512i; 4], [_
     (offsets, factors)
 }
 
-/// Codes of the sums of every row, offsets added. Of tiles a half or a quarter as wide, two or four `ROWS` fill the vectors.
+/// Codes that `make` makes of the sums of every row, offsets added, and the factors. Of tiles a half or a quarter as wide, two or four `ROWS` fill the vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn each_row<const NATURAL: bool, const KIND: u8, const ROWS: usize>(
-    finish: Finish<'_>,
+fn each_row<const ROWS: usize>(
     tile: &Sums<'_>,
     columns: &Columns,
     place: impl Fn(usize) -> Option<usize>,
     y: &mut [i8],
+    make: impl Fn(&[__m512i; 4], &[__m512; 4]) -> __m512i,
 ) {
     let (first, width) = (tile.columns.start, tile.columns.len());
     let (vectors, lanes) = (4 / ROWS, WIDTH / ROWS);
@@ -98,7 +124,6 @@ fn each_row<const NATURAL: bool, const KIND: u8, const ROWS: usize>(
     for v in vectors..4 {
         (offsets[v], factors[v]) = (own_offsets[v % vectors], own_factors[v % vectors]);
     }
-    let maker = finish.maker::<NATURAL, KIND>();
     let mask = u64::MAX >> (WIDTH - width);
     let own = tile.sums.as_chunks::<WIDTH>().0;
     for (row, own) in tile.rows.clone().step_by(ROWS).zip(own.chunks(ROWS)) {
@@ -115,7 +140,7 @@ fn each_row<const NATURAL: bool, const KIND: u8, const ROWS: usize>(
             // SAFETY: sixteen readable sums.
             sums[v] = _mm512_add_epi32(unsafe { _mm512_loadu_si512(part.as_ptr().cast()) }, offsets[v]);
         }
-        let codes = maker.codes(&sums, &factors);
+        let codes = make(&sums, &factors);
         for (i, at) in places.into_iter().enumerate() {
             let Some(at) = at else { continue };
             // The row's codes begin that many lanes into the vector.
