@@ -59,17 +59,33 @@ pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
     let lanes = Isa::selected().lanes();
     parallel::chunks(y, row, |index, y| {
         lanes.run(|| {
-            y.fill(X::MIN);
+            let mut starts = Vec::with_capacity(geometry.taps());
             for (column, y) in y.chunks_exact_mut(c).enumerate() {
-                for start in cells(geometry, index * geometry.output[1] + column) {
-                    for (y, &x) in y.iter_mut().zip(&x[start..][..c]) {
-                        *y = (*y).max(x);
+                starts.clear();
+                starts.extend(cells(geometry, index * geometry.output[1] + column));
+                // Channels that fill a vector stay in a register for all cells.
+                let (blocks, rest) = y.as_chunks_mut::<VECTOR>();
+                let left = c - rest.len();
+                for (block, y) in blocks.iter_mut().enumerate() {
+                    let mut most = [X::MIN; VECTOR];
+                    for start in &starts {
+                        let x = x[start + block * VECTOR..].first_chunk::<VECTOR>().expect("cells have all channels");
+                        most.iter_mut().zip(x).for_each(|(most, &x)| *most = (*most).max(x));
                     }
+                    *y = most;
+                }
+                rest.fill(X::MIN);
+                for start in &starts {
+                    let x = &x[start + left..][..rest.len()];
+                    rest.iter_mut().zip(x).for_each(|(y, &x)| *y = (*y).max(x));
                 }
             }
         });
     });
 }
+
+/// Codes of a vector.
+const VECTOR: usize = 64;
 
 /// An average: what counts, by which multiplier it is divided, and the codes it becomes.
 #[derive(Clone, Copy, Debug)]
