@@ -219,50 +219,51 @@ impl Part<'_> {
         });
     }
 
-    /// `take(pixel, sums)` for so many pixels; sums begin at `start`.
+    /// `take(pixel, sums)` for so many pixels, some of them twice; sums begin at `start`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn each(&self, pixels: usize, start: &[__m512i; VECTORS], mut take: impl FnMut(usize, &[__m512i; VECTORS])) {
-        let mut pixel = 0;
-        while pixel + PIXELS <= pixels {
-            let sums = self.sums::<PIXELS>(pixel, start);
-            for (p, sums) in sums.iter().enumerate() {
-                take(pixel + p, sums);
-            }
-            pixel += PIXELS;
-        }
-        for pixel in pixel..pixels {
-            let [sums] = self.sums::<1>(pixel, start);
-            take(pixel, &sums);
-        }
+    fn each(&self, pixels: usize, start: &[__m512i; VECTORS], take: impl FnMut(usize, &[__m512i; VECTORS])) {
+        if pixels < PIXELS { self.by::<1>(pixels, start, take) } else { self.by::<PIXELS>(pixels, start, take) }
     }
 
-    /// Sums of `P` neighbouring pixels.
+    /// [`Self::each`], `P` neighbouring pixels at a time, the last ones maybe again. Sums and what becomes of them stand in one
+    /// function, so that they stay in registers.
     #[inline]
     #[expect(clippy::needless_range_loop, reason = "loops over registers, unrolled")]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn sums<const P: usize>(&self, pixel: usize, start: &[__m512i; VECTORS]) -> [[__m512i; VECTORS]; P] {
+    fn by<const P: usize>(
+        &self,
+        pixels: usize,
+        start: &[__m512i; VECTORS],
+        mut take: impl FnMut(usize, &[__m512i; VECTORS]),
+    ) {
         let ([kw, step], [stride, dilation]) = (self.columns, self.steps);
-        let first = pixel * stride * step;
         // The last column of the last pixel's window ends here.
-        let end = first + ((P - 1) * stride + (kw - 1) * dilation + 1) * step;
+        let end = if pixels == 0 { 0 } else { ((pixels - 1) * stride + (kw - 1) * dilation + 1) * step };
         assert!(end <= self.lines.len() && self.filters.len() == kw * step && step.is_multiple_of(VECTORS));
-        let mut sums = [*start; P];
-        for j in 0..kw {
-            for group in (0..step).step_by(VECTORS) {
-                for v in 0..VECTORS {
-                    // SAFETY: column `j` of the filters, which are lines of 64 readable bytes, aligned to 64.
-                    let weights = unsafe { _mm512_load_si512(self.filters.as_ptr().add(j * step + group + v).cast()) };
-                    for p in 0..P {
-                        let cell = first + (p * stride + j * dilation) * step + group + v;
-                        // SAFETY: before the end of the lines, which are as those of the filters.
-                        let codes = unsafe { _mm512_load_si512(self.lines.as_ptr().add(cell).cast()) };
-                        sums[p][v] = _mm512_dpbusd_epi32(sums[p][v], codes, weights);
+        for pixel in (0..pixels).step_by(P) {
+            let pixel = pixel.min(pixels - P);
+            let first = pixel * stride * step;
+            let mut sums = [*start; P];
+            for j in 0..kw {
+                for group in (0..step).step_by(VECTORS) {
+                    for v in 0..VECTORS {
+                        // SAFETY: column `j` of the filters, which are lines of 64 readable bytes, aligned to 64.
+                        let weights =
+                            unsafe { _mm512_load_si512(self.filters.as_ptr().add(j * step + group + v).cast()) };
+                        for p in 0..P {
+                            let cell = first + (p * stride + j * dilation) * step + group + v;
+                            // SAFETY: before the end of the lines, which are as those of the filters.
+                            let codes = unsafe { _mm512_load_si512(self.lines.as_ptr().add(cell).cast()) };
+                            sums[p][v] = _mm512_dpbusd_epi32(sums[p][v], codes, weights);
+                        }
                     }
                 }
             }
+            for p in 0..P {
+                take(pixel + p, &sums[p]);
+            }
         }
-        sums
     }
 }
 
