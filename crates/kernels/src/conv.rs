@@ -14,7 +14,10 @@
 //! . . . . . . . .                             run 1 [. . .]                 run 1   [. . .]
 //! . . . . . . . .
 //! ```
-//! The rows between the last pixel of a line and the first of the next are computed, too, and dropped.
+//! The rows between the last pixel of a line and the first of the next are left out, or, where rows have to lie at even
+//! distances ([`Tiles::skips`]), computed, too, and dropped.
+//!
+//! [`Tiles::skips`]: crate::gemm::tiles::Tiles::skips
 
 use std::ops::Range;
 
@@ -240,15 +243,17 @@ impl Conv {
         // Start of a window's tap within the lines, for group 0.
         let tap = |i: usize, j: usize| (i * dilation[0] * cells + j * dilation[1]) * c;
         if let Path::Runs(runs) = self.path {
-            let places = buffer(&mut scratch.places, (lines - 1) * cells + ow);
+            // Rows from one line to the next, and what a line is longer than that.
+            let (pitch, line) = if tiles.skips() { (ow, [ow, (cells - ow) * c]) } else { (cells, Walk::EVEN) };
+            let places = buffer(&mut scratch.places, (lines - 1) * pitch + ow);
             for (row, place) in places.iter_mut().enumerate() {
-                *place = (row % cells < ow).then(|| (row / cells * ow + row % cells) * o);
+                *place = (row % pitch < ow).then(|| (row / pitch * ow + row % pitch) * o);
             }
             for (group, linear) in self.groups.iter().enumerate() {
                 let starts: Vec<usize> = (0..runs)
                     .map(|run| group * depth + if runs == kh { tap(run, 0) } else { tap(run / kw, run % kw) })
                     .collect();
-                let walk = Walk { codes: image, stride: c, runs: &starts };
+                let walk = Walk { codes: image, stride: c, line, runs: &starts };
                 linear.walk(&walk, places.len(), blocks.clone(), |row| places[row], &mut y[group * columns..]);
             }
             return;
@@ -271,7 +276,7 @@ impl Conv {
                     }
                 }
             }
-            let walk = Walk { codes: rows, stride: k, runs: &[0] };
+            let walk = Walk { codes: rows, stride: k, line: Walk::EVEN, runs: &[0] };
             linear.walk(&walk, pixels, blocks.clone(), |row| Some(row * o), &mut y[group * columns..]);
         }
     }

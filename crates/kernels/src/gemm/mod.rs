@@ -243,13 +243,13 @@ impl Rows {
             Some(beyond) if tiles.suits(a) => m.min(beyond / stride.max(1) + 1),
             _ => 0,
         };
-        work(&Walk { codes: a, stride, runs }, 0..in_place);
+        work(&Walk { codes: a, stride, line: Walk::EVEN, runs }, 0..in_place);
         let (flip, rest) = (tiles.flip(), &a[in_place * stride..]);
         let bytes = aligned(&mut self.bytes, rest.len() + tiles.reach());
         let (codes, beyond) = bytes.split_at_mut(rest.len());
         codes.iter_mut().zip(rest).for_each(|(byte, code)| *byte = code ^ flip);
         beyond.fill(0);
-        work(&Walk { codes: bytes, stride, runs }, in_place..m);
+        work(&Walk { codes: bytes, stride, line: Walk::EVEN, runs }, in_place..m);
     }
 
     /// Rows of `k` codes, widened to 16 bits, in words of two.

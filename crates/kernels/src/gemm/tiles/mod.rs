@@ -6,7 +6,7 @@
 //! each somewhere in memory     line: four codes of each        handed on while still in the first-level cache
 //! ```
 //! Left rows are not gathered: a [`Walk`] says where they lie. Row `i` is a row of runs, and run `r` of row `i` begins at
-//! `i * stride + runs[r]`; the windows of a convolution along a line of an image are such rows. Whoever takes the sums turns
+//! `i * stride + runs[r]`, plus a distance for every line of rows before; the windows of a convolution along a line of an image are such rows. Whoever takes the sums turns
 //! them into codes, so no matrix of sums is ever written to memory.
 //!
 //! A run is read in steps of four bytes ([`Tiles::reach`]); what lies behind its end meets weights of zero.
@@ -108,8 +108,22 @@ pub struct Walk<'a> {
     pub codes: &'a [i8],
     /// From one row to the next.
     pub stride: usize,
+    /// Rows of a line, and how much further than `stride` the first row of the next one is. [`Tiles::skips`] says whether it
+    /// may be any.
+    pub line: [usize; 2],
     /// Where the runs of row 0 begin.
     pub runs: &'a [usize],
+}
+
+impl Walk<'_> {
+    /// [`Self::line`] of rows that are all one line.
+    pub const EVEN: [usize; 2] = [1, 0];
+
+    /// Where run 0 of row `row` would begin if that of row 0 began at 0.
+    fn row(&self, row: usize) -> usize {
+        // Divisions take as long as a few steps of a tile.
+        row * self.stride + if self.line[1] == 0 { 0 } else { row / self.line[0] * self.line[1] }
+    }
 }
 
 /// Sums of some rows and columns of a product.
@@ -191,6 +205,18 @@ impl Tiles {
         self.flip() == 0 && !(across && self.blocks() > 1)
     }
 
+    /// Whether rows may be at uneven distances, see [`Walk::line`].
+    #[must_use]
+    pub fn skips(&self) -> bool {
+        match self.variant {
+            // Loads of whole tiles know one distance.
+            #[cfg(target_arch = "x86_64")]
+            Variant::Amx(_) => false,
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            _ => true,
+        }
+    }
+
     /// Where the runs of row 0 begin when they follow each other.
     #[must_use]
     pub fn dense(&self) -> Vec<usize> {
@@ -213,7 +239,8 @@ impl Tiles {
     fn checked<'a>(&self, walk: &Walk<'a>, m: usize) -> Walk<'a> {
         assert_eq!(walk.runs.len(), self.runs, "as many runs on both sides");
         let walk = Walk { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
-        let last = walk.runs.iter().max().map_or(0, |run| (m - 1) * walk.stride + run + self.reach());
+        assert!(walk.line[1] == 0 || (self.skips() && walk.line[0] > 0), "rows at distances that the variant can take");
+        let last = walk.runs.iter().max().map_or(0, |run| walk.row(m - 1) + run + self.reach());
         assert!(last <= walk.codes.len(), "rows lie within the codes");
         walk
     }
@@ -304,7 +331,7 @@ mod tests {
 
     /// Every tile of every variant is the product, whatever the runs, the distance of rows and the bytes between them; no sum
     /// is missing or handed on twice, and stored they are the same.
-    fn check(m: usize, [runs, length]: [usize; 2], n: usize, stride: usize, seed: u64) {
+    fn check(m: usize, [runs, length]: [usize; 2], n: usize, stride: usize, line: [usize; 2], seed: u64) {
         let mut state = seed | 1;
         let mut code = move || {
             state ^= state << 13;
@@ -314,11 +341,13 @@ mod tests {
         };
         let weights: Vec<i8> = (0..runs * length * n).map(|_| code()).collect();
         let starts: Vec<usize> = (0..runs).map(|r| (r * 37 + 5) % 113).collect();
-        let left: Vec<i8> = (0..m * stride + 113 + length.next_multiple_of(64) + 64).map(|_| code()).collect();
+        let left: Vec<i8> =
+            (0..m * stride + m / line[0] * line[1] + 113 + length.next_multiple_of(64) + 64).map(|_| code()).collect();
         for variant in variants() {
             let tiles = Tiles::new(variant, [runs, length], n, |p, j| weights[p * n + j]);
             let codes: Vec<i8> = left.iter().map(|&code| code ^ tiles.flip()).collect();
-            let walk = Walk { codes: &codes, stride, runs: &starts };
+            let line = if tiles.skips() { line } else { Walk::EVEN };
+            let walk = Walk { codes: &codes, stride, line, runs: &starts };
             let mut found = vec![None; m * n];
             tiles.multiply(&walk, m, 0..tiles.blocks(), &mut |tile| {
                 for (i, row) in tile.rows.clone().enumerate() {
@@ -334,7 +363,7 @@ mod tests {
                     for (r, start) in starts.iter().enumerate() {
                         for p in 0..length {
                             let weight = i32::from(weights[(r * length + p) * n + column]);
-                            sum += i32::from(left[row * stride + start + p]) * weight;
+                            sum += i32::from(left[row * stride + row / line[0] * line[1] + start + p]) * weight;
                         }
                     }
                     assert_eq!(found[row * n + column], Some(sum), "{variant:?}: row {row}, column {column}");
@@ -355,9 +384,10 @@ mod tests {
             length in prop_oneof![1usize..=9, 60usize..=68, 126usize..=130],
             n in prop_oneof![1usize..=3, 15usize..=17, 31usize..=33, 62usize..=67, 95usize..=98, 127usize..=130],
             stride in prop_oneof![0usize..=5, 60usize..=70],
+            (rows, gap) in (1usize..=9, prop_oneof![Just(0), 0usize..=20]),
             seed in any::<u64>(),
         ) {
-            check(m, [runs, length], n, stride, seed);
+            check(m, [runs, length], n, stride, [rows, gap], seed);
         }
     }
 
@@ -366,7 +396,7 @@ mod tests {
         for variant in variants() {
             let tiles = Tiles::new(variant, [1, 4], 16, |_, _| 1);
             let codes = vec![0; tiles.reach() + 3];
-            let walk = Walk { codes: &codes, stride: 4, runs: &[0] };
+            let walk = Walk { codes: &codes, stride: 4, line: Walk::EVEN, runs: &[0] };
             tiles.multiply(&walk, 1, 0..1, &mut |_| {});
             let beyond = std::panic::catch_unwind(|| tiles.multiply(&walk, 2, 0..1, &mut |_| {}));
             assert!(beyond.is_err(), "{variant:?}");

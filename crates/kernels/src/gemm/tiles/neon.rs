@@ -55,7 +55,7 @@ unsafe fn tile<const R: usize>(
     for &run in walk.runs {
         // SAFETY: the caller's promise; the panel has as many lines as all runs together.
         unsafe {
-            let rows: [*const i8; R] = std::array::from_fn(|r| walk.codes.as_ptr().add((row + r) * walk.stride + run));
+            let rows: [*const i8; R] = std::array::from_fn(|r| walk.codes.as_ptr().add(walk.row(row + r) + run));
             for step in 0..tiles.steps {
                 let part = line.cast::<i8>();
                 let mut weights = [vdupq_n_s8(0); VECTORS];
