@@ -194,9 +194,8 @@ impl Conv {
         let line = (w + (window.pads[1] + window.pads[3]) as usize) * c;
         let gathered = if self.path == Path::Lines { ow * self.groups[0].k() } else { 0 };
         let fitting = BLOCK_BYTES / (line * window.stride[0] as usize + gathered).max(1);
-        let shared = (geometry.input[0] * oh).div_ceil(rayon::current_num_threads());
-        let blocks = oh.div_ceil(fitting.min(shared).clamp(1, oh));
-        let block = oh.div_ceil(blocks);
+        // Images are parts, too.
+        let block = if geometry.input[0] > 1 { fitting.clamp(1, oh) } else { parallel::even(oh, fitting) };
         parallel::chunks(y, oh * ow * o, |image, y| {
             let own = image * oh * ow * o;
             let x = &x[image * h * w * c..][..h * w * c];
@@ -351,7 +350,7 @@ fn conv_then<X: Element, Y: Element>(
     {
         return linear::multiply_then(linear, x, y, after);
     }
-    let block = block_rows(k * size_of::<X>(), columns, geometry.pixels());
+    let block = block_rows(k * size_of::<X>() + columns * groups[0].column_bytes(), geometry.pixels());
     parallel::chunks(y, block * o, |index, y| {
         let mut rows = Vec::new();
         let pixels = index * block..index * block + y.len() / o;
@@ -366,11 +365,9 @@ fn conv_then<X: Element, Y: Element>(
     });
 }
 
-/// Rows per block: as many as the cache holds, but enough blocks for every thread.
-pub(crate) fn block_rows(row_bytes: usize, columns: usize, rows: usize) -> usize {
-    let fitting = BLOCK_BYTES / (row_bytes + 4 * columns).max(1);
-    let shared = rows.div_ceil(rayon::current_num_threads());
-    fitting.min(shared).clamp(1, rows.max(1))
+/// Rows per block, each of so many bytes with its sums: as many as the cache holds, and as many blocks for every thread.
+pub(crate) fn block_rows(row_bytes: usize, rows: usize) -> usize {
+    parallel::even(rows, BLOCK_BYTES / row_bytes.max(1))
 }
 
 #[cfg(test)]

@@ -139,6 +139,14 @@ impl Linear {
         if let Product::Tiled(packed, _) = &self.product { packed.tiles().map_or(1, Tiles::blocks) } else { 1 }
     }
 
+    /// Bytes that are written for every column of a row: sums, where they are not codes before they leave the nearest cache.
+    pub(crate) fn column_bytes(&self) -> usize {
+        match &self.product {
+            Product::Tiled(..) => size_of::<i8>(),
+            Product::Narrow(..) | Product::Wide(..) => size_of::<i32>(),
+        }
+    }
+
     /// Whether threads should share the columns rather than the rows of a product whose operand and result have so many
     /// elements together: then each reads its own part of the weights, which are most of what is read.
     pub(crate) fn is_mostly_weights(&self, activations: usize) -> bool {
@@ -254,7 +262,7 @@ pub fn multiply_then<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [
         });
         return after(0, y);
     }
-    let block = crate::conv::block_rows(k * size_of::<X>(), n, y.len() / n);
+    let block = crate::conv::block_rows(k * size_of::<X>() + n * linear.column_bytes(), y.len() / n);
     parallel::chunks(y, block * n, |index, y| {
         let rows = y.len() / n;
         scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));

@@ -65,6 +65,12 @@ pub(crate) fn chunks<Y: Send>(y: &mut [Y], size: usize, work: impl Fn(usize, &mu
     }
 }
 
+/// The size of parts of `count`, none larger than `most`: as many for one thread as for any other, and nearly the same size.
+pub(crate) fn even(count: usize, most: usize) -> usize {
+    let parts = count.div_ceil(most.max(1)).max(1).next_multiple_of(rayon::current_num_threads());
+    count.div_ceil(parts).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +109,23 @@ mod tests {
         for _ in 0..3 {
             assert!(std::panic::catch_unwind(|| inside(|| panic!("on purpose"))).is_err());
             assert_eq!(inside(|| sum(100)), expected(100));
+        }
+    }
+
+    #[test]
+    fn parts_are_even() {
+        for threads in 1..=4 {
+            pool(threads).install(|| {
+                for (count, most) in [(0, 3), (1, 3), (7, 7), (7, 3), (784, 256), (3136, 512), (12, 0)] {
+                    let size = even(count, most);
+                    let (parts, last) = (count.div_ceil(size), count.checked_rem(size));
+                    assert!(size <= most.max(1), "{count} in parts of {size} for {threads} threads");
+                    assert!(
+                        count < 20 * threads
+                            || (parts % threads == 0 && last.is_none_or(|last| last + 9 > size || last == 0))
+                    );
+                }
+            });
         }
     }
 

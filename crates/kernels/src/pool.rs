@@ -2,6 +2,8 @@
 //!
 //! Source: docs/arithmetic.md, "Pooling".
 
+use std::ops::Range;
+
 use tpuflow_ir::{Divisor, Requant};
 
 use crate::conv::Geometry;
@@ -123,31 +125,28 @@ pub fn missing_divisor(geometry: &Geometry, average: &Average<'_>) -> Option<(us
         .find(|(_, area)| *area != 0 && !average.divisors.iter().any(|d| d.area == *area))
 }
 
-/// Sums of the window's cells, channel by channel, and their number.
+/// Sums of up to [`VECTOR`] channels of some cells.
 #[inline(always)]
-fn sum_cells<X: Element>(geometry: &Geometry, pixel: usize, x: &[X], sums: &mut Vec<i64>) -> i64 {
+fn sums<X: Element>(x: &[X], starts: &[usize], channels: Range<usize>) -> [i64; VECTOR] {
     /// Cells whose sum fits 32 bits, whatever their codes.
     const EXACT: usize = 1 << 15;
-    let c = geometry.input[3];
-    sums.clear();
-    sums.resize(c, 0);
-    let mut some = vec![0i32; c];
-    let mut count = 0;
-    for start in cells(geometry, pixel) {
-        count += 1;
-        for (sum, x) in some.iter_mut().zip(&x[start..][..c]) {
-            *sum += x.widen();
-        }
-        if count % EXACT == 0 {
-            for (sum, some) in sums.iter_mut().zip(&mut some) {
-                *sum += i64::from(std::mem::take(some));
+    let mut sums = [0; VECTOR];
+    for starts in starts.chunks(EXACT) {
+        let mut some = [0i32; VECTOR];
+        let own = |start: &usize| &x[start + channels.start..][..channels.len()];
+        // Channels that fill vectors stay in registers for all cells.
+        if channels.len() == VECTOR {
+            for x in starts.iter().filter_map(|start| own(start).first_chunk::<VECTOR>()) {
+                some.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.widen());
+            }
+        } else {
+            for x in starts.iter().map(own) {
+                some.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.widen());
             }
         }
+        sums.iter_mut().zip(some).for_each(|(sum, some)| *sum += i64::from(some));
     }
-    for (sum, some) in sums.iter_mut().zip(some) {
-        *sum += i64::from(some);
-    }
-    count as i64
+    sums
 }
 
 /// `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy, lo, hi)` per window. `y`: `[n,oh,ow,c]`.
@@ -160,17 +159,73 @@ pub fn average_pool<X: Element, Y: Element>(geometry: &Geometry, average: &Avera
     let out =
         Requant { multiplier: vec![], shift: vec![], zero_point: average.zero_point, lo: average.lo, hi: average.hi };
     let row = (geometry.output[1] * c).max(1);
+    // Of a single pixel threads share the channels.
+    let part = if geometry.output == [1, 1] { parallel::even(c.div_ceil(VECTOR), usize::MAX) * VECTOR } else { c };
     let lanes = Isa::selected().lanes();
     parallel::chunks(y, row, |index, y| {
-        let sums = &mut Vec::new();
+        let mut starts = Vec::with_capacity(geometry.taps());
         for (column, y) in y.chunks_exact_mut(c).enumerate() {
             let pixel = index * geometry.output[1] + column;
-            let count = lanes.run(|| sum_cells(geometry, pixel, x, sums));
-            let (multiplier, shift) = average.divisor(area(geometry, average.count_include_pad, average.beyond, pixel));
-            let zero = count * i64::from(average.input_zero_point);
-            for (y, sum) in y.iter_mut().zip(&*sums) {
-                *y = Y::narrow(finish(scale(sum - zero, multiplier, shift), &out));
-            }
+            starts.clear();
+            starts.extend(cells(geometry, pixel));
+            let counted = if average.count_include_pad {
+                area(geometry, true, average.beyond, pixel)
+            } else {
+                starts.len() as u32
+            };
+            let (multiplier, shift) = average.divisor(counted);
+            let zero = starts.len() as i64 * i64::from(average.input_zero_point);
+            parallel::chunks(y, part, |index, y| {
+                for (block, y) in y.chunks_mut(VECTOR).enumerate() {
+                    let first = index * part + block * VECTOR;
+                    let sums = lanes.run(|| sums(x, &starts, first..first + y.len()));
+                    for (y, sum) in y.iter_mut().zip(sums) {
+                        *y = Y::narrow(finish(scale(sum - zero, multiplier, shift), &out));
+                    }
+                }
+            });
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tpuflow_ir::Window;
+
+    proptest! {
+        /// Windows as their definitions read, cell by cell.
+        #[test]
+        fn windows_are_what_they_say(
+            c in prop_oneof![1usize..=3, 62usize..=66, 127usize..=130], size in [1usize..=6, 1usize..=6],
+            kernel in [1u32..=6, 1u32..=6], stride in [1u32..=3, 1u32..=3], pads in [0u32..=1, 0u32..=1, 0u32..=1, 0u32..=1],
+            count_include_pad in any::<bool>(), seed in any::<u32>(),
+        ) {
+            let window = Window { kernel, stride, dilation: [1, 1], pads };
+            let Some(geometry) = Geometry::new([2, size[0], size[1], c], window) else { return Ok(()) };
+            let code = |i: usize| ((i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as i8;
+            let x: Vec<i8> = (0..2 * size[0] * size[1] * c).map(code).collect();
+            let divisors: Vec<Divisor> =
+                (1..=36).map(|area| Divisor { area, multiplier: 16384 + area as i32, shift: 18 }).collect();
+            let (zero, zero_point, lo, hi) = (-7, 5, -120, 100);
+            let average = Average {
+                count_include_pad, beyond: [0, 0], divisors: &divisors, input_zero_point: zero, zero_point, lo, hi,
+            };
+            let (mut most, mut mean) = (vec![0i8; geometry.pixels() * c], vec![0i8; geometry.pixels() * c]);
+            max_pool(&geometry, &x, &mut most);
+            average_pool(&geometry, &average, &x, &mut mean);
+            for pixel in 0..geometry.pixels() {
+                let starts: Vec<usize> = cells(&geometry, pixel).collect();
+                let (multiplier, shift) = average.divisor(area(&geometry, count_include_pad, [0, 0], pixel));
+                for channel in 0..c {
+                    let codes = starts.iter().map(|start| x[start + channel]);
+                    prop_assert_eq!(most[pixel * c + channel], codes.clone().max().unwrap_or(i8::MIN));
+                    let sum: i64 = codes.map(|code| i64::from(code) - i64::from(zero)).sum();
+                    let expected = crate::requant::reference::requantize(sum, multiplier, shift, zero_point, lo, hi);
+                    prop_assert_eq!(i32::from(mean[pixel * c + channel]), expected);
+                }
+            }
+        }
+    }
 }

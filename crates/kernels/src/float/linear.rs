@@ -96,7 +96,7 @@ pub fn multiply<Y: Float>(linear: &Linear, a: &[f32], y: &mut [Y]) {
 fn block(k: usize, n: usize, rows: usize) -> usize {
     const ENOUGH: usize = 32;
     let shared = rows.div_ceil(rayon::current_num_threads());
-    block_rows(k * size_of::<f32>(), n, rows).max(shared.min(ENOUGH))
+    block_rows((k + n) * size_of::<f32>(), rows).max(shared.min(ENOUGH))
 }
 
 /// Convolution of the whole batch. `groups`: one prepared operand `[kh * kw * c / groups, o / groups]` per group.
