@@ -163,7 +163,9 @@ impl Part<'_> {
     /// Codes of the channels of every pixel of the line `y`, pixels `c` apart.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn finished<Y: Element>(&self, epilogue: &Epilogue, columns: &Columns, c: usize, y: &mut [Y]) {
-        if let (Some(finish), Some(y)) = (epilogue.finish(columns), Y::as_bytes_mut(y)) {
+        if let Some(finish) = epilogue.finish(columns)
+            && let Some(y) = Y::as_bytes_mut(y)
+        {
             return match finish.kind() {
                 Kind::Direct => self.codes::<DIRECT>(finish, columns, c, y),
                 Kind::DirectBounded => self.codes::<DIRECT_BOUNDED>(finish, columns, c, y),

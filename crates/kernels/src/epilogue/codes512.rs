@@ -102,8 +102,8 @@ impl<'a> Finish<'a> {
     /// What is the same for all sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(crate) fn maker<const NATURAL: bool, const KIND: u8>(self) -> Maker<'a, NATURAL, KIND> {
-        Maker { bounds: Bounds::new(self.requant), finish: self }
+    pub(crate) fn maker<const NATURAL: bool, const KIND: u8>(&self) -> Maker<'a, NATURAL, KIND> {
+        Maker { bounds: Bounds::new(self.requant), finish: *self }
     }
 }
 

@@ -24,7 +24,7 @@ impl Avx512Vnni {
     /// [`super::Epilogue::tile`].
     pub(super) fn tile(
         self,
-        finish: Finish<'_>,
+        finish: &Finish<'_>,
         tile: &Sums<'_>,
         columns: &Columns,
         place: impl Fn(usize) -> Option<usize>,
@@ -45,7 +45,7 @@ impl Avx512Vnni {
 /// Codes of a tile, so many rows at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn rows<const NATURAL: bool, const ROWS: usize>(
-    finish: Finish<'_>,
+    finish: &Finish<'_>,
     tile: &Sums<'_>,
     columns: &Columns,
     place: impl Fn(usize) -> Option<usize>,
@@ -76,7 +76,7 @@ fn rows<const NATURAL: bool, const ROWS: usize>(
 fn stepped_rows<const NATURAL: bool, const ROWS: usize>(
     _: Avx512Vbmi,
     steps: &Steps,
-    finish: Finish<'_>,
+    finish: &Finish<'_>,
     tile: &Sums<'_>,
     columns: &Columns,
     place: impl Fn(usize) -> Option<usize>,
@@ -127,11 +127,8 @@ fn each_row<const ROWS: usize>(
     let mask = u64::MAX >> (WIDTH - width);
     let own = tile.sums.as_chunks::<WIDTH>().0;
     for (row, own) in tile.rows.clone().step_by(ROWS).zip(own.chunks(ROWS)) {
-        let mut places = [None; ROWS];
-        for (i, at) in places.iter_mut().enumerate().take(own.len()) {
-            *at = place(row + i);
-        }
-        if places == [None; ROWS] {
+        // Only a single row is worth asking for beforehand.
+        if ROWS == 1 && place(row).is_none() {
             continue;
         }
         let mut sums = [_mm512_setzero_si512(); 4];
@@ -141,8 +138,8 @@ fn each_row<const ROWS: usize>(
             sums[v] = _mm512_add_epi32(unsafe { _mm512_loadu_si512(part.as_ptr().cast()) }, offsets[v]);
         }
         let codes = make(&sums, &factors);
-        for (i, at) in places.into_iter().enumerate() {
-            let Some(at) = at else { continue };
+        for i in 0..own.len() {
+            let Some(at) = place(row + i) else { continue };
             // The row's codes begin that many lanes into the vector.
             let target = y[at + first..][..width].as_mut_ptr().wrapping_sub(i * lanes);
             // SAFETY: the mask keeps the store within the row's codes.
