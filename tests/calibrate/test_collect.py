@@ -155,6 +155,8 @@ def test_cal_29_the_number_of_threads_does_not_show() -> None:
         "x = np.random.default_rng(0).standard_normal(500_000, np.float32)\n"
         "statistics = Statistics(2048)\n"
         "statistics.observe({'x': x, 'y': x[:1000] ** 2})\n"
+        "statistics.whole = False\n"
+        "statistics.observe({'z': x ** 3})\n"
         "statistics.samples = 1\n"
         "names = [name for name in STRATEGIES if name != 'in_ir']\n"
         "print([fit(statistics, CalibrationConfig(strategy=name)).to_json() for name in names])\n"
@@ -171,6 +173,61 @@ def test_cal_29_the_number_of_threads_does_not_show() -> None:
     }
     assert len(outputs) == 1
     assert "strategy" in outputs.pop()
+
+
+LARGE = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,3,150,160] x) => (float[1,3,150,160] y, float[1,3,10,10] small)
+<int64[2] start = {0,0}, int64[2] end = {10,10}, int64[2] axes = {2,3}>
+{
+    y = Tanh(x)
+    small = Slice(y, start, end, axes)
+}
+"""
+"""72000 values a sample, more than are all counted."""
+
+
+def large() -> tuple[FloatModel, dict[str, NDArray[np.float32]]]:
+    data = np.random.default_rng(11).standard_normal((6, 3, 150, 160), np.float32)
+    data[4, 1, 77, 3] = 40.0
+    return load(onnx.parser.parse_model(LARGE)), {"x": data}
+
+
+def test_of_large_tensors_a_part_stands_for_all_values() -> None:
+    model, data = large()
+    part, whole = (
+        collect(model, Samples.of(data, model.inputs), CalibrationConfig(count_all=each))
+        for each in (False, True)
+    )
+    for name, ours in part.tensors.items():
+        assert ours.batches == whole.tensors[name].batches
+        assert ours.counts.extrema == whole.tensors[name].counts.extrema
+    assert (whole.tensors["x"].counts.count, whole.tensors["small"].counts.count) == (6 * 72_000, 6 * 300)
+    assert abs(part.tensors["x"].counts.count - 6 * 72_000) < 6 * 720
+    assert list(part.tensors["x"].counts.positive) != list(whole.tensors["x"].counts.positive)
+    assert list(part.tensors["small"].counts.positive) == list(whole.tensors["small"].counts.positive)
+    # The few largest values, which clipping rests on, are counted one by one.
+    far = int(20 / whole.tensors["x"].counts.width)
+    assert list(part.tensors["x"].counts.positive[far:]) == list(whole.tensors["x"].counts.positive[far:])
+
+
+def test_percentiles_count_all_values() -> None:
+    model, data = large()
+    for strategy, expected in (("pct[99.9]", True), ("mse", False), ("kld", False)):
+        found = collect(model, Samples.of(data, model.inputs), CalibrationConfig(strategy=strategy))
+        assert (found.tensors["x"].counts.count == 6 * 72_000) is expected
+
+
+@pytest.mark.parametrize("strategy", ["mse", "kld", "std"])
+def test_cal_29_shards_of_large_tensors_give_the_same_ranges(strategy: str) -> None:
+    model, data = large()
+    config = CalibrationConfig(strategy=strategy)
+    first, second = (
+        collect(model, Samples.of({"x": data["x"][cut]}, model.inputs), config)
+        for cut in (slice(0, 2), slice(2, 6))
+    )
+    first.merge(second)
+    assert fit(first, config).to_json() == calibrate(model, data, config).to_json()
 
 
 CLAMPS = """

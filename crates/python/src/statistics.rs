@@ -131,18 +131,20 @@ type Seen<'py> = (Option<(f32, f32)>, u64, u64, Bound<'py, PyArray1<f64>>);
 /// those that are NaN or positive infinity, and the sums of slices along an axis, where one is named.
 ///
 /// Its values are counted in its histogram, if there are histograms; nothing of an array that has any of
-/// the last kind.
+/// the last kind. Of arrays of more than 65536 values a part stands for all, unless the `whole` is counted.
 #[pyfunction]
+#[pyo3(signature = (arrays, histograms, axes, *, whole = true))]
 fn observe<'py>(
     py: Python<'py>,
     arrays: Vec<PyReadonlyArrayDyn<'py, f32>>,
     mut histograms: Vec<PyRefMut<'py, Histogram>>,
     axes: Vec<Option<usize>>,
+    whole: bool,
 ) -> PyResult<Vec<Seen<'py>>> {
     if axes.len() != arrays.len() {
         return Err(PyValueError::new_err(format!("{} axes of {} arrays", axes.len(), arrays.len())));
     }
-    let tensors = arrays.iter().zip(axes).map(|(array, axis)| tensor(array, axis)).collect::<PyResult<Vec<_>>>()?;
+    let tensors = arrays.iter().zip(axes).map(|(array, axis)| tensor(array, axis, whole)).collect::<PyResult<Vec<_>>>()?;
     let mut histograms: Vec<_> = histograms.iter_mut().map(|histogram| &mut histogram.0).collect();
     let found = py.detach(|| statistics::observe(&tensors, &mut histograms)).map_err(value_error)?;
     found
@@ -155,10 +157,10 @@ fn observe<'py>(
         .collect()
 }
 
-fn tensor<'a>(array: &'a PyReadonlyArrayDyn<'_, f32>, axis: Option<usize>) -> PyResult<Tensor<'a>> {
+fn tensor<'a>(array: &'a PyReadonlyArrayDyn<'_, f32>, axis: Option<usize>, all: bool) -> PyResult<Tensor<'a>> {
     let layout = axis.map(|axis| split(array.shape(), axis)).transpose()?;
     let layout = layout.map(|(_, channels, inner)| Layout { channels, inner });
-    Ok(Tensor { values: row_major(array)?, layout })
+    Ok(Tensor { values: row_major(array)?, layout, all })
 }
 
 /// Elements in their order; NumPy's own `as_slice` also takes column-major arrays, whose elements lie in another.

@@ -12,12 +12,15 @@
 //! Since `floor(floor(y) / 2) = floor(y / 2)`, the counts are those of a histogram that had known its
 //! range from the start. They are a function of the multiset of values, whatever the order.
 //!
+//! Where a part of the values was looked at, each stands for as many as were not: counts are estimates of those of
+//! all. Extrema, and hence widths, are always those of all values.
+//!
 //! Exact zeros are apart because they are many (ReLU) and every quantiser represents them exactly.
 
 use tpuflow_kernels::isa::Isa;
 
 use crate::extrema::count_not_finite;
-use crate::tally::{self, Counters, Tally};
+use crate::tally::{self, Counters, Share, Tally};
 use crate::{Extrema, StatisticsError};
 
 /// Counts of values by sign and magnitude.
@@ -104,10 +107,15 @@ impl Histogram {
     /// # Errors
     /// `NotFinite`, and nothing is counted, if any is NaN or infinite.
     pub fn observe(&mut self, values: &[f32]) -> Result<Option<Extrema>, StatisticsError> {
+        self.observe_share(values, Share::All)
+    }
+
+    /// Adds the extrema of `values`, and the counts of all or a part of them.
+    pub(crate) fn observe_share(&mut self, values: &[f32], share: Share) -> Result<Option<Extrema>, StatisticsError> {
         let mut counters = Counters::new(self.bins, f32::MAX, Isa::selected().lanes());
         let mut tallies = Vec::new();
         for part in values.chunks(tally::MOST) {
-            counters.begin(self.exponent);
+            counters.begin(self.exponent, share);
             if !counters.add(part) {
                 return Err(StatisticsError::NotFinite(count_not_finite(values)));
             }

@@ -4,7 +4,8 @@
 //! the [`Extrema`] of every batch, and one [`Histogram`] per tensor. A histogram's bins are powers of
 //! two wide and widen by merging neighbours as larger values arrive, so its counts depend on the values
 //! alone: not on their order, nor on the number of threads, nor on how samples were split into shards.
-//! One pass over the samples is therefore enough, and merging shards is exact.
+//! One pass over the samples is therefore enough, and merging shards is exact. Of large tensors a part of the values
+//! stands for all, chosen by place in the tensor, which keeps all of that.
 //!
 //! ```text
 //! [f32] --observe--> Extrema, Moments, Histogram --percentile | mse | kld--> (low, high)
@@ -37,7 +38,7 @@ pub use histogram::{Histogram, HistogramParts};
 pub use kld::kld_range;
 pub use moments::{Moments, moments};
 pub use mse::mse_range;
-pub use observe::{LARGEST, Layout, Observed, Tensor, observe};
+pub use observe::{LARGEST, Layout, MANY, Observed, Tensor, observe};
 pub use percentile::percentile_range;
 pub use quantizer::{Grid, Quantizer};
 

@@ -1,7 +1,7 @@
 //! The range a quantiser loses least with, in the mean of squared errors.
 //!
 //! The density is taken as constant within a bin, and the outermost bin of either sign as reaching no
-//! further than the extreme, which one value takes. The expected squared error of a bin is then an exact
+//! further than the extreme, which one value takes, also where only a part of the values was counted. The expected squared error of a bin is then an exact
 //! integral (see [`Grid`]), so the result is as right for 16 bits, where a quantisation step is far finer
 //! than a bin, as for 4. Exact zeros cost nothing and do not count.
 //!
@@ -65,11 +65,13 @@ struct Side<'a> {
     inner: &'a [u64],
     /// Fall of the density at the upper edge of each inner bin.
     falls: Vec<f64>,
-    /// Where the outermost bin starts, and the extreme it ends at.
+    /// Where the outermost bin starts and ends, at the extreme if that lies in it.
     outer: (f64, f64),
     /// Number of its values other than the extreme.
     spread: f64,
-    /// The value at the extreme: 1, or 0 on a side without values.
+    /// The extreme, which counts even where it is none of the values counted.
+    most: f64,
+    /// Number of values there: 1, or 0 on a side without any.
     extreme: f64,
 }
 
@@ -83,15 +85,17 @@ impl<'a> Side<'a> {
     /// The side whose largest magnitude is `extreme`.
     fn new(counts: &'a [u64], width: f64, extreme: f64) -> Self {
         let (last, inner) = counts[..used(counts)].split_last().unwrap_or((&0, &[]));
+        let start = inner.len() as f64 * width;
         let next = inner.iter().skip(1).chain(std::iter::once(&0));
         let falls = inner.iter().zip(next).map(|(&count, &next)| (count as f64 - next as f64) / width);
         Self {
             width,
             inner,
             falls: falls.collect(),
-            outer: (inner.len() as f64 * width, extreme),
-            spread: last.saturating_sub(1) as f64,
-            extreme: (*last).min(1) as f64,
+            outer: (start, extreme.min(start + width)),
+            spread: last.saturating_sub(u64::from(extreme < start + width)) as f64,
+            most: extreme,
+            extreme: f64::from(u8::from(extreme > 0.0)),
         }
     }
 
@@ -122,10 +126,9 @@ impl<'a> Side<'a> {
         for (lane, fall) in blocks.remainder().iter().enumerate() {
             sums[lane] += fall * integral(edge[lane]);
         }
-        let (start, end) = self.outer;
         sums.into_iter().sum::<f64>()
-            + self.spread * mean_squared_error(grid, (start, end), steps, clip_weight)
-            + self.extreme * grid.squared_error_at(end, steps, clip_weight)
+            + self.spread * mean_squared_error(grid, self.outer, steps, clip_weight)
+            + self.extreme * grid.squared_error_at(self.most, steps, clip_weight)
     }
 
     /// How far the difference of the squared errors on two grids may be from the expected one, bin by bin.

@@ -6,16 +6,22 @@
 //!
 //! Tensors are cut into parts, a thread each, and all that is asked of a part is found while it is in a near cache.
 //! Parts do not depend on the number of threads; what was counted of them is added up in order.
+//!
+//! Of a tensor of more than [`MANY`] values a quarter stands for all but large ones, unless all shall be counted (see
+//! `tally`). Which ones follows from the tensor alone, so that neither threads nor shards of the samples show.
 
 use rayon::prelude::*;
 use tpuflow_kernels::isa::{Isa, Lanes};
 
 use crate::sums::{channel_sums, plane_sum, row_sums};
-use crate::tally::{Counters, Tally};
+use crate::tally::{Counters, Share, Tally};
 use crate::{Extrema, Histogram, StatisticsError};
 
 /// Magnitude beyond which a value is no quantity but a mask.
 pub const LARGEST: f32 = 1e30;
+
+/// Values of a tensor, at a time, up to which all are counted.
+pub const MANY: usize = 1 << 16;
 
 /// Values of a part, or one plane if that is longer.
 const PART: usize = 1 << 20;
@@ -40,6 +46,8 @@ pub struct Tensor<'a> {
     pub values: &'a [f32],
     /// Where channels shall be summed.
     pub layout: Option<Layout>,
+    /// All values shall be counted, however many there are.
+    pub all: bool,
 }
 
 /// What was seen of one tensor.
@@ -53,7 +61,7 @@ pub struct Observed {
     pub sums: Vec<f64>,
 }
 
-/// Extrema and sums of every tensor, and its values counted in the histogram of the same index.
+/// Extrema and sums of every tensor, and its values, or a part of more than [`MANY`], counted in the histogram of the same index.
 ///
 /// `histograms` has one entry per tensor, or none at all. Of a tensor with NaN or positive infinity, nothing
 /// is counted; its result is `NotFinite`.
@@ -111,6 +119,7 @@ struct Part<'a> {
     values: &'a [f32],
     /// Length of planes to be summed; 1 for none.
     plane: usize,
+    share: Share,
 }
 
 /// What was seen of a part.
@@ -132,7 +141,7 @@ impl Part<'_> {
     /// What is to be seen; `None` where there are masks or worse.
     fn seen(&self, counters: &mut Counters, exponent: Option<i32>) -> Option<Seen> {
         let mut planes = Vec::new();
-        counters.begin(exponent);
+        counters.begin(exponent, self.share);
         for block in self.values.chunks(self.plane * (BLOCK / self.plane).max(1)) {
             if !counters.add(block) {
                 return None;
@@ -162,7 +171,12 @@ impl<'a> Tensor<'a> {
 
     fn parts(&self, index: usize) -> impl Iterator<Item = Part<'a>> + use<'a> {
         let plane = self.plane();
-        self.values.chunks(plane * (PART / plane)).map(move |values| Part { index, values, plane })
+        let share = self.share();
+        self.values.chunks(plane * (PART / plane)).map(move |values| Part { index, values, plane, share })
+    }
+
+    fn share(&self) -> Share {
+        if self.all || self.values.len() <= MANY { Share::All } else { Share::Part }
     }
 
     fn joined(&self, seen: &[&Seen], histogram: Option<&mut Histogram>, lanes: Lanes) -> Observed {
@@ -189,7 +203,7 @@ impl<'a> Tensor<'a> {
         }
         let kept: Vec<f32> = self.values.iter().copied().filter(|value| value.abs() <= LARGEST).collect();
         let extrema = match histogram {
-            Some(histogram) => histogram.observe(&kept)?,
+            Some(histogram) => histogram.observe_share(&kept, self.share())?,
             None => crate::extrema(&kept)?,
         };
         let sums = self.layout.map_or_else(Vec::new, |layout| channel_sums(self.values, layout, lanes));
@@ -199,13 +213,16 @@ impl<'a> Tensor<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Ordering;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::histogram::tests::reference;
+    use crate::tally::tests::counted_part;
 
     fn plain(values: &[f32]) -> Tensor<'_> {
-        Tensor { values, layout: None }
+        Tensor { values, layout: None, all: true }
     }
 
     #[test]
@@ -220,7 +237,7 @@ mod tests {
         let wrong = observe(&tensors, &mut histograms.each_mut()[..2]);
         assert_eq!(wrong, Err(StatisticsError::Pairs { tensors: 3, histograms: 2 }));
         for layout in [Layout { channels: 2, inner: 2 }, Layout { channels: 0, inner: 1 }] {
-            let wrong = observe(&[Tensor { values: &[1.0; 6], layout: Some(layout) }], &mut []);
+            let wrong = observe(&[Tensor { values: &[1.0; 6], layout: Some(layout), all: true }], &mut []);
             assert!(matches!(wrong, Err(StatisticsError::Shape { values: 6, .. })));
         }
     }
@@ -269,6 +286,50 @@ mod tests {
         }
     }
 
+    /// What shall be counted of a tensor of many values, block by block, and how often.
+    fn counted(values: &[f32], plane: usize) -> Vec<(f32, u64)> {
+        let [part, block] = [PART, BLOCK].map(|most| plane * (most / plane).max(1));
+        let of_part = |part: &[f32]| {
+            let (mut groups, mut seen) = (0, (0.0, 0.0));
+            part.chunks(block).flat_map(|block| counted_part(block, &mut groups, &mut seen)).collect::<Vec<_>>()
+        };
+        values.chunks(part).flat_map(of_part).collect()
+    }
+
+    #[test]
+    fn a_part_of_many_values_is_counted_as_value_by_value() {
+        for (count, plane) in [(MANY, 1), (MANY + 1, 1), (MANY + 5 * 64, 1), (6 * 49 * 3001, 49), (2 * PART + 30, 1)] {
+            let values: Vec<f32> =
+                values(count).iter().map(|value| value * if count % 2 == 0 { 1.0 } else { 0.0 }).collect();
+            let layout = (plane > 1).then_some(Layout { channels: 3, inner: plane });
+            for isa in Isa::variants() {
+                let mut histograms = [Histogram::new(64).unwrap(), Histogram::new(64).unwrap()];
+                let tensors = [false, true].map(|all| Tensor { values: &values, layout, all });
+                let found = observe_with(&tensors, &mut histograms.each_mut(), isa.lanes()).unwrap();
+                assert_eq!(found[0], found[1], "extrema and sums are those of all");
+                let mut expected = reference(&values, 64).parts();
+                if count > MANY {
+                    expected.zeros = 0;
+                    expected.negative.fill(0);
+                    expected.positive.fill(0);
+                    for (value, times) in counted(&values, plane) {
+                        // The width is that of all values.
+                        let bin = (f64::from(value.abs()) / histograms[0].width()) as usize;
+                        let counter = match value.partial_cmp(&0.0).unwrap() {
+                            Ordering::Less => &mut expected.negative[bin],
+                            Ordering::Equal => &mut expected.zeros,
+                            Ordering::Greater => &mut expected.positive[bin],
+                        };
+                        *counter += times;
+                    }
+                }
+                assert!(histograms[0].count().abs_diff(count as u64) < count as u64 / 50);
+                assert_eq!(histograms[0].parts(), expected, "{count} {}", isa.name());
+                assert_eq!(histograms[1], reference(&values, 64));
+            }
+        }
+    }
+
     #[test]
     fn sums_of_every_layout_in_every_instruction_set() {
         for (channels, inner, outer) in
@@ -285,7 +346,7 @@ mod tests {
             let largest = values.iter().fold(0.0f64, |most, &value| most.max(f64::from(value).abs()));
             let mut first = None;
             for isa in Isa::variants() {
-                let found = observe_with(&[Tensor { values: &values, layout }], &mut [], isa.lanes())
+                let found = observe_with(&[Tensor { values: &values, layout, all: true }], &mut [], isa.lanes())
                     .unwrap()
                     .remove(0)
                     .unwrap();
@@ -302,7 +363,7 @@ mod tests {
         let values = values(3 * PART + 17);
         let cut = &values[..3 * PART];
         let layout = Some(Layout { channels: 3, inner: 64 });
-        let tensors = [plain(&values), plain(&values[..100]), Tensor { values: cut, layout }];
+        let tensors = [plain(&values), plain(&values[..100]), Tensor { values: cut, layout, all: false }];
         let run = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut histograms = vec![Histogram::new(2048).unwrap(); 3];

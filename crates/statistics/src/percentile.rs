@@ -13,6 +13,9 @@ pub fn percentile_range(histogram: &Histogram, percentile: f64) -> Result<Range,
         return Err(StatisticsError::Percentile(percentile));
     }
     let (low, high) = histogram.range();
+    if percentile == 100.0 {
+        return Ok((low, high)); // also where the extremes are none of the values counted
+    }
     let threshold = magnitude_quantile(histogram, percentile / 100.0);
     Ok((low.max(-threshold), high.min(threshold)))
 }

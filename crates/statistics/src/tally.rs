@@ -5,6 +5,12 @@
 //!
 //! Neighbouring values often fall into one bin, and an increment must wait for the one before it to be stored: each
 //! of [`WAYS`] neighbours has a counter of its own, next to each other in one cache line.
+//!
+//! Of very many values a part is enough to know how they are distributed, and counting all would take longer than
+//! reading them: of every [`GROUP`] values that follow each other the [`RUN`] from a fixed, scattered place on count
+//! for all. What a range is cut at rests on the few largest values, though: those beyond [`LARGE`] times the largest so
+//! far, on either side of zero, are counted one by one, unless they are many in a chunk. Which values count, and for
+//! how many, follows from the order of a tally's values alone. Extrema are always those of all values.
 
 use tpuflow_kernels::isa::Lanes;
 
@@ -15,6 +21,14 @@ use crate::histogram::{halve, width_exponent};
 /// Values looked at together: 16 KiB.
 const CHUNK: usize = 1 << 12;
 const WAYS: usize = 4;
+/// Values of which one run is counted where a part is enough; a chunk is a multiple.
+const GROUP: usize = 64;
+/// Neighbours that are counted together: a cache line, a vector of the widest kind.
+const RUN: usize = 16;
+/// Share of the largest value so far from which on values are large.
+const LARGE: f32 = 0.625;
+/// Large values of a chunk, on one side of zero, up to which they are counted one by one.
+const FEW: usize = CHUNK / 64;
 /// Values whose slots are computed apart from counting, which vectorises.
 const SLOTS: usize = 256;
 
@@ -41,25 +55,43 @@ pub(crate) struct Counters {
     largest: f32,
     /// Least number of bins up to the largest magnitude; 0 to look for extrema only.
     bins: usize,
-    /// `[positive by magnitude | negative by magnitude | zeros]`, with `2 * bins` magnitudes.
+    /// `[positive by magnitude | negative by magnitude | zeros | of no account]`, with `2 * bins` magnitudes.
     ways: Vec<[u32; WAYS]>,
     extrema: Option<Extrema>,
     exponent: Option<i32>,
+    /// Where a part is counted: number of groups so far.
+    groups: Option<u32>,
+}
+
+/// Which values are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    All,
+    /// A run of every group, and large values that are few.
+    Part,
+}
+
+/// Values from some magnitudes on, which are counted one by one.
+#[derive(Debug, Clone, Copy)]
+struct Tails {
+    low: f32,
+    high: f32,
 }
 
 impl Counters {
     /// Counters of at least `bins` bins, a power of two, or 0 for extrema alone, of values up to a magnitude.
     pub fn new(bins: usize, largest: f32, lanes: Lanes) -> Self {
-        let slots = if bins == 0 { 0 } else { 4 * bins + 1 };
-        Self { lanes, largest, bins, ways: vec![[0; WAYS]; slots], extrema: None, exponent: None }
+        let slots = if bins == 0 { 0 } else { 4 * bins + 2 };
+        Self { lanes, largest, bins, ways: vec![[0; WAYS]; slots], extrema: None, exponent: None, groups: None }
     }
 
     /// Begins a tally with bins of `2^exponent`, which widen as they must.
-    pub fn begin(&mut self, exponent: Option<i32>) {
+    pub fn begin(&mut self, exponent: Option<i32>, share: Share) {
         self.exponent = exponent;
+        self.groups = (share == Share::Part).then_some(0);
     }
 
-    /// Adds values; false, and all that was counted is void, if one is NaN or larger than what is counted.
+    /// Adds values, with which groups begin anew; false, and all that was counted is void, if one is NaN or larger than what is counted.
     ///
     /// A tally holds at most [`MOST`] values.
     #[must_use]
@@ -74,7 +106,10 @@ impl Counters {
             let seen = self.extrema.map_or(found, |seen| seen.union(found));
             if self.bins > 0 {
                 self.widen_to(seen);
-                self.count(chunk);
+                match self.groups {
+                    None => self.count(chunk, 1, Tails::NONE),
+                    Some(groups) => self.count_part(chunk, groups, seen, found),
+                }
             }
             self.extrema = Some(seen);
         }
@@ -85,8 +120,9 @@ impl Counters {
     pub fn take(&mut self) -> Tally {
         let (extrema, exponent) = (self.extrema.take(), self.exponent.take());
         let Some(seen) = extrema.filter(|_| self.bins > 0) else { return Tally { extrema, ..Tally::default() } };
-        let zero = self.ways.len() - 1;
-        let zeros = taken(&mut self.ways[zero..]).iter().map(|&count| u64::from(count)).sum();
+        let zero = 4 * self.bins;
+        self.ways[zero + 1] = [0; WAYS];
+        let zeros = taken(&mut self.ways[zero..=zero]).iter().map(|&count| u64::from(count)).sum();
         let (above, below) =
             exponent.map_or((0, 0), |exponent| (slots_up_to(seen.max, exponent), slots_up_to(-seen.min, exponent)));
         let positive = taken(&mut self.ways[..above]);
@@ -108,10 +144,32 @@ impl Counters {
         self.exponent = wanted;
     }
 
-    fn count(&mut self, chunk: &[f32]) {
+    /// Counts runs of a chunk, and its large values, where there are `groups` before it; `seen` with it.
+    fn count_part(&mut self, chunk: &[f32], groups: u32, seen: Extrema, found: Extrema) {
+        self.groups = Some(groups + chunk.len().div_ceil(GROUP) as u32);
+        let mut tails = Tails::of(seen);
+        let mut large = [0.0; 2 * FEW];
+        let mut few = 0;
+        if tails.hold(found.min) || tails.hold(found.max) {
+            self.lanes.run(
+                #[inline(always)]
+                || {
+                    tails = tails.with_few(chunk);
+                    few = keep_large(chunk, tails, &mut large);
+                },
+            );
+        }
+        let mut kept = [0.0; CHUNK / GROUP * RUN];
+        let count = keep_runs(chunk, groups, &mut kept);
+        self.count(&kept[..count], (GROUP / RUN) as u32, tails);
+        self.count(&large[..few], 1, Tails::NONE);
+    }
+
+    /// Counts values outside of `tails`, each so many times.
+    fn count(&mut self, chunk: &[f32], times: u32, tails: Tails) {
         let (ways, below, zero) = (&mut self.ways, 2 * self.bins as u32, 4 * self.bins as u32);
         let Some(exponent) = self.exponent else {
-            ways[zero as usize][0] += chunk.len() as u32;
+            ways[zero as usize][0] += times * chunk.len() as u32;
             return;
         };
         // A power of two: the product is the exact quotient by the bin width.
@@ -125,21 +183,91 @@ impl Counters {
                         let sign = (value.to_bits() as i32 >> 31) as u32;
                         let signed = floor(value.abs() * per_width) + (sign & below);
                         // Both zeros are zero.
-                        *slot = if value == 0.0 { zero } else { signed };
+                        let slotted = if value == 0.0 { zero } else { signed };
+                        *slot = if tails.hold(value) { zero + 1 } else { slotted };
                     }
                     let mut groups = slots[..block.len()].chunks_exact(WAYS);
                     for group in &mut groups {
                         for way in 0..WAYS {
-                            ways[group[way] as usize][way] += 1;
+                            ways[group[way] as usize][way] += times;
                         }
                     }
                     for &slot in groups.remainder() {
-                        ways[slot as usize][0] += 1;
+                        ways[slot as usize][0] += times;
                     }
                 }
             },
         );
     }
+}
+
+/// Copies one run of every group, of which the last may lack some or all of it; gives how many values these are.
+fn keep_runs(chunk: &[f32], groups: u32, kept: &mut [f32; CHUNK / GROUP * RUN]) -> usize {
+    let (whole, rest) = chunk.as_chunks::<GROUP>();
+    let (runs, _) = kept.as_chunks_mut::<RUN>();
+    for ((group, run), number) in whole.iter().zip(runs).zip(groups..) {
+        run.copy_from_slice(&group[first_of_run(number)..][..RUN]);
+    }
+    let count = whole.len() * RUN;
+    let from = first_of_run(groups + whole.len() as u32).min(rest.len());
+    let last = &rest[from..rest.len().min(from + RUN)];
+    kept[count..][..last.len()].copy_from_slice(last);
+    count + last.len()
+}
+
+/// Copies the large values and gives their number, at most [`FEW`] on either side.
+#[inline(always)]
+fn keep_large(chunk: &[f32], tails: Tails, kept: &mut [f32; 2 * FEW]) -> usize {
+    let mut places = kept.iter_mut();
+    for group in chunk.chunks(GROUP).filter(|group| tails.hold_any(group)) {
+        for run in group.chunks(RUN).filter(|run| tails.hold_any(run)) {
+            let large = run.iter().filter(|value| tails.hold(**value));
+            large.zip(&mut places).for_each(|(&value, place)| *place = value);
+        }
+    }
+    2 * FEW - places.len()
+}
+
+impl Tails {
+    const NONE: Self = Self { low: f32::NEG_INFINITY, high: f32::INFINITY };
+
+    /// What lies beyond [`LARGE`] times the extrema.
+    fn of(seen: Extrema) -> Self {
+        Self {
+            low: if seen.min < 0.0 { LARGE * seen.min } else { f32::NEG_INFINITY },
+            high: if seen.max > 0.0 { LARGE * seen.max } else { f32::INFINITY },
+        }
+    }
+
+    /// The sides on which a chunk has at most [`FEW`] values.
+    #[inline(always)]
+    fn with_few(self, chunk: &[f32]) -> Self {
+        let below: u32 = chunk.iter().map(|&value| u32::from(value <= self.low)).sum();
+        let above: u32 = chunk.iter().map(|&value| u32::from(value >= self.high)).sum();
+        Self {
+            low: if below as usize <= FEW { self.low } else { f32::NEG_INFINITY },
+            high: if above as usize <= FEW { self.high } else { f32::INFINITY },
+        }
+    }
+
+    #[inline(always)]
+    fn hold_any(self, values: &[f32]) -> bool {
+        values.iter().fold(false, |any, &value| any | self.hold(value))
+    }
+
+    #[inline(always)]
+    fn hold(self, value: f32) -> bool {
+        (value <= self.low) | (value >= self.high)
+    }
+}
+
+/// Where the run of a group begins: its number, scattered by multiplications (C. Wellons, "lowbias32").
+#[inline(always)]
+fn first_of_run(group: u32) -> usize {
+    let mut mixed = group;
+    mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x7feb_352d);
+    mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
+    (mixed ^ (mixed >> 16)) as usize % (GROUP / RUN) * RUN
 }
 
 fn add(into: &mut [u32; WAYS], counts: [u32; WAYS]) {
@@ -169,10 +297,44 @@ fn floor(x: f32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What is counted of values added at once, value by value, and how often each; `seen` and `groups` go on.
+    pub(crate) fn counted_part(values: &[f32], groups: &mut u32, seen: &mut (f32, f32)) -> Vec<(f32, u64)> {
+        let mut counted = Vec::new();
+        for chunk in values.chunks(CHUNK) {
+            *seen = chunk.iter().fold(*seen, |(min, max), &value| (value.min(min), value.max(max)));
+            let below = |value: f32| value < 0.0 && value <= 0.625 * seen.0;
+            let above = |value: f32| value > 0.0 && value >= 0.625 * seen.1;
+            let few = |large: &dyn Fn(f32) -> bool| chunk.iter().filter(|value| large(**value)).count() <= FEW;
+            let (few_below, few_above) = (few(&below), few(&above));
+            let is_apart = |value: f32| (few_below && below(value)) || (few_above && above(value));
+            for (at, &value) in chunk.iter().enumerate() {
+                let run = first_of_run(*groups + (at / GROUP) as u32);
+                let in_run = (run..run + RUN).contains(&(at % GROUP));
+                match (is_apart(value), in_run) {
+                    (true, _) => counted.push((value, 1)),
+                    (false, true) => counted.push((value, 4)),
+                    (false, false) => {}
+                }
+            }
+            *groups += chunk.len().div_ceil(GROUP) as u32;
+        }
+        counted
+    }
+
+    #[test]
+    fn runs_begin_everywhere_equally_often_whatever_the_width_of_images() {
+        for width in 1..600 {
+            let mut begun = [0u32; GROUP / RUN];
+            (0..1000).for_each(|row| begun[first_of_run(row * width) / RUN] += 1);
+            // 250 on average, with a standard deviation of 14.
+            assert!(begun.iter().all(|count| (180..320).contains(count)), "{width} {begun:?}");
+        }
+    }
 
     proptest! {
         #[test]

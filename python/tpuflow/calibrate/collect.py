@@ -34,7 +34,7 @@ __all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of"]
 
 logger = logging.getLogger(__name__)
 
-COUNTING = frozenset({"bins", "trim_infinity"})
+COUNTING = frozenset({"bins", "count_all", "trim_infinity"})
 """Keys that decide what is counted; all others only how ranges follow from it."""
 
 Progress = Callable[[int, int], None]
@@ -210,11 +210,13 @@ def collect(
         SampleError: A value becomes NaN or infinite for a sample.
     """
     own = dict(exceptions or {})
+    ways = (config, *own.values())
     histogram = histograms or any(
-        STRATEGIES[each.method[0]].histogram or _drops_outliers(each) for each in (config, *own.values())
+        STRATEGIES[each.method[0]].histogram or _drops_outliers(each) for each in ways
     )
     statistics = Statistics(config.bins if histogram else None)
     statistics.own_bins = {name: each.bins for name, each in own.items() if each.bins != config.bins}
+    statistics.whole = config.count_all or any(STRATEGIES[each.method[0]].whole for each in ways)
     trims = {name: each.trim_infinity for name, each in own.items()}
     model, wanted = _run(float_model)
     statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}

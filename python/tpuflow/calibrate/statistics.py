@@ -1,8 +1,10 @@
 """What is remembered of the activations: per tensor the extrema of every batch and one histogram.
 
-Both are exact and mergeable. Statistics collected over shards of the samples and merged in the order of the
-shards equal those of one pass, bit for bit: extrema are kept per batch, and the counts of a histogram depend
-on the values only.
+Both are mergeable. Statistics collected over shards of the samples and merged in the order of the shards
+equal those of one pass, bit for bit: extrema are kept per batch, and the counts of a histogram depend on the
+values only. Where a part of the values is enough, a quarter of those of tensors with more than 65536 a batch
+stands for all but the largest: by its place in the tensor, which neither threads nor shards change. Extrema
+are always those of all values.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class TensorStatistics:
 
     Attributes:
         batches: Smallest and largest value of every batch, in order.
-        histogram: Counts of all values by sign and magnitude; None if not collected.
+        histogram: Counts of values by sign and magnitude; None if not collected.
         left_out: Number of values that are masks.
         stated_extrema: Smallest and largest value a file says, whatever its batches say.
         stated_moments: Moments a file says, whatever its histogram says.
@@ -86,6 +88,7 @@ class Statistics:
         sums: Sums by channel of the tensors that shall have them.
         own_bins: Resolution of the histograms that differ from the others, by name.
         inputs: Names of the network's inputs, whose distinct values are kept as well.
+        whole: Histograms count every value, however many there are.
     """
 
     bins: int | None
@@ -94,6 +97,7 @@ class Statistics:
     sums: dict[str, ChannelSums] = field(default_factory=dict)
     own_bins: Mapping[str, int] = field(default_factory=dict)
     inputs: frozenset[str] = frozenset()
+    whole: bool = True
 
     def _histogram(self, name: str) -> _core.Histogram | None:
         return None if self.bins is None else _core.Histogram(self.own_bins.get(name, self.bins))
@@ -111,7 +115,7 @@ class Statistics:
         tensors = [self.tensors[name] for name in arrays]
         histograms = [tensor.histogram for tensor in tensors if tensor.histogram is not None]
         axes = [self.sums[name].axis if name in self.sums else None for name in arrays]
-        found = _core.observe(list(arrays.values()), histograms, axes)
+        found = _core.observe(list(arrays.values()), histograms, axes, whole=self.whole)
         for name, tensor, (extrema, left_out, refused, sums) in zip(arrays, tensors, found, strict=True):
             array = arrays[name]
             if refused:

@@ -62,10 +62,12 @@ class Strategy(NamedTuple):
     Attributes:
         fit: From a tensor's statistics to its range.
         histogram: Whether `fit` reads the histogram; extrema are always there.
+        whole: Whether the histogram must count every value.
     """
 
     fit: Fit
     histogram: bool
+    whole: bool = False
 
 
 def _centres(histogram: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -271,7 +273,7 @@ STRATEGIES: dict[str, Strategy] = {
     "extrema": Strategy(extrema, histogram=False),
     "mean": Strategy(mean, histogram=False),
     "percentile": Strategy(percentile, histogram=False),
-    "pct": Strategy(pct, histogram=True),
+    "pct": Strategy(pct, histogram=True, whole=True),
     "mse": Strategy(mse, histogram=True),
     "mae": Strategy(mae, histogram=True),
     "lp": Strategy(lp, histogram=True),

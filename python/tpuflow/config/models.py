@@ -227,6 +227,10 @@ class CalibrationConfig(Section):
     range is chosen; 0: none are."""
     bins: Annotated[int, PerLayer(), Also("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
+    count_all: bool = False
+    """Histograms count every value. Else, of a tensor with more than 65536 values a batch, a quarter at
+    fixed places stands for all but the largest; extrema are always those of all values, and so is what `pct`
+    reads."""
     bits: int = Field(default=8, ge=2, le=16)
     """Width of the codes the range is meant for (`mse`, `kld`); unset in a whole configuration: that of the
     tensor's `dtype`."""
