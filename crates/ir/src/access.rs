@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::isa::{
     ChannelParameters, Descriptor, Direction, FLOAT_NORM_BYTES, FloatFunction, Instruction, NormParameters, PoolKind,
-    Slope, TableShape, VectorOp, Work,
+    Slope, TableShape, Transfer, VectorOp, Work,
 };
 use crate::{DType, Machine, Space, View, timing};
 
@@ -39,6 +39,27 @@ pub struct Accesses {
     pub writes: SmallVec<[Stretch; 2]>,
 }
 
+/// Runs of a transfer that are told apart: several buffers that travel together may have others between them.
+const APART: u32 = 16;
+
+/// The runs of a transfer of few that are whole words, else all of it.
+fn parts(transfer: &Transfer, word: usize) -> impl Iterator<Item = Transfer> {
+    let strides = [transfer.ddr_strides[0], transfer.local_strides[0]];
+    let is_whole = |bytes: u64| bytes.is_multiple_of(word as u64);
+    let is_apart = is_whole(transfer.local_address)
+        && is_whole(transfer.bytes.into())
+        && strides.into_iter().all(|stride| stride >= transfer.bytes.into() && is_whole(stride));
+    let is_few = transfer.counts[1] == 1 && transfer.counts[0] <= APART && is_apart;
+    let outer = if is_few { 0..u64::from(transfer.counts[0]) } else { 0..1 };
+    let transfer = *transfer;
+    outer.map(move |run| Transfer {
+        ddr_address: transfer.ddr_address + run * transfer.ddr_strides[0],
+        local_address: transfer.local_address + run * transfer.local_strides[0],
+        counts: if is_few { [1, 1] } else { transfer.counts },
+        ..transfer
+    })
+}
+
 /// The bytes `instruction` touches. A descriptor of the wrong kind gives nothing.
 #[must_use]
 pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: &Machine) -> Accesses {
@@ -46,17 +67,19 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
     let mut found = Accesses::default();
     match &instruction.work {
         Work::Transfer(t) => {
-            let ends = t.runs().fold(None, |ends: Option<[u64; 4]>, (ddr, local)| {
-                let [d0, d1, l0, l1] = ends.unwrap_or([ddr, ddr, local, local]);
-                Some([d0.min(ddr), d1.max(ddr), l0.min(local), l1.max(local)])
-            });
-            if let Some([d0, d1, l0, l1]) = ends {
-                let bytes = u64::from(t.bytes);
-                let ddr = Stretch { space: Space::Ddr(t.ddr_space), start: d0, end: d1 + bytes };
-                let local = whole_words(t.local_space, l0, l1 + bytes, word);
-                let (from, to) = if t.direction == Direction::Load { (ddr, local) } else { (local, ddr) };
-                found.reads.push(from);
-                found.writes.push(to);
+            for part in parts(t, word) {
+                let ends = part.runs().fold(None, |ends: Option<[u64; 4]>, (ddr, local)| {
+                    let [d0, d1, l0, l1] = ends.unwrap_or([ddr, ddr, local, local]);
+                    Some([d0.min(ddr), d1.max(ddr), l0.min(local), l1.max(local)])
+                });
+                if let Some([d0, d1, l0, l1]) = ends {
+                    let bytes = u64::from(t.bytes);
+                    let ddr = Stretch { space: Space::Ddr(t.ddr_space), start: d0, end: d1 + bytes };
+                    let local = whole_words(t.local_space, l0, l1 + bytes, word);
+                    let (from, to) = if t.direction == Direction::Load { (ddr, local) } else { (local, ddr) };
+                    found.reads.push(from);
+                    found.writes.push(to);
+                }
             }
         }
         Work::Lookup(l) => {

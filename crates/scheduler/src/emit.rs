@@ -1,10 +1,13 @@
 //! From a sketch to a program: addresses for all buffers, units for all transfers, tokens for all dependencies.
 
+use std::collections::BTreeMap;
+
 use rayon::prelude::*;
 use tpuflow_ir::program::Allocation;
-use tpuflow_ir::{Image, Instruction, Machine, Space, Unit, View, Work};
+use tpuflow_ir::{Image, Instruction, Machine, Space, Unit, View, Work, timing};
 
 use crate::ScheduleError;
+use crate::join::Joins;
 use crate::network::Network;
 use crate::pack::pack;
 use crate::sketch::{BufferId, Content, Draft, Memory, Sketch};
@@ -33,7 +36,97 @@ pub(crate) struct External {
     pub bytes: Vec<u64>,
 }
 
-/// Lays out external memory, filling in `addresses`. With `split`, constants alternate between address spaces so that all
+/// Which address spaces constants go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// All to the first.
+    No,
+    /// Each to the one with the least traffic before it.
+    Forward,
+    /// Each to the one with the least traffic behind it: all channels end together.
+    Backward,
+}
+
+/// Bytes a draft moves to or from external memory.
+fn traffic(draft: &Draft) -> u64 {
+    match &draft.work {
+        Work::Transfer(t) => t.total_bytes(),
+        Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
+        _ => 0,
+    }
+}
+
+/// Cycles it holds its channel, and the start of its line.
+fn cycles(draft: &Draft, machine: &Machine) -> u64 {
+    let start = machine.dma.start + machine.dma.latency;
+    match &draft.work {
+        Work::Transfer(t) => start + timing::transfer_cycles(t, machine),
+        Work::Lookup(l) => {
+            start + u64::from(l.count) * (machine.page_miss() + machine.ddr_cycles(l.table.payload() as u64))
+        }
+        _ => 0,
+    }
+}
+
+/// Constants (by buffer) that lie together, by the first of each: those that are loaded one after the other to one stretch of
+/// a cache, as far as they are to travel together.
+fn together(sketch: &Sketch, addresses: &Addresses, joins: &Joins) -> Vec<usize> {
+    let mut first: Vec<usize> = (0..sketch.buffers.len()).collect();
+    let mut seen = vec![false; sketch.buffers.len()];
+    // By memory: where the last load ended, the first of its group, and the bytes of that.
+    let mut last: BTreeMap<Space, (u64, usize, u64)> = BTreeMap::new();
+    for draft in &sketch.drafts {
+        let (Some((to, from)), Some(t)) = (draft.load(), draft.transfer()) else { continue };
+        let is_constant = matches!(sketch.buffers[from.index()].content, Content::Constant(_));
+        if !is_constant || std::mem::replace(&mut seen[from.index()], true) {
+            continue;
+        }
+        let (space, address) = addresses[to.index()];
+        let start = address + BufferId::split(t.local_address).1;
+        let bytes = t.total_bytes();
+        let limit = joins.get(&t.local_address).filter(|join| join.next).map_or(0, |join| join.bytes);
+        let mut group = (start, from.index(), 0);
+        if let Some(&(end, root, so_far)) = last.get(&space)
+            && end == start
+            && so_far + bytes <= limit
+        {
+            group = (start, root, so_far);
+        }
+        first[from.index()] = group.1;
+        last.insert(space, (start + bytes, group.1, group.2 + bytes));
+    }
+    first
+}
+
+/// Address spaces of constants (by the first of those that lie together): of any two moments, as much passes through one as
+/// through the other.
+fn spaces(sketch: &Sketch, machine: &Machine, split: Split, first: &[usize]) -> Vec<usize> {
+    let count = machine.ddr_spaces();
+    let mut found = vec![None; sketch.buffers.len()];
+    // Traffic so far, activations included.
+    let mut load = vec![0u64; count];
+    let mut visit = |draft: &Draft| {
+        for buffer in draft.touches() {
+            let b = &sketch.buffers[buffer.index()];
+            if b.memory != Memory::Ddr {
+                continue;
+            }
+            let space = match b.content {
+                Content::Constant(_) if split != Split::No => *found[first[buffer.index()]]
+                    .get_or_insert_with(|| (0..count).min_by_key(|&s| load[s]).unwrap_or(0)),
+                _ => 0,
+            };
+            load[space] += if split == Split::Backward { cycles(draft, machine) } else { traffic(draft) };
+        }
+    };
+    match split {
+        Split::Backward => sketch.drafts.iter().rev().for_each(&mut visit),
+        _ => sketch.drafts.iter().for_each(&mut visit),
+    }
+    found.into_iter().map(|space| space.unwrap_or(0)).collect()
+}
+
+/// Lays out external memory, filling in `addresses`. With a `split`, constants alternate between address spaces so that all
 /// channels have the same to do at any time.
 ///
 /// # Errors
@@ -41,42 +134,39 @@ pub(crate) struct External {
 pub(crate) fn external(
     sketch: &Sketch,
     machine: &Machine,
-    split: bool,
+    split: Split,
+    joins: &Joins,
     ports: &[View],
     addresses: &mut Addresses,
 ) -> Result<External, ScheduleError> {
     let word = machine.word() as u64;
     let spaces = machine.ddr_spaces();
     let mut ends = vec![0u64; spaces];
-    // Traffic so far, activations included.
-    let mut load = vec![0u64; spaces];
     let mut placed = vec![false; sketch.buffers.len()];
     let mut recipes: Vec<(usize, u64, BufferId)> = Vec::new();
-    for draft in &sketch.drafts {
-        for buffer in draft.touches() {
-            let b = &sketch.buffers[buffer.index()];
-            if b.memory != Memory::Ddr {
-                continue;
-            }
-            let bytes = match &draft.work {
-                Work::Transfer(t) => t.total_bytes(),
-                Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
-                _ => 0,
-            };
-            if !matches!(b.content, Content::Constant(_)) {
-                load[0] += bytes;
-            } else if placed[buffer.index()] {
-                if let (Space::Ddr(space), _) = addresses[buffer.index()] {
-                    load[usize::from(space)] += bytes;
-                }
-            } else {
-                placed[buffer.index()] = true;
-                let space = if split { (0..spaces).min_by_key(|&s| load[s]).unwrap_or(0) } else { 0 };
-                addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
-                recipes.push((space, ends[space], buffer));
-                ends[space] += b.bytes.next_multiple_of(word);
-                load[space] += bytes;
-            }
+    let first = together(sketch, addresses, joins);
+    let space_of = self::spaces(sketch, machine, split, &first);
+    let mut members: BTreeMap<usize, Vec<BufferId>> = BTreeMap::new();
+    let touched = sketch.drafts.iter().flat_map(Draft::touches);
+    let constants = touched.filter(|buffer| {
+        let b = &sketch.buffers[buffer.index()];
+        let is_constant = b.memory == Memory::Ddr && matches!(b.content, Content::Constant(_));
+        is_constant && !std::mem::replace(&mut placed[buffer.index()], true)
+    });
+    let mut order: Vec<usize> = Vec::new();
+    for buffer in constants {
+        let group = members.entry(first[buffer.index()]).or_default();
+        if group.is_empty() {
+            order.push(first[buffer.index()]);
+        }
+        group.push(buffer);
+    }
+    for group in order {
+        let space = space_of[group];
+        for &buffer in &members[&group] {
+            addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
+            recipes.push((space, ends[space], buffer));
+            ends[space] += sketch.buffers[buffer.index()].bytes.next_multiple_of(word);
         }
     }
     // A constant that is also an output need not be loaded by anyone; it still has a place.

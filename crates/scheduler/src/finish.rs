@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use tpuflow_ir::access::accesses;
+use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
 use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
 
 use crate::bounds::bounds;
 use crate::cost::Clock;
-use crate::emit::{Addresses, External, allocations, external, lifetimes, resolve, resolve_view, unit};
+use crate::emit::{Addresses, External, Split, allocations, external, lifetimes, resolve, resolve_view, unit};
 use crate::homes::Housed;
+use crate::join::{Joins, joined};
 use crate::parameters::Balancing;
 use crate::plan::{Mode, Site};
 use crate::sketch::{Content, Draft, Memory, Sketch};
@@ -27,13 +28,31 @@ pub(crate) enum Lines {
     Even,
 }
 
+/// How what lies in external memory is brought in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ways {
+    pub lines: Lines,
+    /// Constants are shared out from the last one on, so that channels end together.
+    pub backward: bool,
+    /// Which loads travel together.
+    pub joins: Joins,
+}
+
+impl Ways {
+    pub fn new(lines: Lines) -> Self {
+        Self { lines, backward: false, joins: Joins::new() }
+    }
+}
+
 /// A program all but for its constants, bounds and allocations.
 pub(crate) struct Planned {
     housed: Housed,
     addresses: Addresses,
     memory: External,
     mode: Mode,
-    lines: Lines,
+    ways: Ways,
+    /// Instruction of every draft.
+    places: Vec<u32>,
     /// What can be timed; its prediction is the cost model's until it is.
     pub program: Program,
 }
@@ -48,18 +67,41 @@ impl Planned {
         housed: Housed,
         mut addresses: Addresses,
         mode: Mode,
-        lines: Lines,
+        ways: Ways,
     ) -> Result<Self, ScheduleError> {
         let (machine, sketch) = (site.machine, &housed.sketch);
         let parallel = mode != Mode::Sequential;
         let mirrored =
             site.parameters.ram_io_balancing == Balancing::Mirror && (parallel || !site.parameters.parallel());
-        let memory = external(sketch, machine, mirrored, &housed.outputs, &mut addresses)?;
+        let split = match (mirrored, ways.backward) {
+            (false, _) => Split::No,
+            (true, false) => Split::Forward,
+            (true, true) => Split::Backward,
+        };
+        let lines = ways.lines;
+        let memory = external(sketch, machine, split, &ways.joins, &housed.outputs, &mut addresses)?;
         let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+        let place = |draft: &Draft| resolve(draft, unit(&draft.work, Unit::Dtl0), &addresses);
+        let mut resolved: Vec<Instruction> = sketch.drafts.iter().map(place).collect();
+        let touch = |instruction: &Instruction| accesses(instruction, &descriptors, machine);
+        let mut touched: Vec<Accesses> = resolved.iter().map(touch).collect();
+        let mut later = vec![None; resolved.len()];
+        if !ways.joins.is_empty() {
+            let is_constant = |draft: &Draft| constant_space(draft, sketch, &addresses).is_some();
+            later = joined(&sketch.drafts, &mut resolved, &touched, is_constant, &ways.joins);
+            for &last in later.iter().flatten() {
+                touched[last] = touch(&resolved[last]);
+            }
+        }
         let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
+        let mut places: Vec<u32> = Vec::with_capacity(sketch.drafts.len());
         let mut counts = [0u32; 5];
         let (mut clock, mut tracker) = (Clock::new(machine), Tracker::default());
-        for draft in &sketch.drafts {
+        for (index, (draft, mut instruction)) in sketch.drafts.iter().zip(resolved).enumerate() {
+            places.push(instructions.len() as u32);
+            if later[index].is_some() {
+                continue;
+            }
             let line = match constant_space(draft, sketch, &addresses) {
                 _ if !parallel => Unit::Dtl0,
                 // A line for each address space of constants keeps all channels busy.
@@ -68,17 +110,21 @@ impl Planned {
                 _ if lines == Lines::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
                 _ => clock.line(lines == Lines::Even),
             };
-            let mut instruction = resolve(draft, unit(&draft.work, line), &addresses);
-            let touched = accesses(&instruction, &descriptors, machine);
+            instruction.unit = unit(&draft.work, line);
             if parallel {
-                instruction.waits = tracker.add(instruction.unit, &touched);
+                instruction.waits = tracker.add(instruction.unit, &touched[index]);
             } else {
                 let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
                 instruction.waits.extend(last);
             }
             counts[instruction.unit.index()] += 1;
-            clock.run(&instruction, &descriptors, &touched);
+            clock.run(&instruction, &descriptors, &touched[index]);
             instructions.push(instruction);
+        }
+        for (index, last) in later.iter().enumerate() {
+            if let Some(last) = last {
+                places[index] = places[*last];
+            }
         }
         let graph = site.graph;
         let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
@@ -104,7 +150,7 @@ impl Planned {
             predicted_cycles: clock.makespan(),
             allocations: Vec::new(),
         };
-        Ok(Self { housed, addresses, memory, mode, lines, program })
+        Ok(Self { housed, addresses, memory, mode, ways, places, program })
     }
 
     /// What it is made of.
@@ -118,7 +164,20 @@ impl Planned {
     /// [`ScheduleError::External`] when external memory is too small.
     pub fn reordered(&self, site: &Site, order: &[u32]) -> Result<Self, ScheduleError> {
         let housed = Housed { sketch: self.housed.sketch.reordered(order), ..self.housed.clone() };
-        Self::new(site, housed, self.addresses.clone(), self.mode, self.lines)
+        Self::new(site, housed, self.addresses.clone(), self.mode, self.ways.clone())
+    }
+
+    /// The same instructions, with what lies in external memory brought in otherwise.
+    ///
+    /// # Errors
+    /// [`ScheduleError::External`] when external memory is too small.
+    pub fn by(&self, site: &Site, ways: Ways) -> Result<Self, ScheduleError> {
+        Self::new(site, self.housed.clone(), self.addresses.clone(), self.mode, ways)
+    }
+
+    /// How what lies in external memory is brought in.
+    pub fn ways(&self) -> &Ways {
+        &self.ways
     }
 
     /// The same with its cycles by `timing`, where that can tell.
@@ -147,9 +206,12 @@ impl Planned {
     /// The whole program.
     pub fn program(self, site: &Site) -> Program {
         let (machine, sketch) = (site.machine, &self.housed.sketch);
+        let place = |at: u32| self.places[at as usize];
+        let lives = lifetimes(sketch).into_iter().map(|life| life.map(|(first, last)| (place(first), place(last))));
+        let lives: Vec<_> = lives.collect();
         let mut program = self.program;
         program.constants = self.memory.constants(sketch, &site.network, machine.word());
-        program.allocations = allocations(sketch, &lifetimes(sketch), &self.addresses);
+        program.allocations = allocations(sketch, &lives, &self.addresses);
         program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
         program.bounds = bounds(site.graph, &site.network, machine, &mut program.layers);
         program

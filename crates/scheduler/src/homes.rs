@@ -30,6 +30,9 @@ pub(crate) struct Housed {
     pub outputs: Vec<tpuflow_ir::View>,
 }
 
+/// Results of more than one of so many parts of the cache are in the way of what is to be loaded.
+const MUCH: u64 = 8;
+
 /// What housing looks at.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -46,6 +49,8 @@ pub(crate) struct Request<'a> {
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles.
     pub narrow: bool,
+    /// Large results of the network only pass through the cache, the last of them a few at a time.
+    pub passing: bool,
     /// Every tensor starts with DDR as its home.
     pub outside: bool,
     /// Bytes of the cache to plan with.
@@ -60,10 +65,15 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
     let network = request.network;
     let lives = lives(request);
     let count = network.steps.len();
-    let homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
+    let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
+    if request.passing {
+        for life in lives.iter().filter(|life| is_passing(request, life)) {
+            homes[life.root.index()] = Home::Ddr;
+        }
+    }
     // Bytes that live in the cache during every step, and how far lowering had come before it.
     let mut loads = vec![0u64; count];
-    for life in lives.iter().filter(|_| !request.outside) {
+    for life in lives.iter().filter(|life| homes[life.root.index()] == Home::Cache) {
         loads[life.first..=life.last].iter_mut().for_each(|load| *load += life.bytes);
     }
     let mut marks: Vec<Mark> = Vec::with_capacity(count);
@@ -78,6 +88,7 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
         pieces: request.pieces,
         utilization: request.utilization,
         narrow: request.narrow,
+        passing: request.passing,
     };
     let mut lowering = Lowering::new(setting, homes);
     while marks.len() < count {
@@ -117,6 +128,17 @@ fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
     let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());
     let (one, other) = (&found.sketch, &anew.sketch);
     fits && (&one.buffers, &one.drafts, &one.descriptors) == (&other.buffers, &other.drafts, &other.descriptors)
+}
+
+/// Whether a result of so many bytes is in the way of what is to be loaded.
+pub(crate) fn takes_much(bytes: u64, machine: &Machine) -> bool {
+    bytes > machine.cache_bytes() / MUCH
+}
+
+/// Whether a tensor is a result that nobody reads and that takes much of the cache.
+fn is_passing(request: &Request, life: &Life) -> bool {
+    let is_unread = life.first == life.last && life.uses.is_empty();
+    is_unread && request.outputs.contains(&life.root) && takes_much(life.bytes, request.machine)
 }
 
 fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {

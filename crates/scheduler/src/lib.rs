@@ -25,6 +25,7 @@ mod fallback;
 mod finish;
 mod homes;
 mod jobs;
+mod join;
 mod lower;
 mod network;
 mod pack;
@@ -42,6 +43,7 @@ mod weave;
 
 pub use error::ScheduleError;
 use finish::Planned;
+use join::longer;
 use lower::Grain;
 use parameters::Parameters;
 use plan::{Manner, Mode, Site, fastest};
@@ -179,15 +181,25 @@ fn parallel(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
     let cycles = |plan: &Result<Planned, _>| plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles);
     let best = plans.iter().zip(&modes).min_by_key(|(plan, _)| cycles(plan));
     // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
-    let manner = |(bundles, narrow)| Manner { bundles, narrow };
-    let manners = [(4, false), (4, true), (16, false)].map(manner);
+    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing };
+    let passing = site.passes();
+    let manners = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
+    let manners: Vec<Manner> = manners.into_iter().map(manner).filter(|manner| !manner.passing || passing).collect();
     let others: Vec<_> = match best {
         Some((Ok(best), &mode)) if mode != Mode::Sequential && best.loading(site.machine) => {
-            manners.into_par_iter().map(|manner| plan(mode, manner)).collect()
+            manners.par_iter().map(|&manner| plan(mode, manner)).collect()
         }
         _ => Vec::new(),
     };
-    fastest(plans.into_iter().chain(others))
+    // Results that pass leave room: which is better shows when transfers have their length.
+    let usual = plans.len();
+    let is_passing = |index: &usize| index.checked_sub(usual).is_some_and(|other| manners[other].passing);
+    let (some, all): (Vec<_>, Vec<_>) =
+        plans.into_iter().chain(others).enumerate().partition(|(index, _)| is_passing(index));
+    let longest = |plans: Vec<(usize, Result<Planned, ScheduleError>)>| {
+        fastest(plans.into_iter().map(|(_, plan)| plan)).map(|plan| longer(site, plan, timing))
+    };
+    fastest([longest(all), longest(some)])
 }
 
 /// Every program is proven before it is handed out.
@@ -245,7 +257,7 @@ mod tests {
         let effort = Effort { seed: 0, steps: 10, deadline: None };
         let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
         for (bundles, narrow) in [(1, false), (4, true), (16, true)] {
-            let manner = Manner { bundles, narrow };
+            let manner = Manner { bundles, narrow, passing: bundles == 16 };
             let planned = site.plan(Mode::Woven { grain: Grain::Fine }, manner, &|_| None).expect("room for all");
             let program = planned.program(&site);
             assert_eq!(checker::check(&graph, &program), Ok(()));

@@ -1,14 +1,14 @@
 //! Puts the parts together: one plan, one program.
 
-use tpuflow_ir::{Bounds, Graph, Machine, Space};
+use tpuflow_ir::{Bounds, Graph, Machine, Space, TensorId};
 
 use crate::alloc::{Item, Problem, solve};
 use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
-use crate::finish::{Lines, Planned};
-use crate::homes::{Housed, Request, house};
+use crate::finish::{Lines, Planned, Ways};
+use crate::homes::{Housed, Request, house, takes_much};
 use crate::lower::Grain;
 use crate::network::{Network, prepare};
 use crate::parameters::Parameters;
@@ -69,11 +69,13 @@ pub(crate) struct Manner {
     pub bundles: u64,
     /// Weights that take much of the cache come in narrower tiles.
     pub narrow: bool,
+    /// Large results of the network only pass through the cache.
+    pub passing: bool,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { bundles: 1, narrow: false }
+        Self { bundles: 1, narrow: false, passing: false }
     }
 }
 
@@ -97,6 +99,12 @@ impl<'a> Site<'a> {
         let network = prepare(graph)?;
         let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
         Ok(Self { graph, machine, network, parameters, placement, effort })
+    }
+
+    /// Whether some result of the network takes much of the cache.
+    pub fn passes(&self) -> bool {
+        let bytes = |&tensor: &TensorId| self.placement.bytes(&self.network, self.placement.of(tensor).root);
+        self.graph.outputs.iter().any(|tensor| takes_much(bytes(tensor), self.machine))
     }
 
     /// Lower bounds of every program.
@@ -127,6 +135,7 @@ impl<'a> Site<'a> {
                 pieces: self.parameters.pieces(),
                 utilization: self.utilization(mode),
                 narrow: manner.narrow,
+                passing: manner.passing,
                 outside: !self.parameters.action_graph_data_transfer_optimization,
                 capacity: machine.cache_bytes() / 100 * share,
             };
@@ -153,9 +162,8 @@ impl<'a> Site<'a> {
                 }
             };
             let plan = |housed: &Housed| {
-                let planned = |lines| Planned::new(self, housed.clone(), found.clone(), mode, lines);
-                let lines: &[Lines] = if mode == Mode::Sequential { &LINES[..1] } else { &LINES };
-                fastest(lines.iter().map(|&lines| Ok(planned(lines)?.timed(timing))))
+                let planned = |ways| Planned::new(self, housed.clone(), found.clone(), mode, ways);
+                fastest(self.ways(mode, manner).into_iter().map(|ways| Ok(planned(ways)?.timed(timing))))
             };
             if orders.is_empty() {
                 return plan(&housed);
@@ -164,6 +172,14 @@ impl<'a> Site<'a> {
             return fastest(orders.iter().map(|order: &Vec<u32>| plan(&ordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
+    }
+
+    /// Ways to bring in what lies in external memory, all tried.
+    fn ways(&self, mode: Mode, manner: Manner) -> Vec<Ways> {
+        let lines: &[Lines] = if mode == Mode::Sequential { &LINES[..1] } else { &LINES };
+        let splits: &[bool] = if manner == Manner::default() { &[false] } else { &[false, true] };
+        let all = splits.iter().flat_map(|&backward| lines.iter().map(move |&lines| (backward, lines)));
+        all.map(|(backward, lines)| Ways { backward, ..Ways::new(lines) }).collect()
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.

@@ -16,6 +16,11 @@ use super::{Lowering, Shortage, codes, refine, slice_rows, slices, staged_bytes,
 use crate::placement::natural;
 use crate::sketch::{BufferId, Content, Draft, Memory, Packing, Tile};
 
+/// Column tiles whose results are soon stored, and how many times as many may be before them: a tile of weights takes longer
+/// than its results.
+const LITTLE: usize = 4;
+const GROWTH: usize = 3;
+
 /// How a step is cut.
 struct Cut {
     /// Column tiles `(first, count)`.
@@ -108,7 +113,10 @@ impl Lowering<'_> {
         };
         let fused = fixed.and_then(|e| e.table.as_ref());
         let pieces = match self.cut(&shape, fused) {
-            Ok(cut) => vec![(shape, cut)],
+            Ok(mut cut) => {
+                self.taper(&mut cut, output);
+                vec![(shape, cut)]
+            }
             Err(shortage) => self.along_the_line(&shape, fused).ok_or(shortage)?,
         };
         let table = fused.map(|t| self.table(t));
@@ -248,6 +256,15 @@ impl Lowering<'_> {
         Err(Shortage(Memory::Cache))
     }
 
+    /// What is stored last is to be little, and what is stored before is to be done when that begins: the groups of the last
+    /// step that has weights become smaller to the end.
+    fn taper(&self, cut: &mut Cut, output: TensorId) {
+        let is_last = self.setting.passing && self.last_weights == Some(self.index);
+        if is_last && !cut.rows_outside && cut.groups.len() > 1 && self.setting.outputs.contains(&output) {
+            cut.groups = tapered(cut.tiles.len(), cut.groups.iter().map(ExactSizeIterator::len).max().unwrap_or(1));
+        }
+    }
+
     /// Tiles of a result whose channels begin inside a word of wider pixels.
     fn behind(&self, shape: &Shape) -> Option<Vec<(u32, u32)>> {
         let (word, size) = (self.setting.machine.cache.word_bytes, shape.output.dtype.bytes() as u32);
@@ -361,7 +378,14 @@ impl Lowering<'_> {
                         };
                         self.multiply(nest, group, &mut loaded, &input, &output, shift, rows.clone());
                         let alone = nest.alone && nest.cut.groups.len() == 1;
-                        self.store(&part, &output, rows.clone(), alone);
+                        if self.setting.passing && !alone && part.space != Space::Cache {
+                            // A run for every pixel, and no pixel is done before all.
+                            let (layer, word) = (self.layer, self.setting.machine.word());
+                            let to = Direction::Store;
+                            self.sketch.copy_rows(layer, to, &part, &output, rows.clone(), false, word);
+                        } else {
+                            self.store(&part, &output, rows.clone(), alone);
+                        }
                     }
                     self.deliver_columns(nest, lead, group);
                 }
@@ -517,6 +541,19 @@ impl Lowering<'_> {
     }
 }
 
+/// Groups of at most `most` of `count` tiles: as many in each, but fewer and fewer to the end.
+fn tapered(count: usize, most: usize) -> Vec<Range<usize>> {
+    let (mut ends, mut end, mut size) = (vec![count], count, LITTLE);
+    while size < most && size < end {
+        end -= size;
+        ends.push(end);
+        size *= GROWTH;
+    }
+    let groups = end.div_ceil(most.max(1)).max(1);
+    ends.extend((0..groups).rev().map(|group| end * group / groups));
+    ends.windows(2).rev().map(|pair| pair[1]..pair[0]).filter(|group| !group.is_empty()).collect()
+}
+
 /// Everything the loop nest of a step needs.
 struct Nest {
     shape: Shape,
@@ -545,5 +582,25 @@ impl Nest {
         let first = self.first_column(group);
         let channel_offset = view.channel_offset + first * view.dtype.bytes() as u32;
         View { channels, channel_offset, origin: [view.origin[0], view.origin[1] + first], ..*view }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tapered;
+
+    #[test]
+    fn groups_become_smaller_to_the_end() {
+        for count in 1..500 {
+            for most in 1..60 {
+                let groups = tapered(count, most);
+                assert_eq!((groups[0].start, groups[groups.len() - 1].end), (0, count));
+                assert!(groups.windows(2).all(|pair| pair[0].end == pair[1].start));
+                assert!(groups.iter().all(|group| (1..=most).contains(&group.len())), "{count} {most}: {groups:?}");
+            }
+        }
+        let sizes = |count, most| tapered(count, most).iter().map(ExactSizeIterator::len).collect::<Vec<_>>();
+        assert_eq!(sizes(393, 42), [37, 38, 38, 38, 38, 38, 38, 38, 38, 36, 12, 4]);
+        assert_eq!(sizes(3, 42), [3]);
     }
 }

@@ -83,6 +83,8 @@ pub(crate) struct Setting<'a> {
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles than the array could take.
     pub narrow: bool,
+    /// Large results of the network only pass through the cache, the last of them a few at a time.
+    pub passing: bool,
 }
 
 /// Lengths of the lists of a sketch.
