@@ -61,7 +61,7 @@ pub fn channel_mse_ranges(tensor: Channels<'_>, quantizer: Quantizer) -> Vec<Ran
         .into_par_iter()
         .map(|channel| {
             let values: Vec<f64> = tensor.channel(channel).map(f64::from).collect();
-            best_range(tensor.range(channel), quantizer, |grid| lanes.run(|| grid.squared_error(&values)))
+            best_range(tensor.range(channel), quantizer, |grid| lanes.run(|| grid.squared_error(&values)), |_, _| 0.0)
         })
         .collect()
 }

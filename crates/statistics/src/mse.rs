@@ -9,7 +9,8 @@
 //! cancel where a layer sums over many values; clipping always takes away, and from the largest values.
 //!
 //! The search tries fractions of the seen range, both ends together first, then one end at a time until
-//! neither moves. The whole range is among the candidates.
+//! neither moves. The whole range is among the candidates. Fractions fall, and with them all but rises what is
+//! clipped: where a bound of that alone exceeds the least error so far, no smaller one is tried.
 //!
 //! Values do not lie where the model spreads them: they may repeat, all on one side of their bin. The range
 //! found is therefore taken only if it gains more on the whole range, in plain squared error, than those
@@ -47,7 +48,9 @@ pub fn mse_range(histogram: &Histogram, quantizer: Quantizer, clip_weight: f64) 
     let error = |grid: Grid, clip_weight| {
         positive.squared_error(grid, grid.above, clip_weight) + negative.squared_error(grid, grid.below, clip_weight)
     };
-    let best = best_range(whole, quantizer, |grid| error(grid, clip_weight));
+    let least =
+        |(low, high): Range, step: f64| clip_weight * (positive.clipped(high + step) + negative.clipped(step - low));
+    let best = best_range(whole, quantizer, |grid| error(grid, clip_weight), least);
     let (Some(cut), Some(full)) = (quantizer.grid(best), quantizer.grid(whole)) else { return Ok(whole) };
     let above = positive.uncertainty((cut, cut.above), (full, full.above));
     let below = negative.uncertainty((cut, cut.below), (full, full.below));
@@ -73,6 +76,8 @@ struct Side<'a> {
     most: f64,
     /// Number of values there: 1, or 0 on a side without any.
     extreme: f64,
+    /// Of the values in a bin and above, each where its bin begins: their number, sum and sum of squares, in widths.
+    above: Vec<[f64; 3]>,
 }
 
 /// What the values of bins may differ by from what is expected of them: its sum, and that of its squares.
@@ -96,7 +101,17 @@ impl<'a> Side<'a> {
             spread: last.saturating_sub(u64::from(extreme < start + width)) as f64,
             most: extreme,
             extreme: f64::from(u8::from(extreme > 0.0)),
+            above: sums_above(&counts[..used(counts)]),
         }
+    }
+
+    /// No more than the sum of the squares of what values exceed a threshold by.
+    fn clipped(&self, threshold: f64) -> f64 {
+        let at = threshold / self.width;
+        let bin = at.ceil() as usize;
+        let Some([count, sum, squares]) = self.above.get(bin) else { return 0.0 };
+        // What cancels may leave a little too much.
+        (squares - 2.0 * at * sum + at * at * count - 1e-9 * squares) * self.width * self.width
     }
 
     /// Sum of the expected squared errors: with F the integral of the error and d the density,
@@ -145,6 +160,23 @@ impl<'a> Side<'a> {
     }
 }
 
+/// Sums over every bin and those above it, whose values are taken to lie where their bins begin.
+fn sums_above(counts: &[u64]) -> Vec<[f64; 3]> {
+    let mut sums = [0.0; 3];
+    let mut above: Vec<_> = counts
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(bin, &count)| {
+            let (count, start) = (count as f64, bin as f64);
+            sums = [sums[0] + count, sums[1] + count * start, sums[2] + count * start * start];
+            sums
+        })
+        .collect();
+    above.reverse();
+    above
+}
+
 /// Mean squared error of values spread evenly over a bin.
 fn mean_squared_error(grid: Grid, (start, end): (f64, f64), steps: f64, clip_weight: f64) -> f64 {
     if end <= start {
@@ -186,10 +218,27 @@ const FINE: u32 = 16;
 const ROUNDS: usize = 4;
 
 /// The range within `seen` that minimises `error` over the grids of `quantizer`.
-pub(crate) fn best_range(seen: Range, quantizer: Quantizer, error: impl Fn(Grid) -> f64) -> Range {
+///
+/// `least` of a range and a step is at most the error of any range within it whose grid has no larger step and ends at
+/// most half a step beyond the range; it need not be near it.
+pub(crate) fn best_range(
+    seen: Range,
+    quantizer: Quantizer,
+    error: impl Fn(Grid) -> f64,
+    least: impl Fn(Range, f64) -> f64,
+) -> Range {
     let (low, high) = seen;
     let error_of = |range: Range| quantizer.grid(range).map_or(f64::INFINITY, &error);
-    let scale = best_fraction(|fraction| error_of((low * fraction, high * fraction)));
+    let least_of = |range: Range| {
+        let ends = |grid: Grid| (-grid.below * grid.step, grid.above * grid.step);
+        // Where the zero point is rounded, the ends of grids do not fall with those of ranges, but are near them.
+        let reach = |grid| if quantizer.symmetric() { ends(grid) } else { range };
+        quantizer.grid(range).map_or(f64::INFINITY, |grid| least(reach(grid), grid.step))
+    };
+    let best_fraction = |range_of: &dyn Fn(f64) -> Range| {
+        best_fraction(|fraction| error_of(range_of(fraction)), |fraction| least_of(range_of(fraction)))
+    };
+    let scale = best_fraction(&|fraction| (low * fraction, high * fraction));
     let mut best = (low * scale, high * scale);
     if quantizer.symmetric() || low == 0.0 || high == 0.0 {
         // Only the larger end matters.
@@ -198,10 +247,10 @@ pub(crate) fn best_range(seen: Range, quantizer: Quantizer, error: impl Fn(Grid)
     let better = |old: Range, new: Range| if error_of(new) < error_of(old) { new } else { old };
     for _ in 0..ROUNDS {
         let before = best;
-        let fraction = best_fraction(|fraction| error_of((before.0, high * fraction)));
+        let fraction = best_fraction(&|fraction| (before.0, high * fraction));
         best = better(best, (best.0, high * fraction));
         let fixed = best.1;
-        let fraction = best_fraction(|fraction| error_of((low * fraction, fixed)));
+        let fraction = best_fraction(&|fraction| (low * fraction, fixed));
         best = better(best, (low * fraction, best.1));
         if best == before {
             break;
@@ -211,28 +260,27 @@ pub(crate) fn best_range(seen: Range, quantizer: Quantizer, error: impl Fn(Grid)
 }
 
 /// The fraction in (0, 1] with the least error; of equals the largest.
-fn best_fraction(error: impl Fn(f64) -> f64) -> f64 {
+///
+/// `least` is at most the error of a fraction or any smaller one.
+fn best_fraction(error: impl Fn(f64) -> f64, least: impl Fn(f64) -> f64) -> f64 {
     let mut best = (1.0, error(1.0));
-    let mut try_fraction = |fraction: f64| {
-        let found = error(fraction);
-        if found < best.1 {
-            best = (fraction, found);
+    let mut try_falling = |fractions: &mut dyn Iterator<Item = f64>| {
+        for fraction in fractions {
+            if least(fraction) > best.1 {
+                break;
+            }
+            let found = error(fraction);
+            if found < best.1 {
+                best = (fraction, found);
+            }
         }
         best.0
     };
     let coarse = f64::from(COARSE);
-    let mut centre = 1.0;
-    for step in (1..COARSE).rev() {
-        centre = try_fraction(f64::from(step) / coarse);
-    }
-    let fine = f64::from(FINE);
-    for step in (1..2 * FINE).rev() {
-        let fraction = centre + (f64::from(step) / fine - 1.0) / coarse;
-        if fraction < 1.0 && step != FINE {
-            try_fraction(fraction);
-        }
-    }
-    best.0
+    let centre = try_falling(&mut (1..COARSE).rev().map(|step| f64::from(step) / coarse));
+    let around = (1..2 * FINE).rev().filter(|step| *step != FINE);
+    let fine = around.map(|step| centre + (f64::from(step) / f64::from(FINE) - 1.0) / coarse);
+    try_falling(&mut fine.filter(|fraction| *fraction < 1.0))
 }
 
 #[cfg(test)]
@@ -301,6 +349,30 @@ mod tests {
                 let (low, high) = histogram.range();
                 prop_assert!(low <= best.0 && best.0 <= 0.0 && 0.0 <= best.1 && best.1 <= high);
             }
+        }
+
+        #[test]
+        fn what_is_not_tried_is_not_missed(
+            values in prop::collection::vec(prop_oneof![8 => -1.0f32..2.0, 2 => -20.0f32..20.0, 1 => Just(0.0f32), 1 => Just(9.0)], 1..400),
+            codes in prop::sample::select(vec![(-128, 127), (-8, 7), (0, 255), (-2, 1), (-127, 127), (-1, 40)]),
+            symmetric: bool,
+            one_sided: bool,
+            clip_weight in 1.0f64..20.0,
+        ) {
+            let values: Vec<f32> = values.into_iter().map(|value| if one_sided { value.abs() } else { value }).collect();
+            let histogram = histogram(&values);
+            let quantizer = Quantizer::new(codes.0, codes.1, symmetric).unwrap();
+            let (low, high) = histogram.range();
+            let positive = Side::new(histogram.positive(), histogram.width(), high);
+            let negative = Side::new(histogram.negative(), histogram.width(), -low);
+            let error = |grid: Grid| {
+                positive.squared_error(grid, grid.above, clip_weight) + negative.squared_error(grid, grid.below, clip_weight)
+            };
+            let least = |(low, high): Range, step: f64| {
+                clip_weight * (positive.clipped(high + step) + negative.clipped(step - low))
+            };
+            let all = best_range(histogram.range(), quantizer, error, |_, _| 0.0);
+            prop_assert_eq!(best_range(histogram.range(), quantizer, error, least), all);
         }
 
         #[test]
