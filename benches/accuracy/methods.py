@@ -1,6 +1,7 @@
 """Ways to quantise a network: ours and those of other toolkits, each giving a forward function.
 
-The others are needed by the bench alone: onnxruntime's `quantize_static` and, where it is installed, nncf.
+The others are needed by the bench alone: onnxruntime's `quantize_static` and, where they are installed,
+nncf and aimet-onnx.
 """
 
 from __future__ import annotations
@@ -141,6 +142,34 @@ def nncf_static(preset: str) -> Method:
     return forward
 
 
+def aimet_static(scheme: str, *, adaround: bool = False) -> Method:
+    """AIMET's simulation of int8 in onnxruntime, ranges by a scheme of its own.
+
+    With `adaround` weights have 4 bits and are rounded together, in a thousand steps a layer.
+    """
+
+    def forward(network: Network) -> Forward:
+        import aimet_onnx  # noqa: PLC0415 - only for this peer
+
+        model = onnx.version_converter.convert_version(onnx.load(network.path), 17)
+        feeds = [{network.port: image[np.newaxis]} for image in network.calibration]
+        simulated = aimet_onnx.QuantizationSimModel(
+            model,
+            param_type=aimet_onnx.int4 if adaround else aimet_onnx.int8,
+            activation_type=aimet_onnx.int8,
+            quant_scheme=scheme,
+            dummy_input=feeds[0],
+            providers=["CPUExecutionProvider"],
+        )
+        if adaround:
+            aimet_onnx.apply_adaround(simulated, feeds, num_iterations=1000)
+        simulated.compute_encodings(feeds)
+        # It names outputs in its own way, in the model's order.
+        return lambda feed: dict(zip(network.outputs, simulated.session.run(None, feed), strict=True))
+
+    return forward
+
+
 METHODS: dict[str, Method] = {
     "default": configured({}),
     "int16": configured({"quantize": {"dtype": "int16"}}),
@@ -158,3 +187,9 @@ METHODS: dict[str, Method] = {
 }
 if importlib.util.find_spec("nncf") is not None:
     METHODS |= {f"nncf-{preset}": nncf_static(preset) for preset in ("performance", "mixed")}
+if importlib.util.find_spec("aimet_onnx") is not None:
+    METHODS |= {
+        "aimet-minmax": aimet_static("min_max"),
+        "aimet-enhanced": aimet_static("tf_enhanced"),
+        "aimet-w4-adaround": aimet_static("min_max", adaround=True),
+    }
