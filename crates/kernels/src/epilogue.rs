@@ -207,10 +207,10 @@ impl Epilogue {
     ) {
         #[cfg(target_arch = "x86_64")]
         if let Lanes::Avx512(isa) = self.isa.lanes()
-            && let Some(finish) = self.finish(columns)
+            && let Some(finish) = &self.finish(columns)
             && let Some(y) = Y::as_bytes_mut(y)
         {
-            return isa.tile(&finish, tile, columns, place, y);
+            return isa.tile(finish, tile, columns, place, y);
         }
         let first = tile.columns.start;
         let offsets = columns.natural_offsets(&tile.columns);

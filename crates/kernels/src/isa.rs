@@ -41,22 +41,41 @@ pub enum Lanes {
     Avx512(Avx512Vnni),
 }
 
+/// What [`Lanes::run`] compiles. A closure that is large is compiled once for all widths, hence for the narrowest; whoever wants
+/// to be sure implements this for a type and marks it `#[inline(always)]`.
+pub trait Work {
+    /// What comes of it.
+    type Result;
+
+    /// Does it.
+    fn done(self) -> Self::Result;
+}
+
+impl<R, F: FnOnce() -> R> Work for F {
+    type Result = R;
+
+    #[inline(always)]
+    fn done(self) -> R {
+        self()
+    }
+}
+
 impl Lanes {
     /// Runs `work` compiled for vectors of this width: for loops that the compiler turns into vectors by itself.
     #[inline(always)]
-    pub fn run<R>(self, work: impl FnOnce() -> R) -> R {
+    pub fn run<W: Work>(self, work: W) -> W::Result {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn wide<R>(work: impl FnOnce() -> R) -> R {
-            work()
+        fn wide<W: Work>(work: W) -> W::Result {
+            work.done()
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2")]
-        fn half<R>(work: impl FnOnce() -> R) -> R {
-            work()
+        fn half<W: Work>(work: W) -> W::Result {
+            work.done()
         }
         match self {
-            Self::One => work(),
+            Self::One => work.done(),
             // SAFETY: the token proves the features.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code, reason = "a call that a token has proved possible")]

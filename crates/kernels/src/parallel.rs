@@ -19,8 +19,9 @@ pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     }
     let done = AtomicBool::new(false);
     rayon::scope(|scope| {
-        let _end = End(&done);
-        (1..threads).for_each(|_| scope.spawn(|_| watch(&done)));
+        let (done, own) = (&done, rayon::current_thread_index());
+        let _end = End(done);
+        (1..threads).for_each(|_| scope.spawn(move |_| watch(done, own)));
         work()
     })
 }
@@ -34,14 +35,15 @@ impl Drop for End<'_> {
     }
 }
 
-/// Takes parts off other threads until `done`, or until there have been none for long.
-fn watch(done: &AtomicBool) {
+/// Takes parts off other threads until `done`, or until there have been none for long. Not on thread `own`, whose work is waiting
+/// for one of its parts: who else would end it?
+fn watch(done: &AtomicBool, own: Option<usize>) {
     /// Looks in vain, some 100 ns each, after which other processes get the processor between two of them, and after which the
     /// thread goes to sleep.
     const POLITE: u32 = 1 << 9;
     const LAST: u32 = 1 << 12;
     let mut vain = 0;
-    while vain < LAST && !done.load(Ordering::Acquire) {
+    while rayon::current_thread_index() != own && vain < LAST && !done.load(Ordering::Acquire) {
         if rayon::yield_now() == Some(Yield::Executed) {
             vain = 0;
             continue;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use tpuflow_ir::{Divisor, Requant};
 
 use crate::conv::Geometry;
+use crate::isa::Work;
 use crate::parallel;
 use crate::requant::{finish, scale};
 use crate::{Element, Isa};
@@ -60,30 +61,47 @@ pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
     let row = (geometry.output[1] * c).max(1);
     let lanes = Isa::selected().lanes();
     parallel::chunks(y, row, |index, y| {
-        lanes.run(|| {
-            let mut starts = Vec::with_capacity(geometry.taps());
-            for (column, y) in y.chunks_exact_mut(c).enumerate() {
-                starts.clear();
-                starts.extend(cells(geometry, index * geometry.output[1] + column));
-                // Channels that fill a vector stay in a register for all cells.
-                let (blocks, rest) = y.as_chunks_mut::<VECTOR>();
-                let left = c - rest.len();
-                for (block, y) in blocks.iter_mut().enumerate() {
-                    let mut most = [X::MIN; VECTOR];
-                    for start in &starts {
-                        let x = x[start + block * VECTOR..].first_chunk::<VECTOR>().expect("cells have all channels");
-                        most.iter_mut().zip(x).for_each(|(most, &x)| *most = (*most).max(x));
-                    }
-                    *y = most;
-                }
-                rest.fill(X::MIN);
-                for start in &starts {
-                    let x = &x[start + left..][..rest.len()];
-                    rest.iter_mut().zip(x).for_each(|(y, &x)| *y = (*y).max(x));
+        let mut starts = Vec::with_capacity(geometry.taps());
+        for (column, y) in y.chunks_exact_mut(c).enumerate() {
+            starts.clear();
+            starts.extend(cells(geometry, index * geometry.output[1] + column));
+            lanes.run(Most { x, starts: &starts, y });
+        }
+    });
+}
+
+/// Largest codes of some cells, of all channels.
+struct Most<'a, X> {
+    x: &'a [X],
+    starts: &'a [usize],
+    y: &'a mut [X],
+}
+
+impl<X: Element> Work for Most<'_, X> {
+    type Result = ();
+
+    #[inline(always)]
+    fn done(self) {
+        // Channels that fill a vector stay in a register for all cells.
+        let (blocks, rest) = self.y.as_chunks_mut::<VECTOR>();
+        let left = blocks.len() * VECTOR;
+        for (block, y) in blocks.iter_mut().enumerate() {
+            let mut most = [X::MIN; VECTOR];
+            for start in self.starts {
+                let x = self.x[start + block * VECTOR..].first_chunk::<VECTOR>().expect("cells have all channels");
+                for (most, x) in most.iter_mut().zip(x) {
+                    *most = (*most).max(*x);
                 }
             }
-        });
-    });
+            *y = most;
+        }
+        rest.fill(X::MIN);
+        for start in self.starts {
+            for (y, x) in rest.iter_mut().zip(&self.x[start + left..]) {
+                *y = (*y).max(*x);
+            }
+        }
+    }
 }
 
 /// Codes of a vector.
@@ -126,27 +144,44 @@ pub fn missing_divisor(geometry: &Geometry, average: &Average<'_>) -> Option<(us
 }
 
 /// Sums of up to [`VECTOR`] channels of some cells.
-#[inline(always)]
-fn sums<X: Element>(x: &[X], starts: &[usize], channels: Range<usize>) -> [i64; VECTOR] {
-    /// Cells whose sum fits 32 bits, whatever their codes.
-    const EXACT: usize = 1 << 15;
-    let mut sums = [0; VECTOR];
-    for starts in starts.chunks(EXACT) {
-        let mut some = [0i32; VECTOR];
-        let own = |start: &usize| &x[start + channels.start..][..channels.len()];
-        // Channels that fill vectors stay in registers for all cells.
-        if channels.len() == VECTOR {
-            for x in starts.iter().filter_map(|start| own(start).first_chunk::<VECTOR>()) {
-                some.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.widen());
+struct Sum<'a, X> {
+    x: &'a [X],
+    starts: &'a [usize],
+    channels: Range<usize>,
+}
+
+impl<X: Element> Work for Sum<'_, X> {
+    type Result = [i64; VECTOR];
+
+    #[inline(always)]
+    fn done(self) -> [i64; VECTOR] {
+        /// Cells whose sum fits 32 bits, whatever their codes.
+        const EXACT: usize = 1 << 15;
+        let (first, count) = (self.channels.start, self.channels.len());
+        let mut sums = [0; VECTOR];
+        for starts in self.starts.chunks(EXACT) {
+            let mut some = [0i32; VECTOR];
+            // Channels that fill vectors stay in registers for all cells.
+            if count == VECTOR {
+                for start in starts {
+                    let x = self.x[start + first..].first_chunk::<VECTOR>().expect("cells have all channels");
+                    for (sum, x) in some.iter_mut().zip(x) {
+                        *sum += x.widen();
+                    }
+                }
+            } else {
+                for start in starts {
+                    for (sum, x) in some.iter_mut().zip(&self.x[start + first..][..count]) {
+                        *sum += x.widen();
+                    }
+                }
             }
-        } else {
-            for x in starts.iter().map(own) {
-                some.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.widen());
+            for (sum, some) in sums.iter_mut().zip(some) {
+                *sum += i64::from(some);
             }
         }
-        sums.iter_mut().zip(some).for_each(|(sum, some)| *sum += i64::from(some));
+        sums
     }
-    sums
 }
 
 /// `clamp(RNE(sum(x - Zx) * M * 2^-N) + Zy, lo, hi)` per window. `y`: `[n,oh,ow,c]`.
@@ -178,7 +213,7 @@ pub fn average_pool<X: Element, Y: Element>(geometry: &Geometry, average: &Avera
             parallel::chunks(y, part, |index, y| {
                 for (block, y) in y.chunks_mut(VECTOR).enumerate() {
                     let first = index * part + block * VECTOR;
-                    let sums = lanes.run(|| sums(x, &starts, first..first + y.len()));
+                    let sums = lanes.run(Sum { x, starts: &starts, channels: first..first + y.len() });
                     for (y, sum) in y.iter_mut().zip(sums) {
                         *y = Y::narrow(finish(scale(sum - zero, multiplier, shift), &out));
                     }

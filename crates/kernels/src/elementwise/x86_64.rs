@@ -88,7 +88,7 @@ fn apply<const PRODUCT: bool, const KIND: u8>(function: &Binary<'_>, a: Option<&
     while at < y.len() {
         let left = (y.len() - at).min(LANES);
         let mask = u64::MAX >> (LANES - left);
-        let [a, b] = [a, b].map(|operand| &operand.unwrap_or(y)[at..at + left]);
+        let (a, b) = (&a.unwrap_or(y)[at..at + left], &b.unwrap_or(y)[at..at + left]);
         // SAFETY: the mask keeps the loads within the operands.
         let (a, b) = unsafe { (_mm512_maskz_loadu_epi8(mask, a.as_ptr()), _mm512_maskz_loadu_epi8(mask, b.as_ptr())) };
         let values = if PRODUCT { products(a, b, &zeros, pair) } else { sums(a, b, start, pair) };
