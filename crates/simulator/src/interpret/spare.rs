@@ -10,11 +10,20 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// `count` elements that hold anything: in memory that held as many, since others are filled up first, else in the smallest
-    /// that is large enough, else in new memory.
+    /// `count` elements that hold anything: in memory that held as many, since others are filled up first; else in new memory,
+    /// which later runs then find; where much is kept already, in the smallest that is large enough.
     pub(super) fn take(&mut self, dtype: DType, count: usize) -> Values {
+        /// Elements that are much.
+        const MUCH: usize = if cfg!(test) { 100 } else { 64 << 20 };
+        let same = self.tensors.iter().position(|tensor| tensor.dtype() == dtype && tensor.len() == count);
+        if let Some(index) = same {
+            return self.tensors.swap_remove(index);
+        }
+        if self.tensors.iter().map(Values::capacity).sum::<usize>() < MUCH {
+            return Values::zeros(dtype, count);
+        }
         let fitting = self.tensors.iter().enumerate().filter(|(_, t)| t.dtype() == dtype && t.capacity() >= count);
-        match fitting.min_by_key(|(_, tensor)| (tensor.len() != count, tensor.capacity())) {
+        match fitting.min_by_key(|(_, tensor)| tensor.capacity()) {
             Some((index, _)) => self.tensors.swap_remove(index).resized(count),
             None => Values::zeros(dtype, count),
         }
@@ -39,6 +48,7 @@ mod tests {
         spare.keep(Values::I16(vec![1; 20]));
         spare.keep(Values::I8(vec![1; 99]).resized(50));
         assert_eq!(spare.take(DType::I8, 10).capacity(), 10);
+        assert_eq!(Spare::default().take(DType::I8, 7), Values::zeros(DType::I8, 7));
         let taken = spare.take(DType::I8, 20);
         assert_eq!((taken.len(), taken.capacity()), (20, 50));
         assert_eq!(spare.take(DType::I8, 200), Values::zeros(DType::I8, 200));
