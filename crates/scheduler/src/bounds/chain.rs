@@ -53,6 +53,8 @@ pub(super) struct Chains<'a> {
     gates: Vec<Gate>,
     /// Before which nothing of a layer begins.
     begins: Vec<u64>,
+    /// Before which all weights of a layer on the array are still to be used, if a pixel needs all of them.
+    waits: Vec<Option<u64>>,
     /// Moments of each layer's result.
     pub times: Vec<Times>,
     /// Those of which a pixel needs all channels of some pixel.
@@ -77,6 +79,8 @@ struct Idle {
 struct Need {
     /// Before which nothing of it begins.
     begin: u64,
+    /// Before which some pixel of its operand is not there, and with it no result that takes all of its weights.
+    waits: Option<u64>,
     times: Times,
     channels: Vec<bool>,
     strong: Vec<bool>,
@@ -147,6 +151,7 @@ impl<'a> Chains<'a> {
             idle,
             gates,
             begins: vec![],
+            waits: vec![],
             times: vec![],
             channels: vec![],
             strong: vec![],
@@ -191,6 +196,7 @@ impl<'a> Chains<'a> {
                 chains.singles.push(index);
             }
             chains.begins.push(need.begin);
+            chains.waits.push(need.waits);
             chains.times.push(times);
             chains.channels.push(need.channels);
             chains.strong.push(need.strong);
@@ -212,17 +218,27 @@ impl<'a> Chains<'a> {
     }
 
     /// Cycles without which weights that the cache has no room for cannot be brought in after the moment before which none of
-    /// them is used.
+    /// them is used, or all of them will be used again: until the last pixel of a layer's operand is there, some result of the
+    /// layer, and of those that need all of it, has not begun, and every pixel takes all weights.
     pub fn left_to_load(&self) -> u64 {
-        let room = self.machine.cache_bytes() + self.machine.ewp_cache_bytes();
-        let after = |from: usize| {
-            let later = (0..self.works.len()).filter(|&i| i == from || self.strong[i][from]);
-            let bytes = later.map(|i| self.works[i].constants).sum::<u64>().saturating_sub(room);
+        let machine = self.machine;
+        let room = machine.cache_bytes() + machine.ewp_cache_bytes();
+        let word = machine.word() as u64;
+        let after = |moment: u64, bytes: u64| {
             // A page may be open.
-            let cycles = split(bytes, self.machine).saturating_sub(self.machine.page_miss());
-            if bytes > 0 { self.begins[from] + cycles } else { 0 }
+            let cycles = split(bytes.saturating_sub(room), machine).saturating_sub(machine.page_miss());
+            if bytes > room { moment + cycles } else { 0 }
         };
-        (0..self.works.len()).map(after).max().unwrap_or(0)
+        let layers = 0..self.works.len();
+        let later = |from: usize| {
+            let unused = layers.clone().filter(|&i| i == from || self.strong[i][from]);
+            let unused = after(self.begins[from], unused.map(|i| self.works[i].constants).sum());
+            let Some(moment) = self.waits[from] else { return unused };
+            let used_again = layers.clone().filter(|&i| i == from || self.whole[i][from] && self.waits[i].is_some());
+            let weights = |i: usize| self.works[i].weights.saturating_sub(1) * word;
+            unused.max(after(moment, used_again.map(weights).sum()))
+        };
+        layers.clone().map(later).max().unwrap_or(0)
     }
 
     /// When all of a layer can be there: sums of what must be done between an earlier moment and it, be this the start, a
@@ -316,6 +332,7 @@ impl<'a> Chains<'a> {
         let (Some(left), Some(right)) = (operands.first(), operands.get(1)) else { return Need::default() };
         let (mut left, right) = (left.clone(), right.clone());
         let mut whole_pixels = true;
+        let mut every_pixel = true;
         if let Op::Conv { window, groups, input, .. } = op {
             if !is_inside(window) {
                 let all = lead(machine, true) + work.array - work.tail + depth;
@@ -323,7 +340,8 @@ impl<'a> Chains<'a> {
             }
             whole_pixels = *groups == 1;
             let shape = &network.tensor(*input).shape;
-            if !covers(window, shape) {
+            every_pixel = covers(window, shape);
+            if !every_pixel {
                 left.times.all = left.times.pixel;
                 left.whole.fill(false);
             } else if shape[0] == 1 && window.output(shape[1], shape[2]) == Some([1, 1]) {
@@ -338,6 +356,8 @@ impl<'a> Chains<'a> {
         let begin = if whole_pixels { left.times.pixel } else { left.times.first };
         let begin = begin.max(right.times.first).max(loaded(machine));
         let mut need = joined(&[left.clone(), right.clone()]);
+        // Weights of all columns and K blocks, in one matrix.
+        need.waits = (every_pixel && work.rounds > 0).then_some(left.times.all);
         if whole_pixels {
             or(&mut need.strong, &left.channels);
         }
@@ -474,4 +494,31 @@ pub(super) fn lead(machine: &Machine, drained: bool) -> u64 {
 /// A window inside the padding needs nothing at all.
 fn is_inside(window: &tpuflow_ir::Window) -> bool {
     (0..4).all(|side| window.pads[side] <= (window.kernel[side % 2] - 1) * window.dilation[side % 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::Machine;
+
+    use crate::{Options, common, schedule};
+
+    #[test]
+    fn weights_without_room_come_after_the_last_pixel_that_waits_for_them() {
+        let mut net = common::Net::new(5);
+        let x = net.input(&[1, 32, 32, 128]);
+        let y = net.conv(x, 128, common::window(3, 1, 1), 1);
+        let y = net.conv(y, 256, common::window(8, 8, 0), 1);
+        let graph = net.finish(&[y]);
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.banks = 2;
+        (machine.ewp_cache.banks, machine.ddr.word_bytes) = (1, 16);
+        let program = schedule(&graph, &machine, &Options { level: 5, ..Options::default() }).expect("room for all");
+
+        // Nine K blocks of 1024 pixels, set up, filled and drained, and not before there is anything to compute with.
+        let first = 150 + 9 * 1024 + (128 + 50 + 86) + 257;
+        // Weights of the second but for one word, beyond both caches; 12.8 bytes a cycle of each channel, pages of 4096 bytes but an open one.
+        let half = (64 * 128 * 256 - 128 - machine.cache_bytes() - machine.ewp_cache_bytes()).div_ceil(2);
+        let load = (half * 10).div_ceil(128) + half.div_ceil(4096) * 24 - 24;
+        assert_eq!(program.bounds.flow, first + load);
+    }
 }
