@@ -144,7 +144,8 @@ fn observe<'py>(
     if axes.len() != arrays.len() {
         return Err(PyValueError::new_err(format!("{} axes of {} arrays", axes.len(), arrays.len())));
     }
-    let tensors = arrays.iter().zip(axes).map(|(array, axis)| tensor(array, axis, whole)).collect::<PyResult<Vec<_>>>()?;
+    let tensors =
+        arrays.iter().zip(axes).map(|(array, axis)| tensor(array, axis, whole)).collect::<PyResult<Vec<_>>>()?;
     let mut histograms: Vec<_> = histograms.iter_mut().map(|histogram| &mut histogram.0).collect();
     let found = py.detach(|| statistics::observe(&tensors, &mut histograms)).map_err(value_error)?;
     found

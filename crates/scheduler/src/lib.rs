@@ -133,7 +133,7 @@ fn compiled(
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tile::tiled(graph, tilings)?.graph;
         let own = Site::new(&tiled, machine, effort, parameters)?;
-        let program = polished(&own, planned(&own, timing)?, timing).program(&own);
+        let program = shortest(&own, planned(&own, timing)?, timing)?.program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
         let bounds = program.bounds.least(&site.bounds());
         Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
@@ -141,65 +141,89 @@ fn compiled(
     if !tilings.is_empty() {
         return in_parts(tilings);
     }
-    let whole = planned(&site, timing)?;
-    let far = whole.far(graph);
+    let finalists = planned(&site, timing)?;
+    let far = finalists.first().map(|whole| whole.far(graph)).unwrap_or_default();
     if parameters.layer_fusion != 0 && !far.is_empty() {
         let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
         let longest = parameters.window() as usize;
         let groups = tile::groups::groups(graph, &site.network, machine, &far, space, longest);
         if !groups.is_empty()
             && let Ok(program) = in_parts(&groups)
-            && program.predicted_cycles < whole.program.predicted_cycles
+            && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
         {
             return Ok(program);
         }
     }
-    Ok(polished(&site, whole, timing).program(&site))
+    Ok(shortest(&site, finalists, timing)?.program(&site))
 }
 
-fn planned(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
+/// The finalist that is the fastest once its order is polished.
+fn shortest(site: &Site, finalists: Vec<Planned>, timing: Timing) -> Result<Planned, ScheduleError> {
+    fastest(finalists.into_iter().map(|planned| Ok(polished(site, planned, timing))))
+}
+
+/// Plans worth polishing, at least one.
+fn planned(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
     if site.parameters.parallel() {
         parallel(site, timing)
     } else {
-        site.plan(Mode::Sequential, Manner::default(), timing)
+        Ok(vec![site.plan(Mode::Sequential, Manner::default(), timing)?])
     }
 }
 
 /// The fastest of several plans: layers interleaved, in pieces of several sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
 /// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. The best of these is planned in other
-/// manners as well.
-fn parallel(site: &Site, timing: Timing) -> Result<Planned, ScheduleError> {
+/// manners as well; where loads take most of the time, so is the best of these with its loads placed in many ways.
+fn parallel(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
     let grains = [Grain::Longer(4), Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
     let woven = grains.into_iter().filter(|_| site.parameters.layer_fusion != 0).map(|grain| Mode::Woven { grain });
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
     let modes: Vec<Mode> = woven.chain(layers).collect();
-    let plan = |mode, manner| {
-        if site.effort.is_over() { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) }
+    let tried = |mode, manner| {
+        let is_over = site.effort.is_over();
+        let plan = if is_over { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) };
+        Tried { mode, manner, plan }
     };
-    let plans: Vec<_> = modes.par_iter().map(|&mode| plan(mode, Manner::default())).collect();
-    let cycles = |plan: &Result<Planned, _>| plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles);
-    let best = plans.iter().zip(&modes).min_by_key(|(plan, _)| cycles(plan));
+    let plans: Vec<Tried> = modes.par_iter().map(|&mode| tried(mode, Manner::default())).collect();
+    let usual = plans.into_iter().reduce(Tried::or).ok_or(ScheduleError::Level(5))?;
+    if !usual.loads(site.machine) {
+        return Ok(vec![longer(site, usual.plan?, timing)]);
+    }
     // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
-    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing };
-    let passing = site.passes();
+    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing, searched: false };
     let manners = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
-    let manners: Vec<Manner> = manners.into_iter().map(manner).filter(|manner| !manner.passing || passing).collect();
-    let others: Vec<_> = match best {
-        Some((Ok(best), &mode)) if mode != Mode::Sequential && best.loading(site.machine) => {
-            manners.par_iter().map(|&manner| plan(mode, manner)).collect()
-        }
-        _ => Vec::new(),
-    };
+    let manners = manners.into_iter().map(manner).filter(|manner| !manner.passing || site.passes());
+    let mode = usual.mode;
+    let others: Vec<Tried> = manners.collect::<Vec<_>>().into_par_iter().map(|manner| tried(mode, manner)).collect();
     // Results that pass leave room: which is better shows when transfers have their length.
-    let usual = plans.len();
-    let is_passing = |index: &usize| index.checked_sub(usual).is_some_and(|other| manners[other].passing);
-    let (some, all): (Vec<_>, Vec<_>) =
-        plans.into_iter().chain(others).enumerate().partition(|(index, _)| is_passing(index));
-    let longest = |plans: Vec<(usize, Result<Planned, ScheduleError>)>| {
-        fastest(plans.into_iter().map(|(_, plan)| plan)).map(|plan| longer(site, plan, timing))
-    };
-    fastest([longest(all), longest(some)])
+    let longest = |tried: Tried| Tried { plan: tried.plan.map(|plan| longer(site, plan, timing)), ..tried };
+    let (passing, staying): (Vec<Tried>, Vec<Tried>) = others.into_iter().partition(|tried| tried.manner.passing);
+    let staying = longest(staying.into_iter().fold(usual, Tried::or));
+    let best = passing.into_iter().reduce(Tried::or).map(longest).into_iter().fold(staying, Tried::or);
+    let searched = best.loads(site.machine).then(|| tried(best.mode, Manner { searched: true, ..best.manner }));
+    let searched = searched.and_then(|tried| longest(tried).plan.ok());
+    Ok(std::iter::once(best.plan?).chain(searched).collect())
+}
+
+/// How a plan was made, and what it came to.
+struct Tried {
+    mode: Mode,
+    manner: Manner,
+    plan: Result<Planned, ScheduleError>,
+}
+
+impl Tried {
+    /// The one of the fewer cycles, the first of equals.
+    fn or(self, other: Self) -> Self {
+        let cycles = |tried: &Self| tried.plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles);
+        if cycles(&other) < cycles(&self) { other } else { self }
+    }
+
+    /// Whether loads take most of the time.
+    fn loads(&self, machine: &Machine) -> bool {
+        self.mode != Mode::Sequential && self.plan.as_ref().is_ok_and(|plan| plan.loading(machine))
+    }
 }
 
 /// Every program is proven before it is handed out.
@@ -257,7 +281,7 @@ mod tests {
         let effort = Effort { seed: 0, steps: 10, deadline: None };
         let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
         for (bundles, narrow) in [(1, false), (4, true), (16, true)] {
-            let manner = Manner { bundles, narrow, passing: bundles == 16 };
+            let manner = Manner { bundles, narrow, passing: bundles == 16, searched: narrow };
             let planned = site.plan(Mode::Woven { grain: Grain::Fine }, manner, &|_| None).expect("room for all");
             let program = planned.program(&site);
             assert_eq!(checker::check(&graph, &program), Ok(()));

@@ -71,11 +71,13 @@ pub(crate) struct Manner {
     pub narrow: bool,
     /// Large results of the network only pass through the cache.
     pub passing: bool,
+    /// Loads are placed in many ways.
+    pub searched: bool,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { bundles: 1, narrow: false, passing: false }
+        Self { bundles: 1, narrow: false, passing: false, searched: false }
     }
 }
 
@@ -148,11 +150,11 @@ impl<'a> Site<'a> {
             }
             let found = match mode {
                 Mode::Sequential => addresses(&housed.sketch, machine).map(|found| (found, Vec::new())),
-                Mode::Layers { .. } => self.ahead(&mut housed.sketch).map(|found| {
+                Mode::Layers { .. } => self.ahead(&mut housed.sketch, manner.searched).map(|found| {
                     let orders = self.taken_up(&housed.sketch, &found);
                     (found, orders)
                 }),
-                Mode::Woven { .. } => self.interleaved(&mut housed.sketch),
+                Mode::Woven { .. } => self.interleaved(&mut housed.sketch, manner.searched),
             };
             let (found, orders) = match found {
                 Ok(found) => found,
@@ -183,8 +185,9 @@ impl<'a> Site<'a> {
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
-    fn ahead(&self, sketch: &mut Sketch) -> Result<Addresses, ScheduleError> {
+    fn ahead(&self, sketch: &mut Sketch, searched: bool) -> Result<Addresses, ScheduleError> {
         let parameters = self.parameters;
+        let effort = searched.then_some(&self.effort);
         let caches = [&parameters.shared_cache_schedule_optimizations, &parameters.ewp_cache_schedule_optimizations];
         for share in REACHES {
             let reaches = Reaches {
@@ -192,7 +195,7 @@ impl<'a> Site<'a> {
                 positions: sketch.drafts.len() as u32 / share,
                 ring: caches.map(|passes| passes.round_robin),
             };
-            match prefetch(sketch, self.machine, &reaches) {
+            match prefetch(sketch, self.machine, &reaches, effort) {
                 Ok(found) => {
                     *sketch = found.sketch;
                     return Ok(found.addresses);
@@ -210,31 +213,31 @@ impl<'a> Site<'a> {
 
     /// Interleaves layers, with buffers in stripes where that leaves room enough, and gives orders beside the addresses, if any
     /// could be made.
-    fn interleaved(&self, sketch: &mut Sketch) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
+    fn interleaved(&self, sketch: &mut Sketch, searched: bool) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
         if has_room(sketch, self.machine) {
             let mut striped = sketch.clone();
             stripes(&mut striped, self.machine);
-            if let Some(found) = self.woven(&mut striped, &ROOMS[..1]) {
+            if let Some(found) = self.woven(&mut striped, &ROOMS[..1], searched) {
                 *sketch = striped;
                 return Ok(found);
             }
         }
-        if let Some(found) = self.woven(sketch, &ROOMS) {
+        if let Some(found) = self.woven(sketch, &ROOMS, searched) {
             return Ok(found);
         }
-        Ok((self.ahead(sketch)?, Vec::new()))
+        Ok((self.ahead(sketch, searched)?, Vec::new()))
     }
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
     /// lets all units take up their work as soon as they can.
-    fn woven(&self, sketch: &mut Sketch, rooms: &[u64]) -> Option<(Addresses, Vec<Vec<u32>>)> {
+    fn woven(&self, sketch: &mut Sketch, rooms: &[u64], searched: bool) -> Option<(Addresses, Vec<Vec<u32>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
         let depend = Depend::new(sketch, machine, None);
         let loom = Loom::new(sketch, &depend, machine, window, None);
         for share in rooms {
             let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
             let mut woven = sketch.reordered(&loom.late_loads(&order));
-            if let Ok(found) = self.ahead(&mut woven) {
+            if let Ok(found) = self.ahead(&mut woven, searched) {
                 let orders = self.orders(&woven, &found);
                 *sketch = woven;
                 return Some((found, orders));

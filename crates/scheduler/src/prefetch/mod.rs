@@ -16,6 +16,9 @@
 //! Loads of constants keep their order: one that is needed late never overtakes one that is needed early. What a position
 //! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock.
 
+mod model;
+mod search;
+
 use std::collections::BTreeMap;
 
 use tpuflow_ir::{Machine, Space, Unit, Work};
@@ -24,6 +27,7 @@ use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
 use crate::emit::{Addresses, lifetimes, unit};
 use crate::sketch::{BufferId, Content, Memory, Sketch};
+use crate::weave::Effort;
 
 /// All loads into one buffer.
 #[derive(Clone, Debug)]
@@ -117,101 +121,222 @@ impl Gaps {
     }
 
     /// The first address at or above `cursor`, else the first of all.
-    fn address(&self, cursor: u64) -> Option<u64> {
+    fn address(&self, cursor: u64, choice: Choice) -> Option<u64> {
+        match choice {
+            Choice::Next => {}
+            Choice::Tight { end } => {
+                let gap = self.free.iter().min_by_key(|gap| (gap.1 - gap.0, gap.0))?;
+                return Some(if end { gap.1 - self.size } else { gap.0 });
+            }
+            Choice::Last => return self.free.last().map(|gap| gap.1 - self.size),
+        }
         let above = self.free.iter().map(|&(start, end)| (start.max(cursor), end));
         let found = above.filter(|&(start, end)| start + self.size <= end).map(|(start, _)| start).next();
         found.or(self.free.first().map(|gap| gap.0))
     }
 }
 
-/// Moves loads ahead.
+/// Which of the gaps a buffer takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// The first at or above the cursor.
+    #[default]
+    Next,
+    /// The smallest, at its start or its end.
+    Tight { end: bool },
+    /// The highest, at its end.
+    Last,
+}
+
+/// What is done otherwise than usual with a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taste {
+    /// It is placed as if it were needed so many positions earlier.
+    lead: u32,
+    choice: Choice,
+}
+
+/// Where and when loads are: by load.
+pub(super) struct Placement {
+    /// The position before which it begins.
+    slots: Vec<u32>,
+    /// In words.
+    words: Vec<u64>,
+}
+
+/// The loads of a sketch and the room they share with what is computed.
+pub(crate) struct Ahead<'a> {
+    sketch: &'a Sketch,
+    machine: &'a Machine,
+    reaches: &'a Reaches,
+    lives: Vec<Option<(u32, u32)>>,
+    loads: Vec<Load>,
+    is_load: Vec<bool>,
+    firsts: Vec<u32>,
+    /// Addresses of computed buffers.
+    addresses: Addresses,
+    /// Of the shared cache and the parameter cache, what is computed there.
+    computed: [Vec<(Item, u64)>; 2],
+}
+
+impl<'a> Ahead<'a> {
+    /// # Errors
+    /// The memory in which what is computed finds no room.
+    pub fn new(sketch: &'a Sketch, machine: &'a Machine, reaches: &'a Reaches) -> Result<Self, Memory> {
+        let word = machine.word() as u64;
+        let lives = lifetimes(sketch);
+        let loads = loads(sketch, &lives);
+        let mut is_load = vec![false; sketch.buffers.len()];
+        loads.iter().for_each(|load| is_load[load.buffer] = true);
+        let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
+        let mut computed = [Vec::new(), Vec::new()];
+        for (memory, placed) in [Memory::Cache, Memory::Ewp].into_iter().zip(&mut computed) {
+            let owners: Vec<usize> = (0..sketch.buffers.len())
+                .filter(|&i| sketch.buffers[i].memory == memory && !is_load[i] && lives[i].is_some())
+                .collect();
+            let size = |index: usize| sketch.buffers[index].bytes.div_ceil(word);
+            let item = |&i: &usize| lives[i].map(|(first, last)| Item { first, last, size: size(i) });
+            let problem =
+                Problem { items: owners.iter().filter_map(item).collect(), capacity: capacity(memory, machine) };
+            let solution = place_apart(&problem, &apart(sketch, &owners), u64::from(machine.cache.words));
+            if solution.height > problem.capacity {
+                return Err(memory);
+            }
+            for (&owner, &offset) in owners.iter().zip(&solution.offsets) {
+                addresses[owner] = (space(memory), offset * word);
+            }
+            *placed = problem.items.into_iter().zip(solution.offsets).collect();
+        }
+        let firsts = firsts(sketch);
+        Ok(Self { sketch, machine, reaches, lives, loads, is_load, firsts, addresses, computed })
+    }
+
+    /// The memory without any loads.
+    fn room(&self, memory: Memory) -> Room {
+        let all: Vec<Item> = self.lives.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
+        let index = usize::from(memory == Memory::Ewp);
+        let (ring, computed) = (self.reaches.ring[index], &self.computed[index]);
+        let height = computed.iter().map(|(item, offset)| offset + item.size).max().unwrap_or(0);
+        let mut room = Room {
+            placed: Placed::new(&all),
+            ending: vec![Vec::new(); self.sketch.drafts.len()],
+            capacity: capacity(memory, self.machine),
+            cursor: if ring { height } else { 0 },
+            ring,
+        };
+        computed.iter().for_each(|&(item, offset)| room.add(item, offset));
+        room
+    }
+
+    fn memory(&self, load: &Load) -> Memory {
+        self.sketch.buffers[load.buffer].memory
+    }
+
+    fn size(&self, load: &Load) -> u64 {
+        self.sketch.buffers[load.buffer].bytes.div_ceil(self.machine.word() as u64)
+    }
+
+    /// Gives every load a place and a time.
+    ///
+    /// # Errors
+    /// The memory in which no room is found for some buffer.
+    fn placement(&self, tastes: &[Taste]) -> Result<Placement, Memory> {
+        let mut rooms = [self.room(Memory::Cache), self.room(Memory::Ewp)];
+        let mut addresses = self.addresses.clone();
+        let word = self.machine.word() as u64;
+        let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
+        let mut bar = 0;
+        let mut order: Vec<usize> = (0..self.loads.len()).collect();
+        order.sort_by_key(|&i| (self.loads[i].drafts[0] as u32).saturating_sub(tastes[i].lead));
+        for index in order {
+            let load = &self.loads[index];
+            let memory = self.memory(load);
+            let room = &mut rooms[usize::from(memory == Memory::Ewp)];
+            let deadline = load.drafts[0] as u32;
+            let layer = self.sketch.drafts[load.drafts[0]].layer.0;
+            let near = match self.reaches.layers {
+                0 => deadline,
+                layers => {
+                    let first = self.firsts[layer.saturating_sub(layers) as usize];
+                    first.max(deadline.saturating_sub(self.reaches.positions))
+                }
+            };
+            let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(near);
+            let size = self.size(load);
+            let item = |first: u32| Item { first, last: load.last, size };
+            let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
+            let choice = tastes[index].choice;
+            let mut address = gaps.address(room.cursor, choice).ok_or(memory)?;
+            if load.ordered {
+                bar = bar.max(good);
+            }
+            if memory == Memory::Cache {
+                let mut quiet = gaps;
+                let busy = busy(self.sketch, load, &self.is_load, &addresses, self.machine);
+                busy.into_iter().for_each(|(from, to)| quiet.take(from, to));
+                address = quiet.address(room.cursor, choice).unwrap_or(address);
+            }
+            room.add(item(good), address);
+            if room.ring {
+                room.cursor = (address + size) % room.capacity.max(1);
+            }
+            addresses[load.buffer] = (space(memory), address * word);
+            (found.slots[index], found.words[index]) = (good, address);
+        }
+        Ok(found)
+    }
+
+    /// The drafts in the order of a placement: which comes when.
+    fn order(&self, placement: &Placement) -> Vec<usize> {
+        let mut slots: Vec<u32> = (0..self.sketch.drafts.len() as u32).collect();
+        // Every transfer keeps its distance to the first: rows of an input are needed one after the other.
+        for (load, &slot) in self.loads.iter().zip(&placement.slots) {
+            load.drafts.iter().for_each(|&draft| slots[draft] = slot);
+        }
+        let mut order: Vec<usize> = (0..self.sketch.drafts.len()).collect();
+        let moved = |i: usize| slots[i] != i as u32 || self.sketch.drafts[i].load().is_some();
+        order.sort_by_key(|&i| (slots[i], !moved(i), i));
+        order
+    }
+
+    fn finish(self, placement: &Placement) -> Prefetched {
+        let word = self.machine.word() as u64;
+        let order: Vec<u32> = self.order(placement).into_iter().map(|i| i as u32).collect();
+        let mut addresses = self.addresses.clone();
+        for (load, &at) in self.loads.iter().zip(&placement.words) {
+            addresses[load.buffer] = (space(self.memory(load)), at * word);
+        }
+        Prefetched { sketch: self.sketch.reordered(&order), addresses }
+    }
+}
+
+fn space(memory: Memory) -> Space {
+    if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache }
+}
+
+/// Words of a memory.
+fn capacity(memory: Memory, machine: &Machine) -> u64 {
+    let bytes = if memory == Memory::Ewp { machine.ewp_cache_bytes() } else { machine.cache_bytes() };
+    bytes / machine.word() as u64
+}
+
+/// Moves loads ahead. With `effort`, other placements are tried as well.
 ///
 /// # Errors
 /// The memory in which no room is found for some buffer.
-pub(crate) fn prefetch(sketch: &Sketch, machine: &Machine, reaches: &Reaches) -> Result<Prefetched, Memory> {
-    let word = machine.word() as u64;
-    let lives = lifetimes(sketch);
-    let loads = loads(sketch, &lives);
-    let mut is_load = vec![false; sketch.buffers.len()];
-    for load in &loads {
-        is_load[load.buffer] = true;
-    }
-    let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
-    let size = |index: usize| sketch.buffers[index].bytes.div_ceil(word);
-    let room = |memory: Memory, capacity: u64, addresses: &mut Addresses| -> Result<Room, Memory> {
-        let owners: Vec<usize> = (0..sketch.buffers.len())
-            .filter(|&i| sketch.buffers[i].memory == memory && !is_load[i] && lives[i].is_some())
-            .collect();
-        let item = |&i: &usize| lives[i].map(|(first, last)| Item { first, last, size: size(i) });
-        let items: Vec<Item> = owners.iter().filter_map(item).collect();
-        let problem = Problem { items, capacity: capacity / word };
-        let solution = place_apart(&problem, &apart(sketch, &owners), u64::from(machine.cache.words));
-        if solution.height > problem.capacity {
-            return Err(memory);
-        }
-        let space = if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache };
-        for (&owner, &offset) in owners.iter().zip(&solution.offsets) {
-            addresses[owner] = (space, offset * word);
-        }
-        let all: Vec<Item> = lives.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
-        let ring = reaches.ring[usize::from(memory == Memory::Ewp)];
-        let mut room = Room {
-            placed: Placed::new(&all),
-            ending: vec![Vec::new(); sketch.drafts.len()],
-            capacity: problem.capacity,
-            cursor: if ring { solution.height } else { 0 },
-            ring,
-        };
-        problem.items.iter().zip(&solution.offsets).for_each(|(&item, &offset)| room.add(item, offset));
-        Ok(room)
+pub(crate) fn prefetch(
+    sketch: &Sketch,
+    machine: &Machine,
+    reaches: &Reaches,
+    effort: Option<&Effort>,
+) -> Result<Prefetched, Memory> {
+    let ahead = Ahead::new(sketch, machine, reaches)?;
+    let first = ahead.placement(&vec![Taste::default(); ahead.loads.len()])?;
+    let best = match effort {
+        Some(effort) => search::improved(&ahead, first, effort),
+        None => first,
     };
-    let mut cache = room(Memory::Cache, machine.cache_bytes(), &mut addresses)?;
-    let mut ewp = room(Memory::Ewp, machine.ewp_cache_bytes(), &mut addresses)?;
-    let mut slots: Vec<u32> = (0..sketch.drafts.len() as u32).collect();
-    let firsts = firsts(sketch);
-    let mut bar = 0;
-    for load in &loads {
-        let (space, room) = match sketch.buffers[load.buffer].memory {
-            Memory::Ewp => (Space::EwpCache, &mut ewp),
-            _ => (Space::Cache, &mut cache),
-        };
-        let deadline = load.drafts[0] as u32;
-        let layer = sketch.drafts[load.drafts[0]].layer.0;
-        let near = match reaches.layers {
-            0 => deadline,
-            layers => firsts[layer.saturating_sub(layers) as usize].max(deadline.saturating_sub(reaches.positions)),
-        };
-        let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(near);
-        let item = |first: u32| Item { first, last: load.last, size: size(load.buffer) };
-        let memory = sketch.buffers[load.buffer].memory;
-        let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
-        let mut address = gaps.address(room.cursor).ok_or(memory)?;
-        if load.ordered {
-            bar = bar.max(good);
-        }
-        if space == Space::Cache {
-            let mut quiet = gaps;
-            let busy = busy(sketch, load, &is_load, &addresses, machine);
-            busy.into_iter().for_each(|(from, to)| quiet.take(from, to));
-            address = quiet.address(room.cursor).unwrap_or(address);
-        }
-        room.add(item(good), address);
-        if room.ring {
-            room.cursor = (address + size(load.buffer)) % room.capacity.max(1);
-        }
-        addresses[load.buffer] = (space, address * word);
-        // Every transfer keeps its distance to the first: rows of an input are needed one after the other.
-        for &draft in &load.drafts {
-            slots[draft] = good;
-        }
-    }
-    let mut order: Vec<usize> = (0..sketch.drafts.len()).collect();
-    let moved = |i: usize| slots[i] != i as u32 || sketch.drafts[i].load().is_some();
-    order.sort_by_key(|&i| (slots[i], !moved(i), i));
-    let mut sketch = sketch.clone();
-    let mut drafts: Vec<Option<_>> = std::mem::take(&mut sketch.drafts).into_iter().map(Some).collect();
-    sketch.drafts = order.into_iter().filter_map(|i| drafts[i].take()).collect();
-    Ok(Prefetched { sketch, addresses })
+    Ok(ahead.finish(&best))
 }
 
 /// By layer, the first position at which it or a later one is under way.
@@ -311,3 +436,6 @@ fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
     }
     pairs.into_iter().map(|list| list.into_iter().collect()).collect()
 }
+
+#[cfg(test)]
+mod tests;
