@@ -257,6 +257,8 @@ class Histogram:
     ) -> tuple[float, float]: ...
     def kld_range(self, levels: int) -> tuple[float, float]: ...
 
+MANY_VALUES: int
+
 def observe(
     arrays: Sequence[NDArray[np.float32]],
     histograms: Sequence[Histogram],

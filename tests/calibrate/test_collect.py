@@ -16,13 +16,16 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from tpuflow.calibrate import STRATEGIES, CalibrationConfig, Range, Statistics, calibrate, collect, fit
 from tpuflow.calibrate.activations import CLAMPED, ActivationSession
+from tpuflow.calibrate.statistics_file import load_statistics, save_statistics
 from tpuflow.config import Config
-from tpuflow.errors import SampleError
+from tpuflow.errors import RangesError, SampleError
 from tpuflow.frontend import FloatModel, Port, generate_samples, load
 from tpuflow.quantize import plan, quantize
 from tpuflow.samples import Samples
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 COUNTING = [name for name in STRATEGIES if name != "in_ir"]
@@ -155,11 +158,12 @@ def test_cal_29_the_number_of_threads_does_not_show() -> None:
         "x = np.random.default_rng(0).standard_normal(500_000, np.float32)\n"
         "statistics = Statistics(2048)\n"
         "statistics.observe({'x': x, 'y': x[:1000] ** 2})\n"
+        "statistics.samples = 1\n"
+        "ways = [CalibrationConfig(strategy=name) for name in STRATEGIES if name != 'in_ir']\n"
+        "print([fit(statistics, way).to_json() for way in ways])\n"
         "statistics.whole = False\n"
         "statistics.observe({'z': x ** 3})\n"
-        "statistics.samples = 1\n"
-        "names = [name for name in STRATEGIES if name != 'in_ir']\n"
-        "print([fit(statistics, CalibrationConfig(strategy=name)).to_json() for name in names])\n"
+        "print([fit(statistics, way).to_json() for way in ways if way.strategy != 'pct'])\n"
     )
     outputs = {
         subprocess.run(
@@ -216,6 +220,21 @@ def test_percentiles_count_all_values() -> None:
     for strategy, expected in (("pct[99.9]", True), ("mse", False), ("kld", False)):
         found = collect(model, Samples.of(data, model.inputs), CalibrationConfig(strategy=strategy))
         assert (found.tensors["x"].counts.count == 6 * 72_000) is expected
+
+
+def test_percentiles_of_a_part_are_refused_also_from_a_file(tmp_path: Path) -> None:
+    model, data = large()
+    for count_all in (False, True):
+        found = collect(model, Samples.of(data, model.inputs), CalibrationConfig(count_all=count_all))
+        save_statistics(found, tmp_path / "counted.json")
+        kept = load_statistics(tmp_path / "counted.json")
+        for each in (found, kept):
+            assert [tensor.part for tensor in each.tensors.values()] == [not count_all, not count_all, False]
+            if count_all:
+                fit(each, CalibrationConfig(strategy="pct[99.9]"))
+            else:
+                with pytest.raises(RangesError, match=r'^tensor "x": a part of its values was counted'):
+                    fit(each, CalibrationConfig(strategy="pct[99.9]"))
 
 
 @pytest.mark.parametrize("strategy", ["mse", "kld", "std"])

@@ -92,6 +92,14 @@ def test_gca_13_two_samples_are_enough_for_a_search() -> None:
         divided(model, Samples.of({"x": images(1)}, model.inputs), Config())
 
 
+def test_gca_13_a_search_counts_all_values_unless_told_otherwise() -> None:
+    model = network()
+    samples = Samples.of({"x": images(4)}, model.inputs)
+    for stated, expected in (({}, True), ({"calibrate": {"count_all": False}}, False)):
+        found = search(model, samples, Config.parse(stated), growth=1)
+        assert found.config.calibrate.count_all is expected
+
+
 @pytest.mark.parametrize("limit", [1 << 30, 0])
 def test_a_walk_gives_what_the_whole_model_computes(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpuflow.refine.walk.LIMIT", limit)

@@ -9,6 +9,7 @@ use tpuflow_statistics::{Channels, HistogramParts, Layout, Quantizer, Range, Sta
 
 /// Registers the functions and classes of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("MANY_VALUES", statistics::MANY)?;
     module.add_class::<Histogram>()?;
     module.add_function(wrap_pyfunction!(observe, module)?)?;
     module.add_function(wrap_pyfunction!(moments, module)?)?;

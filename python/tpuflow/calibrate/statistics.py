@@ -51,6 +51,7 @@ class TensorStatistics:
         stated_range: The range the model itself states.
         levels: Distinct values, of network inputs alone.
         stated_step: The step of the grid a file says its values lie on.
+        part: Whether the histogram counts a part of the values, which stands for all.
     """
 
     batches: list[tuple[float, float]]
@@ -61,6 +62,7 @@ class TensorStatistics:
     stated_range: tuple[float, float] | None = None
     levels: Levels | None = None
     stated_step: float | None = None
+    part: bool = False
 
     @property
     def step(self) -> float | None:
@@ -124,6 +126,7 @@ class Statistics:
                     f"at sample {self.samples}, no range holds them"
                 )
             tensor.left_out += left_out
+            tensor.part |= not self.whole and array.size > _core.MANY_VALUES
             if extrema is not None:
                 tensor.batches.append(extrema)
             if name in self.sums:
@@ -146,6 +149,7 @@ class Statistics:
                 ours = self.tensors[name] = TensorStatistics([], self._histogram(name))
             ours.batches += theirs.batches
             ours.left_out += theirs.left_out
+            ours.part |= theirs.part
             if ours.histogram is not None and theirs.histogram is not None:
                 ours.histogram.merge(theirs.histogram)
             if theirs.levels is not None:

@@ -20,7 +20,8 @@
 The file is meant to be edited by hand, one tensor per line; what it says holds, whatever follows from the
 rest of it. `extrema` is read by extrema and multiples of them, `batches` by running ranges, `mean`, `std`
 and `mad` by deviations and analytic clipping, the histogram by all others. `step` says that all values of an
-input are multiples of it, which `mse` makes its scale.
+input are multiples of it, which `mse` makes its scale. `"part": true` says that the histogram counts a part
+of a large tensor's values (`count_all`), from which no percentiles are taken.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def _written(tensor: TensorStatistics) -> dict[str, Any]:
         mean, deviation, absolute = moments_of(tensor)
         found |= {"mean": mean, "std": deviation, "mad": absolute}
     found |= {"left_out": tensor.left_out, "batches": [list(pair) for pair in tensor.batches]}
+    if tensor.part:
+        found["part"] = True
     if histogram is not None:
         extrema = histogram.extrema
         found["histogram"] = {
@@ -145,6 +148,7 @@ def _read(entry: dict[str, Any]) -> TensorStatistics:
         raise TypeError("an object is needed")
     tensor = TensorStatistics([_pair(each, "batches") for each in entry.get("batches", [])], None)
     tensor.left_out = int(entry.get("left_out", 0))
+    tensor.part = entry.get("part") is True
     if "extrema" in entry:
         stated = _pair(entry["extrema"], "extrema")
         # What follows from the rest was not written by hand, and may change with it.

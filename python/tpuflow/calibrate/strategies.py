@@ -137,6 +137,8 @@ def percentile(tensor: TensorStatistics, _config: CalibrationConfig, numbers: Nu
 
 def pct(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) -> tuple[float, float]:
     """What is seen, cut at the magnitude that so many percent of the values stay within."""
+    if tensor.part:
+        raise RangesError("a part of its values was counted, percentiles need all: count_all counts them")
     return tensor.counts.percentile_range(numbers[0] if numbers else config.percentile)
 
 

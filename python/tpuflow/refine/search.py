@@ -5,7 +5,8 @@ layers read each other, then behind norms as well), 16 bits inside norms and sof
 refined weights, channels stored twice as far as the network may grow, mean errors of outputs taken back. What
 is kept at each step is what comes closest to float on the samples held out, in decibels and in decisions
 expected to differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all
-samples. A model is run once for all strategies: they choose by the same counts.
+samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
+configuration says otherwise.
 
 Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
 whose values reach furthest stands for what a network meets later and was not calibrated with; without them
@@ -210,7 +211,7 @@ def search(
         SampleError: There are fewer than two samples.
     """
     # Numbers and operators are those of the network as it is: candidates have others.
-    config = scoped(config or Config(), model.model)
+    config = scoped(_counting_all(config or Config()), model.model)
     folds = [
         (_Sources(model, shown, REFINED, growth, config), Judge(model, *judged))
         for shown, judged in divided(model, samples, config)
@@ -371,6 +372,14 @@ def _best(tried: list[Candidate]) -> Candidate:
 def _told(strategy: tuple[str, float]) -> str:
     name, weight = strategy
     return f"{name}, clip_weight {weight:g}" if name == "mse" else name
+
+
+def _counting_all(config: Config) -> Config:
+    """With counts of every value, unless stated otherwise: strategies are told apart by little."""
+    own = config.calibrate
+    if own.statistic_file or "count_all" in own.model_fields_set:
+        return config
+    return config.model_copy(update={"calibrate": own.model_copy(update={"count_all": True})})
 
 
 def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
