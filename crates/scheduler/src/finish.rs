@@ -8,7 +8,7 @@ use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space
 
 use crate::bounds::bounds;
 use crate::cost::Clock;
-use crate::emit::{Addresses, External, Split, allocations, external, lifetimes, resolve, resolve_view, unit};
+use crate::emit::{Addresses, External, Split, allocations, external, resolve, resolve_view, unit};
 use crate::homes::Housed;
 use crate::join::{Joins, joined};
 use crate::parameters::Balancing;
@@ -206,9 +206,14 @@ impl Planned {
     /// The whole program.
     pub fn program(self, site: &Site) -> Program {
         let (machine, sketch) = (site.machine, &self.housed.sketch);
-        let place = |at: u32| self.places[at as usize];
-        let lives = lifetimes(sketch).into_iter().map(|life| life.map(|(first, last)| (place(first), place(last))));
-        let lives: Vec<_> = lives.collect();
+        let mut lives = vec![None; sketch.buffers.len()];
+        // Of loads that travel together the first may be part of a later one than the second.
+        for (draft, &place) in sketch.drafts.iter().zip(&self.places) {
+            for buffer in draft.touches() {
+                let life: &mut Option<(u32, u32)> = &mut lives[buffer.index()];
+                *life = Some(life.map_or((place, place), |(first, last)| (first.min(place), last.max(place))));
+            }
+        }
         let mut program = self.program;
         program.constants = self.memory.constants(sketch, &site.network, machine.word());
         program.allocations = allocations(sketch, &lives, &self.addresses);

@@ -13,7 +13,8 @@
 //!          +-----------------------------------> position
 //! ```
 //!
-//! Loads of constants keep their order: one that is needed late never overtakes one that is needed early. What a position
+//! Loads of constants keep their order, that of use unless another is tried ([`search`]): one that is needed late does not
+//! overtake one that is needed early. What a position
 //! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock.
 
 mod model;
@@ -82,7 +83,7 @@ impl Room {
     fn back(&mut self, item: Item, earliest: u32) -> Option<(u32, Gaps)> {
         let mut gaps = Gaps { free: vec![(0, self.capacity)], size: item.size };
         self.placed.meeting(item).iter().for_each(|other| gaps.take(other.offset, other.end()));
-        if gaps.free.is_empty() {
+        if gaps.free.is_empty() || item.size > self.capacity {
             return None;
         }
         let mut first = item.first;
