@@ -194,8 +194,11 @@ impl Conv {
         let line = (w + (window.pads[1] + window.pads[3]) as usize) * c;
         let gathered = if self.path == Path::Lines { ow * self.groups[0].k() } else { 0 };
         let fitting = BLOCK_BYTES / (line * window.stride[0] as usize + gathered).max(1);
-        // Images are parts, too.
-        let block = if geometry.input[0] > 1 { fitting.clamp(1, oh) } else { parallel::even(oh, fitting) };
+        // Images are parts, too: only fewer of them than threads are divided for their sake.
+        let block = match geometry.input[0] {
+            1 => parallel::even(oh, fitting),
+            images => fitting.min((images * oh).div_ceil(rayon::current_num_threads())).clamp(1, oh),
+        };
         parallel::chunks(y, oh * ow * o, |image, y| {
             let own = image * oh * ow * o;
             let x = &x[image * h * w * c..][..h * w * c];

@@ -4,19 +4,28 @@
 //! So whoever has many layers to compute one after the other does it [`inside`]: the other threads are woken once and then watch
 //! for parts, layer after layer. They give up after a while without any, since others may want the processor.
 
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::Yield;
 use rayon::prelude::*;
 
+/// Whether somebody's threads are kept awake: of several callers at once one is enough, and would be held up by the others.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
 /// Runs `work` inside the pool from the start, the other threads awake: what it spreads over threads then need not enter the
-/// pool or wake anybody. On a thread of the pool, where the others have work of their own, it runs as it is.
+/// pool or wake anybody. On a thread of the pool, where the others have work of their own, and beside another caller it runs as
+/// it is.
 pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     let threads = rayon::current_num_threads();
     if threads == 1 || rayon::current_thread_index().is_some() {
         return work();
     }
+    if WATCHED.swap(true, Ordering::AcqRel) {
+        return work();
+    }
+    let _free = Free;
     let done = AtomicBool::new(false);
     rayon::scope(|scope| {
         let (done, own) = (&done, rayon::current_thread_index());
@@ -24,6 +33,15 @@ pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         (1..threads).for_each(|_| scope.spawn(move |_| watch(done, own)));
         work()
     })
+}
+
+/// Lets the next caller keep threads awake.
+struct Free;
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        WATCHED.store(false, Ordering::Release);
+    }
 }
 
 /// Ends the watching, also when the work panics.
@@ -36,12 +54,16 @@ impl Drop for End<'_> {
 }
 
 /// Takes parts off other threads until `done`, or until there have been none for long. Not on thread `own`, whose work is waiting
-/// for one of its parts: who else would end it?
+/// for one of its parts: who else would end it? Nor where the thread is watching already, and has a part to end.
 fn watch(done: &AtomicBool, own: Option<usize>) {
     /// Looks in vain, some 100 ns each, after which other processes get the processor between two of them, and after which the
     /// thread goes to sleep.
     const POLITE: u32 = 1 << 9;
     const LAST: u32 = 1 << 12;
+    thread_local!(static WATCHES: Cell<bool> = const { Cell::new(false) });
+    if WATCHES.replace(true) {
+        return;
+    }
     let mut vain = 0;
     while rayon::current_thread_index() != own && vain < LAST && !done.load(Ordering::Acquire) {
         if rayon::yield_now() == Some(Yield::Executed) {
@@ -54,6 +76,7 @@ fn watch(done: &AtomicBool, own: Option<usize>) {
             std::thread::yield_now();
         }
     }
+    WATCHES.set(false);
 }
 
 /// `work(index, part)` for every part of `size` elements, the last one shorter. Without a second thread, or a second part, the
@@ -110,6 +133,7 @@ mod tests {
         }
         for _ in 0..3 {
             assert!(std::panic::catch_unwind(|| inside(|| panic!("on purpose"))).is_err());
+            assert!(std::panic::catch_unwind(|| inside(|| inside(|| panic!("on purpose")))).is_err());
             assert_eq!(inside(|| sum(100)), expected(100));
         }
     }

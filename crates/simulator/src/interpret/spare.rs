@@ -13,13 +13,14 @@ impl Spare {
     /// `count` elements that hold anything: in memory that held as many, since others are filled up first; else in new memory,
     /// which later runs then find; where much is kept already, in the smallest that is large enough.
     pub(super) fn take(&mut self, dtype: DType, count: usize) -> Values {
-        /// Elements that are much.
+        /// Bytes that are much.
         const MUCH: usize = if cfg!(test) { 100 } else { 64 << 20 };
+        let bytes = |tensor: &Values| tensor.capacity() * tensor.dtype().bytes();
         let same = self.tensors.iter().position(|tensor| tensor.dtype() == dtype && tensor.len() == count);
         if let Some(index) = same {
             return self.tensors.swap_remove(index);
         }
-        if self.tensors.iter().map(Values::capacity).sum::<usize>() < MUCH {
+        if self.tensors.iter().map(bytes).sum::<usize>() < MUCH {
             return Values::zeros(dtype, count);
         }
         let fitting = self.tensors.iter().enumerate().filter(|(_, t)| t.dtype() == dtype && t.capacity() >= count);

@@ -80,8 +80,8 @@ unsafe fn tile<const R: usize, const V: usize>(
     }
     let mut starts = [walk.codes.as_ptr(); R];
     for (r, start) in starts.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *start = unsafe { start.add(walk.row(row + r)) };
+        // Read from where there are steps: else it may lie anywhere.
+        *start = start.wrapping_add(walk.row(row + r));
     }
     for &run in walk.runs {
         // SAFETY: the caller's promise; every panel has as many lines as all runs together. Asking for lines reads none.
