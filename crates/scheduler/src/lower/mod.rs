@@ -6,6 +6,7 @@
 
 mod blocks;
 mod chunk;
+mod cut;
 mod linear;
 mod matrix;
 mod movement;
