@@ -199,22 +199,23 @@ impl Conv {
             1 => parallel::even(oh, fitting),
             images => fitting.min((images * oh).div_ceil(rayon::current_num_threads())).clamp(1, oh),
         };
-        parallel::chunks(y, oh * ow * o, |image, y| {
-            let own = image * oh * ow * o;
-            let x = &x[image * h * w * c..][..h * w * c];
-            if let [linear] = &self.groups[..]
-                && linear.is_mostly_weights(x.len() + y.len())
-            {
+        let (taken, given) = (h * w * c, oh * ow * o);
+        let images = |image: usize| &x[image * taken..][..taken];
+        if let [linear] = &self.groups[..]
+            && linear.is_mostly_weights(taken + given)
+        {
+            for (image, y) in y.chunks_mut(given.max(1)).enumerate() {
                 by_columns(linear, y, |blocks, y| {
-                    scratch::with(|scratch| self.block(geometry, x, 0, blocks, y, scratch));
+                    scratch::with(|scratch| self.block(geometry, images(image), 0, blocks, y, scratch));
                 });
-                return after(own, y);
+                after(image * given, y);
             }
-            let blocks = self.groups[0].blocks();
-            parallel::chunks(y, block * ow * o, |index, y| {
-                scratch::with(|scratch| self.block(geometry, x, index * block, 0..blocks, y, scratch));
-                after(own + index * block * ow * o, y);
-            });
+            return;
+        }
+        let (blocks, part) = (self.groups[0].blocks(), block * ow * o);
+        parallel::pieces(y, given, part, |image, index, y| {
+            scratch::with(|scratch| self.block(geometry, images(image), index * block, 0..blocks, y, scratch));
+            after(image * given + index * part, y);
         });
     }
 

@@ -81,11 +81,9 @@ impl Depthwise {
         #[cfg(target_arch = "x86_64")]
         if let (Some(filters), Some(x)) = (&self.interleaved, X::as_bytes(x)) {
             let ([_, h, w, _], lines) = (geometry.input, filters.shared(geometry));
-            parallel::chunks(y, geometry.output[0] * columns * c, |image, y| {
+            parallel::pieces(y, geometry.output[0] * columns * c, lines * columns * c, |image, part, y| {
                 let x = &x[image * h * w * c..][..h * w * c];
-                parallel::chunks(y, lines * columns * c, |part, y| {
-                    scratch::with(|scratch| filters.lines(geometry, &self.epilogue, x, part * lines, y, scratch));
-                });
+                scratch::with(|scratch| filters.lines(geometry, &self.epilogue, x, part * lines, y, scratch));
             });
             return;
         }

@@ -5,7 +5,6 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use rayon::prelude::*;
 use tpuflow_ir::{BinaryKind, Requant};
 
 #[cfg(target_arch = "x86_64")]
@@ -138,7 +137,7 @@ impl Broadcast {
         if extent == 0 {
             return;
         }
-        let piece = |(index, y): (usize, &mut [Y]), at_a: usize, at_b: usize| {
+        let piece = |index: usize, y: &mut [Y], at_a: usize, at_b: usize| {
             let (a, b) = (&a[at_a + index * PIECE * step_a..], &b[at_b + index * PIECE * step_b..]);
             if (step_a, step_b) == (1, 1) {
                 for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
@@ -150,12 +149,11 @@ impl Broadcast {
                 }
             }
         };
-        y.par_chunks_mut(extent).with_min_len(PIECE.div_ceil(extent)).enumerate().for_each(|(run, y)| {
-            let (at_a, at_b) = self.start(run);
-            if extent <= PIECE {
-                piece((0, y), at_a, at_b);
-            } else {
-                y.par_chunks_mut(PIECE).enumerate().for_each(|part| piece(part, at_a, at_b));
+        let runs = (PIECE / extent).max(1);
+        parallel::pieces(y, runs * extent, if runs == 1 { PIECE } else { runs * extent }, |unit, index, y| {
+            for (run, y) in y.chunks_mut(extent).enumerate() {
+                let (at_a, at_b) = self.start(unit * runs + run);
+                piece(index, y, at_a, at_b);
             }
         });
     }
@@ -195,16 +193,14 @@ impl Broadcast {
                 (at + first / extent * outer, [count / extent, extent])
             }
         };
-        parallel::chunks(y, run, |index, y| {
+        parallel::pieces(y, run, piece, |index, part, y| {
             let (at_a, at_b) = self.start(if is_long { index } else { index * outer.0 });
-            parallel::chunks(y, piece, |part, y| {
-                let (mut room_a, mut room_b) = (Vec::new(), Vec::new());
-                let (start_a, shape) = place(at_a, part * piece, y.len(), outer.1, step_a);
-                let (start_b, _) = place(at_b, part * piece, y.len(), outer.2, step_b);
-                let a = dense(a, start_a, shape, [outer.1, step_a], &mut room_a);
-                let b = dense(b, start_b, shape, [outer.2, step_b], &mut room_b);
-                f(a, b, y);
-            });
+            let (mut room_a, mut room_b) = (Vec::new(), Vec::new());
+            let (start_a, shape) = place(at_a, part * piece, y.len(), outer.1, step_a);
+            let (start_b, _) = place(at_b, part * piece, y.len(), outer.2, step_b);
+            let a = dense(a, start_a, shape, [outer.1, step_a], &mut room_a);
+            let b = dense(b, start_b, shape, [outer.2, step_b], &mut room_b);
+            f(a, b, y);
         });
     }
 }
@@ -306,8 +302,10 @@ pub fn binary_onto_with<X: Element, Y: Element>(isa: Isa, binary: &Binary<'_>, o
 /// When `x` and `y` differ in length.
 pub fn rescale<X: Element, Y: Element>(zero_point: i32, requant: &Requant, x: &[X], y: &mut [Y]) {
     assert_eq!(x.len(), y.len(), "one result per operand");
-    y.par_iter_mut().zip(x).with_min_len(PIECE).for_each(|(y, x)| {
-        *y = Y::narrow(requantize(i64::from(x.widen()) - i64::from(zero_point), requant, 0));
+    parallel::chunks(y, PIECE, |index, y| {
+        for (y, x) in y.iter_mut().zip(&x[index * PIECE..]) {
+            *y = Y::narrow(requantize(i64::from(x.widen()) - i64::from(zero_point), requant, 0));
+        }
     });
 }
 

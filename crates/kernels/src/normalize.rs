@@ -9,10 +9,10 @@
 //! ```
 //! Source: docs/arithmetic.md, "Layer normalisation".
 
-use rayon::prelude::*;
 use tpuflow_ir::Requant;
 
 use crate::Element;
+use crate::parallel;
 use crate::requant::reference::{round_divide, round_shift};
 use crate::requant::requantize;
 
@@ -59,7 +59,7 @@ impl LayerNorm {
     pub fn rows<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y]) {
         let n = self.gamma.len();
         assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
-        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).for_each(|(y, x)| self.row(x, y));
+        parallel::chunks(y, n, |index, y| self.row(&x[index * n..][..n], y));
     }
 
     /// Normalises one row.

@@ -1,92 +1,159 @@
-//! Work on parts of a slice, spread over the threads of the pool there is.
+//! Work on parts of a slice, spread over threads.
 //!
-//! To wake a thread takes as long as a small layer: on a virtual machine, tens of microseconds until the halted processor runs.
-//! So whoever has many layers to compute one after the other does it [`inside`]: the other threads are woken once and then watch
-//! for parts, layer after layer. They give up after a while without any, since others may want the processor.
+//! Whoever has many layers to compute one after the other does it [`inside`] a team of threads, which costs next to nothing per
+//! layer ([`team`]). There is one; on threads of a pool, where the others have work of their own, and for a second caller at the
+//! same time it is the pool that parts are spread over.
+
+mod place;
+mod team;
 
 use std::cell::Cell;
-use std::hint::spin_loop;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::Yield;
 use rayon::prelude::*;
 
-/// Whether somebody's threads are kept awake: of several callers at once one is enough, and would be held up by the others.
-static WATCHED: AtomicBool = AtomicBool::new(false);
+use team::{Parts, Team};
 
-/// Runs `work` inside the pool from the start, the other threads awake: what it spreads over threads then need not enter the
-/// pool or wake anybody. On a thread of the pool, where the others have work of their own, and beside another caller it runs as
-/// it is.
-pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    let threads = rayon::current_num_threads();
-    if threads == 1 || rayon::current_thread_index().is_some() {
-        return work();
+/// Who does the parts of what a thread computes.
+#[derive(Clone, Copy)]
+enum Threads {
+    /// The pool's.
+    Pool,
+    /// The team's, whose caller this thread is.
+    Team(&'static Team),
+    /// This one alone: it is doing a part itself.
+    Own,
+}
+
+thread_local! {
+    static THREADS: Cell<Threads> = const { Cell::new(Threads::Pool) };
+}
+
+/// Says who does the parts until it is dropped.
+struct Until(Threads);
+
+impl Until {
+    fn set(threads: Threads) -> Self {
+        Self(THREADS.replace(threads))
     }
-    if WATCHED.swap(true, Ordering::AcqRel) {
+}
+
+impl Drop for Until {
+    fn drop(&mut self) {
+        THREADS.set(self.0);
+    }
+}
+
+/// Runs `work` as caller of the team, if it is free, whose threads are awake from now on.
+pub fn inside<R>(work: impl FnOnce() -> R) -> R {
+    static TEAM: OnceLock<&'static Team> = OnceLock::new();
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    /// Leaves the team to the next caller.
+    struct Free;
+    impl Drop for Free {
+        fn drop(&mut self) {
+            TAKEN.store(false, Ordering::Release);
+        }
+    }
+    let is_pools = rayon::current_thread_index().is_some() || !matches!(THREADS.get(), Threads::Pool);
+    if is_pools || rayon::current_num_threads() == 1 || TAKEN.swap(true, Ordering::AcqRel) {
         return work();
     }
     let _free = Free;
-    let done = AtomicBool::new(false);
-    rayon::scope(|scope| {
-        let (done, own) = (&done, rayon::current_thread_index());
-        let _end = End(done);
-        (1..threads).for_each(|_| scope.spawn(move |_| watch(done, own)));
-        work()
-    })
+    let team = TEAM.get_or_init(|| Team::new(rayon::current_num_threads(), || THREADS.set(Threads::Own)));
+    team.call();
+    let _until = Until::set(Threads::Team(team));
+    work()
 }
 
-/// Lets the next caller keep threads awake.
-struct Free;
-
-impl Drop for Free {
-    fn drop(&mut self) {
-        WATCHED.store(false, Ordering::Release);
-    }
-}
-
-/// Ends the watching, also when the work panics.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// Takes parts off other threads until `done`, or until there have been none for long. Not on thread `own`, whose work is waiting
-/// for one of its parts: who else would end it? Nor where the thread is watching already, and has a part to end.
-fn watch(done: &AtomicBool, own: Option<usize>) {
-    /// Looks in vain, some 100 ns each, after which other processes get the processor between two of them, and after which the
-    /// thread goes to sleep.
-    const POLITE: u32 = 1 << 9;
-    const LAST: u32 = 1 << 12;
-    thread_local!(static WATCHES: Cell<bool> = const { Cell::new(false) });
-    if WATCHES.replace(true) {
-        return;
-    }
-    let mut vain = 0;
-    while rayon::current_thread_index() != own && vain < LAST && !done.load(Ordering::Acquire) {
-        if rayon::yield_now() == Some(Yield::Executed) {
-            vain = 0;
-            continue;
-        }
-        vain += 1;
-        (0..8).for_each(|_| spin_loop());
-        if vain > POLITE {
-            std::thread::yield_now();
-        }
-    }
-    WATCHES.set(false);
-}
-
-/// `work(index, part)` for every part of `size` elements, the last one shorter. Without a second thread, or a second part, the
-/// caller's own thread does it: waking another costs more than small layers do.
+/// `work(index, part)` for every part of `size` elements, the last one shorter.
 pub(crate) fn chunks<Y: Send>(y: &mut [Y], size: usize, work: impl Fn(usize, &mut [Y]) + Sync) {
-    let size = size.max(1);
-    if y.len() <= size || rayon::current_num_threads() == 1 {
-        y.chunks_mut(size).enumerate().for_each(|(index, part)| work(index, part));
-    } else {
-        y.par_chunks_mut(size).enumerate().for_each(|(index, part)| work(index, part));
+    chunks_with(y, size, || (), |(), index, part| work(index, part));
+}
+
+/// As [`chunks`]; a thread keeps what `init` gives it from part to part.
+pub(crate) fn chunks_with<Y: Send, S>(
+    y: &mut [Y],
+    size: usize,
+    init: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, &mut [Y]) + Sync,
+) {
+    let whole = y.len();
+    pieces_with(y, whole, size, init, |state, _, index, part| work(state, index, part));
+}
+
+/// `work(unit, index, part)` for every part of `size` elements of every `whole` elements, units and parts shorter at their ends.
+pub(crate) fn pieces<Y: Send>(y: &mut [Y], whole: usize, size: usize, work: impl Fn(usize, usize, &mut [Y]) + Sync) {
+    pieces_with(y, whole, size, || (), |(), unit, index, part| work(unit, index, part));
+}
+
+fn pieces_with<Y: Send, S>(
+    y: &mut [Y],
+    whole: usize,
+    size: usize,
+    init: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, usize, &mut [Y]) + Sync,
+) {
+    let (whole, size) = (whole.max(1), size.clamp(1, whole.max(1)));
+    let (parts, per_unit) = (y.len().div_ceil(whole) * whole.div_ceil(size), whole.div_ceil(size));
+    let y = Shared::new(y);
+    let part = |state: &mut S, part: usize| {
+        let (unit, index) = (part / per_unit, part % per_unit);
+        let first = unit * whole + index * size;
+        let end = (first + size).min((unit + 1) * whole).min(y.len);
+        if first < end {
+            // SAFETY: every part is asked for once, and no two of them share an element.
+            #[allow(unsafe_code, reason = "parts that do not overlap")]
+            work(state, unit, index, unsafe { y.part(first, end) });
+        }
+    };
+    let alone = || {
+        let mut state = init();
+        (0..parts).for_each(|index| part(&mut state, index));
+    };
+    match THREADS.get() {
+        // Nothing to spread: what lies within may have something.
+        _ if parts <= 1 => alone(),
+        Threads::Own => alone(),
+        Threads::Team(team) if parts <= Team::MOST => {
+            let _until = Until::set(Threads::Own);
+            team.run(parts, &|parts: &mut Parts<'_>| {
+                let mut state = init();
+                parts.for_each(|index| part(&mut state, index));
+            });
+        }
+        _ if rayon::current_num_threads() == 1 => alone(),
+        _ => (0..parts).into_par_iter().for_each_init(&init, part),
+    }
+}
+
+/// A slice whose parts threads write.
+struct Shared<'a, Y> {
+    first: *mut Y,
+    len: usize,
+    _slice: PhantomData<&'a mut [Y]>,
+}
+
+// SAFETY: it gives out parts that do not overlap, each to one thread.
+#[allow(unsafe_code, reason = "parts that do not overlap")]
+unsafe impl<Y: Send> Sync for Shared<'_, Y> {}
+
+impl<'a, Y> Shared<'a, Y> {
+    fn new(y: &'a mut [Y]) -> Self {
+        Self { first: y.as_mut_ptr(), len: y.len(), _slice: PhantomData }
+    }
+
+    /// Elements `first..end`.
+    ///
+    /// # Safety
+    /// They lie within the slice, and in no other part that is alive.
+    #[allow(unsafe_code, clippy::mut_from_ref, reason = "parts that do not overlap")]
+    unsafe fn part(&self, first: usize, end: usize) -> &mut [Y] {
+        debug_assert!(first <= end && end <= self.len);
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(first), end - first) }
     }
 }
 

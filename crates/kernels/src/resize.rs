@@ -3,10 +3,10 @@
 //!
 //! Source: docs/arithmetic.md, "Resize".
 
-use rayon::prelude::*;
 use tpuflow_ir::{LinearTap, Real};
 
 use crate::Element;
+use crate::parallel;
 use crate::requant::round_shift;
 
 /// A weight in units of 1/2048.
@@ -22,7 +22,7 @@ pub fn resize_linear<X: Element>(input: [usize; 4], rows: &[LinearTap], columns:
     let [n, h, w, c] = input;
     assert_eq!(x.len(), n * h * w * c, "x holds the input");
     assert_eq!(y.len(), n * rows.len() * columns.len() * c, "y holds every output");
-    y.par_chunks_mut((columns.len() * c).max(1)).enumerate().for_each(|(index, y)| {
+    parallel::chunks(y, columns.len() * c, |index, y| {
         let (image, row) = (index / rows.len(), rows[index % rows.len()]);
         let line = |i: u32| &x[(image * h + i as usize) * w * c..][..w * c];
         let (top, bottom) = (line(row.first), line(row.second));

@@ -9,9 +9,8 @@
 //!
 //! Source: docs/arithmetic.md, "Softmax".
 
-use rayon::prelude::*;
-
 use crate::Element;
+use crate::parallel;
 use crate::requant::reference::round_divide;
 use crate::requant::round_shift;
 
@@ -57,13 +56,11 @@ impl Softmax {
     /// When the slices differ in length or are not whole rows; `mask` may be empty.
     pub fn rows<X: Element, Y: Element>(&self, n: usize, x: &[X], mask: &[i8], y: &mut [Y]) {
         assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
-        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).enumerate().for_each_init(
-            Vec::new,
-            |exponentials, (index, (y, x))| {
-                let mask = if mask.is_empty() { mask } else { &mask[index * n..][..n] };
-                self.row_with(x, mask, y, exponentials);
-            },
-        );
+        parallel::chunks_with(y, n, Vec::new, |exponentials, index, y| {
+            let row = index * n..(index + 1) * n;
+            let mask = if mask.is_empty() { mask } else { &mask[row.clone()] };
+            self.row_with(&x[row], mask, y, exponentials);
+        });
     }
 
     /// Softmax of one row; `mask` is empty or zero where an element is left out (it gives the zero point).

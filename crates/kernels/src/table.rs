@@ -6,9 +6,9 @@
 //!
 //! Source: docs/arithmetic.md, "Tables".
 
-use rayon::prelude::*;
-
 use crate::Element;
+use crate::elementwise::PIECE;
+use crate::parallel;
 
 /// A table for codes of `bits` bits.
 #[derive(Clone, Copy, Debug)]
@@ -61,15 +61,18 @@ impl<'a> Lookup<'a> {
 /// When `x` and `y` differ in length.
 pub fn lookup<X: Element, Y: Element>(table: &Lookup<'_>, x: &[X], y: &mut [Y]) {
     assert_eq!(x.len(), y.len(), "one result per operand");
-    let piece = crate::elementwise::PIECE;
     if X::BITS == 8 && x.len() > 256 {
         // Every code's value, once.
         let values: Vec<Y> = (-128..=127).map(|code| Y::narrow(table.at(code))).collect();
         let at = |code: X| values[(code.widen() + 128) as u8 as usize];
-        y.par_iter_mut().zip(x).with_min_len(piece).for_each(|(y, x)| *y = at(*x));
+        parallel::chunks(y, PIECE, |index, y| {
+            y.iter_mut().zip(&x[index * PIECE..]).for_each(|(y, x)| *y = at(*x));
+        });
         return;
     }
-    y.par_iter_mut().zip(x).with_min_len(piece).for_each(|(y, x)| *y = Y::narrow(table.at(x.widen())));
+    parallel::chunks(y, PIECE, |index, y| {
+        y.iter_mut().zip(&x[index * PIECE..]).for_each(|(y, x)| *y = Y::narrow(table.at(x.widen())));
+    });
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
-
 use super::{Finisher, Float};
 use crate::conv::Geometry;
+use crate::parallel;
 use crate::pool::taps;
 
 /// Filters by tap, bias by channel, and what follows.
@@ -59,7 +58,7 @@ impl Depthwise {
         let c = self.bias.len();
         assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
         let line = geometry.output[1];
-        y.par_chunks_mut((line * c).max(1)).enumerate().for_each_init(Vec::new, |sums, (row, y)| {
+        parallel::chunks_with(y, line * c, Vec::new, |sums, row, y| {
             self.pixels(geometry, x, row * line, y, sums);
         });
     }

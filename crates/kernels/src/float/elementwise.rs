@@ -2,12 +2,12 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
 use tpuflow_ir::BinaryKind;
 
 use super::finish::{maximum, minimum};
 use super::{Finisher, Float};
 use crate::elementwise::{Broadcast, PIECE};
+use crate::parallel;
 
 /// The float32 result for one pair.
 ///
@@ -80,9 +80,14 @@ pub fn compare(kind: BinaryKind, broadcast: &Broadcast, a: &[f32], b: &[f32], y:
 /// # Panics
 /// When `x` and `y` differ in length.
 pub fn p_relu<Y: Float>(slopes: &[f32], finisher: &Finisher, x: &[f32], y: &mut [Y]) {
-    let sloped = |(i, &x): (usize, &f32)| if x >= 0.0 { x } else { x * slopes[i % slopes.len()] };
-    let results: Vec<f32> = x.par_iter().with_min_len(PIECE).enumerate().map(sloped).collect();
-    finisher.apply_all(&results, y);
+    assert_eq!(x.len(), y.len(), "one element per result");
+    parallel::chunks_with(y, PIECE, Vec::new, |results, index, y| {
+        let first = index * PIECE;
+        let sloped = |(i, &x): (usize, &f32)| if x >= 0.0 { x } else { x * slopes[(first + i) % slopes.len()] };
+        results.clear();
+        results.extend(x[first..][..y.len()].iter().enumerate().map(sloped));
+        finisher.apply(results, y);
+    });
 }
 
 /// Codes of floats.

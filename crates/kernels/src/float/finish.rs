@@ -2,13 +2,13 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
 use tpuflow_ir::Finish;
 
 use super::function::Evaluator;
 use super::{Float, primitive};
 use crate::Isa;
 use crate::elementwise::PIECE;
+use crate::parallel;
 
 /// A finish ready to be applied.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Finisher {
     /// When the slices differ in length.
     pub fn apply_all<Y: Float>(&self, x: &[f32], y: &mut [Y]) {
         assert_eq!(x.len(), y.len(), "one element per result");
-        y.par_chunks_mut(PIECE).zip(x.par_chunks(PIECE)).for_each(|(y, x)| self.apply(x, y));
+        parallel::chunks(y, PIECE, |index, y| self.apply(&x[index * PIECE..][..y.len()], y));
     }
 }
 

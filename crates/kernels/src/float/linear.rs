@@ -5,11 +5,10 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
-
 use super::gemm::Packed;
 use super::{Finisher, Float};
 use crate::conv::{Geometry, block_rows, gather};
+use crate::parallel;
 
 /// A prepared right operand and what follows the product.
 #[derive(Clone, Debug)]
@@ -86,7 +85,7 @@ pub fn multiply<Y: Float>(linear: &Linear, a: &[f32], y: &mut [Y]) {
     let (k, n) = (linear.k(), linear.n());
     assert!(n > 0 && y.len().is_multiple_of(n) && a.len() == y.len() / n * k, "a is [m, k] and y is [m, n]");
     let block = block(k, n, y.len() / n);
-    y.par_chunks_mut(block * n).enumerate().for_each_init(Vec::new, |sums, (index, y)| {
+    parallel::chunks_with(y, block * n, Vec::new, |sums, index, y| {
         let rows = y.len() / n;
         linear.rows(&a[index * block * k..][..rows * k], y, n, sums);
     });
@@ -111,9 +110,11 @@ pub fn conv<Y: Float>(geometry: &Geometry, x: &[f32], groups: &[Linear], y: &mut
     let o = columns * groups.len();
     assert_eq!(y.len(), geometry.pixels() * o, "y holds every output");
     let block = block(k, columns, geometry.pixels());
-    y.par_chunks_mut((block * o).max(1)).enumerate().for_each_init(
+    parallel::chunks_with(
+        y,
+        block * o,
         || (Vec::new(), Vec::new()),
-        |(rows, sums), (index, y)| {
+        |(rows, sums), index, y| {
             let pixels = index * block..index * block + y.len() / o;
             for (group, linear) in groups.iter().enumerate() {
                 let y = &mut y[group * columns..];

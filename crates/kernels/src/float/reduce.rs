@@ -2,11 +2,11 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
 use tpuflow_ir::ReduceKind;
 
 use super::finish::{maximum, minimum};
 use super::{Finisher, Float};
+use crate::parallel;
 use crate::reduce::Reduction;
 
 /// Kept elements a thread takes at a time.
@@ -50,7 +50,8 @@ pub fn run(reduction: &Reduction, kind: ReduceKind, x: &[f32], results: &mut [f3
         ReduceKind::Max => maximum(value, x),
         ReduceKind::Min => minimum(value, x),
     };
-    results.par_chunks_mut(LANES).zip(reduction.kept.par_chunks(LANES)).for_each(|(results, kept)| {
+    parallel::chunks(results, LANES, |index, results| {
+        let kept = &reduction.kept[index * LANES..];
         // Side by side: neighbours that are kept usually lie side by side in `x`, too.
         for at in &reduction.reduced {
             for (value, base) in results.iter_mut().zip(kept) {

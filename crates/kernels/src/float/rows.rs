@@ -2,13 +2,13 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
 use tpuflow_ir::Function;
 use tpuflow_ir::function::Step;
 
 use super::finish::maximum;
 use super::function::Evaluator;
 use super::{Finisher, Float};
+use crate::parallel;
 
 /// `exp(x - max) / sum`; the sum runs in the order of the row. Elements whose mask is 0 are left out and give +0.
 ///
@@ -17,9 +17,12 @@ use super::{Finisher, Float};
 pub fn softmax<Y: Float>(n: usize, finisher: &Finisher, x: &[f32], mask: &[i8], y: &mut [Y]) {
     assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
     let exponential = Function { steps: vec![Step::Exp(0)] };
-    y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).enumerate().for_each_init(
+    parallel::chunks_with(
+        y,
+        n,
         || (Evaluator::new(finisher.isa(), &exponential), Vec::new(), Vec::new()),
-        |(exponential, wide, results), (index, (y, x))| {
+        |(exponential, wide, results), index, y| {
+            let x = &x[index * n..][..n];
             let mask = if mask.is_empty() { mask } else { &mask[index * n..][..n] };
             let taken = |i: usize| mask.get(i).is_none_or(|&m| m != 0);
             let chosen = || (0..n).filter(|&i| taken(i));
@@ -65,7 +68,8 @@ impl LayerNorm {
     pub fn rows<Y: Float>(&self, x: &[f32], y: &mut [Y]) {
         let n = self.gamma.len();
         assert!(n > 0 && x.len() == y.len() && x.len().is_multiple_of(n), "whole rows of operands and results");
-        y.par_chunks_exact_mut(n).zip(x.par_chunks_exact(n)).for_each_init(Vec::new, |row: &mut Vec<f32>, (y, x)| {
+        parallel::chunks_with(y, n, Vec::new, |row: &mut Vec<f32>, index, y| {
+            let x = &x[index * n..][..n];
             let count = n as f32;
             row.clear();
             row.extend_from_slice(x);

@@ -2,12 +2,12 @@
 //!
 //! Source: docs/arithmetic.md, section 16.
 
-use rayon::prelude::*;
 use tpuflow_ir::LinearTap;
 
 use super::finish::maximum;
 use super::{Finisher, Float};
 use crate::conv::Geometry;
+use crate::parallel;
 use crate::pool::{area, cells};
 
 /// Largest number of every window, NaN if it holds one; minus infinity where no cell lies in the image. `y`: `[n,oh,ow,c]`.
@@ -69,7 +69,7 @@ fn each_pixel<Y: Float>(
     let c = geometry.input[3];
     assert_eq!(y.len(), geometry.pixels() * c, "y holds every output");
     let line = geometry.output[1];
-    y.par_chunks_mut((line * c).max(1)).enumerate().for_each_init(Vec::new, |results: &mut Vec<f32>, (row, y)| {
+    parallel::chunks_with(y, line * c, Vec::new, |results: &mut Vec<f32>, row, y| {
         results.resize(y.len(), 0.0);
         for (column, results) in results.chunks_exact_mut(c.max(1)).enumerate() {
             compute(row * line + column, results);
@@ -87,7 +87,7 @@ pub fn resize_linear<Y: Float>(input: [usize; 4], rows: &[LinearTap], columns: &
     let [n, h, w, c] = input;
     assert_eq!(x.len(), n * h * w * c, "x holds the input");
     assert_eq!(y.len(), n * rows.len() * columns.len() * c, "y holds every output");
-    y.par_chunks_mut((columns.len() * c).max(1)).enumerate().for_each(|(index, y)| {
+    parallel::chunks(y, columns.len() * c, |index, y| {
         let (image, row) = (index / rows.len(), rows[index % rows.len()]);
         let line = |i: u32| &x[(image * h + i as usize) * w * c..][..w * c];
         let (top, bottom) = (line(row.first), line(row.second));
