@@ -8,7 +8,7 @@ weights as they are), or whose channels were scaled, which `quantize` notes on t
 may have moved.
 
     better.py      what comes no closer to float is undone, as `tpuflow.judge` sees it
-    equalize.py    factors by channel, on the groups `channels.py` finds
+    equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
     averaged.py    averages behind the last layers that read them

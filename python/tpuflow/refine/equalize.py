@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 
 from tpuflow.calibrate import Means
 from tpuflow.calibrate.activations import ActivationSession
-from tpuflow.frontend.values import array_of, attributes_of, factors_of, input_at, state_factors
+from tpuflow.frontend.values import factors_of, input_at, state_factors
 from tpuflow.refine.channels import NORMS, Channels, Reader
 from tpuflow.refine.layers import copied
+from tpuflow.refine.noise import Columns, Extrema, Seen, constant_of, groups_of
 
 if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
@@ -78,93 +79,6 @@ class Equalized:
     model: FloatModel
     sets: int
     predicted_db: float
-
-
-@dataclass
-class _Seen:
-    """What one value's channels reach, and their mean square, in the shape of its numbers."""
-
-    low: Array
-    high: Array
-    square: Array
-
-
-class _Extrema:
-    """Extrema by channel, over all batches and added up, and sums of mean squares."""
-
-    def __init__(self) -> None:
-        self._low: Array | None = None
-        self._high = self._low_sum = self._high_sum = self._squares = np.zeros(1)
-        self._batches = 0
-
-    def observe(self, low: Array, high: Array, square: Array) -> None:
-        """Adds a batch."""
-        self._low = low if self._low is None else np.minimum(self._low, low)
-        self._high = high if not self._batches else np.maximum(self._high, high)
-        self._low_sum, self._high_sum = self._low_sum + low, self._high_sum + high
-        self._squares = self._squares + square
-        self._batches += 1
-
-    def seen(self, mild: float) -> _Seen:
-        """Reach between that of all batches and their mean: the largest of many is set by one of them.
-
-        Args:
-            mild: Weight of the mean.
-        """
-        assert self._low is not None
-        low, high = (
-            _between(whole, total / self._batches, mild)
-            for whole, total in ((-self._low, -self._low_sum), (self._high, self._high_sum))
-        )
-        return _Seen(-low, high, self._squares / self._batches)
-
-
-def _between(largest: Array, mean: Array, mild: float) -> Array:
-    """A weighted geometric mean of what is positive, zero else."""
-    return np.asarray(np.maximum(largest, 0.0) ** (1 - mild) * np.maximum(mean, 0.0) ** mild)
-
-
-class _Columns:
-    """Weights of a reader by its operand's channels: largest magnitude and sum of squares of their taps."""
-
-    def __init__(self, reader: Reader) -> None:
-        node = reader.node
-        weights = _constant(node, 1)
-        groups = _groups(node)
-        if node.op_type == "MatMul":
-            matrix = np.abs(weights.T)[np.newaxis, :, :, np.newaxis]
-        else:
-            rows, inner = weights.shape[:2]
-            matrix = np.abs(weights).reshape(groups, rows // groups, inner, -1)
-        self.groups, self.taps = groups, matrix.shape[-1]
-        self.largest = matrix.max(axis=3)  # [groups, rows, channels of a group]
-        self.squares = (matrix**2).sum(axis=(1, 3), dtype=np.float64).reshape(-1)  # [channels]
-        self.ids = reader.ids
-        self.value = node.inputs[0]
-
-    def reach(self) -> Array:
-        """Largest weight that reads each channel, `[channels]`."""
-        return np.asarray(self.largest.max(axis=1).reshape(-1), np.float64)
-
-    def noise(self, seen: _Seen, own: Array, factors: Array, levels: tuple[float, float]) -> float:
-        """Noise of the sums over their power, from roundings of operand and weights.
-
-        Args:
-            seen: Of the operand.
-            own: Factors in the shape of the operand's numbers.
-            factors: Of the operand's channels, `[channels]`.
-            levels: Steps of the grids of activations, and of one sign of weights.
-        """
-        power = np.broadcast_to(seen.square.reshape(-1), self.squares.shape)
-        low, high = float((seen.low / own).min()), float((seen.high / own).max())
-        step = (max(high, 0.0) - min(low, 0.0)) / levels[0]
-        signal = float(self.squares @ power)
-        operand = float(self.squares @ factors**2) * step**2 / 12
-        grouped = factors.reshape(self.groups, 1, -1)
-        steps = (self.largest * grouped).max(axis=2) / levels[1]  # [groups, rows]
-        spent = (power / factors**2).reshape(self.groups, -1).sum(axis=1) * self.taps
-        weights = float((steps**2 / 12).sum(axis=1) @ spent)
-        return (operand + weights) / max(signal, 1e-30)
 
 
 def equalized(
@@ -217,7 +131,7 @@ def smoothed(
             or not all(fits(reader.node) for reader in readers)
         ):
             continue
-        columns = [_Columns(reader) for reader in readers]
+        columns = [Columns(reader) for reader in readers]
         reach = _by_number(
             channels, [(channels.ids[v], _reach(seen[v.name or ""])) for v in known], np.maximum
         )
@@ -234,12 +148,12 @@ def _chosen(
     numbers: NDArray[np.int64],
     values: list[ir.Value],
     readers: list[Reader],
-    seen: Mapping[str, _Seen],
+    seen: Mapping[str, Seen],
     channels: Channels,
     levels: tuple[float, float],
 ) -> tuple[Array, float] | None:
     """Factors of a set of channels and the predicted gain in dB; None where none is worth it."""
-    columns = [each for each in map(_Columns, readers) if each.value is not None and each.value.name in seen]
+    columns = [each for each in map(Columns, readers) if each.value is not None and each.value.name in seen]
     if not values or not columns:
         return None
     logs = [(channels.ids[v], np.log(_share(_reach(seen[v.name or ""])))) for v in values]
@@ -277,7 +191,7 @@ def _chosen(
     return None if best is None else (best, float(10 * np.log10(first / least)))
 
 
-def _reach(found: _Seen) -> Array:
+def _reach(found: Seen) -> Array:
     return np.maximum(-found.low, found.high)
 
 
@@ -297,12 +211,10 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
     return found
 
 
-def _observed(
-    model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD
-) -> dict[str, _Seen]:
+def _observed(model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD) -> dict[str, Seen]:
     """Reach and mean square by channel of all values that may be scaled."""
     wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and (ids > 0).any()}
-    found: dict[str, _Extrema] = {}
+    found: dict[str, Extrema] = {}
     session = ActivationSession(model.model, memory_bytes=MEMORY)
     for batch in samples.batches():
         for part in session.run(batch.arrays):
@@ -313,7 +225,7 @@ def _observed(
                 over = tuple(axis for axis in range(array.ndim) if ids.shape[axis] == 1)
                 low, high = (each(array, over, keepdims=True).astype(np.float64) for each in (np.min, np.max))
                 square = np.asarray(np.mean(np.square(array), over, keepdims=True, dtype=np.float64))
-                found.setdefault(name, _Extrema()).observe(low, high, square)
+                found.setdefault(name, Extrema()).observe(low, high, square)
     return {name: extrema.seen(mild) for name, extrema in found.items()}
 
 
@@ -334,7 +246,7 @@ def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
     for node, place in channels.constants:
         own = factors[channels.ids[node.outputs[0]]]
         if np.any(own != 1):
-            old = _constant(node, place)
+            old = constant_of(node, place)
             divided = old / own
             _replace(pairs[node], place, divided.reshape(old.shape) if divided.size == old.size else divided)
     for node, twin in pairs.items():
@@ -383,9 +295,9 @@ def _divide(node: ir.Node, read: Array | None, out: Array) -> None:
         if np.any(out != 1):
             for place in (1, 2):
                 if input_at(node, place) is not None:
-                    _replace(node, place, _constant(node, place) / out.reshape(-1))
+                    _replace(node, place, constant_of(node, place) / out.reshape(-1))
         return
-    weights = _constant(node, 1).astype(np.float64)
+    weights = constant_of(node, 1).astype(np.float64)
     read = None if read is None or np.all(read == 1) else read
     if read is None and np.all(out == 1):
         return
@@ -395,29 +307,17 @@ def _divide(node: ir.Node, read: Array | None, out: Array) -> None:
         return
     rows, inner = weights.shape[:2]
     if read is not None:
-        groups = _groups(node)
+        groups = groups_of(node)
         spread = np.repeat(read.reshape(groups, inner), rows // groups, axis=0)
         weights = weights * spread[:, :, np.newaxis, np.newaxis]
     _replace(node, 1, weights / out.reshape(-1, 1, 1, 1))
     if input_at(node, 2) is not None:
-        _replace(node, 2, _constant(node, 2) / out.reshape(-1))
-
-
-def _groups(node: ir.Node) -> int:
-    groups = attributes_of(node).get("group", 1)
-    assert isinstance(groups, int)
-    return groups
+        _replace(node, 2, constant_of(node, 2) / out.reshape(-1))
 
 
 def _is_norm(value: ir.Value) -> bool:
     node = value.producer()
     return node is not None and node.op_type in NORMS
-
-
-def _constant(node: ir.Node, place: int) -> NDArray[np.float32]:
-    array = array_of(input_at(node, place))
-    assert array is not None
-    return array
 
 
 def _replace(node: ir.Node, place: int, array: NDArray[np.floating]) -> None:
