@@ -20,7 +20,7 @@ import numpy as np
 
 from tpuflow.errors import ModelError
 from tpuflow.partition import device_networks
-from tpuflow.refine.channels import Channels
+from tpuflow.refine.channels import Channels, at_ids, note_ids
 from tpuflow.refine.equalize import STEPS, scaled
 
 if TYPE_CHECKING:
@@ -124,9 +124,10 @@ def _one_scale(
     products, numbers = np.array(tensor.scale, np.float64), ids.get(tensor.value)
     if numbers is None or len(numbers) != len(products):
         raise ModelError(f'{model.label}: the channels of tensor "{tensor.value}" were scaled otherwise')
-    known = np.flatnonzero(~np.isnan(found[numbers]))
+    before = at_ids(found, numbers)
+    known = np.flatnonzero(~np.isnan(before))
     if len(known):
-        scale = products[known[0]] / found[numbers[known[0]]]
+        scale = products[known[0]] / before[known[0]]
     else:
         near = None if layer is None else _near(layer, tensors)
         if near is None:
@@ -135,7 +136,7 @@ def _one_scale(
                 "written as ONNX: build without smooth_quant and equalize"
             )
         scale = products[0] * 2.0 ** (-round(math.log2(products[0] / near) * STEPS) / STEPS)
-    found[numbers] = products / scale
+    note_ids(found, numbers, products / scale)
     return replace(tensor, scale=(float(scale),))
 
 

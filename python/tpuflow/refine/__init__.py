@@ -9,6 +9,7 @@ may have moved.
 
     better.py      what comes no closer to float is undone, as `tpuflow.judge` sees it
     equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
+    attention.py   the same inside attention, where factors cancel in scores
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row
     averaged.py    averages behind the last layers that read them

@@ -5,11 +5,17 @@ convolution, a product or a norm, whose rows of weights and biases are divided) 
 (columns of weights multiplied). In between may stand what commutes with positive factors: Relu, pooling,
 views. Where two values are added, or one is concatenated, their channels share factors.
 
-Every channel gets a number; channels that must share a factor share the number, and number 0 is the factor 1.
-A value's numbers stand in an array of its rank that is longer than 1 along at most one axis.
+A product of two computed matrices, as in attention, takes operands whose factors cancel along its sums:
+scores `q k^T` stay what they are if a channel of `q` is divided by what that of `k` is multiplied with; what
+shares of softmax are multiplied with, `v`, hands its factors on to the layer that reads the result.
+
+Every channel gets a number; channels that must share a factor share the number, number 0 is the factor 1, and
+`-n` is the inverse of the factor of `n`. A value's numbers stand in an array of its rank, longer than 1 along
+one axis, or along several of what views and products of matrices make (heads).
 
     channels = Channels.of(model.graph)
-    channels.ids["conv1_out"]       # [1, 64, 1, 1]
+    channels.ids["conv1_out"]               # [1, 64, 1, 1]
+    at_ids(factors, channels.ids["k_out"])  # factors of channels, by number
 
 Source of the idea: M. Nagel et al., "Data-free quantization through weight equalization and bias
 correction", 2019; here for any graph.
@@ -29,7 +35,7 @@ from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Channels", "Reader"]
+__all__ = ["Channels", "Product", "Reader", "at_ids", "note_ids"]
 
 Ids = NDArray[np.int64]
 
@@ -42,6 +48,14 @@ PASSES = frozenset(
 """Operators of one operand that commute with positive factors by channel and keep the axes."""
 
 NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
+
+POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+"""Of these, those that join places, but not channels."""
+
+SPREAD = frozenset(
+    {"Div", "Flatten", "MatMul", "Mul", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators whose results may have numbers that differ along several axes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,38 @@ class Reader:
     ids: Ids
 
 
+@dataclass(frozen=True)
+class Product:
+    """A product of two computed matrices along whose sums factors cancel.
+
+    Attributes:
+        node: The product, of `[..., rows, k]` and `[..., k, columns]`.
+        left: Numbers of the first operand, in its shape or shorter, `[..., 1, k]`.
+        right: Of the second, `[..., k, 1]`.
+    """
+
+    node: ir.Node
+    left: Ids
+    right: Ids
+
+
+def at_ids(by_number: NDArray[np.float64], ids: Ids) -> NDArray[np.float64]:
+    """Factors of channels: by their numbers, inverse where these are negative."""
+    found = by_number[np.abs(ids)]
+    return np.where(ids < 0, 1.0 / found, found)
+
+
+def note_ids(by_number: NDArray[np.float64], ids: Ids, factors: NDArray[np.float64]) -> None:
+    """Writes down the factors of channels by their numbers; a number's own goes before its inverse's."""
+    for chosen, own in ((ids < 0, 1.0 / factors), (ids >= 0, factors)):
+        by_number[np.abs(ids[chosen])] = own[chosen]
+
+
+def _signed(numbers: Ids, ids: Ids) -> Ids:
+    """`numbers` at `ids`, with the sign of these."""
+    return np.where(ids < 0, -numbers[np.abs(ids)], numbers[np.abs(ids)])
+
+
 @dataclass
 class Channels:
     """Numbers of all channels.
@@ -65,6 +111,7 @@ class Channels:
         ids: By value; values without an entry are not to be scaled.
         makers: Nodes that give their output divided.
         readers: Nodes that take their operand divided.
+        products: Those of two matrices whose factors cancel.
         constants: Nodes that add a constant, with the place of the constant, which is divided too.
         count: Numbers there are.
     """
@@ -72,6 +119,7 @@ class Channels:
     ids: dict[ir.Value, Ids] = field(default_factory=dict)
     makers: list[ir.Node] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
     constants: list[tuple[ir.Node, int]] = field(default_factory=list)
     count: int = 1
 
@@ -87,15 +135,19 @@ class Channels:
             walk.freeze(value)
         root = np.array([walk.find(number) for number in range(len(walk.parents))])
         return cls(
-            {value: root[ids] for value, ids in walk.ids.items() if value.name},
+            {value: _signed(root, ids) for value, ids in walk.ids.items() if value.name},
             walk.makers,
-            [Reader(reader.node, root[reader.ids]) for reader in walk.readers],
+            [Reader(reader.node, _signed(root, reader.ids)) for reader in walk.readers],
+            [
+                Product(each.node, _signed(root, each.left), _signed(root, each.right))
+                for each in walk.products
+            ],
             walk.constants,
             len(root),
         )
 
-    def members(self) -> Iterator[tuple[Ids, list[ir.Value], list[Reader]]]:
-        """Sets of channels that meet in some value: their numbers, the values, and their readers."""
+    def members(self) -> Iterator[tuple[Ids, list[ir.Value], list[Reader], list[Product]]]:
+        """Sets of channels that meet in some value: their numbers, the values, readers and products."""
         parents = list(range(self.count))
 
         def find(number: int) -> int:
@@ -104,22 +156,26 @@ class Channels:
                 number = parents[number]
             return number
 
-        used = {value: np.unique(ids[ids > 0]) for value, ids in self.ids.items()}
+        used = {value: np.unique(np.abs(ids[ids != 0])) for value, ids in self.ids.items()}
         for numbers in used.values():
             for number in numbers[1:]:
                 parents[find(int(number))] = find(int(numbers[0]))
-        sets: dict[int, tuple[list[ir.Value], list[Reader]]] = {}
+        sets: dict[int, tuple[list[ir.Value], list[Reader], list[Product]]] = {}
         for value, numbers in used.items():
             if len(numbers):
-                sets.setdefault(find(int(numbers[0])), ([], []))[0].append(value)
+                sets.setdefault(find(int(numbers[0])), ([], [], []))[0].append(value)
         for reader in self.readers:
-            numbers = reader.ids[reader.ids > 0]
+            numbers = np.abs(reader.ids[reader.ids != 0])
             if len(numbers):
-                sets.setdefault(find(int(numbers[0])), ([], []))[1].append(reader)
-        for values, readers in sets.values():
-            numbers = np.unique(np.concatenate([used[value] for value in values]))
-            if readers:
-                yield numbers, values, readers
+                sets.setdefault(find(int(numbers[0])), ([], [], []))[1].append(reader)
+        for product in self.products:
+            numbers = np.abs(product.left[product.left != 0])
+            if len(numbers):
+                sets.setdefault(find(int(numbers[0])), ([], [], []))[2].append(product)
+        for values, readers, products in sets.values():
+            if readers or products:
+                numbers = np.unique(np.concatenate([used[value] for value in values]))
+                yield numbers, values, readers, products
 
 
 class _Walk:
@@ -130,22 +186,29 @@ class _Walk:
         self.ids: dict[ir.Value, Ids] = {}
         self.makers: list[ir.Node] = []
         self.readers: list[Reader] = []
+        self.products: list[Product] = []
         self.constants: list[tuple[ir.Node, int]] = []
         self._fixed = fixed
 
     def find(self, number: int) -> int:
-        """The smallest number a number equals."""
+        """The smallest number a number equals, negative where it is its inverse."""
+        sign = -1 if number < 0 else 1
+        number = abs(number)
         while self.parents[number] != number:
-            self.parents[number] = self.parents[self.parents[number]]
-            number = self.parents[number]
-        return number
+            parent = self.parents[number]
+            above = self.parents[abs(parent)]
+            self.parents[number] = -above if parent < 0 else above
+            sign, number = (-sign if self.parents[number] < 0 else sign), abs(self.parents[number])
+        return sign * number
 
     def join(self, a: Ids, b: Ids) -> None:
         """Numbers of two arrays that broadcast are equal, element by element."""
         left, right = np.broadcast_arrays(a, b)
         for x, y in set(zip(left.ravel().tolist(), right.ravel().tolist(), strict=True)):
-            low, high = sorted((self.find(x), self.find(y)))
-            self.parents[high] = low
+            low, high = sorted((self.find(x), self.find(y)), key=abs)
+            if low == -high:  # equal to its own inverse
+                low = 0
+            self.parents[abs(high)] = -low if high < 0 else low
 
     def freeze(self, value: ir.Value | None) -> None:
         """A value keeps its factors at 1."""
@@ -176,7 +239,7 @@ class _Walk:
         rule = RULES.get(node.op_type)
         if known and rule is not None and rule(self, node):
             made = self.ids[node.outputs[0]]
-            if sum(size > 1 for size in made.shape) <= 1:
+            if node.op_type in SPREAD or sum(size > 1 for size in made.shape) <= 1:
                 return
         for value in node.inputs:
             self.freeze(value)
@@ -191,6 +254,8 @@ class _Walk:
         """A convolution or product with constant weights: fresh numbers, for operand and result apart."""
         value, weights = input_at(node, 0), array_of(input_at(node, 1))
         product = node.op_type == "MatMul"
+        if product and input_at(node, 1) in self.ids:
+            return self.multiplied(node)
         if value not in self.ids or weights is None or weights.ndim != (2 if product else 4):
             return False
         bias = input_at(node, 2)
@@ -204,6 +269,43 @@ class _Walk:
             self.readers.append(Reader(node, found))
         self.fresh(node.outputs[0], axis)
         self.makers.append(node)
+        return True
+
+    def multiplied(self, node: ir.Node) -> bool:
+        """A product of two computed matrices: factors cancel along its sums, or pass from the second one."""
+        a, b, out = input_at(node, 0), input_at(node, 1), node.outputs[0]
+        rank = len(shape_of(out) or ())
+        if a not in self.ids or b not in self.ids or rank < 2:
+            return False
+        if any(len(shape_of(each) or ()) != rank for each in (a, b)):
+            return False
+        left, right = self.ids[a], self.ids[b]
+        if not any(map(self.find, np.unique(left).tolist())) and right.shape[-2] == 1:
+            self.ids[out] = right
+            return True
+        if left.shape[-2] != 1 or right.shape[-1] != 1:
+            return False
+        self.join(left.swapaxes(-1, -2), -right)
+        self.products.append(Product(node, left, right))
+        self.ids[out] = np.zeros((1,) * rank, np.int64)
+        return True
+
+    def sliced(self, node: ir.Node) -> bool:
+        """Part of a value: numbers follow their elements."""
+        value, out = input_at(node, 0), node.outputs[0]
+        starts, ends, axes, steps = (array_of(input_at(node, at)) for at in (1, 2, 3, 4))
+        if value not in self.ids or starts is None or ends is None or axes is None:
+            return False
+        ids, rank = self.ids[value], len(shape_of(value) or ())
+        taken = [slice(None)] * rank
+        for at, axis in enumerate(axes.ravel().tolist()):
+            if ids.shape[axis] > 1:
+                step = None if steps is None else int(steps.ravel()[at])
+                taken[int(axis)] = slice(int(starts.ravel()[at]), int(ends.ravel()[at]), step)
+        found = ids[tuple(taken)]
+        if any(size not in {1, whole} for size, whole in zip(found.shape, shape_of(out) or (), strict=True)):
+            return False
+        self.ids[out] = found
         return True
 
     def norm(self, node: ir.Node) -> bool:
@@ -225,6 +327,8 @@ class _Walk:
         """Something of one operand that keeps the axes."""
         value = input_at(node, 0)
         if value not in self.ids or len(shape_of(value) or ()) != len(shape_of(node.outputs[0]) or ()):
+            return False
+        if node.op_type in POOLS and any(size > 1 for size in self.ids[value].shape[2:]):
             return False
         self.ids[node.outputs[0]] = self.ids[value]
         return len(node.outputs) == 1
@@ -329,6 +433,7 @@ RULES = {
     "Mul": _Walk.scaled,
     "Div": _Walk.scaled,
     "Concat": _Walk.concatenated,
+    "Slice": _Walk.sliced,
     "Transpose": _Walk.transposed,
     "Reshape": _Walk.reshaped,
     "Flatten": _Walk.reshaped,

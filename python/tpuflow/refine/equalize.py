@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from tpuflow.calibrate import Means
 from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.frontend.values import factors_of, input_at, state_factors
-from tpuflow.refine.channels import NORMS, Channels, Reader
+from tpuflow.refine.attention import attention_factors
+from tpuflow.refine.channels import NORMS, Channels, Reader, at_ids, note_ids
 from tpuflow.refine.layers import copied
 from tpuflow.refine.noise import Columns, Extrema, Seen, constant_of, groups_of
 
@@ -98,12 +99,14 @@ def equalized(
     levels = (255.0, float((1 << (weight_bits - 1)) - 1))
     factors = np.ones(channels.count)
     gains: list[float] = []
-    for numbers, values, readers in channels.members():
+    for numbers, values, readers, products in channels.members():
         if not norms and any(_is_norm(value) for value in values):
             continue
-        found = _chosen(
-            numbers, [value for value in values if value.name in seen], readers, seen, channels, levels
-        )
+        known = [value for value in values if value.name in seen]
+        if products:
+            found = attention_factors(channels, numbers, known, readers, products, seen, levels)
+        else:
+            found = _chosen(numbers, known, readers, seen, channels, levels)
         if found is not None:
             factors[numbers], gain = found
             gains.append(gain)
@@ -123,10 +126,11 @@ def smoothed(
     seen = _observed(model, samples, channels)
     factors = np.ones(channels.count)
     sets = 0
-    for numbers, values, readers in channels.members():
+    for numbers, values, readers, products in channels.members():
         known = [value for value in values if value.name in seen]
         if (
             not known
+            or products
             or not any(_is_norm(value) for value in known)
             or not all(fits(reader.node) for reader in readers)
         ):
@@ -168,9 +172,11 @@ def _chosen(
         for each in columns:
             assert each.value is not None
             ids = channels.ids[each.value]
-            total += each.noise(seen[each.value.name or ""], factors[ids], factors[each.ids], levels)
+            total += each.noise(
+                seen[each.value.name or ""], at_ids(factors, ids), at_ids(factors, each.ids), levels
+            )
         for value in others:  # what no layer reads is stored and read with its own rounding alone
-            found, own = seen[value.name or ""], factors[channels.ids[value]]
+            found, own = seen[value.name or ""], at_ids(factors, channels.ids[value])
             step = (max(0.0, (found.high / own).max()) - min(0.0, (found.low / own).min())) / levels[0]
             total += float(np.mean(own**2)) * step**2 / 12 / max(float(np.mean(found.square)), 1e-30)
         return total
@@ -213,7 +219,7 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
 
 def _observed(model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD) -> dict[str, Seen]:
     """Reach and mean square by channel of all values that may be scaled."""
-    wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and (ids > 0).any()}
+    wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and ids.any()}
     found: dict[str, Extrema] = {}
     session = ActivationSession(model.model, memory_bytes=MEMORY)
     for batch in samples.batches():
@@ -239,12 +245,12 @@ def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
     """
     made = copied(model.model)
     pairs = dict(zip(model.model.graph, made.graph, strict=True))
-    reads = {reader.node: factors[reader.ids] for reader in channels.readers}
+    reads = {reader.node: at_ids(factors, reader.ids) for reader in channels.readers}
     for node in dict.fromkeys([*channels.makers, *reads]):
-        out = factors[channels.ids[node.outputs[0]]] if node in channels.makers else np.ones(1)
+        out = at_ids(factors, channels.ids[node.outputs[0]]) if node in channels.makers else np.ones(1)
         _divide(pairs[node], reads.get(node), out)
     for node, place in channels.constants:
-        own = factors[channels.ids[node.outputs[0]]]
+        own = at_ids(factors, channels.ids[node.outputs[0]])
         if np.any(own != 1):
             old = constant_of(node, place)
             divided = old / own
@@ -252,8 +258,9 @@ def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
     for node, twin in pairs.items():
         for value, same in zip(node.outputs, twin.outputs, strict=True):
             ids = channels.ids.get(value)
-            if ids is not None and np.any(factors[ids] != 1):
-                state_factors(same, factors[ids])
+            found = np.ones(1) if ids is None else at_ids(factors, ids)
+            if np.any(found != 1):
+                state_factors(same, found)
     for name, value in list(made.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del made.graph.initializers[name]
@@ -269,10 +276,13 @@ def with_factors(model: FloatModel, factors: Mapping[str, Means]) -> FloatModel:
     """
     channels = Channels.of(model.model.graph, _hosted(model))
     by_number = np.ones(channels.count)
-    for value, ids in channels.ids.items():
-        own = factors.get(value.name or "")
-        if own is not None and ids.size == len(own.values):
-            by_number[ids.ravel()] = own.values
+    known = [
+        (ids.ravel(), np.array(own.values))
+        for value, ids in channels.ids.items()
+        if (own := factors.get(value.name or "")) is not None and ids.size == len(own.values)
+    ]
+    if known:  # all at once: a number's own factor is exact, its inverse's is rounded
+        note_ids(by_number, *(np.concatenate(parts) for parts in zip(*known, strict=True)))
     by_number[0] = 1.0
     return scaled(model, channels, by_number)
 
@@ -283,7 +293,8 @@ def noted_factors(model: FloatModel) -> dict[str, Means]:
     for node in model.model.graph:
         for value in node.outputs:
             factors = factors_of(value)
-            if factors is not None and value.name:
+            # Of values with factors along several axes those tell that they are made of.
+            if factors is not None and value.name and max(factors.shape) == factors.size:
                 axis = int(np.argmax(factors.shape))
                 found[value.name] = Means(axis, tuple(factors.ravel().tolist()))
     return found
