@@ -26,6 +26,7 @@ use tpuflow_ir::Window;
 use crate::Element;
 use crate::gemm::tiles::Walk;
 use crate::linear::{self, Linear, by_columns};
+use crate::pages::Addresses;
 use crate::parallel;
 use crate::scratch::{self, aligned, buffer};
 
@@ -133,6 +134,11 @@ enum Path {
 }
 
 impl Conv {
+    /// Where the packed operands lie.
+    pub fn memory(&self) -> impl Iterator<Item = Addresses> + '_ {
+        self.groups.iter().map(Linear::memory)
+    }
+
     /// Prepares a convolution of inputs with that zero point. `linear(group, runs)` packs the operand of a group for rows in
     /// so many runs.
     #[must_use]

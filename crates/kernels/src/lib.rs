@@ -9,7 +9,7 @@
 //! - [`pool`], [`elementwise`], [`reduce`], [`softmax`], [`normalize`], [`resize`]: everything computed per element or row
 //! - [`movement`]: what only moves elements
 //! - [`float`]: the same in floating point
-//! - [`parallel`][]: threads
+//! - [`parallel`], [`pages`]: threads, and the memory they meet
 //!
 //! Slice lengths are the caller's promise: kernels assert them and panic where they are broken. Integer sums are exact and
 //! float sums keep their order, so splitting work over threads never changes a bit.
@@ -25,6 +25,7 @@ pub mod isa;
 pub mod linear;
 pub mod movement;
 pub mod normalize;
+pub mod pages;
 pub mod parallel;
 pub mod pool;
 pub mod reduce;

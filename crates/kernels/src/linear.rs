@@ -17,6 +17,7 @@ pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
 use crate::gemm::tiles::{Tiles, WIDTH, Walk};
 use crate::gemm::{PackedI8, PackedI16, Rows};
+use crate::pages::Addresses;
 use crate::parallel;
 use crate::scratch::{self, buffer};
 use crate::{Element, Values};
@@ -59,6 +60,15 @@ pub struct Matrix<'a> {
 }
 
 impl Linear {
+    /// Where the packed operand lies.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        match &self.product {
+            Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.memory(),
+            Product::Wide(packed, _) => packed.memory(),
+        }
+    }
+
     /// Packs `w` for left operands with zero point `zero_x`; `wide` when they are int16. `bias` is empty or has one entry
     /// per column.
     ///

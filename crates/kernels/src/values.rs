@@ -2,6 +2,7 @@
 
 use tpuflow_ir::DType;
 
+use crate::pages::{self, Addresses};
 use crate::{BF16, F16};
 
 /// Elements of one of the types a tensor may have; equal when all their bits are.
@@ -128,6 +129,20 @@ impl Values {
             Self::F16(_) => DType::F16,
             Self::BF16(_) => DType::BF16,
             Self::F32(_) => DType::F32,
+        }
+    }
+
+    /// Where they lie.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        match self {
+            Self::I8(v) => pages::of(v),
+            Self::I16(v) => pages::of(v),
+            Self::I32(v) => pages::of(v),
+            Self::I64(v) => pages::of(v),
+            Self::F16(v) => pages::of(v),
+            Self::BF16(v) => pages::of(v),
+            Self::F32(v) => pages::of(v),
         }
     }
 

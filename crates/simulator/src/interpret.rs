@@ -13,10 +13,11 @@ mod fuse;
 mod prepare;
 mod spare;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tpuflow_ir::{Graph, Tensor, TensorId};
-use tpuflow_kernels::{Isa, Values, parallel};
+use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
 use prepare::Prepared;
@@ -63,7 +64,12 @@ pub struct Interpreter {
     successors: Vec<Option<usize>>,
     /// What runs leave behind for later ones, which then find all the memory they need.
     spare: Arc<Mutex<Vec<Spare>>>,
+    /// Runs so far.
+    runs: Arc<AtomicUsize>,
 }
+
+/// After so many runs there will be many more, for whose sake memory is put into large pages.
+const WARM: usize = 8;
 
 impl Interpreter {
     /// Checks that every value of `graph` fits its width and packs its weights.
@@ -85,7 +91,7 @@ impl Interpreter {
             }
         }
         let (last_read, successors) = (last_reads(&graph), fuse::successors(&graph, &layers));
-        Ok(Self { graph, layers, constants, last_read, successors, spare: Arc::default() })
+        Ok(Self { graph, layers, constants, last_read, successors, spare: Arc::default(), runs: Arc::default() })
     }
 
     /// The graph.
@@ -146,6 +152,10 @@ impl Interpreter {
                     }
                 }
             }
+        }
+        if self.runs.fetch_add(1, Ordering::Relaxed) == WARM {
+            let weights = self.layers.iter().flat_map(Prepared::memory);
+            pages::enlarge(weights.chain(spare.memory()));
         }
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
         for (i, value) in values.iter_mut().enumerate() {

@@ -24,6 +24,7 @@ mod x86_64;
 use std::ops::Range;
 
 use crate::isa::Lanes;
+use crate::pages::Addresses;
 use crate::scratch::aligned;
 use crate::{Element, Isa};
 use panels::Panels;
@@ -67,6 +68,17 @@ pub struct Rows {
 }
 
 impl PackedI8 {
+    /// Where the packed codes lie.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        match &self.packed {
+            Packed::Reference(panels) => panels.memory(),
+            #[cfg(target_arch = "x86_64")]
+            Packed::Pairs(_, panels) => panels.memory(),
+            Packed::Tiles(tiles) => tiles.memory(),
+        }
+    }
+
     /// Packs `b`, whose element (row `p`, column `j`) lies at `p * strides[0] + j * strides[1]`.
     #[must_use]
     pub fn new(isa: Isa, b: &[i8], k: usize, n: usize, strides: [usize; 2]) -> Self {
@@ -155,6 +167,12 @@ impl PackedI8 {
 }
 
 impl PackedI16 {
+    /// Where the packed codes lie.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        self.panels.memory()
+    }
+
     /// Packs `b`, whose element (row `p`, column `j`) lies at `p * strides[0] + j * strides[1]`.
     #[must_use]
     pub fn new<B: Element>(isa: Isa, b: &[B], k: usize, n: usize, strides: [usize; 2]) -> Self {

@@ -8,6 +8,8 @@
 //! ```
 //! Rows beyond `k` and columns beyond `n` are zero.
 
+use crate::pages::{self, Addresses};
+
 /// One step of one panel, on its own cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,12 @@ impl Panels {
         }
         packed.lines = lines;
         packed
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        pages::of(&self.lines)
     }
 
     /// Rows.

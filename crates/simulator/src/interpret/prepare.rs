@@ -8,6 +8,7 @@ use tpuflow_kernels::elementwise::Broadcast;
 use tpuflow_kernels::epilogue;
 use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::normalize::LayerNorm;
+use tpuflow_kernels::pages::Addresses;
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::reduce::Reduction;
 
@@ -43,6 +44,17 @@ pub(super) enum Prepared {
     Float(float::Prepared),
     /// Nothing.
     Plain,
+}
+
+impl Prepared {
+    /// Where the weights lie that are read once a run.
+    pub(super) fn memory(&self) -> Vec<Addresses> {
+        match self {
+            Self::Conv(conv) => conv.memory().collect(),
+            Self::Product(linear) => vec![linear.memory()],
+            _ => vec![],
+        }
+    }
 }
 
 /// Constants the kernel reads as ordinary operands, beside activations.

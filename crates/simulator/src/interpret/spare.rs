@@ -2,6 +2,7 @@
 
 use tpuflow_ir::DType;
 use tpuflow_kernels::Values;
+use tpuflow_kernels::pages::Addresses;
 
 /// Tensors whose elements may be overwritten.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,11 @@ impl Spare {
             Some((index, _)) => self.tensors.swap_remove(index).resized(count),
             None => Values::zeros(dtype, count),
         }
+    }
+
+    /// Where the tensors lie.
+    pub(super) fn memory(&self) -> impl Iterator<Item = Addresses> + '_ {
+        self.tensors.iter().map(Values::memory)
     }
 
     /// Keeps the memory of a tensor.

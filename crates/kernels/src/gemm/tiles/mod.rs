@@ -35,6 +35,7 @@ use crate::Isa;
 use crate::isa::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx512Vnni, AvxVnni};
+use crate::pages::{self, Addresses};
 use crate::scratch::LINE;
 
 /// Most columns of a tile, and the distance between its rows.
@@ -183,6 +184,12 @@ impl Tiles {
             *start = start.wrapping_mul(form.flip.into());
         }
         Self { variant, n, runs, length, steps, lines, start }
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn memory(&self) -> Addresses {
+        pages::of(&self.lines)
     }
 
     /// What the bits of left codes are flipped by before they are multiplied.
