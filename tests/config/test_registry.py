@@ -52,6 +52,7 @@ def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> No
         "bias_bits": 20,
         "bias_effective_bits": 20,
         "unify_scales_for_concat_threshold": 2.0,
+        "unify_scales_for_multi_inputs_operators": "[(Concat, 20, 1.05, min), (Eltwise, 0, 2, out)]",
     }
     value = special.get(entry.name, other_value(entry.name, entry.type))
     more = {"unify_scales_for_concat": True} if entry.name.startswith("unify_scales_for_concat_") else {}

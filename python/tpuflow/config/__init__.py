@@ -40,6 +40,7 @@ from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, refuse_calibration, scoped
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import table_text
+from tpuflow.config.unify import UnifyRule
 
 __all__ = [
     "FLOATS",
@@ -56,6 +57,7 @@ __all__ = [
     "PreprocessConfig",
     "QuantizeConfig",
     "ScheduleConfig",
+    "UnifyRule",
     "fingerprint",
     "layer_names",
     "load_config",

@@ -23,6 +23,7 @@ from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS, QUANT_TYPES
 from tpuflow.config.strategies import STRATEGIES, parsed_strategy, parsed_trim
+from tpuflow.config.unify import UnifyRule, parsed_unify
 
 __all__ = [
     "FLOATS",
@@ -125,6 +126,10 @@ class QuantizeConfig(Section):
     """Scales are close where the largest is at most so many times the smallest."""
     unify_scales_for_concat_max_depth: int = Field(default=20, ge=1)
     """How many operators that only pass codes on may stand between an operand and what makes its codes."""
+    unify_scales_for_multi_inputs_operators: str = ""
+    """Operands of these operators get one scale: `[(operator, depth, threshold, method), ...]`. Depth (0: no
+    limit) and threshold are as for concatenations; the method is `min` (the widest grid), `max` (steps as
+    fine as the finest), `avg`, `out` (the result's grid), `first`, `largest` (that operand's) or `skip`."""
     qinvariant: Annotated[tuple[int | str, ...], Also("set_qinvariant_for_start_nodes")] = ()
     """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
     target: str = "any"
@@ -159,6 +164,17 @@ class QuantizeConfig(Section):
     @classmethod
     def _no_winograd(cls, wanted: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
         return _without_winograd(wanted=wanted)
+
+    @field_validator("unify_scales_for_multi_inputs_operators")
+    @classmethod
+    def _known_rules(cls, text: str) -> str:
+        parsed_unify(text)
+        return text
+
+    @property
+    def unify_rules(self) -> tuple[UnifyRule, ...]:
+        """What `unify_scales_for_multi_inputs_operators` says."""
+        return parsed_unify(self.unify_scales_for_multi_inputs_operators)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> QuantizeConfig:

@@ -66,6 +66,7 @@ def _check_effects(lowerings: list[Lowering]) -> None:
             own = [each for each in all_settings if entry in each.entries]
             if all((entry, key) in each.idle() for each in own):
                 settings.refuse(without_effect(entry, key))
+    all_settings[0].check_rules({rule for settings in all_settings for rule in settings.met})
 
 
 def _nodes(model: FloatModel, findings: tuple[Finding, ...]) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from tpuflow.config import FLOATS, Config, ConfigError, LayerConfig, QuantizeConfig
+from tpuflow.config import FLOATS, Config, ConfigError, LayerConfig, QuantizeConfig, UnifyRule
 from tpuflow.quantize.target import load_target
 
 __all__ = [
@@ -78,6 +78,8 @@ class Settings:
         said = self.defaults.model_dump(exclude_unset=True)
         if self.defaults.dtype == "int16" and said.get("activation_mode") == "asymmetric":
             logger.info("16-bit activations are symmetric: activation_mode = asymmetric is for 8 bits")
+        self.met: set[UnifyRule] = set()
+        """Rules of unified scales that some operator is under."""
         self._honoured: dict[int, set[str]] = {}
         self._resolved: dict[tuple[str, ...], QuantizeConfig] = {}
 
@@ -152,13 +154,27 @@ class Settings:
         ]
 
     def check_effects(self) -> None:
-        """Every key of every entry must have met a layer that has what it is about.
+        """Every key of every entry must have met a layer that has what it is about, every rule an operator.
 
         Raises:
             ConfigError: Naming the entry and the key.
         """
         for entry, key in self.idle():
             self.refuse(without_effect(entry, key))
+        self.check_rules(self.met)
+
+    def check_rules(self, met: Collection[UnifyRule]) -> None:
+        """Every rule of unified scales must be for some operator.
+
+        Raises:
+            ConfigError: Naming its operator.
+        """
+        for rule in self.defaults.unify_rules:
+            if rule not in met:
+                self.refuse(
+                    "unify_scales_for_multi_inputs_operators: there is no "
+                    f"{rule.operator} of several computed operands"
+                )
 
     def refuse(self, message: str) -> None:
         """Says that an entry has no effect: an error, or a warning where the configuration is lenient.
