@@ -7,18 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from tpuflow.quantize.grids import CODES, integer_grid, is_number
 from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
-from tpuflow.quantize.registry import UnsupportedNodeError, lowers, views
+from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError, lowers, views
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+
+WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
+"""Types of indices, which are stored in 32 bits with a sign."""
 
 
 def _integers(value: ir.Value | None) -> list[int] | None:
@@ -106,10 +108,14 @@ def space_to_depth(node: ir.Node, view: View) -> View | None:
 def cast(context: Lowering, step: Step) -> None:
     """Between types of one kind nothing happens to the codes; integers of 8 or 16 bits are numbers.
 
-    Numbers become integers by truncation, saturated.
+    Numbers become integers by truncation, saturated. Integers become narrower ones by their low bits, as ONNX
+    has it: what may not fit is looked up where it has 8 bits, and is the host's where it has more.
     """
     value = context.operand(step.node, 0)
     stored = context.stored[value]
+    if not is_number(value) and not is_number(step.output) and not _fits(value, step.output):
+        _wrapped(context, step, value)
+        return
     if is_number(value) and not is_number(step.output):
         source = context.whole(value)
         if source.grid.is_float:
@@ -133,6 +139,48 @@ def cast(context: Lowering, step: Step) -> None:
     context.stored[step.output] = stored
     if is_number(step.output) and context.grids.target(step).is_float:
         context.stored[step.output] = context.requantised(step.output, context.grids.target(step))
+
+
+def _fits(value: ir.Value, target: ir.Value) -> bool:
+    """Whether a type holds all that integers, or conditions, may be; indices of 32 and 64 bits are alike."""
+    if value.dtype in WIDE and target.dtype in WIDE:
+        return True
+    if value.dtype is None or target.dtype is None or ir.DataType.BOOL in {value.dtype, target.dtype}:
+        return True
+    limits = np.iinfo(target.dtype.numpy())
+    low, high = _bounds(value)
+    return bool(limits.min <= low and high <= limits.max)
+
+
+def _bounds(value: ir.Value) -> tuple[int, int]:
+    """The least and largest that integers may be: of their type, or of places along an axis."""
+    node = value.producer()
+    while node is not None and node.inputs[0] is not None and (node.op_type in VIEWS or _is_between(node)):
+        node = node.inputs[0].producer()
+    if node is not None and node.op_type in {"ArgMax", "ArgMin"} and node.inputs[0] is not None:
+        return 0, shape_of(node.inputs[0])[attribute(node, "axis", 0)] - 1
+    assert value.dtype is not None
+    limits = np.iinfo(value.dtype.numpy())
+    return int(limits.min), int(limits.max)
+
+
+def _is_between(node: ir.Node) -> bool:
+    """Whether a node turns wide integers into wide ones."""
+    wide = all(each is not None and each.dtype in WIDE for each in (node.inputs[0], node.outputs[0]))
+    return node.op_type == "Cast" and wide
+
+
+def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
+    """Integers of 8 bits by the low bits of their type."""
+    if value.dtype not in {ir.DataType.INT8, ir.DataType.UINT8}:
+        raise UnsupportedNodeError("integers that may not fit lose their high bits", "to")
+    assert step.output.dtype is not None
+    limits = np.iinfo(step.output.dtype.numpy())
+    low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
+    source, target = context.whole(value), integer_grid(step.output)
+    table = context.table(step, lambda x: (x - low) % span + low, integer_grid(value), target)
+    op = {"op": "unary", "input": source.tensor, "function": table}
+    context.emit(step, op, source.shape, source.view, target)
 
 
 def _truncated(context: Lowering, step: Step, source: Stored) -> None:
