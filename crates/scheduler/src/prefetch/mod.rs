@@ -36,8 +36,8 @@ struct Load {
     buffer: usize,
     /// Positions of the transfers in the base order.
     drafts: Vec<usize>,
-    /// Positions before this one are too early: the source is not yet written.
-    release: u32,
+    /// By transfer, the position before which it is too early: its source is not yet written.
+    releases: Vec<u32>,
     /// Constants and inputs, whose order is kept.
     ordered: bool,
     last: u32,
@@ -262,7 +262,8 @@ impl<'a> Ahead<'a> {
                     first.max(deadline.saturating_sub(self.reaches.positions))
                 }
             };
-            let earliest = load.release.max(if load.ordered { bar } else { 0 }).max(near);
+            let release = load.releases.iter().copied().max().unwrap_or(0);
+            let earliest = release.max(if load.ordered { bar } else { 0 }).max(near);
             let size = self.size(load);
             let item = |first: u32| Item { first, last: load.last, size };
             let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
@@ -290,9 +291,9 @@ impl<'a> Ahead<'a> {
     /// The drafts in the order of a placement: which comes when.
     fn order(&self, placement: &Placement) -> Vec<usize> {
         let mut slots: Vec<u32> = (0..self.sketch.drafts.len() as u32).collect();
-        // Every transfer keeps its distance to the first: rows of an input are needed one after the other.
+        // The first of several transfers may be needed before the source of the last is written.
         for (load, &slot) in self.loads.iter().zip(&placement.slots) {
-            load.drafts.iter().for_each(|&draft| slots[draft] = slot);
+            load.drafts.iter().zip(&load.releases).for_each(|(&draft, &release)| slots[draft] = slot.max(release));
         }
         let mut order: Vec<usize> = (0..self.sketch.drafts.len()).collect();
         let moved = |i: usize| slots[i] != i as u32 || self.sketch.drafts[i].load().is_some();
@@ -384,12 +385,13 @@ fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
         if let Some((to, from)) = draft.load() {
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
                 let last = lives[to.index()].map_or(position as u32, |l| l.1);
-                loads.push(Load { buffer: to.index(), drafts: vec![], release: 0, ordered: true, last, users: vec![] });
+                let (drafts, releases, users) = (vec![], vec![], vec![]);
+                loads.push(Load { buffer: to.index(), drafts, releases, ordered: true, last, users });
                 loads.len() - 1
             });
             let load = &mut loads[index];
             load.drafts.push(position);
-            load.release = load.release.max(written[from.index()]);
+            load.releases.push(written[from.index()]);
             load.ordered &= sketch.buffers[from.index()].content != Content::Computed;
         } else if let Some(t) = draft.transfer() {
             written[BufferId::split(t.ddr_address).0.index()] = position as u32 + 1;

@@ -69,6 +69,34 @@ fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
     assert!(shorter > 10, "{shorter}");
 }
 
+/// A load of the first rows before the others are stored, and the last rows into the same buffer when they are.
+#[test]
+fn rows_of_one_buffer_come_after_their_own_stores() {
+    let machine = Machine::preset("128x128_asic").expect("known");
+    let mut sketch = Sketch::default();
+    let [far, to] = [Memory::Ddr, Memory::Cache].map(|m| sketch.buffer(String::new(), 1024, m, Content::Computed));
+    let made = sketch.buffer(String::new(), 1024, Memory::Cache, Content::Computed);
+    for half in [0..512, 512..1024] {
+        for direction in [Direction::Store, Direction::Load] {
+            let local = if direction == Direction::Store { made } else { to };
+            sketch.load(LayerId(0), far, local, Memory::Cache, half.clone());
+            let Some(Work::Transfer(transfer)) = sketch.drafts.last_mut().map(|d| &mut d.work) else { panic!("a load") };
+            transfer.direction = direction;
+        }
+    }
+    let found = prefetch(&sketch, &machine, &REACHES, None).expect("room for both");
+    let moved: Vec<(Direction, u64)> = found
+        .sketch
+        .drafts
+        .iter()
+        .filter_map(|d| d.transfer().map(|t| (t.direction, BufferId::split(t.ddr_address).1)))
+        .collect();
+    let place = |wanted| moved.iter().position(|&m| m == wanted).expect("each is still there");
+    for start in [0, 512] {
+        assert!(place((Direction::Store, start)) < place((Direction::Load, start)), "{moved:?}");
+    }
+}
+
 /// Checked pair by pair.
 fn is_sound(sketch: &Sketch, found: &Prefetched, machine: &Machine) {
     assert_eq!(found.sketch.drafts.len(), sketch.drafts.len());
