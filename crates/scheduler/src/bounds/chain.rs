@@ -23,6 +23,11 @@ use super::{Work, covers, split};
 use crate::network::Network;
 use crate::summary::unit_of;
 
+/// Earlier moments that the end of a layer is counted from, times layers, and how many of them at least, the nearest first: what
+/// is to be looked at grows with the third power.
+const MOST_SUMS: usize = 60_000;
+const LEAST_SUMS: usize = 32;
+
 /// Moments of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
@@ -248,8 +253,9 @@ impl<'a> Chains<'a> {
         let strong = |from: usize, layer: usize| {
             if layer == index { need.strong[from] } else { self.strong[layer][from] }
         };
-        let before = (0..index).filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
-        let sums = before.map(|from| {
+        let most = (MOST_SUMS / self.works.len()).max(LEAST_SUMS);
+        let before = (0..index).rev().filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
+        let sums = before.take(most).map(|from| {
             let follows = |layer: usize| needed(layer) && strong(from, layer);
             self.sum(self.times[from].pixel, from + 1, &follows, self.idle.after[from])
         });

@@ -80,7 +80,9 @@ fn rows_of_one_buffer_come_after_their_own_stores() {
         for direction in [Direction::Store, Direction::Load] {
             let local = if direction == Direction::Store { made } else { to };
             sketch.load(LayerId(0), far, local, Memory::Cache, half.clone());
-            let Some(Work::Transfer(transfer)) = sketch.drafts.last_mut().map(|d| &mut d.work) else { panic!("a load") };
+            let Some(Work::Transfer(transfer)) = sketch.drafts.last_mut().map(|d| &mut d.work) else {
+                panic!("a load")
+            };
             transfer.direction = direction;
         }
     }
