@@ -16,9 +16,10 @@
 //! closed; where everything waits, the first in the given order goes on, so that no order can get stuck.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Instant;
 
+use smallvec::SmallVec;
 use tpuflow_ir::{Machine, Unit};
 
 use crate::banks::{Traffic, waits};
@@ -212,27 +213,28 @@ impl<'a> Loom<'a> {
             // The lane that can decide first.
             let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
             let (time, draft) = if let Some((time, at)) = next {
-                lanes[at].wake(time, keys);
-                let fits = |&&(_, draft): &&(u64, u32)| group.has(self.layer(draft)) && memory.fits(draft);
-                let mut open = lanes[at].open.iter().filter(fits).copied();
+                lanes[at].wake(time, keys, &memory);
+                let is_near = |&(_, draft): &(u64, u32)| group.has(self.layer(draft));
                 let found = if self.traffic.is_empty() || reverse {
-                    open.next()
+                    lanes[at].first(is_near, 1, &memory).first().copied()
                 } else {
-                    open.take(CHOICES)
+                    let choices = lanes[at].first(is_near, CHOICES, &memory);
+                    choices
+                        .into_iter()
                         .min_by_key(|&(key, draft)| key + self.met(&lanes, draft, time).iter().sum::<u64>())
                 };
                 let Some(found) = found else {
                     lanes[at].blocked = true;
                     continue;
                 };
-                lanes[at].open.remove(&found);
+                lanes[at].remove(found, &memory);
                 (time, found.1)
             } else {
                 // Everybody waits for room.
-                let waiting = lanes.iter().flat_map(|lane| lane.open.iter());
-                let Some(draft) = waiting.map(|&(_, draft)| draft).min() else { break };
+                let waiting = lanes.iter().filter_map(|lane| lane.numbers.first());
+                let Some(&draft) = waiting.min() else { break };
                 let lane = &mut lanes[self.jobs[draft as usize].lane];
-                lane.open.remove(&(keys[draft as usize], draft));
+                lane.remove((keys[draft as usize], draft), &memory);
                 (lane.free.max(ready[draft as usize]), draft)
             };
             let mut job = self.jobs[draft as usize];
@@ -251,7 +253,10 @@ impl<'a> Loom<'a> {
             makespan = makespan.max(time + job.busy + job.tail);
             lanes[job.lane].free = time + job.busy;
             order.push(draft);
-            if memory.touch(self, draft) | group.placed(self.layer(draft)) {
+            let changed = |user: u32, needed: [u64; 2]| {
+                lanes[self.jobs[user as usize].lane].needs(needed, (keys[user as usize], user));
+            };
+            if memory.touch(self, draft, changed) | group.placed(self.layer(draft)) {
                 lanes.iter_mut().for_each(|lane| lane.blocked = false);
             }
             for edge in &after[draft as usize] {
@@ -314,8 +319,10 @@ struct Lane {
     last: Option<u32>,
     /// By the time they may begin.
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Those that may begin, by key.
-    open: BTreeSet<(u64, u32)>,
+    /// Those that may begin, by the room they need, then by key.
+    open: BTreeMap<u64, BTreeSet<(u64, u32)>>,
+    /// The same, by draft.
+    numbers: BTreeSet<u32>,
     /// Nothing open has room.
     blocked: bool,
 }
@@ -327,21 +334,56 @@ impl Lane {
 
     /// When the unit can next choose.
     fn decision(&self) -> Option<u64> {
-        if !self.open.is_empty() && !self.blocked {
+        if !self.numbers.is_empty() && !self.blocked {
             return Some(self.free);
         }
         self.waiting.peek().map(|Reverse((ready, _))| self.free.max(*ready))
     }
 
     /// Opens what may begin at `time`.
-    fn wake(&mut self, time: u64, keys: &[u64]) {
+    fn wake(&mut self, time: u64, keys: &[u64], memory: &Open) {
         while let Some(&Reverse((ready, draft))) = self.waiting.peek()
             && ready <= time
         {
             self.waiting.pop();
-            self.open.insert((keys[draft as usize], draft));
+            self.open.entry(memory.needed(draft)).or_default().insert((keys[draft as usize], draft));
+            self.numbers.insert(draft);
         }
         self.blocked = false;
+    }
+
+    /// A draft has come to need less room.
+    fn needs(&mut self, [before, now]: [u64; 2], entry: (u64, u32)) {
+        if self.take(before, entry) {
+            self.open.entry(now).or_default().insert(entry);
+        }
+    }
+
+    fn remove(&mut self, entry: (u64, u32), memory: &Open) {
+        self.take(memory.needed(entry.1), entry);
+        self.numbers.remove(&entry.1);
+    }
+
+    /// Takes a draft from those that need so much room; whether it was among them.
+    fn take(&mut self, needed: u64, entry: (u64, u32)) -> bool {
+        let Some(alike) = self.open.get_mut(&needed) else { return false };
+        let was_there = alike.remove(&entry);
+        if alike.is_empty() {
+            self.open.remove(&needed);
+        }
+        was_there
+    }
+
+    /// The first by key that there is room for, of some: at most `count`.
+    fn first(&self, is_one: impl Fn(&(u64, u32)) -> bool, count: usize, memory: &Open) -> Vec<(u64, u32)> {
+        let fitting = self.open.range(..=memory.room.saturating_sub(memory.bytes));
+        let of_each = |alike: &BTreeSet<(u64, u32)>| -> SmallVec<[(u64, u32); CHOICES]> {
+            alike.iter().copied().filter(&is_one).take(count).collect()
+        };
+        let mut found: Vec<(u64, u32)> = fitting.flat_map(|(_, alike)| of_each(alike)).collect();
+        found.sort_unstable();
+        found.truncate(count);
+        found
     }
 }
 
@@ -401,20 +443,24 @@ impl Open {
         Self { left: loom.touches.clone(), opened: vec![false; loom.touches.len()], more, bytes: 0, room }
     }
 
-    fn fits(&self, draft: u32) -> bool {
-        let more = self.more[draft as usize];
-        more == 0 || self.bytes + more <= self.room
+    /// Bytes of buffers that a draft would open; nothing where there is room for all.
+    fn needed(&self, draft: u32) -> u64 {
+        if self.room == u64::MAX { 0 } else { self.more[draft as usize] }
     }
 
-    /// Books what a draft opens and closes; whether anything was closed.
-    fn touch(&mut self, loom: &Loom, draft: u32) -> bool {
+    /// Books what a draft opens and closes, and tells who needs less room by it; whether anything was closed.
+    fn touch(&mut self, loom: &Loom, draft: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
         let mut closed = false;
         for &buffer in &loom.buffers[draft as usize] {
             let (index, bytes) = (buffer as usize, loom.sketch.buffers[buffer as usize].bytes);
             if !self.opened[index] {
                 self.opened[index] = true;
                 self.bytes += bytes;
-                loom.users[index].iter().for_each(|&user| self.more[user as usize] -= bytes);
+                for &user in &loom.users[index] {
+                    let before = self.needed(user);
+                    self.more[user as usize] -= bytes;
+                    changed(user, [before, self.needed(user)]);
+                }
             }
             self.left[index] -= 1;
             if self.left[index] == 0 {
