@@ -63,12 +63,12 @@ pub(crate) struct Request<'a> {
 /// [`ScheduleError::Capacity`] naming the layer that does not fit even alone.
 pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
     let network = request.network;
-    let lives = lives(request);
+    let lives = lives(network, request.placement, request.outputs);
     let count = network.steps.len();
     let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
     if request.passing {
-        for life in lives.iter().filter(|life| is_passing(request, life)) {
-            homes[life.root.index()] = Home::Ddr;
+        for root in passing(&lives, request.outputs, request.machine) {
+            homes[root.index()] = Home::Ddr;
         }
     }
     // Bytes that live in the cache during every step, and how far lowering had come before it.
@@ -130,15 +130,17 @@ fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
     fits && (&one.buffers, &one.drafts, &one.descriptors) == (&other.buffers, &other.drafts, &other.descriptors)
 }
 
-/// Whether a result of so many bytes is in the way of what is to be loaded.
-pub(crate) fn takes_much(bytes: u64, machine: &Machine) -> bool {
-    bytes > machine.cache_bytes() / MUCH
+/// Whether some result of the network need only pass through the cache.
+pub(crate) fn passes(network: &Network, placement: &Placement, outputs: &[TensorId], machine: &Machine) -> bool {
+    passing(&lives(network, placement, outputs), outputs, machine).next().is_some()
 }
 
-/// Whether a tensor is a result that nobody reads and that takes much of the cache.
-fn is_passing(request: &Request, life: &Life) -> bool {
-    let is_unread = life.first == life.last && life.uses.is_empty();
-    is_unread && request.outputs.contains(&life.root) && takes_much(life.bytes, request.machine)
+/// Results that nobody reads and that take so much of the cache that they are in the way of what is to be loaded.
+fn passing(lives: &[Life], outputs: &[TensorId], machine: &Machine) -> impl Iterator<Item = TensorId> {
+    let is_unread = |life: &Life| life.first == life.last && life.uses.is_empty();
+    let takes_much = |life: &Life| life.bytes > machine.cache_bytes() / MUCH;
+    let found = lives.iter().filter(move |life| is_unread(life) && takes_much(life));
+    found.map(|life| life.root).filter(|root| outputs.contains(root))
 }
 
 fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
@@ -150,15 +152,14 @@ fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
     ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
 }
 
-fn lives(request: &Request) -> Vec<Life> {
-    let network = request.network;
+fn lives(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<Life> {
     let mut lives: Vec<Option<Life>> = vec![None; network.tensors.len()];
     let mut touch = |tensor: TensorId, index: usize, used: bool| {
-        let root = request.placement.of(tensor).root;
+        let root = placement.of(tensor).root;
         if network.is_constant(root) {
             return;
         }
-        let bytes = request.placement.bytes(network, root);
+        let bytes = placement.bytes(network, root);
         let life = lives[root.index()].get_or_insert(Life { root, first: index, last: index, uses: vec![], bytes });
         life.last = life.last.max(index);
         if used {
@@ -166,13 +167,13 @@ fn lives(request: &Request) -> Vec<Life> {
         }
     };
     for (index, step) in network.steps.iter().enumerate() {
-        let free = request.placement.is_free(index);
+        let free = placement.is_free(index);
         for operand in network.streams(&step.op) {
             if !free {
                 touch(operand, index, true);
             }
         }
-        if !free || request.outputs.contains(&step.output) {
+        if !free || outputs.contains(&step.output) {
             touch(step.output, index, free);
         }
     }
@@ -188,4 +189,46 @@ fn spilled(sketch: &Sketch) -> u64 {
     };
     let transfers = sketch.drafts.iter().filter_map(|d| d.transfer());
     transfers.filter(|t| computed(t.ddr_address)).map(|t| t.total_bytes()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::{Machine, ReduceKind, Space};
+
+    use crate::checker;
+    use crate::common::Net;
+    use crate::parameters::Parameters;
+    use crate::plan::{Manner, Mode, Site};
+    use crate::sketch::Memory;
+    use crate::weave::Effort;
+
+    #[test]
+    fn large_results_that_nobody_reads_pass_through_the_cache() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.banks = 2;
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 10, deadline: None };
+        for is_read in [false, true] {
+            let mut net = Net::new(3);
+            let x = net.input(&[128, 1024]);
+            let y = net.matmul(x, 2048);
+            let mut outputs = vec![y];
+            if is_read {
+                outputs.push(net.reduce(y, ReduceKind::Max, &[1], true));
+            }
+            let graph = net.finish(&outputs);
+            let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+            assert_eq!(site.passes(), !is_read);
+            for passing in [false, true] {
+                let manner = Manner { passing, ..Manner::default() };
+                let planned = site.plan(Mode::Layers { paired: true }, manner, &|_| None).expect("room for all");
+                let buffers = &planned.draft().0.buffers;
+                let stays = buffers.iter().any(|b| b.memory == Memory::Cache && b.bytes == 128 * 2048);
+                assert_eq!(stays, !passing || is_read, "{buffers:?}");
+                let program = planned.program(&site);
+                assert_eq!(program.outputs[0].view.space, Space::Ddr(0));
+                assert_eq!(checker::check(&graph, &program), Ok(()));
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Puts the parts together: one plan, one program.
 
-use tpuflow_ir::{Bounds, Graph, Machine, Space, TensorId};
+use tpuflow_ir::{Bounds, Graph, Machine, Space};
 
 use crate::alloc::{Item, Problem, solve};
 use crate::bounds::bounds;
@@ -8,7 +8,7 @@ use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
 use crate::finish::{Lines, Planned, Ways};
-use crate::homes::{Housed, Request, house, takes_much};
+use crate::homes::{Housed, Request, house, passes};
 use crate::lower::Grain;
 use crate::network::{Network, prepare};
 use crate::parameters::Parameters;
@@ -103,10 +103,9 @@ impl<'a> Site<'a> {
         Ok(Self { graph, machine, network, parameters, placement, effort })
     }
 
-    /// Whether some result of the network takes much of the cache.
+    /// Whether some result of the network need only pass through the cache.
     pub fn passes(&self) -> bool {
-        let bytes = |&tensor: &TensorId| self.placement.bytes(&self.network, self.placement.of(tensor).root);
-        self.graph.outputs.iter().any(|tensor| takes_much(bytes(tensor), self.machine))
+        passes(&self.network, &self.placement, &self.graph.outputs, self.machine)
     }
 
     /// Lower bounds of every program.
