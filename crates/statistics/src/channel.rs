@@ -1,11 +1,11 @@
 //! Ranges per channel of a tensor whose values are at hand: weights.
 
 use rayon::prelude::*;
-use tpuflow_kernels::isa::Isa;
+use tpuflow_kernels::isa::{Isa, Work};
 
 use crate::extrema::count_not_finite;
 use crate::mse::best_range;
-use crate::{Extrema, Quantizer, Range, StatisticsError};
+use crate::{Extrema, Grid, Quantizer, Range, StatisticsError};
 
 /// A dense row-major tensor seen as `[outer, channels, inner]`.
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +61,28 @@ pub fn channel_mse_ranges(tensor: Channels<'_>, quantizer: Quantizer) -> Vec<Ran
         .into_par_iter()
         .map(|channel| {
             let values: Vec<f64> = tensor.channel(channel).map(f64::from).collect();
-            best_range(tensor.range(channel), quantizer, |grid| lanes.run(|| grid.squared_error(&values)), |_, _| 0.0)
+            best_range(
+                tensor.range(channel),
+                quantizer,
+                |grid| lanes.run(SquaredError { grid, values: &values }),
+                |_, _| 0.0,
+            )
         })
         .collect()
+}
+
+struct SquaredError<'a> {
+    grid: Grid,
+    values: &'a [f64],
+}
+
+impl Work for SquaredError<'_> {
+    type Result = f64;
+
+    #[inline(always)]
+    fn done(self) -> f64 {
+        self.grid.squared_error(self.values)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Smallest and largest value.
 
 use rayon::prelude::*;
+use tpuflow_kernels::isa::{Isa, Work};
 
 use crate::{CHUNK, StatisticsError};
 
@@ -20,15 +21,14 @@ impl Extrema {
     }
 }
 
-/// Lanes advanced together, so that the comparisons vectorise.
-const LANES: usize = 16;
-
 /// Extrema of `values`; `None` if there are none.
 ///
 /// # Errors
 /// `NotFinite` if any value is NaN or infinite.
 pub fn extrema(values: &[f32]) -> Result<Option<Extrema>, StatisticsError> {
-    let found = values.par_chunks(CHUNK).map(chunk_extrema).reduce_with(|a, b| Some(a?.union(b?)));
+    let lanes = Isa::selected().lanes();
+    let found =
+        values.par_chunks(CHUNK).map(|chunk| lanes.run(ChunkExtrema(chunk))).reduce_with(|a, b| Some(a?.union(b?)));
     match found {
         None => Ok(None),
         Some(Some(extrema)) => Ok(Some(extrema)),
@@ -42,31 +42,30 @@ pub(crate) fn count_not_finite(values: &[f32]) -> usize {
 
 /// Extrema of a non-empty chunk, `None` if one of its values is not finite.
 ///
-/// `0 * x` is NaN exactly when x is not finite, and a sum with a NaN stays NaN: the check costs no branch.
-#[inline(always)]
-pub(crate) fn chunk_extrema(values: &[f32]) -> Option<Extrema> {
-    let mut min = [f32::INFINITY; LANES];
-    let mut max = [f32::NEG_INFINITY; LANES];
-    let mut poison = [0.0f32; LANES];
-    let mut blocks = values.chunks_exact(LANES);
-    for block in &mut blocks {
-        for lane in 0..LANES {
-            let value = block[lane];
-            min[lane] = if value < min[lane] { value } else { min[lane] };
-            max[lane] = if value > max[lane] { value } else { max[lane] };
-            poison[lane] += 0.0 * value;
+/// Of integers that are ordered as the values are: least and largest of these are one instruction each, whatever the
+/// width of vectors, and NaN lies beyond the infinity of its sign.
+pub(crate) struct ChunkExtrema<'a>(pub &'a [f32]);
+
+impl Work for ChunkExtrema<'_> {
+    type Result = Option<Extrema>;
+
+    #[inline(always)]
+    fn done(self) -> Option<Extrema> {
+        let (mut min, mut max) = (i32::MAX, i32::MIN);
+        for value in self.0 {
+            let key = mirrored(value.to_bits() as i32);
+            (min, max) = (min.min(key), max.max(key));
         }
+        let [min, max] = [min, max].map(|key| f32::from_bits(mirrored(key) as u32));
+        // Adding +0 turns -0 into +0: which zero came first shall not show.
+        (min.is_finite() && max.is_finite()).then_some(Extrema { min: min + 0.0, max: max + 0.0 })
     }
-    for &value in blocks.remainder() {
-        min[0] = if value < min[0] { value } else { min[0] };
-        max[0] = if value > max[0] { value } else { max[0] };
-        poison[0] += 0.0 * value;
-    }
-    // Adding +0 turns -0 into +0: which zero came first shall not show.
-    poison.iter().all(|p| *p == 0.0).then(|| Extrema {
-        min: min.into_iter().fold(f32::INFINITY, f32::min) + 0.0,
-        max: max.into_iter().fold(f32::NEG_INFINITY, f32::max) + 0.0,
-    })
+}
+
+/// Bits of a float as an integer of the same order, and back: those of magnitudes below zero are turned around.
+#[inline(always)]
+fn mirrored(bits: i32) -> i32 {
+    bits ^ ((bits >> 31) & i32::MAX)
 }
 
 #[cfg(test)]
@@ -74,6 +73,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn one_value_of_every_kind() {
+        for value in [0.0, -0.0, 1.0, -1.0, f32::MIN, f32::MAX, f32::from_bits(1), -f32::from_bits(1)] {
+            assert_eq!(extrema(&[value]), Ok(Some(Extrema { min: value, max: value })));
+        }
+        for value in [f32::NAN, -f32::NAN, f32::from_bits(0xff80_0001), f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(extrema(&[1.0, value, -1.0]), Err(StatisticsError::NotFinite(1)));
+        }
+    }
 
     proptest! {
         #[test]

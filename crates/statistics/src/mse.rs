@@ -26,7 +26,7 @@
 //! The smaller of both is asked for. Of up to nine bins in use it is the first: there the range found never
 //! loses more than the whole range. For activations, which fill thousands of bins, it is a per cent or so.
 
-use tpuflow_kernels::isa::Isa;
+use tpuflow_kernels::isa::{Isa, Work};
 
 use crate::histogram::used;
 use crate::{Grid, Histogram, Quantizer, Range, StatisticsError};
@@ -114,36 +114,9 @@ impl<'a> Side<'a> {
         (squares - 2.0 * at * sum + at * at * count - 1e-9 * squares) * self.width * self.width
     }
 
-    /// Sum of the expected squared errors: with F the integral of the error and d the density,
-    /// `sum d(i) * (F(i+1) - F(i)) = sum F(i+1) * (d(i) - d(i+1))`, as F(0) = 0.
+    /// Sum of the expected squared errors.
     fn squared_error(&self, grid: Grid, steps: f64, clip_weight: f64) -> f64 {
-        Isa::selected().lanes().run(
-            #[inline(always)]
-            || self.summed_error(grid, steps, clip_weight),
-        )
-    }
-
-    #[inline(always)]
-    fn summed_error(&self, grid: Grid, steps: f64, clip_weight: f64) -> f64 {
-        let integral = |edge: f64| grid.squared_error_integral(edge * self.width, steps, clip_weight);
-        let mut sums = [0.0; LANES];
-        let mut blocks = self.falls.chunks_exact(LANES);
-        let mut edge = [0.0; LANES];
-        for (lane, edge) in edge.iter_mut().enumerate() {
-            *edge = (lane + 1) as f64;
-        }
-        for block in &mut blocks {
-            for lane in 0..LANES {
-                sums[lane] += block[lane] * integral(edge[lane]);
-                edge[lane] += LANES as f64;
-            }
-        }
-        for (lane, fall) in blocks.remainder().iter().enumerate() {
-            sums[lane] += fall * integral(edge[lane]);
-        }
-        sums.into_iter().sum::<f64>()
-            + self.spread * mean_squared_error(grid, self.outer, steps, clip_weight)
-            + self.extreme * grid.squared_error_at(self.most, steps, clip_weight)
+        Isa::selected().lanes().run(SquaredError { side: self, grid, steps, clip_weight })
     }
 
     /// How far the difference of the squared errors on two grids may be from the expected one, bin by bin.
@@ -157,6 +130,43 @@ impl<'a> Side<'a> {
             let most = count * largest_deviation(bin, cut, full);
             Uncertainty { sum: so_far.sum + most, squares: so_far.squares + most * most }
         })
+    }
+}
+
+/// Sum of the expected squared errors of a side: with F the integral of the error and d the density,
+/// `sum d(i) * (F(i+1) - F(i)) = sum F(i+1) * (d(i) - d(i+1))`, as F(0) = 0.
+struct SquaredError<'a> {
+    side: &'a Side<'a>,
+    grid: Grid,
+    steps: f64,
+    clip_weight: f64,
+}
+
+impl Work for SquaredError<'_> {
+    type Result = f64;
+
+    #[inline(always)]
+    fn done(self) -> f64 {
+        let Self { side, grid, steps, clip_weight } = self;
+        let integral = |edge: f64| grid.squared_error_integral(edge * side.width, steps, clip_weight);
+        let mut sums = [0.0; LANES];
+        let (blocks, rest) = side.falls.as_chunks::<LANES>();
+        let mut edge = [0.0; LANES];
+        for (lane, edge) in edge.iter_mut().enumerate() {
+            *edge = (lane + 1) as f64;
+        }
+        for block in blocks {
+            for lane in 0..LANES {
+                sums[lane] += block[lane] * integral(edge[lane]);
+                edge[lane] += LANES as f64;
+            }
+        }
+        for (lane, fall) in rest.iter().enumerate() {
+            sums[lane] += fall * integral(edge[lane]);
+        }
+        sums.into_iter().sum::<f64>()
+            + side.spread * mean_squared_error(grid, side.outer, steps, clip_weight)
+            + side.extreme * grid.squared_error_at(side.most, steps, clip_weight)
     }
 }
 

@@ -12,14 +12,14 @@
 //! every one has another channel than its neighbours, are summed in f64 from left to right.
 
 use rayon::prelude::*;
-use tpuflow_kernels::isa::Lanes;
+use tpuflow_kernels::isa::{Lanes, Work};
 
 use crate::Layout;
 
 /// Sums of every channel of a tensor, in f64.
 pub(crate) fn channel_sums(values: &[f32], layout: Layout, lanes: Lanes) -> Vec<f64> {
     if layout.inner == 1 {
-        return lanes.run(|| row_sums(values, layout.channels));
+        return lanes.run(RowSums { values, columns: layout.channels });
     }
     let planes: Vec<f32> = values.par_chunks(layout.inner).map(plane_sum).collect();
     row_sums(&planes, layout.channels)
@@ -33,6 +33,20 @@ pub(crate) fn plane_sum(values: &[f32]) -> f32 {
     let half = values.len() / 2;
     let (first, second) = values.split_at(half - half % LANES);
     plane_sum(first) + plane_sum(second)
+}
+
+struct RowSums<'a> {
+    values: &'a [f32],
+    columns: usize,
+}
+
+impl Work for RowSums<'_> {
+    type Result = Vec<f64>;
+
+    #[inline(always)]
+    fn done(self) -> Vec<f64> {
+        row_sums(self.values, self.columns)
+    }
 }
 
 /// Sums of every column of rows.

@@ -12,10 +12,10 @@
 //! far, on either side of zero, are counted one by one, unless they are many in a chunk. Which values count, and for
 //! how many, follows from the order of a tally's values alone. Extrema are always those of all values.
 
-use tpuflow_kernels::isa::Lanes;
+use tpuflow_kernels::isa::{Lanes, Work};
 
 use crate::Extrema;
-use crate::extrema::chunk_extrema;
+use crate::extrema::ChunkExtrema;
 use crate::histogram::{halve, width_exponent};
 
 /// Values looked at together: 16 KiB.
@@ -97,7 +97,7 @@ impl Counters {
     #[must_use]
     pub fn add(&mut self, values: &[f32]) -> bool {
         for chunk in values.chunks(CHUNK) {
-            let found = self.lanes.run(|| chunk_extrema(chunk));
+            let found = self.lanes.run(ChunkExtrema(chunk));
             let Some(found) = found.filter(|found| -self.largest <= found.min && found.max <= self.largest) else {
                 self.ways.fill([0; WAYS]);
                 (self.extrema, self.exponent) = (None, None);
@@ -151,13 +151,7 @@ impl Counters {
         let mut large = [0.0; 2 * FEW];
         let mut few = 0;
         if tails.hold(found.min) || tails.hold(found.max) {
-            self.lanes.run(
-                #[inline(always)]
-                || {
-                    tails = tails.with_few(chunk);
-                    few = keep_large(chunk, tails, &mut large);
-                },
-            );
+            (tails, few) = self.lanes.run(KeepLarge { chunk, tails, kept: &mut large });
         }
         let mut kept = [0.0; CHUNK / GROUP * RUN];
         let count = keep_runs(chunk, groups, &mut kept);
@@ -167,37 +161,51 @@ impl Counters {
 
     /// Counts values outside of `tails`, each so many times.
     fn count(&mut self, chunk: &[f32], times: u32, tails: Tails) {
-        let (ways, below, zero) = (&mut self.ways, 2 * self.bins as u32, 4 * self.bins as u32);
-        let Some(exponent) = self.exponent else {
-            ways[zero as usize][0] += times * chunk.len() as u32;
-            return;
-        };
-        // A power of two: the product is the exact quotient by the bin width.
-        let per_width = 2.0f32.powi(-exponent);
+        let (lanes, bins, ways) = (self.lanes, self.bins as u32, &mut self.ways);
+        match self.exponent {
+            None => ways[4 * bins as usize][0] += times * chunk.len() as u32,
+            // A power of two: the product is the exact quotient by the bin width.
+            Some(exponent) => lanes.run(Count { chunk, times, tails, per_width: 2.0f32.powi(-exponent), bins, ways }),
+        }
+    }
+}
+
+/// Counts values outside of `tails`, each so many times.
+struct Count<'a> {
+    chunk: &'a [f32],
+    times: u32,
+    tails: Tails,
+    per_width: f32,
+    bins: u32,
+    ways: &'a mut [[u32; WAYS]],
+}
+
+impl Work for Count<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn done(self) {
+        let Self { chunk, times, tails, per_width, bins, ways } = self;
+        let (below, zero) = (2 * bins, 4 * bins);
         let mut slots = [0u32; SLOTS];
-        self.lanes.run(
-            #[inline(always)]
-            || {
-                for block in chunk.chunks(SLOTS) {
-                    for (slot, &value) in slots.iter_mut().zip(block) {
-                        let sign = (value.to_bits() as i32 >> 31) as u32;
-                        let signed = floor(value.abs() * per_width) + (sign & below);
-                        // Both zeros are zero.
-                        let slotted = if value == 0.0 { zero } else { signed };
-                        *slot = if tails.hold(value) { zero + 1 } else { slotted };
-                    }
-                    let mut groups = slots[..block.len()].chunks_exact(WAYS);
-                    for group in &mut groups {
-                        for way in 0..WAYS {
-                            ways[group[way] as usize][way] += times;
-                        }
-                    }
-                    for &slot in groups.remainder() {
-                        ways[slot as usize][0] += times;
-                    }
+        for block in chunk.chunks(SLOTS) {
+            for (slot, &value) in slots.iter_mut().zip(block) {
+                let sign = (value.to_bits() as i32 >> 31) as u32;
+                let signed = floor(value.abs() * per_width) + (sign & below);
+                // Both zeros are zero.
+                let slotted = if value == 0.0 { zero } else { signed };
+                *slot = if tails.hold(value) { zero + 1 } else { slotted };
+            }
+            let (groups, rest) = slots[..block.len()].as_chunks::<WAYS>();
+            for group in groups {
+                for way in 0..WAYS {
+                    ways[group[way] as usize][way] += times;
                 }
-            },
-        );
+            }
+            for &slot in rest {
+                ways[slot as usize][0] += times;
+            }
+        }
     }
 }
 
@@ -215,17 +223,28 @@ fn keep_runs(chunk: &[f32], groups: u32, kept: &mut [f32; CHUNK / GROUP * RUN]) 
     count + last.len()
 }
 
-/// Copies the large values and gives their number, at most [`FEW`] on either side.
-#[inline(always)]
-fn keep_large(chunk: &[f32], tails: Tails, kept: &mut [f32; 2 * FEW]) -> usize {
-    let mut places = kept.iter_mut();
-    for group in chunk.chunks(GROUP).filter(|group| tails.hold_any(group)) {
-        for run in group.chunks(RUN).filter(|run| tails.hold_any(run)) {
-            let large = run.iter().filter(|value| tails.hold(**value));
-            large.zip(&mut places).for_each(|(&value, place)| *place = value);
+/// Copies the large values, at most [`FEW`] on either side; gives the sides that are copied, and their number.
+struct KeepLarge<'a> {
+    chunk: &'a [f32],
+    tails: Tails,
+    kept: &'a mut [f32; 2 * FEW],
+}
+
+impl Work for KeepLarge<'_> {
+    type Result = (Tails, usize);
+
+    #[inline(always)]
+    fn done(self) -> (Tails, usize) {
+        let tails = self.tails.with_few(self.chunk);
+        let mut places = self.kept.iter_mut();
+        for group in self.chunk.chunks(GROUP).filter(|group| tails.hold_any(group)) {
+            for run in group.chunks(RUN).filter(|run| tails.hold_any(run)) {
+                let large = run.iter().filter(|value| tails.hold(**value));
+                large.zip(&mut places).for_each(|(&value, place)| *place = value);
+            }
         }
+        (tails, 2 * FEW - places.len())
     }
-    2 * FEW - places.len()
 }
 
 impl Tails {
