@@ -4,7 +4,8 @@ The nodes are cut, in topological order, into segments whose outputs fit a memor
 a session of its own whose outputs are all values its nodes produce, so nothing is computed twice. A value is
 dropped after the last segment that reads it. Most models are one segment, whose values are written to the
 same memory at every run, and of which several batches are under way at a time, on a thread each: that keeps
-processors busier than all of them at work on one layer.
+processors busier than all of them at work on one layer. Where it fits there is memory for one more batch, so
+that no thread waits for the values of the last one to be read.
 
 What nothing but a Relu or Clip reads is not handed out: quantised, it never exists, as its sum is clamped on
 its way out and only the range after that counts. The runtime then is free to fuse the two as well. Of a
@@ -77,6 +78,7 @@ class ActivationSession:
         used = sum(_bytes(value) for node in nodes for value in node.outputs)
         fit = memory_bytes // max(1, used) - 1
         self._workers = max(1, min(os.cpu_count() or 1, fit)) if several and len(parts) == 1 else 1
+        self._memories = min(self._workers + 1, max(1, fit))
         threads = None if self._workers == 1 else 1
         self._segments = [segment_of(model, part, later, wanted, threads) for part, later in parts]
         self._wanted = wanted
@@ -96,7 +98,7 @@ class ActivationSession:
             return
         (segment,) = self._segments
         pending: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
-        memories: list[dict[str, Array] | None] = [None] * self._workers
+        memories: list[dict[str, Array] | None] = [None] * self._memories
 
         def oldest() -> tuple[Batch, Iterable[dict[str, NDArray[np.float32]]]]:
             batch, future = pending.popleft()
