@@ -65,6 +65,11 @@ impl<'a> Clock<'a> {
         if of[Unit::Dtl1.index()] < of[Unit::Dtl0.index()] { Unit::Dtl1 } else { Unit::Dtl0 }
     }
 
+    /// When the last instruction so far of a unit finishes.
+    pub fn last(&self, unit: Unit) -> u64 {
+        self.finished[unit.index()].last().copied().unwrap_or(0)
+    }
+
     /// Cycles so far.
     pub fn makespan(&self) -> u64 {
         self.finished.iter().filter_map(|f| f.last()).copied().max().unwrap_or(0)

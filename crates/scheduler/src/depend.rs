@@ -199,7 +199,7 @@ mod tests {
     use tpuflow_ir::isa::Matrix;
 
     use crate::common::{Net, window};
-    use crate::lower::Grain;
+    use crate::lower::{Grain, Grains};
     use crate::parameters::Parameters;
     use crate::plan::{Manner, Mode, Site};
     use crate::weave::Effort;
@@ -215,7 +215,8 @@ mod tests {
         let parameters = Parameters::o5();
         let effort = Effort { seed: 0, steps: 1, deadline: None };
         let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        let planned = site.plan(Mode::Woven { grain: Grain::Fine }, Manner::default(), &|_| None).expect("room");
+        let planned =
+            site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, Manner::default(), &|_| None).expect("room");
         let (sketch, addresses) = planned.draft();
         for places in [None, Some(addresses)] {
             let depend = Depend::new(sketch, &machine, places);

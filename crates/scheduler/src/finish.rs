@@ -11,6 +11,7 @@ use crate::cost::Clock;
 use crate::emit::{Addresses, External, Split, allocations, external, resolve, resolve_view, unit};
 use crate::homes::Housed;
 use crate::join::{Joins, joined};
+use crate::lower::STAGES;
 use crate::parameters::Balancing;
 use crate::plan::{Mode, Site};
 use crate::sketch::{Content, Draft, Memory, Sketch};
@@ -53,6 +54,8 @@ pub(crate) struct Planned {
     ways: Ways,
     /// Instruction of every draft.
     places: Vec<u32>,
+    /// By stage, when the cost model has it and those before it end.
+    ends: Vec<u64>,
     /// What can be timed; its prediction is the cost model's until it is.
     pub program: Program,
 }
@@ -97,6 +100,8 @@ impl Planned {
         let mut places: Vec<u32> = Vec::with_capacity(sketch.drafts.len());
         let mut counts = [0u32; 5];
         let (mut clock, mut tracker) = (Clock::new(machine), Tracker::default());
+        let stages = site.stages();
+        let mut ends = vec![0; STAGES];
         for (index, (draft, mut instruction)) in sketch.drafts.iter().zip(resolved).enumerate() {
             places.push(instructions.len() as u32);
             if later[index].is_some() {
@@ -119,12 +124,17 @@ impl Planned {
             }
             counts[instruction.unit.index()] += 1;
             clock.run(&instruction, &descriptors, &touched[index]);
+            let end: &mut u64 = &mut ends[usize::from(stages[draft.layer.index()])];
+            *end = clock.last(instruction.unit).max(*end);
             instructions.push(instruction);
         }
         for (index, last) in later.iter().enumerate() {
             if let Some(last) = last {
                 places[index] = places[*last];
             }
+        }
+        for stage in 1..ends.len() {
+            ends[stage] = ends[stage].max(ends[stage - 1]);
         }
         let graph = site.graph;
         let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
@@ -150,12 +160,18 @@ impl Planned {
             predicted_cycles: clock.makespan(),
             allocations: Vec::new(),
         };
-        Ok(Self { housed, addresses, memory, mode, ways, places, program })
+        Ok(Self { housed, addresses, memory, mode, ways, places, ends, program })
     }
 
     /// What it is made of.
     pub fn draft(&self) -> (&Sketch, &Addresses) {
         (&self.housed.sketch, &self.addresses)
+    }
+
+    /// By stage, when it and those before it end, in cycles of the timing as far as the cost model knows their shares.
+    pub fn ends(&self) -> Vec<u64> {
+        let whole = self.ends.last().copied().unwrap_or(0).max(1);
+        self.ends.iter().map(|&end| end * self.program.predicted_cycles / whole).collect()
     }
 
     /// The same instructions in another order.

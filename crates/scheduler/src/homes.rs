@@ -7,7 +7,7 @@
 use tpuflow_ir::{Machine, TensorId};
 
 use crate::ScheduleError;
-use crate::lower::{Grain, Home, Lowering, Mark, Setting, Shortage};
+use crate::lower::{Grains, Home, Lowering, Mark, Setting, Shortage};
 use crate::network::Network;
 use crate::placement::Placement;
 use crate::sketch::{Memory, Sketch};
@@ -42,13 +42,15 @@ pub(crate) struct Request<'a> {
     pub inputs: &'a [TensorId],
     pub outputs: &'a [TensorId],
     pub parallel: bool,
-    pub grain: Grain,
+    pub grains: Grains,
     /// Most pieces a layer is cut into where it need not be.
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles.
     pub narrow: bool,
+    /// The first rows of an input come in short transfers.
+    pub prompt: bool,
     /// Large results of the network only pass through the cache, the last of them a few at a time.
     pub passing: bool,
     /// Every tensor starts with DDR as its home.
@@ -84,10 +86,11 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
         inputs: request.inputs,
         outputs: request.outputs,
         parallel: request.parallel,
-        grain: request.grain,
+        grains: request.grains,
         pieces: request.pieces,
         utilization: request.utilization,
         narrow: request.narrow,
+        prompt: request.prompt,
         passing: request.passing,
     };
     let mut lowering = Lowering::new(setting, homes);

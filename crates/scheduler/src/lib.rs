@@ -27,6 +27,7 @@ mod homes;
 mod jobs;
 mod join;
 mod lower;
+mod mix;
 mod network;
 mod pack;
 pub mod parameters;
@@ -44,7 +45,7 @@ mod weave;
 pub use error::ScheduleError;
 use finish::Planned;
 use join::longer;
-use lower::Grain;
+use lower::{Grain, Grains};
 use parameters::Parameters;
 use plan::{Manner, Mode, Site, fastest};
 use polish::polished;
@@ -173,35 +174,47 @@ fn planned(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
 
 /// The fastest of several plans: layers interleaved, in pieces of several sizes; layers one after the other in
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
-/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. The best of these is planned in other
-/// manners as well; where loads take most of the time, so is the best of these with its loads placed in many ways.
+/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. Where that is not close to the bound,
+/// also the fastest of the same with the first rows of inputs in short transfers, and with single stages cut otherwise.
 fn parallel(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
     let grains = [Grain::Longer(4), Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
-    let woven = grains.into_iter().filter(|_| site.parameters.layer_fusion != 0).map(|grain| Mode::Woven { grain });
+    let woven = grains
+        .into_iter()
+        .filter(|_| site.parameters.layer_fusion != 0)
+        .map(|grain| Mode::Woven { grains: Grains::even(grain) });
     let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
     let modes: Vec<Mode> = woven.chain(layers).collect();
-    let tried = |mode, manner| {
-        let is_over = site.effort.is_over();
-        let plan = if is_over { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) };
-        Tried { mode, manner, plan }
-    };
-    let plans: Vec<Tried> = modes.par_iter().map(|&mode| tried(mode, Manner::default())).collect();
-    let usual = plans.into_iter().reduce(Tried::or).ok_or(ScheduleError::Level(5))?;
+    let all = |manner| modes.par_iter().map(|&mode| Tried::new(site, mode, manner, timing)).collect::<Vec<_>>();
+    let best = |plans: Vec<Tried>| plans.into_iter().reduce(Tried::or).ok_or(ScheduleError::Level(5));
+    let mut found = in_other_manners(site, best(all(Manner::default()))?, timing)?;
+    if found.iter().all(|plan| !site.is_close(plan.program.predicted_cycles)) {
+        let prompt = Manner { prompt: true, ..Manner::default() };
+        let mixed = |grains| Tried::new(site, Mode::Woven { grains }, prompt, timing);
+        let others = best(mix::mixed(site, all(prompt), &mixed))?;
+        found.extend(in_other_manners(site, others, timing).into_iter().flatten());
+    }
+    Ok(found)
+}
+
+/// A plan, or a faster one made in another manner; where loads take most of the time, also the best of these with its loads placed
+/// in many ways.
+fn in_other_manners(site: &Site, usual: Tried, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
     if !usual.loads(site.machine) {
         return Ok(vec![longer(site, usual.plan?, timing)]);
     }
     // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
-    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing, searched: false };
+    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing, ..usual.manner };
     let manners = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
     let manners = manners.into_iter().map(manner).filter(|manner| !manner.passing || site.passes());
-    let mode = usual.mode;
-    let others: Vec<Tried> = manners.collect::<Vec<_>>().into_par_iter().map(|manner| tried(mode, manner)).collect();
+    let (mode, manners) = (usual.mode, manners.collect::<Vec<_>>());
+    let others: Vec<Tried> = manners.into_par_iter().map(|manner| Tried::new(site, mode, manner, timing)).collect();
     // Results that pass leave room: which is better shows when transfers have their length.
     let longest = |tried: Tried| Tried { plan: tried.plan.map(|plan| longer(site, plan, timing)), ..tried };
     let (passing, staying): (Vec<Tried>, Vec<Tried>) = others.into_iter().partition(|tried| tried.manner.passing);
     let staying = longest(staying.into_iter().fold(usual, Tried::or));
     let best = passing.into_iter().reduce(Tried::or).map(longest).into_iter().fold(staying, Tried::or);
-    let searched = best.loads(site.machine).then(|| tried(best.mode, Manner { searched: true, ..best.manner }));
+    let searched = Manner { searched: true, ..best.manner };
+    let searched = best.loads(site.machine).then(|| Tried::new(site, best.mode, searched, timing));
     let searched = searched.and_then(|tried| longest(tried).plan.ok());
     Ok(std::iter::once(best.plan?).chain(searched).collect())
 }
@@ -214,10 +227,21 @@ struct Tried {
 }
 
 impl Tried {
+    /// The plan of a mode and manner, if there is time for it.
+    fn new(site: &Site, mode: Mode, manner: Manner, timing: Timing) -> Self {
+        let is_over = site.effort.is_over();
+        let plan = if is_over { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) };
+        Self { mode, manner, plan }
+    }
+
     /// The one of the fewer cycles, the first of equals.
     fn or(self, other: Self) -> Self {
-        let cycles = |tried: &Self| tried.plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles);
-        if cycles(&other) < cycles(&self) { other } else { self }
+        if other.cycles() < self.cycles() { other } else { self }
+    }
+
+    /// Predicted cycles; of no plan, more than of any.
+    fn cycles(&self) -> u64 {
+        self.plan.as_ref().map_or(u64::MAX, |plan| plan.program.predicted_cycles)
     }
 
     /// Whether loads take most of the time.
@@ -281,8 +305,9 @@ mod tests {
         let effort = Effort { seed: 0, steps: 10, deadline: None };
         let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
         for (bundles, narrow) in [(1, false), (4, true), (16, true)] {
-            let manner = Manner { bundles, narrow, passing: bundles == 16, searched: narrow };
-            let planned = site.plan(Mode::Woven { grain: Grain::Fine }, manner, &|_| None).expect("room for all");
+            let manner = Manner { bundles, narrow, passing: bundles == 16, searched: narrow, prompt: narrow };
+            let planned =
+                site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, manner, &|_| None).expect("room for all");
             let program = planned.program(&site);
             assert_eq!(checker::check(&graph, &program), Ok(()));
             let columns = program.instructions.iter().filter_map(|instruction| match &instruction.work {

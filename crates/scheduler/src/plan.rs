@@ -1,5 +1,7 @@
 //! Puts the parts together: one plan, one program.
 
+use std::sync::OnceLock;
+
 use tpuflow_ir::{Bounds, Graph, Machine, Space};
 
 use crate::alloc::{Item, Problem, solve};
@@ -9,7 +11,7 @@ use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
 use crate::finish::{Lines, Planned, Ways};
 use crate::homes::{Housed, Request, house, passes};
-use crate::lower::Grain;
+use crate::lower::{Grain, Grains, stages};
 use crate::network::{Network, prepare};
 use crate::parameters::Parameters;
 use crate::placement::Placement;
@@ -32,6 +34,9 @@ const ROOMS: [u64; 4] = [80, 60, 40, 20];
 /// Cycles of a plan's orders that are timed for every step of the budget.
 const TRIAL: u64 = 10_000;
 
+/// Parts of the bound; a plan within one of them is close to it.
+const CLOSE: u64 = 25;
+
 /// Ways to give transfers to lines, all tried.
 const LINES: [Lines; 2] = [Lines::Free, Lines::Even];
 
@@ -48,7 +53,7 @@ pub(crate) enum Mode {
     /// Instructions of different layers interleaved.
     Woven {
         /// How finely layers are cut.
-        grain: Grain,
+        grains: Grains,
     },
 }
 
@@ -57,8 +62,8 @@ impl Mode {
         matches!(self, Self::Layers { paired: true } | Self::Woven { .. })
     }
 
-    fn grain(self) -> Grain {
-        if let Self::Woven { grain } = self { grain } else { Grain::Coarse }
+    fn grains(self) -> Grains {
+        if let Self::Woven { grains } = self { grains } else { Grains::even(Grain::Coarse) }
     }
 }
 
@@ -73,11 +78,13 @@ pub(crate) struct Manner {
     pub passing: bool,
     /// Loads are placed in many ways.
     pub searched: bool,
+    /// The first rows of an input come in short transfers.
+    pub prompt: bool,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { bundles: 1, narrow: false, passing: false, searched: false }
+        Self { bundles: 1, narrow: false, passing: false, searched: false, prompt: false }
     }
 }
 
@@ -88,6 +95,9 @@ pub(crate) struct Site<'a> {
     pub network: Network,
     pub parameters: &'a Parameters,
     placement: Placement,
+    stages: Vec<u8>,
+    /// The largest of the bounds, once someone asked.
+    bound: OnceLock<u64>,
     pub effort: Effort,
 }
 
@@ -100,12 +110,27 @@ impl<'a> Site<'a> {
     ) -> Result<Self, ScheduleError> {
         let network = prepare(graph)?;
         let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
-        Ok(Self { graph, machine, network, parameters, placement, effort })
+        let mut by_layer = vec![0; graph.layers.len()];
+        for (step, stage) in network.steps.iter().zip(stages(&network)) {
+            by_layer[step.layer.index()] = stage;
+        }
+        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), effort })
     }
 
     /// Whether some result of the network need only pass through the cache.
     pub fn passes(&self) -> bool {
         passes(&self.network, &self.placement, &self.graph.outputs, self.machine)
+    }
+
+    /// By layer, the stage of its steps.
+    pub fn stages(&self) -> &[u8] {
+        &self.stages
+    }
+
+    /// Whether little can be gained on so many cycles.
+    pub fn is_close(&self, cycles: u64) -> bool {
+        let bound = *self.bound.get_or_init(|| self.bounds().binding().1);
+        cycles <= bound + bound / CLOSE
     }
 
     /// Lower bounds of every program.
@@ -131,11 +156,12 @@ impl<'a> Site<'a> {
                 machine,
                 inputs: &self.graph.inputs,
                 outputs: &self.graph.outputs,
-                grain: mode.grain(),
+                grains: mode.grains(),
                 parallel: mode.paired(),
                 pieces: self.parameters.pieces(),
                 utilization: self.utilization(mode),
                 narrow: manner.narrow,
+                prompt: manner.prompt,
                 passing: manner.passing,
                 outside: !self.parameters.action_graph_data_transfer_optimization,
                 capacity: machine.cache_bytes() / 100 * share,

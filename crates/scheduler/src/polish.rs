@@ -19,8 +19,9 @@ use crate::weave::draw;
 /// Orders that are timed before one is chosen.
 const NEIGHBOURS: u64 = 8;
 
-/// Instructions in the programs that are timed for a step of the budget.
+/// Instructions in the programs that are timed for a step of the budget, and times as many of plans that are not close to the bound.
 const STEP: u64 = 4000;
+const FAR: u64 = 4;
 
 /// Turns without a gain after which there will hardly be one.
 const PATIENCE: u64 = 24;
@@ -33,7 +34,8 @@ pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned
     }
     let depend = Depend::new(sketch, site.machine, Some(addresses));
     let drafts = sketch.drafts.len() as u64;
-    let turns = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts);
+    let step = if site.is_close(planned.program.predicted_cycles) { STEP } else { FAR * STEP };
+    let turns = site.effort.steps.saturating_mul(step) / (NEIGHBOURS * drafts);
     let mut current: Vec<u32> = (0..drafts as u32).collect();
     let mut shortest = planned.program.predicted_cycles;
     let (mut best, mut gained) = (None, 0);

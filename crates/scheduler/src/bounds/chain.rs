@@ -259,7 +259,7 @@ impl<'a> Chains<'a> {
             let follows = |layer: usize| needed(layer) && strong(from, layer);
             self.sum(self.times[from].pixel, from + 1, &follows, self.idle.after[from])
         });
-        sums.chain([self.sum(self.machine.control.start, 0, &needed, true)]).max().unwrap_or(0)
+        sums.chain([self.sum(begun(self.machine), 0, &needed, true)]).max().unwrap_or(0)
     }
 
     /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest, with the array drained
@@ -322,7 +322,7 @@ impl<'a> Chains<'a> {
             | Op::Select { .. } => {}
             _ => return moved(network, layer, operands, around),
         }
-        let begin = need.times.first.max(loaded(machine));
+        let begin = need.times.first.max(begun(machine));
         need.begin = begin;
         need.times = Times {
             first: begin + latency,
@@ -360,7 +360,7 @@ impl<'a> Chains<'a> {
         let warm = lead(machine, false) + depth;
         let pixel = if whole_pixels { work.least } else { 1 };
         let begin = if whole_pixels { left.times.pixel } else { left.times.first };
-        let begin = begin.max(right.times.first).max(loaded(machine));
+        let begin = begin.max(right.times.first).max(begun(machine));
         let mut need = joined(&[left.clone(), right.clone()]);
         // Weights of all columns and K blocks, in one matrix.
         need.waits = (every_pixel && work.rounds > 0).then_some(left.times.all);
@@ -491,6 +491,12 @@ pub(super) fn loaded(machine: &Machine) -> u64 {
     machine.control.start + machine.dma.start + machine.dma.latency
 }
 
+/// When the first instruction begins that reads: something has come, in a page that had to be opened, or has been filled.
+pub(super) fn begun(machine: &Machine) -> u64 {
+    let came = loaded(machine) + machine.page_miss() + machine.ddr_cycles(1);
+    came.min(machine.control.start + machine.ewp.start + machine.ewp.latency)
+}
+
 /// Cycles from the tokens of a matrix instruction to its first slot.
 pub(super) fn lead(machine: &Machine, drained: bool) -> u64 {
     let (warm, cold) = (machine.control.issue, machine.control.issue_cold + machine.array.setup);
@@ -520,8 +526,8 @@ mod tests {
         (machine.ewp_cache.banks, machine.ddr.word_bytes) = (1, 16);
         let program = schedule(&graph, &machine, &Options { level: 5, ..Options::default() }).expect("room for all");
 
-        // Nine K blocks of 1024 pixels, set up, filled and drained, and not before there is anything to compute with.
-        let first = 150 + 9 * 1024 + (128 + 50 + 86) + 257;
+        // Nine K blocks of 1024 pixels, set up, filled and drained, and not before a first byte has come.
+        let first = 150 + (80 + 24 + 1) + 9 * 1024 + (128 + 50 + 86) + 257;
         // Weights of the second but for one word, beyond both caches; 12.8 bytes a cycle of each channel, pages of 4096 bytes but an open one.
         let half = (64 * 128 * 256 - 128 - machine.cache_bytes() - machine.ewp_cache_bytes()).div_ceil(2);
         let load = (half * 10).div_ceil(128) + half.div_ceil(4096) * 24 - 24;

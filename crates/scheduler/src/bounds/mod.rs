@@ -23,7 +23,7 @@ mod feed;
 mod gates;
 mod last;
 
-use chain::Chains;
+use chain::{Chains, begun};
 use gates::is_plain;
 use last::last;
 use tpuflow_ir::Arithmetic::{Fixed, Float};
@@ -80,7 +80,7 @@ pub(crate) fn bounds(graph: &Graph, network: &Network, machine: &Machine, layers
         (layer.binding, layer.bound) = (best.0.to_owned(), best.1);
     }
     let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
-    let start = machine.control.start;
+    let start = begun(machine);
     let after = |cycles: u64, before: u64| if cycles > 0 { start + before + cycles } else { 0 };
     let (array, ewp, pdp) = (sum(|w| w.array), sum(|w| w.ewp), sum(|w| w.pdp));
     let fill = machine.control.issue_cold + machine.array.setup + u64::from(machine.array.rows);
@@ -188,7 +188,12 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
             // The average of a whole image may as well be a sum, made by the elementwise unit.
             let shape = &network.tensor(*input).shape;
             let whole = window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [shape[1], shape[2]];
-            if !whole || !matches!(op, Op::AveragePool { .. }) {
+            if whole && matches!(op, Op::AveragePool { .. }) {
+                // All of the image is there before the window over it, or before the last stretch of the sum, begins.
+                let (pdp, ewp) = (machine.pdp.start + machine.pdp.latency, machine.ewp.start + machine.ewp.latency);
+                let window = pdp + taps * network.tensor(*input).dtype.bytes() as u64;
+                work.least = window.min(ewp + 1) - pdp.min(ewp);
+            } else {
                 let compute = words * taps * network.tensor(*input).dtype.bytes() as u64;
                 work.least = taps * network.tensor(*input).dtype.bytes() as u64;
                 work.pdp = compute.max(lines(&natural(network, *input, machine.word()), window, machine));

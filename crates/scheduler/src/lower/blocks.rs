@@ -122,7 +122,7 @@ impl Lowering<'_> {
         let (columns, word) = (machine.array.columns as usize, machine.word());
         let info = network.tensor(tensor);
         let wide = info.shape.last().is_some_and(|&channels| channels > columns);
-        if self.setting.grain == Grain::Coarse || !wide || !(columns * info.dtype.bytes()).is_multiple_of(word) {
+        if self.grain() == Grain::Coarse || !wide || !(columns * info.dtype.bytes()).is_multiple_of(word) {
             return false;
         }
         let root = self.setting.placement.of(tensor).root;

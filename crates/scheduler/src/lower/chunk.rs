@@ -25,7 +25,7 @@ impl Lowering<'_> {
         let most = machine.matrix_rows(wide) as u32;
         let by = |chunk: u32| -> Vec<Range<u32>> { slices(all.clone(), chunk).collect() };
         let even = pixels.div_ceil(pixels.div_ceil(most));
-        if !self.setting.parallel || self.setting.grain == Grain::Coarse {
+        if !self.setting.parallel || self.grain() == Grain::Coarse {
             return by(even);
         }
         let least = self.least(pixels / line, line);
@@ -54,7 +54,7 @@ impl Lowering<'_> {
 
     /// Whether an image is cut in two though each half costs the array a tile.
     fn is_halved(&self, rows: u32, line: u32) -> bool {
-        let fine = self.setting.parallel && matches!(self.setting.grain, Grain::Finest(_)) && self.setting.pieces > 1;
+        let fine = self.setting.parallel && matches!(self.grain(), Grain::Finest(_)) && self.setting.pieces > 1;
         fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
     }
 
@@ -128,7 +128,7 @@ mod tests {
     use tpuflow_ir::{Machine, Work};
 
     use crate::common::{Net, window};
-    use crate::lower::Grain;
+    use crate::lower::{Grain, Grains};
     use crate::parameters::Parameters;
     use crate::plan::{Manner, Mode, Site};
     use crate::weave::Effort;
@@ -146,7 +146,9 @@ mod tests {
         let parameters = Parameters::o5();
         let effort = Effort { seed: 0, steps: 1, deadline: None };
         let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        let planned = site.plan(Mode::Woven { grain: Grain::Finest(2) }, Manner::default(), &|_| None).expect("room");
+        let planned = site
+            .plan(Mode::Woven { grains: Grains::even(Grain::Finest(2)) }, Manner::default(), &|_| None)
+            .expect("room");
         let pieces = |channels: u32| -> Vec<u32> {
             let works = planned.draft().0.drafts.iter().map(|draft| &draft.work);
             let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });

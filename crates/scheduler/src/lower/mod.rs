@@ -7,6 +7,7 @@
 mod blocks;
 mod chunk;
 mod cut;
+mod grain;
 mod linear;
 mod matrix;
 mod movement;
@@ -15,6 +16,7 @@ mod reduce;
 mod staging;
 mod vector;
 
+pub(crate) use grain::{Grain, Grains, STAGES, stages};
 pub(crate) use linear::{Linear, row_bytes};
 pub(crate) use pool::is_depthwise;
 pub(crate) use staging::{piece_bytes, staged, staged_bytes};
@@ -40,32 +42,6 @@ pub(crate) enum Home {
     Ddr,
 }
 
-/// Size of the pieces units work on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
-    /// Start-ups are lost in the noise.
-    Coarse,
-    /// As small as start-ups can be hidden behind the instruction before.
-    Fine,
-    /// So many times as long.
-    Longer(u8),
-    /// Smaller still, even where a unit is held for nothing: so many pieces for twice the time a unit takes to begin.
-    Finest(u8),
-}
-
-impl Grain {
-    /// Pieces for `cycles` of work of a unit that takes `start` cycles to begin.
-    fn pieces(self, cycles: u64, start: u64) -> u64 {
-        let start = start.max(1);
-        match self {
-            Self::Coarse => (cycles / (6 * start)).clamp(1, 8),
-            Self::Fine => (cycles / (2 * start)).clamp(1, 64),
-            Self::Longer(times) => (cycles / (2 * u64::from(times) * start)).clamp(1, 64),
-            Self::Finest(halves) => (u64::from(halves) * cycles / (2 * start)).clamp(1, 64),
-        }
-    }
-}
-
 /// What lowering looks at and never changes.
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
@@ -77,13 +53,15 @@ pub(crate) struct Setting<'a> {
     /// Cut, for units that work at the same time.
     pub parallel: bool,
     /// How finely.
-    pub grain: Grain,
+    pub grains: Grains,
     /// Most pieces of a layer.
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles than the array could take.
     pub narrow: bool,
+    /// The first rows of an input come in short transfers.
+    pub prompt: bool,
     /// Large results of the network only pass through the cache, the last of them a few at a time.
     pub passing: bool,
 }
@@ -111,6 +89,8 @@ pub(crate) struct Lowering<'a> {
     blocks: BTreeMap<TensorId, Vec<BufferId>>,
     /// By tensor, rows that windows reach over the edges of what they are computed for, since images last changed their size.
     halos: Vec<u32>,
+    /// By step.
+    stages: Vec<u8>,
     /// The last step with constants for weights.
     last_weights: Option<usize>,
     /// Bytes of the cache the current step may use for staging and weights.
@@ -130,6 +110,7 @@ impl<'a> Lowering<'a> {
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
             halos: chunk::halos(setting.network),
+            stages: stages(setting.network),
             last_weights: staging::last_weights(setting.network),
             free: 0,
             index: 0,
@@ -250,7 +231,7 @@ impl<'a> Lowering<'a> {
         let view = natural(self.setting.network, root, word);
         let local = View { address: cached.at(0), ..view };
         let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
-        for rows in slices(0..view.rows, self.transfer_rows(&view)) {
+        for rows in self.arrivals(&view) {
             self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
         }
     }
@@ -343,6 +324,11 @@ impl<'a> Lowering<'a> {
         self.setting.machine.ewp_cache_bytes() / if self.setting.parallel { 2 } else { 1 }
     }
 
+    /// How finely the current step is cut.
+    fn grain(&self) -> Grain {
+        self.setting.grains.of(self.stages.get(self.index).copied().unwrap_or(0))
+    }
+
     fn output(&self) -> TensorId {
         self.setting.network.steps[self.index].output
     }
@@ -365,7 +351,7 @@ impl<'a> Lowering<'a> {
         if !self.setting.parallel {
             return rows.max(1);
         }
-        let pieces = self.setting.grain.pieces(cycles, start).min(self.setting.pieces);
+        let pieces = self.grain().pieces(cycles, start).min(self.setting.pieces);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

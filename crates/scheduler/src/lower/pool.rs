@@ -129,7 +129,7 @@ impl Lowering<'_> {
     fn is_worth_stretches(&self, input: TensorId, from: &View) -> bool {
         let (setting, elements) = (&self.setting, self.setting.network.tensor(input).elements() as u64);
         let cycles = elements / u64::from(setting.machine.ewp.lanes) * setting.machine.ewp.reduce;
-        setting.grain != Grain::Coarse && from.space == Space::Cache && cycles > 8 * setting.machine.ewp.start
+        self.grain() != Grain::Coarse && from.space == Space::Cache && cycles > 8 * setting.machine.ewp.start
     }
 
     pub(super) fn depthwise(

@@ -159,7 +159,7 @@ impl Lowering<'_> {
         let ewp = &self.setting.machine.ewp;
         let elements = u64::from(image.rows * image.width) * u64::from(image.channels);
         let cycles = elements / u64::from(ewp.lanes) * ewp.reduce;
-        let pieces = self.setting.grain.pieces(cycles, 2 * ewp.start);
+        let pieces = self.grain().pieces(cycles, 2 * ewp.start);
         let step = image.channels.div_ceil(pieces as u32).next_multiple_of(self.setting.machine.array.columns);
         let part = |first: u32| first..(first + step).min(image.channels);
         (0..image.channels).step_by(step as usize).map(part).collect()
@@ -170,7 +170,7 @@ impl Lowering<'_> {
     fn images(&self, from: &View, to: &View, axes: &[u32], shape: &[usize]) -> usize {
         let in_cache = from.space == Space::Cache && to.space == Space::Cache;
         let apart = |view: &View| view.rows.is_multiple_of(shape[0] as u32) && view.stored_rows == view.rows;
-        if self.setting.grain == Grain::Coarse || axes.contains(&0) || !in_cache || !apart(from) || !apart(to) {
+        if self.grain() == Grain::Coarse || axes.contains(&0) || !in_cache || !apart(from) || !apart(to) {
             return 1;
         }
         shape[0]
@@ -282,13 +282,13 @@ impl Lowering<'_> {
             let last = axis + 1 == shape.len();
             axes.contains(&(axis as u32)) != last || (shape[axis] == 1 && !last)
         });
-        if self.setting.grain == Grain::Coarse || from.space != Space::Cache || !to_pixel {
+        if self.grain() == Grain::Coarse || from.space != Space::Cache || !to_pixel {
             return 1;
         }
         let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
         // Each waits for the running results of the one before it.
         let most = cycles / (2 * (machine.ewp.start + machine.ewp.latency)).max(1);
-        self.setting.grain.pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
+        self.grain().pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {

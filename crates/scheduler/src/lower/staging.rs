@@ -14,12 +14,33 @@ use crate::sketch::{BufferId, Content, Memory};
 /// Transfers of more than twice so many start-ups of a DMA line are cut.
 const LONG: u64 = 64;
 
+/// Start-ups of a DMA line that the first rows of an input take.
+const FIRST: u64 = 2;
+
 impl Lowering<'_> {
     /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
     pub(super) fn transfer_rows(&self, view: &View) -> u32 {
         let row = view.row_bytes(self.setting.machine.word()).max(1);
         let few = ((self.piece_bytes() / 4 / row) as u32).clamp(1, view.rows.max(1));
         if self.setting.parallel { few } else { view.rows.max(1) }
+    }
+
+    /// Rows of an input in parts to be loaded by a transfer each. Nothing can begin before the first is there, so a prompt one
+    /// takes little longer than its start-up; each of the next takes twice as long, up to where start-ups are lost in the noise.
+    pub(super) fn arrivals(&self, view: &View) -> Vec<Range<u32>> {
+        let machine = self.setting.machine;
+        let most = self.transfer_rows(view);
+        let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
+        let start = (FIRST * (machine.dma.start + machine.dma.latency)).div_ceil(line);
+        let mut rows = if self.setting.prompt { (start as u32).clamp(1, most) } else { most };
+        let mut parts: Vec<Range<u32>> = Vec::new();
+        let mut first = 0;
+        while first < view.rows {
+            parts.push(first..(first + rows).min(view.rows));
+            first += rows;
+            rows = (2 * rows).min(most);
+        }
+        parts
     }
 
     /// The rows of `view` in a buffer that a slice may use: the view itself when it is in the cache.
@@ -48,7 +69,7 @@ impl Lowering<'_> {
     /// Transfers to cut one of so many cycles into.
     fn transfer_count(&self, cycles: u64) -> u64 {
         let start = (LONG * self.setting.machine.dma.start).max(1);
-        if self.setting.grain == Grain::Coarse { 1 } else { (cycles / start).max(1) }
+        if self.grain() == Grain::Coarse { 1 } else { (cycles / start).max(1) }
     }
 
     /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
