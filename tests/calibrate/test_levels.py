@@ -17,6 +17,7 @@ from tpuflow.config import Config
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel, load
 from tpuflow.quantize import quantize
+from tpuflow.run import graph_level
 from tpuflow.samples import Samples
 
 CODES = st.lists(st.integers(0, 255), min_size=16, max_size=256, unique=True).filter(
@@ -107,3 +108,17 @@ def test_num_03_inputs_of_8_bits_are_stored_without_rounding(tmp_path: Path) -> 
     (tmp_path / "wrong.json").write_text(text.replace('"step": 0.', '"step": -0.'), encoding="utf-8")
     with pytest.raises(RangesError, match='"step" must be positive'):
         load_statistics(tmp_path / "wrong.json")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layer", "narrow"), [("int8", "x", "float32"), ("float32", "relu", "int8")]
+)
+def test_floats_are_calibrated_for_the_codes_they_are_cast_to(dtype: str, layer: str, narrow: str) -> None:
+    """An image in floats that is read in 8 bits is cast without error, whichever is the exception."""
+    model = network()
+    config = Config.parse({"quantize": {"dtype": dtype}, "layers": [{"names": [layer], "dtype": narrow}]})
+    image = (np.random.default_rng(0).integers(0, 256, (8, 64)) / 255).astype(np.float32)
+    ranges = calibrate(model, Samples.of({"x": image}, model.inputs), config)
+    graph = quantize(model, ranges, config)
+    found = graph_level(graph).run({"x": image[:1]})["y"]
+    np.testing.assert_allclose(found, image[:1], atol=0.5 / 255 + 1e-6)

@@ -24,6 +24,7 @@ from tpuflow.precision import (
     Budget,
     Limits,
     PrecisionError,
+    Trials,
     culprits,
     parsed_budget,
     parsed_rule,
@@ -53,6 +54,21 @@ def test_an_assignment_is_its_configuration() -> None:
     graph = found.graph(assignment)
     assert not isinstance(graph, Partitioned)
     assert quantize(model, ranges, config).to_json() == graph.to_json()
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("int8", "f32"), ("float32", "8")])
+def test_a_layer_between_floats_and_codes_is_its_configuration(dtype: str, precision: str) -> None:
+    """Where an image on a grid of 8 bits is in floats and what reads it is not, or the other way round."""
+    model = load(chain())
+    samples = Samples.of({"image": np.rint(images(seed=2) * 32) / 32}, model.inputs)
+    found = Trials(
+        model, Config.parse({"quantize": {"dtype": dtype}}), lambda config: calibrate(model, samples, config)
+    )
+    for layer in found.layers:
+        assignment = {layer.name: precision}
+        config = found.config(assignment)
+        graph = graph_level(found.graph(assignment)).graph
+        assert quantize(model, calibrate(model, samples, config), config).to_json() == graph.to_json()
 
 
 def test_mix_15_cycles_and_bytes_are_those_of_the_program() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -492,15 +492,19 @@ class Config(Section):
         """How a tensor is calibrated for the grid it will have.
 
         Width and symmetry follow from `quantize` and the entries of `layers` that fit; what the section
-        `calibrate` says about them itself holds for every tensor.
+        `calibrate` says about them itself holds for every tensor. A tensor in floats is calibrated for the
+        codes it is cast to: those of the network, or the narrowest of single layers.
 
         Args:
             names: Of the tensor and the nodes it comes from; without any, the defaults of the network.
         """
         fitting = [entry for entry in self.layers if any(map(entry.fits, names))]
-        grid = self.quantize.model_copy(
-            update={key: value for entry in fitting for key, value in entry.overrides(QuantizeConfig).items()}
-        )
+        grid = self._quantized_by(fitting)
+        if grid.dtype in FLOATS:
+            others = [self._quantized_by([entry]) for entry in self.layers]
+            readers = others if self.quantize.dtype in FLOATS else [self.quantize]
+            codes = (reader for reader in readers if reader.dtype not in FLOATS)
+            grid = min(codes, key=lambda reader: reader.grid_bits, default=grid)
         follows = {
             "bits": grid.grid_bits,
             "symmetric": grid.dtype == "int16" or grid.activation_mode != "asymmetric",
@@ -511,6 +515,11 @@ class Config(Section):
         for entry in fitting:
             changes |= entry.overrides(CalibrationConfig)
         return self.calibrate.model_copy(update=changes)
+
+    def _quantized_by(self, entries: Sequence[LayerConfig]) -> QuantizeConfig:
+        """How layers are quantised for which these entries hold, the last one first."""
+        own = {key: value for entry in entries for key, value in entry.overrides(QuantizeConfig).items()}
+        return self.quantize.model_copy(update=own)
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], source: str = "configuration") -> Config:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tpuflow.calibrate import Range, Ranges
 from tpuflow.compile import compile as compile_graph
-from tpuflow.config import Config, LayerConfig, layer_names
+from tpuflow.config import FLOATS, Config, LayerConfig, layer_names
 from tpuflow.errors import TpuflowError
 from tpuflow.partition import Partitioned, device_networks, partition
 from tpuflow.quantize import quantize
@@ -184,13 +184,15 @@ class Trials:
     def ranges(self, assignment: Assignment) -> Ranges:
         """The ranges that calibrating the assignment's configuration would give."""
         base = self._kind("")
-        if not assignment:
-            return base
-        others = {precision: self._kind(precision).tensors for precision in set(assignment.values())}
-        found: dict[str, Range] = dict(base.tensors)
+        # Floats have no grid: theirs is that of the layers which read them as codes.
+        assigned = set(assignment.values())
+        codes = [each for each, own in PRECISIONS.items() if each in assigned and own["dtype"] not in FLOATS]
+        others = {precision: self._kind(precision).tensors for precision in codes}
+        mixed = self._kind(codes[0]) if codes and self._base.quantize.dtype in FLOATS else base
+        found: dict[str, Range] = dict(mixed.tensors)
         for name in found:
             precision = assignment.get(name) or assignment.get(self._makers.get(name, ""))
-            if precision is not None and name in others[precision]:
+            if precision is not None and name in others.get(precision, {}):
                 found[name] = others[precision][name]
         return Ranges(found, base.samples, base.strategy, base.means)
 
