@@ -181,6 +181,9 @@ METHODS: dict[str, Method] = {
     "w4-adaround": configured(
         {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround"}}
     ),
+    "w4-adaround-10000": configured(
+        {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround[10000]"}}
+    ),
     "onnxruntime-minmax": onnxruntime_static("MinMax"),
     "onnxruntime-percentile": onnxruntime_static("Percentile"),
     "onnxruntime-entropy": onnxruntime_static("Entropy"),

@@ -171,7 +171,8 @@ impl Planned {
     /// By stage, when it and those before it end, in cycles of the timing as far as the cost model knows their shares.
     pub fn ends(&self) -> Vec<u64> {
         let whole = self.ends.last().copied().unwrap_or(0).max(1);
-        self.ends.iter().map(|&end| end * self.program.predicted_cycles / whole).collect()
+        let timed = |end| (u128::from(end) * u128::from(self.program.predicted_cycles) / u128::from(whole)) as u64;
+        self.ends.iter().copied().map(timed).collect()
     }
 
     /// The same instructions in another order.

@@ -268,7 +268,8 @@ mod common;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tpuflow_ir::{Arithmetic, DType, GraphBuilder, Op, Quant, Requant, Tensor, Work};
+    use tpuflow_ir::isa::{Direction, Transfer};
+    use tpuflow_ir::{Arithmetic, DType, GraphBuilder, Op, Quant, Requant, Space, Tensor, Work};
 
     /// Three changes of scale, one after the other.
     fn chain() -> Graph {
@@ -317,6 +318,36 @@ mod tests {
             // A tile of 256 KB is more than a sixteenth of the cache, and the array takes less time than its load.
             assert!(columns.eq(if narrow { vec![64; 8] } else { vec![128; 4] }), "{manner:?}");
         }
+    }
+
+    #[test]
+    fn the_first_rows_of_an_input_come_in_short_transfers() {
+        let mut net = common::Net::new(3);
+        let x = net.input(&[1, 64, 64, 128]);
+        let y = net.conv(x, 16, common::window(3, 1, 1), 1);
+        let graph = net.finish(&[y]);
+        let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
+        let effort = Effort { seed: 0, steps: 10, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        let loads = |prompt| {
+            let mode = Mode::Woven { grains: Grains::even(Grain::Fine) };
+            let planned = site.plan(mode, Manner { prompt, ..Manner::default() }, &|_| None).expect("room for all");
+            let program = planned.program(&site);
+            assert_eq!(checker::check(&graph, &program), Ok(()));
+            let image = program.inputs[0].view;
+            let bytes = image.address..image.address + 64 * 64 * 128;
+            let loads = program.instructions.iter().filter_map(|each| match &each.work {
+                Work::Transfer(load) if load.direction == Direction::Load => Some(load),
+                _ => None,
+            });
+            let space = |load: &Transfer| Space::Ddr(load.ddr_space);
+            let image = loads.filter(|load| space(load) == image.space && bytes.contains(&load.ddr_address));
+            image.map(|load| u64::from(load.bytes) * u64::from(load.counts[0]) * u64::from(load.counts[1])).collect()
+        };
+        let (usual, prompt): (Vec<u64>, Vec<u64>) = (loads(false), loads(true));
+        assert_eq!(usual.iter().sum::<u64>(), prompt.iter().sum::<u64>());
+        assert!(2 * prompt[0] < usual[0], "{prompt:?} {usual:?}");
+        assert!(prompt.iter().zip(&prompt[1..]).all(|(now, next)| *next <= 2 * now), "{prompt:?}");
     }
 
     #[test]

@@ -71,3 +71,22 @@ fn promises(ways: &[(u64, Grains, Vec<u64>)], base: Grains, ends: &[u64]) -> Vec
     promises.sort_by_key(|&(gain, stage, _)| (std::cmp::Reverse(gain), stage));
     promises.into_iter().take(CHANGES).map(|(_, stage, from)| (stage, from)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::Grain;
+
+    #[test]
+    fn stages_that_took_less_time_elsewhere_are_promised_the_largest_gain_first() {
+        let [base, other, third] = [Grain::Fine, Grain::Finest(2), Grain::Finest(3)].map(Grains::even);
+        // Stages take 10, 30, 20 and 5 cycles; 12, 22, 19 and 5; 9, 25, 25 and 5.
+        let ways =
+            [(65, base, vec![10, 40, 60, 65]), (58, other, vec![12, 34, 53, 58]), (64, third, vec![9, 34, 59, 64])];
+        assert_eq!(promises(&ways, base, &ways[0].2), [(1, other), (0, third), (2, other)]);
+        // Where a stage is already cut as in the way that was faster, the next one is asked.
+        let mixed = base.with(1, &other);
+        assert_eq!(promises(&ways[1..], mixed, &[10, 40, 60, 65])[0], (1, third));
+        assert!(promises(&ways[..1], base, &ways[0].2).is_empty());
+    }
+}

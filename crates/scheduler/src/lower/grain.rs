@@ -4,7 +4,7 @@
 //! Large images take few start-ups a row, small ones are over before a second piece has begun, so what is best for one stage is
 //! rarely best for the next.
 
-use tpuflow_ir::layout;
+use tpuflow_ir::{TensorId, layout};
 
 use crate::network::Network;
 
@@ -60,7 +60,7 @@ impl Grains {
 
 /// The stage of every step.
 pub(crate) fn stages(network: &Network) -> Vec<u8> {
-    let pixels = |tensor: tpuflow_ir::TensorId| {
+    let pixels = |tensor: TensorId| {
         let (_, height, width, _) = layout::image(&network.tensor(tensor).shape);
         height * width
     };
@@ -86,4 +86,34 @@ pub(crate) fn stages(network: &Network) -> Vec<u8> {
         }
     }
     stages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{common, network::prepare};
+
+    #[test]
+    fn stages_end_where_images_change_size_or_all_of_one_is_awaited() {
+        let mut net = common::Net::new(1);
+        let x = net.input(&[1, 8, 8, 16]);
+        let y = net.conv(x, 16, common::window(3, 1, 1), 1);
+        let y = net.conv(y, 16, common::window(3, 2, 1), 1);
+        let y = net.conv(y, 32, common::window(1, 1, 0), 1);
+        let y = net.average_pool(y, common::window(4, 1, 0), false);
+        let y = net.conv(y, 32, common::window(1, 1, 0), 1);
+        let y = net.conv(y, 32, common::window(1, 1, 0), 1);
+        let network = prepare(&net.finish(&[y])).expect("a sound graph");
+        assert_eq!(stages(&network), [0, 1, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn one_stage_may_differ() {
+        let (fine, longer) = (Grains::even(Grain::Fine), Grains::even(Grain::Longer(4)));
+        let mixed = fine.with(3, &longer);
+        for stage in 0..=u8::MAX {
+            assert_eq!(mixed.of(stage), if stage == 3 { Grain::Longer(4) } else { Grain::Fine });
+        }
+        assert_eq!(fine.of(u8::MAX), fine.with(STAGES as u8 - 1, &fine).of(STAGES as u8 - 1));
+    }
 }
