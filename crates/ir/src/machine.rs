@@ -194,6 +194,13 @@ const PRESETS: [&str; 5] = [
     include_str!("../machines/256x256_dc.toml"),
 ];
 
+/// Most cycles, or nanoseconds, that one thing takes.
+const LONGEST: u64 = 1_000_000;
+/// Highest clock, Hz.
+const FASTEST: u64 = 1_000_000_000_000;
+/// Largest memory, bytes.
+const LARGEST: u64 = 1 << 42;
+
 impl Machine {
     /// Names of the presets, the default first.
     #[must_use]
@@ -262,6 +269,7 @@ impl Machine {
         if !word.is_power_of_two() || !(8..=1024).contains(&word) {
             return Err(format!("cache.word_bytes {word} must be a power of two in 8..=1024"));
         }
+        self.validate_sizes()?;
         if self.array.rows != word || self.pdp.lanes != word {
             return Err(format!(
                 "array.rows {} and pdp.lanes {} must equal cache.word_bytes {word}: a word is one row vector",
@@ -288,6 +296,59 @@ impl Machine {
         }
         if !self.ddr.interleave_bytes.is_multiple_of(self.ddr.page_bytes) {
             return Err(format!("ddr.interleave_bytes {} must be a multiple of a page", self.ddr.interleave_bytes));
+        }
+        Ok(())
+    }
+
+    /// Sums of cycles and bytes must stay far from 64 bits, whatever the network.
+    fn validate_sizes(&self) -> Result<(), String> {
+        let (control, ewp, pdp, ddr) = (&self.control, &self.ewp, &self.pdp, &self.ddr);
+        let times = [
+            ("control.start", control.start),
+            ("control.issue", control.issue),
+            ("control.issue_cold", control.issue_cold),
+            ("array.setup", self.array.setup),
+            ("ewp.start", ewp.start),
+            ("ewp.latency", ewp.latency),
+            ("ewp.move", ewp.r#move),
+            ("ewp.bilinear", ewp.bilinear),
+            ("ewp.softmax", ewp.softmax),
+            ("ewp.layer_norm", ewp.layer_norm),
+            ("ewp.rms_norm", ewp.rms_norm),
+            ("ewp.reduce", ewp.reduce),
+            ("ewp.step", ewp.step),
+            ("ewp.series", ewp.series),
+            ("pdp.start", pdp.start),
+            ("pdp.latency", pdp.latency),
+            ("dma.start", self.dma.start),
+            ("dma.latency", self.dma.latency),
+            ("ddr.page_miss_ns", ddr.page_miss_ns),
+        ];
+        if let Some((field, found)) = times.iter().find(|(_, found)| *found > LONGEST) {
+            return Err(format!("{field} {found} must not exceed {LONGEST}"));
+        }
+        if self.clock_hz > FASTEST || ddr.clock_hz < self.clock_hz.div_ceil(LONGEST) || ddr.clock_hz > FASTEST {
+            return Err(format!(
+                "clock_hz {} and ddr.clock_hz {} must not exceed {FASTEST}, and the first not be over {LONGEST} times the second",
+                self.clock_hz, ddr.clock_hz
+            ));
+        }
+        let caches =
+            [("cache", self.cache.banks, self.cache.words), ("ewp_cache", self.ewp_cache.banks, self.ewp_cache.words)];
+        for (cache, banks, words) in caches {
+            if u64::from(banks) * u64::from(words) > LARGEST / u64::from(self.cache.word_bytes) {
+                return Err(format!(
+                    "{cache}.banks {banks} times {cache}.words {words} must be at most {LARGEST} bytes"
+                ));
+            }
+        }
+        let spaces = [
+            ("ddr.capacity_bytes", ddr.capacity_bytes),
+            ("ddr.page_bytes", ddr.page_bytes),
+            ("ddr.interleave_bytes", ddr.interleave_bytes),
+        ];
+        if let Some((field, found)) = spaces.iter().find(|(_, found)| *found > LARGEST) {
+            return Err(format!("{field} {found} must not exceed {LARGEST}"));
         }
         Ok(())
     }
@@ -386,6 +447,19 @@ mod tests {
         assert!(message.contains("my.toml") && message.contains("array.rows 100"), "{message}");
         let message = Machine::parse("my.toml", "name = 3").expect_err("wrong type").to_string();
         assert!(message.contains("line 1"), "{message}");
+        let most = format!("= {} #", i64::MAX);
+        for (line, field) in [
+            ("page_miss_ns = ", "ddr.page_miss_ns"),
+            ("capacity_bytes = ", "ddr.capacity_bytes"),
+            ("clock_hz = ", "clock_hz"),
+            ("words = 4096", "cache.words"),
+            ("softmax = ", "ewp.softmax"),
+        ] {
+            let value = if field == "cache.words" { "= 4294967295 # " } else { &most };
+            let text = PRESETS[0].replacen(line, &line.replace("= ", value), 1);
+            let message = Machine::parse("my.toml", &text).expect_err(field).to_string();
+            assert!(message.contains(field), "{message}");
+        }
         assert!(Machine::preset("tpu9").expect_err("unknown").to_string().contains("128x128_asic"));
     }
 }
