@@ -19,9 +19,12 @@ use crate::weave::draw;
 /// Orders that are timed before one is chosen.
 const NEIGHBOURS: u64 = 8;
 
-/// Instructions in the programs that are timed for a step of the budget, and times as many of plans that are not close to the bound.
+/// Instructions in the programs that are timed for a step of the budget.
 const STEP: u64 = 4000;
+
+/// Times as many of plans that are not close to the bound, as long as their cycles in all are no more than so many a step.
 const FAR: u64 = 4;
+const CYCLES: u64 = 6_000_000;
 
 /// Turns without a gain after which there will hardly be one.
 const PATIENCE: u64 = 24;
@@ -34,10 +37,12 @@ pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned
     }
     let depend = Depend::new(sketch, site.machine, Some(addresses));
     let drafts = sketch.drafts.len() as u64;
-    let step = if site.is_close(planned.program.predicted_cycles) { STEP } else { FAR * STEP };
-    let turns = site.effort.steps.saturating_mul(step) / (NEIGHBOURS * drafts);
+    let usual = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts);
+    let cycles = planned.program.predicted_cycles;
+    let many = site.effort.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
+    let turns = if site.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
     let mut current: Vec<u32> = (0..drafts as u32).collect();
-    let mut shortest = planned.program.predicted_cycles;
+    let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
     for turn in 0..turns {
         if site.effort.is_over() || turn > gained + PATIENCE {
