@@ -22,8 +22,10 @@ from tpuflow.judge import Judge
 from tpuflow.quantize.scheme import Quant
 from tpuflow.refine import chain, refined
 from tpuflow.refine.adaquant import adaquant, stored_operand
+from tpuflow.refine.auto_tune import candidates, distance, reader, tuned
 from tpuflow.refine.better import graph_of
 from tpuflow.refine.easy_quant import cosine, searched_weights
+from tpuflow.refine.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error
 from tpuflow.samples import Samples
 
@@ -47,7 +49,7 @@ def measured(model: FloatModel, source: FloatModel, ranges: Ranges, config: Conf
 
 CHAINS = [
     "easy_quant", "easy_quant[4,2,0.6,1.4,7,0]", "svd_quant", "svd_quant[1]", "svd_quant[2]", "svd_quant[3]",
-    "adaquant_zy", "smooth_quant", "equalize", "equalize & easy_quant & gptq",
+    "auto_tune", "auto_tune[2,5]", "adaquant_zy", "smooth_quant", "equalize", "equalize & easy_quant & gptq",
 ]  # fmt: skip
 
 
@@ -64,6 +66,50 @@ def test_gca_03_gca_05_gca_06_gca_17_no_method_makes_the_measured_loss_worse(met
     fresh = network()
     for name, value in fresh.model.graph.initializers.items():
         np.testing.assert_array_equal(elements(value), elements(model.model.graph.initializers[name]))
+
+
+@given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(1, 4), st.integers(2, 20))
+def test_cal_13_candidates_reach_from_one_range_to_the_other(
+    low: float, high: float, wider: float, count: int
+) -> None:
+    cut, whole = Range(-low, high), Range(-low * wider, high * wider)
+    found = candidates(cut, whole, count)
+    assert len(found) == count
+    assert found[0] == cut
+    assert found[-1].pairs[0] == pytest.approx(whole.pairs[0])
+    reach = [each.pairs[0][1] - each.pairs[0][0] for each in found]
+    assert reach == sorted(reach)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_cal_13_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> None:
+    """For the furthest reader of every operand, and what is tuned is one of the candidates or was there."""
+    model, config = network(), settings("auto_tune", bits)
+    layers = dict(chosen_layers(model, config, config.calibrate.chain[0]))
+    data = {"x": images(12)}
+    cut, whole = (
+        calibrate(model, data, Config.parse({"calibrate": {"strategy": strategy}}))
+        for strategy in ("kld", "extrema")
+    )
+    moved = 0
+    for operand in operands_of(model.model, list(layers), shown(model)):
+        between = candidates(cut.tensors[operand.name], whole.tensors[operand.name], 20)
+        found = tuned(operand, layers, cut, config, between)
+        readers = [reader(layer, x, layers[layer]) for layer, x in operand.layers]
+        far = [distance(readers, operand_grid(operand.name, each, config)) for each in (cut, whole, found)]
+        assert far[2] <= min(far[:2])
+        assert found.tensors[operand.name] in [cut.tensors[operand.name], *between]
+        moved += found is not cut
+        # By hand, for one reader: the norm of what is missing.
+        (layer, x), grid = operand.layers[0], operand_grid(operand.name, found, config)
+        steps = np.abs(layer.weights).max(axis=2, keepdims=True) / layers[layer]
+        kept = np.rint(layer.weights / steps) * steps
+        missing = np.einsum("gck,grk->gcr", stored(x, grid), kept) - np.einsum(
+            "gck,grk->gcr", x, layer.weights
+        )
+        own = np.linalg.norm(missing) / np.linalg.norm(np.einsum("gck,grk->gcr", x, layer.weights))
+        assert distance(readers[:1], grid) == pytest.approx(own, rel=1e-3)
+    assert moved
 
 
 def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +212,9 @@ def test_gca_01_gca_02_numbers_and_scopes_of_a_chain() -> None:
         ("easy_quant[1,2,3,4,5,6,7]", "there are 7 numbers"),
         ("easy_quant[(3,1)]", "ranges of layers"),
         ("easy_quant[1,x]", "numbers or operator types"),
+        ("easy_quant[0]", "batches must be at least 1, it is 0"),
+        ("auto_tune[4,1]", "candidates must be at least 2, it is 1"),
+        ("adaround[-3]", "iterations must be at least 0, it is -3"),
     ],
 )
 def test_gca_01_orders_and_numbers_that_make_no_sense(methods: str, told: str) -> None:

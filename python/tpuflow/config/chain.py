@@ -22,6 +22,7 @@ METHODS: Mapping[str, Mapping[str, float]] = {
     "equalize": {},
     "smooth_quant": {"alpha": 0.5},
     "easy_quant": {"batches": 8, "epochs": 1, "alpha": 0.5, "beta": 2, "nsteps": 10, "ngroups": 4},
+    "auto_tune": {"batches": 8, "candidates": 20},
     "svd_quant": {"mode": 0, "alpha": 0.5, "beta": 2, "nsteps": 10, "thresh": 0.09},
     "gptq": {"sweeps": 10},
     "adaround": {"iterations": 300, "lr": 0.1, "reg": 0.1, "beta_start": 20, "beta_end": 2, "warm": 0.2},
@@ -31,6 +32,9 @@ METHODS: Mapping[str, Mapping[str, float]] = {
     },
 }  # fmt: skip
 """Methods of global calibration, with their numbers in order and defaults."""
+
+COUNTS = {"batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2}
+"""The least that some of them may be; all others may be zero."""
 
 ROUNDING = frozenset({"gptq", "adaround", "adaquant_zy"})
 """Methods behind which none but these may stand: they fix what weights are stored as."""
@@ -125,4 +129,7 @@ def _with_brackets(name: str, brackets: str, pattern: str) -> GlobalMethod:
     if len(given) > len(METHODS[name]):
         known = ", ".join(METHODS[name]) or "no numbers"
         raise ValueError(f"{name} takes {known}; there are {len(given)} numbers")
+    for number, meaning in zip(given, METHODS[name], strict=False):
+        if number < (least := COUNTS.get(meaning, 0)):
+            raise ValueError(f"{name}: {meaning} must be at least {least}, it is {number:g}")
     return GlobalMethod(name, operators, pattern, ids, given)

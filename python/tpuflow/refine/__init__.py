@@ -11,7 +11,7 @@ may have moved.
     equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
     attention.py   the same inside attention, where factors cancel in scores
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
-    chain.py       the methods of `global_calibration` in a row
+    chain.py       the methods of `global_calibration` in a row: those above, easy_quant.py, auto_tune.py, ...
     averaged.py    averages behind the last layers that read them
     doubled.py     channels stored twice, half a step apart
     outputs.py     what the network in integers adds to its outputs on average

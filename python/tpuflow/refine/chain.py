@@ -18,6 +18,7 @@ import numpy as np
 from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.judge import Judge
 from tpuflow.refine.adaquant import adaquant
+from tpuflow.refine.auto_tune import candidates, tuned
 from tpuflow.refine.better import JUDGED, SCALED, SHOWN, graph_of, parts_of
 from tpuflow.refine.easy_quant import cosine, searched_operand, searched_weights, with_range
 from tpuflow.refine.equalize import equalized, smoothed
@@ -146,6 +147,28 @@ def _easy_quant(
     return made, ranges, f"steps of {changed} of {len(layers)} layers, ranges of {moved} operands searched"
 
 
+def _auto_tune(
+    model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
+) -> Made:
+    layers = dict(chosen_layers(model, config, method))
+    cut, whole = (
+        calibrate(parts_of(model), samples, _by(config, strategy)).tensors for strategy in ("kld", "extrema")
+    )
+    numbers, changed = method.numbers, 0
+    for operand in operands_of(model.model, list(layers), samples.spread(int(numbers["batches"]))):
+        name, start = operand.name, ranges
+        if name in cut and operand_grid(name, ranges, config) is not None:
+            between = candidates(cut[name], whole[name], int(numbers["candidates"]))
+            ranges = tuned(operand, layers, ranges, config, between)
+        changed += ranges is not start
+    return model, ranges, f"ranges of {changed} operands tuned"
+
+
+def _by(config: Config, strategy: str) -> Config:
+    own = config.calibrate.model_copy(update={"strategy": strategy})
+    return config.model_copy(update={"calibrate": own})
+
+
 def _svd_quant(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
@@ -252,6 +275,7 @@ OTHERS: dict[str, Callable[[FloatModel, Ranges, Samples, Config, GlobalMethod], 
     "equalize": _equalize,
     "smooth_quant": _smooth_quant,
     "easy_quant": _easy_quant,
+    "auto_tune": _auto_tune,
     "svd_quant": _svd_quant,
     "adaquant_zy": _adaquant,
 }
