@@ -20,7 +20,7 @@ from material import Array, Network
 from tpuflow.calibrate import calibrate
 from tpuflow.config import Config
 from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, centred, refined, search
+from tpuflow.refine import better_equalized, better_tuned, centred, refined, search
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -42,6 +42,8 @@ def configured(content: dict[str, Any]) -> Method:
         if config.calibrate.equalize and config.quantize.dtype == "int8":
             model = better_equalized(model, samples, config)
         ranges = calibrate(model, samples, config)
+        if config.tunes and config.quantize.dtype == "int8":
+            ranges = better_tuned(model, ranges, samples, config)
         if config.calibrate.chain:
             model, ranges = refined(model, ranges, samples, config)
         ranges = centred(model, ranges, samples, config)

@@ -123,25 +123,26 @@ class Samples:
 
     def first(self, count: int) -> Samples:
         """The first samples, in memory, at most `count` of them, `count > 0`."""
-        return self if count >= self.count else self._of_rows(list(islice(self.rows(), count)))
+        return self if count >= self.count else self.of_rows(list(islice(self.rows(), count)))
 
     def spread(self, count: int) -> Samples:
         """At most `count` samples at even distances, `count > 0`."""
         if count >= self.count:
             return self
         wanted = {at * self.count // count for at in range(count)}
-        return self._of_rows([row for at, row in enumerate(self.rows()) if at in wanted])
+        return self.of_rows([row for at, row in enumerate(self.rows()) if at in wanted])
 
     def shuffled(self, seed: int) -> Samples:
         """The samples in another order: files among each other, and the samples within each of them."""
         generator = np.random.default_rng(seed)
         if not all(isinstance(source, Path) for source in self._sources):
             rows = list(self.rows())
-            return self._of_rows([rows[at] for at in generator.permutation(len(rows))])
+            return self.of_rows([rows[at] for at in generator.permutation(len(rows))])
         order = [self._sources[at] for at in generator.permutation(len(self._sources))]
         return replace(self, _sources=tuple(order), _seed=seed)
 
-    def _of_rows(self, rows: Sequence[Mapping[str, Array]]) -> Samples:
+    def of_rows(self, rows: Sequence[Mapping[str, Array]]) -> Samples:
+        """Some of the samples, by the name of their port."""
         arrays = {port.name: np.stack([row[port.name] for row in rows]) for port in self.ports}
         return Samples(self.ports, len(rows), self.batch, (arrays,))
 

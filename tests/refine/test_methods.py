@@ -20,7 +20,7 @@ from tpuflow.config.chain import METHODS, parsed_chain
 from tpuflow.fine_tune import fine_tune
 from tpuflow.judge import Judge
 from tpuflow.quantize.scheme import Quant
-from tpuflow.refine import chain, refined
+from tpuflow.refine import auto_tune, chain, refined
 from tpuflow.refine.adaquant import adaquant, stored_operand
 from tpuflow.refine.auto_tune import candidates, distance, reader, tuned
 from tpuflow.refine.better import graph_of
@@ -110,6 +110,55 @@ def test_cal_13_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: i
         own = np.linalg.norm(missing) / np.linalg.norm(np.einsum("gck,grk->gcr", x, layer.weights))
         assert distance(readers[:1], grid) == pytest.approx(own, rel=1e-3)
     assert moved
+
+
+@pytest.mark.parametrize("gains", [(1.0, 1.0), (1.0, 0.4), (0.4, 1.0)])
+def test_cal_13_ranges_are_tuned_where_both_halves_confirm_it(
+    gains: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of one half are never judged by ranges they were seen by."""
+    model, told, halves = network(), list[str](), list[set[bytes]]()
+    ranges = calibrate(model, {"x": images(40)}, Config())
+    better = Ranges({name: Range(-1.0, 1.0) for name in ranges.tensors})
+    seen = iter([each for gain in gains for each in (20.0, 20.0 + gain)])
+
+    class Told:
+        def __init__(self, _: FloatModel, held: Samples) -> None:
+            halves[-1].isdisjoint(row["x"].tobytes() for row in held.rows()) or pytest.fail("seen before")
+
+        def sqnr_db(self, _: object) -> float:
+            return next(seen)
+
+    def stub(_model: FloatModel, _ranges: Ranges, samples: Samples, *_: Any) -> Ranges:
+        halves.append({row["x"].tobytes() for row in samples.rows()})
+        return better
+
+    def shown_to(model: FloatModel, samples: Samples, config: Config) -> Ranges:
+        halves.append({row["x"].tobytes() for row in samples.rows()})
+        return calibrate(model, samples, config)
+
+    monkeypatch.setattr(auto_tune, "Judge", Told)
+    monkeypatch.setattr(auto_tune, "auto_tuned", stub)
+    monkeypatch.setattr(auto_tune, "calibrate", shown_to)
+    found = auto_tune.better_tuned(model, ranges, shown(model, 40), Config(), told.append)
+    assert (found is better) == (min(gains) > 0.5) == bool(told)
+    assert auto_tune.better_tuned(model, ranges, shown(model, 31), Config()) is ranges
+
+
+@pytest.mark.parametrize(
+    ("content", "tunes"),
+    [
+        ({}, True),
+        ({"quantize": {"weight_bits": 4}}, True),
+        ({"calibrate": {"tune": False}}, False),
+        ({"calibrate": {"strategy": "mse"}}, False),
+        ({"calibrate": {"global_calibration": "gptq"}}, False),
+        ({"layers": [{"names": ["conv1"], "strategy": "extrema"}]}, False),
+        ({"layers": [{"names": ["conv1"], "weight_bits": 4}]}, True),
+    ],
+)
+def test_cal_13_nobody_who_chose_a_strategy_gets_tuned_ranges(content: dict[str, Any], tunes: bool) -> None:  # noqa: FBT001 - parametrised
+    assert Config.parse(content).tunes is tunes
 
 
 def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tpuflow.build.sizes import (
     graph_bytes,
     peak_rss_bytes,
 )
-from tpuflow.build.stages import calibrated, divided, quantized, with_errors
+from tpuflow.build.stages import calibrated, divided, quantized, with_errors, with_tuned
 from tpuflow.build.trials import trials
 
 __all__ = [
@@ -45,4 +45,5 @@ __all__ = [
     "samples_of",
     "trials",
     "with_errors",
+    "with_tuned",
 ]

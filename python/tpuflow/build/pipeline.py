@@ -19,6 +19,7 @@ from tpuflow.build.stages import (
     quantized,
     refined_by_chain,
     with_errors,
+    with_tuned,
 )
 from tpuflow.build.trials import judges, measured, searched
 from tpuflow.compile import compile as compile_graph
@@ -130,6 +131,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
                 if request.config.calibrate.chain:
                     model, ranges = refined_by_chain(model, ranges, request, listener)
                     parts = partition(model) if request.host else None
+                ranges = with_tuned(model, ranges, request, listener)
                 ranges = with_errors(model, ranges, request, listener)
                 ranges = replace(ranges, factors=noted_factors(model))
             if request.qconfig is not None:

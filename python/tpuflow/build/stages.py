@@ -13,14 +13,23 @@ from tpuflow.likeness import Likeness, likeness
 from tpuflow.partition import PartitionedModel
 from tpuflow.plugins import with_input_scales
 from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, centred, refined, with_factors
+from tpuflow.refine import better_equalized, better_tuned, centred, refined, with_factors
 
 if TYPE_CHECKING:
     from tpuflow.build.request import Listener, Request
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
-__all__ = ["alike", "calibrated", "divided", "imported", "quantized", "refined_by_chain", "with_errors"]
+__all__ = [
+    "alike",
+    "calibrated",
+    "divided",
+    "imported",
+    "quantized",
+    "refined_by_chain",
+    "with_errors",
+    "with_tuned",
+]
 
 
 def imported(request: Request, listener: Listener) -> FloatModel:
@@ -81,6 +90,13 @@ def calibrated(model: FloatModel | PartitionedModel, request: Request, listener:
     ranges = calibrate(model, samples, request.config, listener.step, listener.counted)
     names = [port.name for port in whole.inputs]
     return with_input_scales(ranges, request.plugins, names, request.config)
+
+
+def with_tuned(model: FloatModel, ranges: Ranges, request: Request, listener: Listener) -> Ranges:
+    """The ranges tuned where samples of the user's say that it helps, and nobody chose how to find them."""
+    if not request.config.tunes or not _shows_its_own(request):
+        return ranges
+    return better_tuned(model, ranges, samples_of(model, request), request.config, listener.remark)
 
 
 def refined_by_chain(

@@ -58,7 +58,7 @@ def calibrate(
     """Run a float network over samples and save the range of every tensor."""
     from dataclasses import replace
 
-    from tpuflow.build import Listener, Request, calibrated, divided, samples_of, with_errors
+    from tpuflow.build import Listener, Request, calibrated, divided, samples_of, with_errors, with_tuned
     from tpuflow.calibrate import Artefacts, save_artefacts
     from tpuflow.frontend import load
     from tpuflow.partition import partition
@@ -87,6 +87,7 @@ def calibrate(
         parts = partition(float_model) if host else float_model
         ranges = calibrated(parts, request, listener)
         if settings.needs_ranges:
+            ranges = with_tuned(float_model, ranges, request, listener)
             ranges = with_errors(float_model, ranges, request, listener)
         ranges = replace(ranges, factors=noted_factors(float_model))
     ranges.save(output)

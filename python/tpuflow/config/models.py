@@ -274,6 +274,9 @@ class CalibrationConfig(Section):
     equalize: bool = True
     """Channels are scaled within the float network, which computes the same, where that brings the outputs of
     samples closer to float. It needs samples: of ranges alone nothing is equalised."""
+    tune: bool = True
+    """Ranges are tuned on what their readers make of them (`auto_tune`) where that brings outputs closer to
+    float on samples held out. It needs samples, and that neither a strategy nor methods are chosen."""
     global_calibration: str = "none"
     """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,
     `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`, `auto_tune[batches,candidates]`,
@@ -488,6 +491,16 @@ class Config(Section):
         """Whether any layer may have codes."""
         dtypes = [self.quantize.dtype, *(entry.overrides().get("dtype", "float32") for entry in self.layers)]
         return not FLOATS.issuperset(dtypes)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether ranges may be tuned: wanted, and nobody chose how else they are found."""
+        chosen = "strategy" in self.calibrate.model_fields_set or self.calibrate.chain
+        return (
+            self.calibrate.tune
+            and not chosen
+            and not any(e.overrides(CalibrationConfig) for e in self.layers)
+        )
 
     def calibration(self, *names: str) -> CalibrationConfig:
         """How a tensor is calibrated for the grid it will have.

@@ -18,6 +18,7 @@ may have moved.
     search.py      the best of whole configurations
 """
 
+from tpuflow.refine.auto_tune import better_tuned
 from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
 from tpuflow.refine.equalize import noted_factors, with_factors
@@ -30,6 +31,7 @@ __all__ = [
     "RefinedLayer",
     "Searched",
     "better_equalized",
+    "better_tuned",
     "centred",
     "noted_factors",
     "refine_weights",

@@ -18,7 +18,7 @@ import numpy as np
 from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.judge import Judge
 from tpuflow.refine.adaquant import adaquant
-from tpuflow.refine.auto_tune import candidates, tuned
+from tpuflow.refine.auto_tune import auto_tuned
 from tpuflow.refine.better import JUDGED, SCALED, SHOWN, graph_of, parts_of
 from tpuflow.refine.easy_quant import cosine, searched_operand, searched_weights, with_range
 from tpuflow.refine.equalize import equalized, smoothed
@@ -150,23 +150,9 @@ def _easy_quant(
 def _auto_tune(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
-    layers = dict(chosen_layers(model, config, method))
-    cut, whole = (
-        calibrate(parts_of(model), samples, _by(config, strategy)).tensors for strategy in ("kld", "extrema")
-    )
-    numbers, changed = method.numbers, 0
-    for operand in operands_of(model.model, list(layers), samples.spread(int(numbers["batches"]))):
-        name, start = operand.name, ranges
-        if name in cut and operand_grid(name, ranges, config) is not None:
-            between = candidates(cut[name], whole[name], int(numbers["candidates"]))
-            ranges = tuned(operand, layers, ranges, config, between)
-        changed += ranges is not start
-    return model, ranges, f"ranges of {changed} operands tuned"
-
-
-def _by(config: Config, strategy: str) -> Config:
-    own = config.calibrate.model_copy(update={"strategy": strategy})
-    return config.model_copy(update={"calibrate": own})
+    found = auto_tuned(model, ranges, samples, config, method)
+    changed = sum(found.tensors[name] != each for name, each in ranges.tensors.items())
+    return model, found, f"ranges of {changed} operands tuned"
 
 
 def _svd_quant(
