@@ -67,7 +67,8 @@ def test_a_layer_between_floats_and_codes_is_its_configuration(dtype: str, preci
     for layer in found.layers:
         assignment = {layer.name: precision}
         config = found.config(assignment)
-        graph = graph_level(found.graph(assignment)).graph
+        graph = found.graph(assignment)
+        assert not isinstance(graph, Partitioned)
         assert quantize(model, calibrate(model, samples, config), config).to_json() == graph.to_json()
 
 
