@@ -15,30 +15,25 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`models`, `preprocess`, `schedule`, `judging` and `naming` declare every field once, on what `section` knows
-of fields; all else follows from there. `spellings` holds keys of other tools, `cfg` the text form, `table`
+`quantization`, `calibration`, `preprocess`, `schedule`, `judging` and `naming` declare every field once, a
+section each, on what `section` knows of fields; all else follows from there. `models` holds the whole, and
+the entries of `layers`. `spellings` holds keys of other tools, `cfg` the text form, `table`
 the table, `files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is
 for, `fingerprint` tells the networks apart that configurations make.
 """
 
+from tpuflow.config.calibration import CalibrationConfig
 from tpuflow.config.files import SHOWN, load_config
 from tpuflow.config.fingerprint import fingerprint
 from tpuflow.config.judging import EvaluateConfig, parsed_search
-from tpuflow.config.models import (
-    FLOATS,
-    SECTIONS,
-    STRATEGIES,
-    CalibrationConfig,
-    Config,
-    DType,
-    LayerConfig,
-    QuantizeConfig,
-)
+from tpuflow.config.models import SECTIONS, Config, LayerConfig
 from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.quantization import FLOATS, DType, QuantizeConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, refuse_calibration, scoped
 from tpuflow.config.section import ConfigError
+from tpuflow.config.strategies import STRATEGIES
 from tpuflow.config.table import table_text
 from tpuflow.config.unify import UnifyRule
 

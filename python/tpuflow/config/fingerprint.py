@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.config.models import SELECTORS, QuantizeConfig
+from tpuflow.config.models import SELECTORS
+from tpuflow.config.quantization import QuantizeConfig
 
 if TYPE_CHECKING:
     from tpuflow.config.models import Config

@@ -1,8 +1,9 @@
-"""Every field of a configuration, with default, limits and meaning, as frozen models.
+"""A whole configuration: its sections, and what differs by layer.
 
-An unknown key is an error that suggests the nearest known one, and so are fields that contradict each other.
-An entry of `layers` that matches nothing, or asks for what a layer cannot do, is an error where the network
-is quantised, since only there it is known.
+The fields of `quantize` and `calibrate` in which layers may differ are those of an entry of `layers` too,
+unset. An unknown key is an error that suggests the nearest known one, and so are fields that contradict each
+other. An entry of `layers` that matches nothing, or asks for what a layer cannot do, is an error where the
+network is quantised, since only there it is known.
 """
 
 from __future__ import annotations
@@ -11,329 +12,27 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
-from tpuflow.config.chain import GlobalMethod, parsed_chain
+from tpuflow.config.calibration import CalibrationConfig, power_of_two_bins
 from tpuflow.config.judging import EvaluateConfig
 from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
+from tpuflow.config.quantization import (
+    FLOATS,
+    QuantizeConfig,
+    check_widths,
+    with_type,
+    without_winograd,
+)
 from tpuflow.config.schedule import ScheduleConfig
-from tpuflow.config.section import Also, ConfigError, PerLayer, Section, also, is_per_layer
+from tpuflow.config.section import ConfigError, Section, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS, QUANT_TYPES
-from tpuflow.config.strategies import STRATEGIES, parsed_strategy, parsed_trim
-from tpuflow.config.unify import UnifyRule, parsed_unify
+from tpuflow.config.strategies import known_strategy, parsed_trim
 
-__all__ = [
-    "FLOATS",
-    "SECTIONS",
-    "STRATEGIES",
-    "CalibrationConfig",
-    "Config",
-    "DType",
-    "LayerConfig",
-    "QuantizeConfig",
-]
-
-DType = Literal["int8", "int16", "float16", "bfloat16", "float32"]
-"""Element types of activations: integer codes on a grid, or floats, which need none."""
-
-FLOATS = frozenset({"float16", "bfloat16", "float32"})
-"""Types whose tensors need no ranges."""
-
-ActivationMode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
-WeightMode = Literal["symmetric_restricted", "symmetric_full", "asymmetric"]
-
-
-def _typed(content: dict[str, Any]) -> dict[str, Any]:
-    """A width of activations says which type holds them."""
-    bits = content.get("activation_bits")
-    if isinstance(bits, int) and content.get("dtype") is None:
-        content["dtype"] = "int8" if bits <= 8 else "int16"
-    return content
-
-
-class QuantizeConfig(Section):
-    """How tensors are stored, for the whole network."""
-
-    dtype: Annotated[DType, PerLayer()] = "int8"
-    """Element type of activations, and of weights unless `weight_bits` says otherwise. Of floating types only
-    `fuse_tables` and `weight_only` have an effect."""
-    output_dtype: Literal["int8", "int16"] = "int16"
-    """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
-    rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
-    wide_norms: bool = True
-    """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
-    wide_softmax: bool = True
-    """What softmax reads and gives has 16 bits, where its layers are int8."""
-    activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None
-    """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
-    else int16. Unset: all of the type."""
-    activation_mode: Annotated[ActivationMode, PerLayer()] = "asymmetric"
-    """Grid of activations; 16-bit activations are symmetric in any case."""
-    unsigned: Annotated[bool, PerLayer()] = False
-    """Symmetric grids of tensors that are never negative spend all codes on positive numbers."""
-    force_dtype_int: Annotated[bool, PerLayer()] = False
-    """Symmetric grids have negative codes even where nothing is negative, whatever `unsigned` says."""
-    power_of_two: Annotated[bool, PerLayer()] = False
-    """Scales of activations and weights are powers of two, so that rescaling is a shift alone."""
-    weight_bits: Annotated[int | None, PerLayer(), Also("q_bits_weight"), Field(ge=4, le=16)] = None
-    """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
-    weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
-    """Grid of weights; an asymmetric one has a single zero point, so it goes with `per_channel = false`."""
-    weight_strategy: Annotated[
-        str, PerLayer(), Also("calibration_strategy_for_weight", "q_strategy_weight")
-    ] = "extrema"
-    """Calibration strategy of weights, one of those of activations: per channel, or per tensor."""
-    per_channel: Annotated[bool, PerLayer()] = True
-    """One weight scale per output channel; otherwise one per tensor."""
-    weight_only: Annotated[bool, PerLayer()] = False
-    """Linear layers in floats have weights that stand for codes of `weight_bits` bits (unset: 8), each
-    channel's with a scale of their own. Programs hold the floats these codes stand for."""
-    per_block: Annotated[bool, PerLayer()] = False
-    """One scale per block of a channel's weights, where layers have `weight_only`."""
-    weight_block_size: Annotated[int, PerLayer(), Field(ge=1)] = 256
-    """Weights in a block; the last one of a channel is as long as what is left."""
-    bias_correction: Annotated[bool, PerLayer()] = True
-    """Biases make up for what the rounding of weights adds to sums on average, and those of last layers for
-    the mean error of outputs."""
-    bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
-    """Width of biases. Layers of 8-bit operands hold at most 32 bits. Unset: 32, or 48 where an operand has
-    16 bits."""
-    bias_effective_bits: Annotated[int | None, PerLayer(), Field(ge=16, le=48)] = None
-    """Of a layer's biases only so many high bits are kept, the lower ones are 0. Unset: all."""
-    remain_shift: Annotated[int | None, PerLayer(), Field(ge=0, le=32)] = None
-    """Sums of 16-bit operands are rounded to 32 bits before their biases are added; so many bits of the
-    requantisation's shift are left for after that. Channels need one shift then. Unset: one rounding."""
-    multiplier_bits: Annotated[int, PerLayer(), Field(ge=2, le=15)] = 15
-    """Width of the multiplier of a requantisation."""
-    unify_shifts: Annotated[bool, PerLayer(), Also("unify_shifts_for_aiff")] = False
-    """All channels of a requantisation share one shift, at the price of bits of small multipliers."""
-    force_shift_positive: Annotated[bool, PerLayer()] = False
-    """Requantisations never shift to the left: factors too large for that saturate."""
-    table_bits: Annotated[int, PerLayer(), Also("lut_items_in_bits"), Field(ge=8, le=16)] = 10
-    """A function of a 16-bit operand is sampled at `2^table_bits + 1` points."""
-    headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
-    """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit."""
-    resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False
-    """Bilinear and cubic resizing takes the nearest cell instead."""
-    with_winograd: Annotated[bool, PerLayer()] = False
-    """Winograd convolutions, which the machine does not have: only false."""
-    unify_scales_for_concat: bool = False
-    """Operands of a concatenation that others read too get one scale, where theirs are close."""
-    unify_scales_for_concat_threshold: float = Field(default=1.05, ge=1.0)
-    """Scales are close where the largest is at most so many times the smallest."""
-    unify_scales_for_concat_max_depth: int = Field(default=20, ge=1)
-    """How many operators that only pass codes on may stand between an operand and what makes its codes."""
-    unify_scales_for_multi_inputs_operators: str = ""
-    """Operands of these operators get one scale: `[(operator, depth, threshold, method), ...]`. Depth (0: no
-    limit) and threshold are as for concatenations; the method is `min` (the widest grid), `max` (steps as
-    fine as the finest), `avg`, `out` (the result's grid), `first`, `largest` (that operand's) or `skip`."""
-    qinvariant: Annotated[tuple[int | str, ...], Also("set_qinvariant_for_start_nodes")] = ()
-    """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
-    target: str = "any"
-    """What the layers may be: the name of a built-in target, or a TOML or JSON file."""
-    quant_input: bool = False
-    """Inputs are taken as the codes they are stored in, without a cast from floats."""
-    quant_output: bool = False
-    """Outputs are given as the codes they are stored in, without a cast to floats."""
-    fuse_tables: bool = True
-    """Functions behind a linear operator read its 16-bit intermediate; otherwise the stored tensor."""
-    swish_layer_mode: Literal["function", "product"] = "function"
-    """`x * sigmoid(x)` and its hard form: one function of x, or the product of the stored x and its stored
-    gate, as they are written. In floats they are the same."""
-    fake_quant_operators: Annotated[tuple[str, ...], Also("fake_quant_operators_for_debug")] = ()
-    """For debugging: operators of these types compute in float32, whatever else is said of them."""
-    fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Also("fake_quant_scopes_for_debug")] = ()
-    """For debugging: layers of these ranges of numbers, inputs first, compute in float32."""
-    lenient: bool = False
-    """Entries of `layers` without effect are warned about; otherwise they are errors."""
-
-    @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """See `Section.completed`."""
-        return _typed(content)
-
-    @field_validator("weight_strategy")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return _known_strategy(name)
-
-    @field_validator("with_winograd")
-    @classmethod
-    def _no_winograd(cls, wanted: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
-        return _without_winograd(wanted=wanted)
-
-    @field_validator("unify_scales_for_multi_inputs_operators")
-    @classmethod
-    def _known_rules(cls, text: str) -> str:
-        parsed_unify(text)
-        return text
-
-    @property
-    def unify_rules(self) -> tuple[UnifyRule, ...]:
-        """What `unify_scales_for_multi_inputs_operators` says."""
-        return parsed_unify(self.unify_scales_for_multi_inputs_operators)
-
-    @model_validator(mode="after")
-    def _makes_sense(self) -> QuantizeConfig:
-        _check_widths(self.dtype, self.activation_bits)
-        if self.per_block and not self.weight_only:
-            raise ValueError("blocks are for weights of layers in floats: per_block needs weight_only = true")
-        if not self.weight_only:
-            _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
-        if "weight_block_size" in self.model_fields_set and not self.per_block:
-            raise ValueError("weight_block_size has no effect without per_block = true")
-        for key in ("unify_scales_for_concat_threshold", "unify_scales_for_concat_max_depth"):
-            if key in self.model_fields_set and not self.unify_scales_for_concat:
-                raise ValueError(f"{key} has no effect without unify_scales_for_concat = true")
-        return self
-
-    @property
-    def grid_bits(self) -> int:
-        """Width of the grid of activations that are codes."""
-        whole = 8 if self.dtype == "int8" else 16
-        return whole if self.activation_bits is None else min(whole, self.activation_bits)
-
-
-def _without_winograd(*, wanted: bool) -> bool:
-    if wanted:
-        raise ValueError("the machine has no Winograd convolution: leave it out")
-    return wanted
-
-
-def _check_weights(mode: str, strategy: str, *, per_channel: bool) -> None:
-    if mode == "asymmetric" and per_channel:
-        raise ValueError("asymmetric weights have one zero point: they need per_channel = false")
-    if mode == "asymmetric" and strategy != "extrema":
-        raise ValueError(f"weight_strategy = {strategy} is for symmetric weights")
-
-
-def _check_widths(dtype: str | None, bits: int | None) -> None:
-    if bits is None or dtype is None:
-        return
-    if dtype in FLOATS:
-        raise ValueError(f"activation_bits = {bits} has no meaning for {dtype}")
-    if (bits > 8) != (dtype == "int16"):
-        raise ValueError(f"activation_bits = {bits} contradicts dtype = {dtype}")
-
-
-class CalibrationConfig(Section):
-    """How ranges of activations are found."""
-
-    strategy: Annotated[
-        str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
-    ] = "mse"
-    """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `mae` (least magnitudes of
-    errors), `lp[p]` (least p-th powers of them), `[R]percentile` (R times the extrema), `pct[p]` (a true
-    percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`, `weighted_scale_param[r1,r2,r3,r4]`,
-    `in_ir` (ranges the model states in its metadata). None weighs errors by second derivatives."""
-    percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
-    """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
-    momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
-    """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
-    batch_size: Annotated[int, Also("calibration_batch_size"), Field(ge=1)] = 1
-    """Batches of the model that make one step of a running range (`mean`)."""
-    trim_infinity: Annotated[str, PerLayer(), Also("trim_infinity_before_statistic")] = ""
-    """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
-    them within the extrema of those strictly between a and b. Unset: nothing."""
-    z_threshold: Annotated[float, PerLayer(), Field(ge=0, allow_inf_nan=False)] = 0
-    """Values further from a tensor's mean than so many of its standard deviations are left out before its
-    range is chosen; 0: none are."""
-    bins: Annotated[int, PerLayer(), Also("histc_bins"), Field(ge=2, le=65536)] = 2048
-    """Least number of histogram bins from zero to the largest magnitude, a power of two."""
-    count_all: bool = False
-    """Histograms count every value. Else, of a tensor with more than 65536 values a batch, a quarter at
-    fixed places stands for all but the largest; extrema are always those of all values, and so is what `pct`
-    reads."""
-    bits: int = Field(default=8, ge=2, le=16)
-    """Width of the codes the range is meant for (`mse`, `kld`); unset in a whole configuration: that of the
-    tensor's `dtype`."""
-    symmetric: bool = False
-    """Whether the zero point will be fixed at 0 (`mse`); unset in a whole configuration: whether the tensor's
-    grid is symmetric."""
-    unsigned: bool = False
-    """Whether symmetric grids of tensors that are never negative have positive codes only (`mse`); unset in a
-    whole configuration: as for the tensor's grid."""
-    clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 16
-    """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
-    statistic_file: str = ""
-    """Ranges come from the statistics saved in this file; samples are not read, unless
-    `ignore_missing_statistic` is set and it lacks tensors."""
-    ignore_missing_statistic: bool = False
-    """Tensors that file lacks are watched in samples, with a warning; else they are an error."""
-    save_statistic_info: str = ""
-    """File to save the statistics of every tensor in, to be edited and read again with `statistic_file`."""
-    shuffle: Annotated[bool, Also("calibration_shuffe", "calibration_shuffle")] = False
-    """Samples are taken in another order, which running ranges depend on."""
-    shuffle_seed: int = Field(default=0, ge=0)
-    """Seed of that order."""
-    no_data: Literal["generated", "zeros"] = "generated"
-    """What stands in for samples where there are none."""
-    equalize: bool = True
-    """Channels are scaled within the float network, which computes the same, where that brings the outputs of
-    samples closer to float. It needs samples: of ranges alone nothing is equalised."""
-    tune: bool = True
-    """Ranges are tuned on what their readers make of them (`auto_tune`) where that brings outputs closer to
-    float on samples held out. It needs samples, and that neither a strategy nor methods are chosen."""
-    global_calibration: str = "none"
-    """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,
-    `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`, `auto_tune[batches,candidates]`,
-    `svd_quant[mode,alpha,beta,nsteps,thresh]`, `gptq`, `adaround[Conv]`, `adaquant_zy{blocks.*}`; each with
-    its numbers and its scope in brackets, or names in braces. One that brings outputs no closer to float is
-    undone."""
-    memory_mib: int = Field(default=512, ge=1)
-    """Activations held at a time; a model with more of them is run in segments."""
-
-    @field_validator("strategy")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return _known_strategy(name)
-
-    @field_validator("global_calibration")
-    @classmethod
-    def _chain(cls, text: str) -> str:
-        parsed_chain(text)
-        return text
-
-    @property
-    def chain(self) -> tuple[GlobalMethod, ...]:
-        """The methods of global calibration, in order."""
-        return parsed_chain(self.global_calibration)
-
-    @field_validator("trim_infinity")
-    @classmethod
-    def _trims(cls, text: str) -> str:
-        parsed_trim(text)
-        return text
-
-    @property
-    def method(self) -> tuple[str, tuple[float, ...]]:
-        """The strategy without its numbers, and its numbers."""
-        return parsed_strategy(self.strategy)
-
-    @field_validator("bins")
-    @classmethod
-    def _halves(cls, bins: int) -> int:
-        return _power_of_two(bins)
-
-    @property
-    def codes(self) -> tuple[int, int]:
-        """Smallest and largest signed code of `bits`."""
-        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
-
-
-def _power_of_two(bins: int) -> int:
-    if bins & (bins - 1):
-        raise ValueError(f"{bins} is not a power of two, which bins must be to widen without loss")
-    return bins
-
-
-def _known_strategy(name: str) -> str:
-    parsed_strategy(name)
-    return name
-
+__all__ = ["SECTIONS", "SELECTORS", "Config", "LayerConfig"]
 
 if TYPE_CHECKING:
 
@@ -379,12 +78,12 @@ class LayerConfig(_Overrides):
     @classmethod
     def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
         """See `Section.completed`."""
-        return _typed(content)
+        return with_type(content)
 
     @field_validator("strategy", "weight_strategy", check_fields=False)
     @classmethod
     def _known(cls, name: str | None) -> str | None:
-        return None if name is None else _known_strategy(name)
+        return None if name is None else known_strategy(name)
 
     @field_validator("trim_infinity", check_fields=False)
     @classmethod
@@ -395,12 +94,12 @@ class LayerConfig(_Overrides):
     @field_validator("bins", check_fields=False)
     @classmethod
     def _halves(cls, bins: int | None) -> int | None:
-        return None if bins is None else _power_of_two(bins)
+        return None if bins is None else power_of_two_bins(bins)
 
     @field_validator("with_winograd", check_fields=False)
     @classmethod
     def _no_winograd(cls, wanted: bool | None) -> bool | None:  # noqa: FBT001 - pydantic calls it so
-        return None if wanted is None else _without_winograd(wanted=wanted)
+        return None if wanted is None else without_winograd(wanted=wanted)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> LayerConfig:
@@ -421,7 +120,7 @@ class LayerConfig(_Overrides):
             except re.error as error:
                 raise ValueError(f'"{self.regex}" is no regular expression: {error}') from None
         values = self.overrides()
-        _check_widths(values.get("dtype"), values.get("activation_bits"))
+        check_widths(values.get("dtype"), values.get("activation_bits"))
         return self
 
     @property

@@ -9,7 +9,8 @@ import difflib
 import logging
 from typing import TYPE_CHECKING
 
-from tpuflow.config.models import CalibrationConfig, Config, LayerConfig
+from tpuflow.config.calibration import CalibrationConfig
+from tpuflow.config.models import Config, LayerConfig
 from tpuflow.config.section import ConfigError
 
 if TYPE_CHECKING:

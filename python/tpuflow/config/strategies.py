@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["STRATEGIES", "parsed_strategy", "parsed_trim"]
+__all__ = ["STRATEGIES", "known_strategy", "parsed_strategy", "parsed_trim"]
 
 STRATEGIES = (
     "extrema", "mean", "percentile", "pct", "mse", "mae", "lp", "kld", "std", "aciq_laplace", "aciq_gauss",
@@ -60,6 +60,16 @@ def parsed_strategy(text: str) -> tuple[str, tuple[float, ...]]:
     if name == "lp" and numbers and not 0 < numbers[0] <= 16:
         raise ValueError(f'"{text}": the power of errors lies above 0 and is at most 16')
     return name, tuple(numbers)
+
+
+def known_strategy(name: str) -> str:
+    """`name`, if it is a strategy with the numbers it takes.
+
+    Raises:
+        ValueError: It is not.
+    """
+    parsed_strategy(name)
+    return name
 
 
 TRIM = re.compile(r"\s*(clip|second)\s*\(([^,()]+),([^,()]+)\)\s*")
