@@ -22,7 +22,7 @@ from tpuflow.config.spellings import METHODS
 from tpuflow.frontend import load
 from tpuflow.quantize import scheme
 from tpuflow.quantize.fixed_point import FactorError, Requant, approximate
-from tpuflow.quantize.ops.linear import high_bits
+from tpuflow.quantize.sums import high_bits
 from tpuflow.quantize.weight_reach import weight_reach
 from tpuflow.run import graph_level, program_level
 
