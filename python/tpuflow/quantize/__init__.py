@@ -2,11 +2,12 @@
 
     graph = quantize(model, ranges, config)
 
-The way through this package: `plan` decides which nodes become one layer; `lowering` walks them and holds
-every value as a `view` of a stored tensor (`layout`); `registry` finds the function in `ops/` that emits an
-operator's layer; `grids` chooses what a value is quantised on and `scheme` turns ranges and arrays into
-scales and codes, `tables` samples functions, `fixed_point` makes multipliers; `settings` says which
-configuration holds where. New operators join in `ops/`, new grids and modes in `scheme`.
+The way through this package: `plan` decides which nodes become one layer; `walk` goes through them, and
+`lowering` holds every value as a `view` of a stored tensor (`layout`); `registry` finds the function in
+`ops/` that emits an operator's layer; `grids` chooses what a value is quantised on and `scheme` turns ranges
+and arrays into scales and codes, `sums` those of linear layers, `tables` samples functions, `fixed_point`
+makes multipliers; `settings` says which configuration holds where. New operators join in `ops/`, new grids
+and modes in `scheme`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tpuflow.quantize.grids import QuantizeError
 from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.partitioned import quantize_segments
 from tpuflow.quantize.registry import supported_operators
+from tpuflow.quantize.walk import walk
 from tpuflow.quantize.wide import wide_values
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def quantize(
     if isinstance(model, FloatModel) and model.findings:
         raise UnsupportedModelError(f"{model.label}: whole, without `tpuflow.partition`", model.findings)
     graph = model.model if isinstance(model, FloatModel) else model
-    return Lowering(graph, bounds, config, means, errors).run()
+    return walk(Lowering(graph, bounds, config, means, errors))
 
 
 def _is_divided(model: FloatModel | ir.Model) -> bool:

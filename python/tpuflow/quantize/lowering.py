@@ -1,10 +1,12 @@
-"""The walk that turns a normalised float model into a quantised `Graph`, and the context operators lower in.
+"""The context operators lower in: where the values of a normalised float model lie in the growing `Graph`.
 
 Every value of the model is held as a `Stored`: a tensor of the graph, a `View` that says how the value lies
 in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
 repeat elements, or multiply by a positive constant, change the view or the scale and emit nothing. An
 operator that needs its operand in a certain order asks for it (`arranged`, `whole`, `rows`), and one
 `Rearrange` is emitted where the view differs.
+
+`walk` goes through the model; operators call the methods of its context.
 
 Invariants: layers are emitted in the model's order; the quantisation of a tensor is that of the value it
 was made for; a concatenation's own quantisation is also that of operands nothing else reads, so that it
@@ -15,8 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from tpuflow import _core
-from tpuflow.errors import Finding, RangesError, UnsupportedModelError
+from tpuflow.errors import RangesError
 from tpuflow.frontend.values import factors_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
-from tpuflow.quantize.fixed_point import FactorError, Requant
+from tpuflow.quantize.fixed_point import Requant
 from tpuflow.quantize.functions import FUNCTIONS
 from tpuflow.quantize.grids import (
-    CODES_PASS,
     TRUTH,
     Grids,
     clamp,
@@ -43,9 +43,9 @@ from tpuflow.quantize.grids import (
     stated_input,
 )
 from tpuflow.quantize.layout import Shape, Stored, input_order, natural_order, rearrangement
-from tpuflow.quantize.nodes import is_constant, operator, shape_of, sole_user
+from tpuflow.quantize.nodes import is_constant, shape_of, sole_user
 from tpuflow.quantize.plan import Step, plan
-from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
+from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.quantize.tables import sample
@@ -65,12 +65,12 @@ Layer = _core.Layer
 
 BOOL = ir.DataType.BOOL
 
-CONVERTS = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
-"""Operators that go from one kind of element to another by themselves."""
-
 
 class Lowering:
-    """State of one walk; operators use the methods, `run` is the entry."""
+    """State of one walk.
+
+    `step` is the one being lowered; None at inputs and outputs of the network.
+    """
 
     def __init__(
         self,
@@ -94,121 +94,8 @@ class Lowering:
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
         self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
         self._sources: dict[int, str] = {}
-        self._lowering: Step | None = None
+        self.step: Step | None = None
         self._names: set[str] = set()
-
-    # The walk.
-
-    def run(self, *, whole: bool = True) -> Graph:
-        """Lowers the model; not `whole` if it is a part, in which entries may lack what they are for.
-
-        Raises:
-            UnsupportedModelError: Listing every node that cannot be lowered.
-            QuantizeError: If a range is missing or useless.
-            ConfigError: If an entry of the configuration fits nothing or has no effect.
-        """
-        values = [value.name for value in self.graph.inputs if value.name]
-        self.settings.check_matches([*values, *(name for step in self.steps for name in step.names)])
-        elsewhere = list(self._floats_elsewhere())
-        if elsewhere:
-            raise UnsupportedModelError(self.graph.name or "model", elsewhere)
-        findings: list[Finding] = []
-        for value in self.graph.inputs:
-            try:
-                self._input(value)
-            except UnsupportedNodeError as error:
-                findings.append(Finding(value.name or "", "input", error.attribute, error.reason))
-        for step in self.steps:
-            self._lower(step, findings)
-        if findings:
-            raise UnsupportedModelError(self.graph.name or "model", findings)
-        self._lowering = None
-        for value in self.graph.outputs:
-            self._output(value, findings)
-        if findings:
-            raise UnsupportedModelError(self.graph.name or "model", findings)
-        if whole:
-            self.settings.check_effects()
-        return self.builder.finish()
-
-    def _floats_elsewhere(self) -> Iterator[Finding]:
-        """Nodes an entry wants in floats the target does not have: the host has them."""
-        target = self.settings.target
-        for step in self.steps:
-            dtype = self.settings.explicit(step.names, "dtype")
-            if dtype is None or not scheme.is_float(dtype) or target.allows(step.node.op_type, dtype):
-                continue
-            reason = f'{dtype} asked for, which target "{target.name}" lacks: the CPU of the host has it'
-            for node in step.nodes:
-                yield Finding(node.name or "", operator(node), None, reason)
-
-    def _lower(self, step: Step, findings: list[Finding]) -> None:
-        node = step.node
-        reads = [value for member in step.nodes for value in member.inputs]
-        made = {value for member in step.nodes for value in member.outputs}
-        outside = [
-            value for value in reads if value is not None and value not in made and not is_constant(value)
-        ]
-        if any(value not in self.stored for value in outside):
-            return  # An earlier node could not be lowered and is already listed.
-        self._lowering = step
-        try:
-            if node.op_type in VIEWS and not (node.op_type in LOWERINGS and len(outside) > 1):
-                self._view(step)
-            elif node.op_type in LOWERINGS:
-                with self._of_one_kind(step, outside):
-                    LOWERINGS[node.op_type](self, step)
-                if node.op_type in CODES_PASS:
-                    self._converted(step)
-            else:
-                raise UnsupportedNodeError("operator cannot be quantised")
-        except UnsupportedNodeError as error:
-            findings.append(Finding(node.name or "", operator(node), error.attribute, error.reason))
-        except FactorError as error:
-            findings.append(Finding(node.name or "", operator(node), None, str(error)))
-
-    @contextmanager
-    def _of_one_kind(self, step: Step, operands: Sequence[ir.Value]) -> Iterator[None]:
-        """While a step is lowered, floats stand in for codes, or codes for floats, as it computes in them."""
-        passes = step.node.op_type in CODES_PASS or step.node.op_type in CONVERTS
-        dtype = self.grids.dtype_of(step)
-        found = {value: self.stored[value] for value in operands}
-        for value, stored in found.items():
-            if passes or stored.quant is None or stored.grid.dtype == dtype or value.dtype == BOOL:
-                continue
-            if scheme.is_float(dtype):
-                self.stored[value] = self.requantised(value, scheme.floating(dtype))
-            elif stored.grid.is_float:
-                config = self.settings.of(step.names).model_copy(update={"dtype": dtype})
-                self.stored[value] = self.requantised(value, self.grids.own(step.names, value, config))
-        yield
-        self.stored.update(found)
-
-    def _view(self, step: Step) -> None:
-        node, value = step.node, self.operand(step.node, 0)
-        source = self.stored[value]
-        view = VIEWS[node.op_type](node, source.view)
-        if view is None:
-            source = self.arranged(value)
-            view = VIEWS[node.op_type](node, source.view)
-            if view is None:
-                raise UnsupportedNodeError("elements cannot be addressed in steps")
-        self.alias(step, view, source)
-
-    def alias(self, step: Step, view: View, source: Stored | None = None) -> None:
-        """Says that a step's output is its first operand's tensor under another view.
-
-        Where the configuration names another type for it, the codes are requantised.
-        """
-        self.stored[step.output] = replace(source or self.stored[self.operand(step.node, 0)], view=view)
-        self._converted(step)
-
-    def _converted(self, step: Step) -> None:
-        """Gives the output of a step that only passes codes on the type an entry asks for."""
-        quant = self.stored[step.output].quant
-        wanted = self.settings.explicit(step.names, "dtype")
-        if wanted is not None and quant is not None and wanted != quant.dtype:
-            self.stored[step.output] = self.requantised(step.output, self.grids.target(step))
 
     # What operators ask for.
 
@@ -341,6 +228,21 @@ class Lowering:
 
     # Emission.
 
+    def alias(self, step: Step, view: View, source: Stored | None = None) -> None:
+        """Says that a step's output is its first operand's tensor under another view.
+
+        Where the configuration names another type for it, the codes are requantised.
+        """
+        self.stored[step.output] = replace(source or self.stored[self.operand(step.node, 0)], view=view)
+        self.converted(step)
+
+    def converted(self, step: Step) -> None:
+        """Gives the output of a step that only passes codes on the type an entry asks for."""
+        quant = self.stored[step.output].quant
+        wanted = self.settings.explicit(step.names, "dtype")
+        if wanted is not None and quant is not None and wanted != quant.dtype:
+            self.stored[step.output] = self.requantised(step.output, self.grids.target(step))
+
     def rounding(
         self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
     ) -> dict[str, Any]:
@@ -372,9 +274,9 @@ class Lowering:
     @property
     def rules(self) -> QuantizeConfig:
         """The configuration of the step being lowered, for what all kinds of layers have in common."""
-        if self._lowering is None:
+        if self.step is None:
             return self.settings.defaults
-        names = self._lowering.names
+        names = self.step.names
         self.settings.honours(names, REQUANT)
         return self.settings.of(names)
 
@@ -531,7 +433,8 @@ class Lowering:
 
     # Inputs and outputs of the network.
 
-    def _input(self, value: ir.Value) -> None:
+    def take(self, value: ir.Value) -> None:
+        """Adds an input of the network, unless it is constant."""
         if is_constant(value):
             return
         shape = shape_of(value)
@@ -552,10 +455,14 @@ class Lowering:
         self._sources[index] = value.name or ""
         self.stored[value] = Stored(index, stored_shape, view, quant)
 
-    def _output(self, value: ir.Value, findings: list[Finding]) -> None:
+    def give(self, value: ir.Value) -> None:
+        """Makes a value an output of the network, written out if it is no tensor of its own name.
+
+        Raises:
+            UnsupportedNodeError: It is constant.
+        """
         if value not in self.stored:
-            findings.append(Finding(value.name or "", "output", None, "is constant"))
-            return
+            raise UnsupportedNodeError("is constant")
         stored = self.stored[value]
         named = self._sources.get(stored.tensor) == value.name
         if not named or stored.view.permutation(stored.elements) is None:

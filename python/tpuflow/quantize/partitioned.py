@@ -17,6 +17,7 @@ from tpuflow.frontend import FloatModel
 from tpuflow.partition import Partitioned, PartitionedModel, partition
 from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.settings import Settings, without_effect
+from tpuflow.quantize.walk import walk
 
 __all__ = ["quantize_segments"]
 
@@ -45,7 +46,7 @@ def quantize_segments(
             own = _own_entries(segment.network, config)
             lowerings.append(Lowering(segment.network.model, ranges, own, means, errors))
             try:
-                graphs.append(lowerings[-1].run(whole=False))
+                graphs.append(walk(lowerings[-1], whole=False))
             except UnsupportedModelError as error:
                 moved = list(_nodes(segment.network, error.findings))
                 if not moved:  # none of what is wrong is a node's, so there is nothing to move
