@@ -82,7 +82,7 @@ def table(
 def progress(label: str) -> Iterator[Progress]:
     """Shows how far `label` is: a bar with the time left on a terminal, else a line now and then."""
     if not sys.stderr.isatty():
-        yield _lines(label)
+        yield _Lines(label)
         return
     from rich import progress as bars
     from rich.console import Console
@@ -98,18 +98,39 @@ def progress(label: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _lines(label: str) -> Progress:
-    start = last = time.monotonic()
+class _Lines:
+    """A line every `LINE_EVERY_SECONDS`, with the time left at the pace since the first report.
 
-    def step(done: int, total: int) -> None:
-        nonlocal last
+    The first step waits for all that is made ready before it, so its time says nothing about the others.
+    Steps that begin anew, or are another number, belong to another part of the work.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._shown = time.monotonic()
+        self._first = (0.0, 0)
+        self._last = (1, 0)
+
+    def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - last >= LINE_EVERY_SECONDS and done < total:
-            last = now
-            left = (now - start) / done * (total - done) if done else 0.0
-            sys.stderr.write(f"{label}: {done} of {total}, about {left:.0f} s left\n")
+        if done < self._last[0] or total != self._last[1]:
+            self._first = (now, done)
+        self._last = (done, total)
+        if now - self._shown < LINE_EVERY_SECONDS or done >= total:
+            return
+        self._shown = now
+        begun, before = self._first
+        pace = (now - begun) / (done - before) if done > before else None
+        left = "" if pace is None else f", about {_time_text(pace * (total - done))} left"
+        sys.stderr.write(f"{self._label}: {done} of {total}{left}\n")
 
-    return step
+
+def _time_text(seconds: float) -> str:
+    """A time in the largest unit that leaves at least two."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def bytes_text(count: float) -> str:
