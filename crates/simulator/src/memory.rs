@@ -392,10 +392,9 @@ fn words(start: usize, end: usize) -> ((usize, u64), Range<usize>, (usize, u64))
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proptest::test_runner::RngSeed;
 
     proptest! {
-        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         /// A memory that was used is like a new one, whatever constants it held and whatever was written over them.
         #[test]
