@@ -452,3 +452,15 @@ def test_supported_operators_are_listed() -> None:
 
 def test_everything_the_frontend_lets_through_is_lowered() -> None:
     assert set(OPERATORS) <= set(supported_operators())
+
+
+def test_an_operand_repeated_along_its_axes_is_shown_as_it_is() -> None:
+    b = Builder("repeated")
+    x, y = b.input("x", [1, 3, 1, 5]), b.input("y", [1, 3, 4, 5])
+    small = b.node("Sigmoid", x)
+    b.output(b.node("Where", b.node("Greater", x, y), small, y))
+    generator = np.random.default_rng(0)
+    feed = {name: generator.standard_normal(b.shape(name)).astype(np.float32) for name in ("x", "y")}
+    made = lowered(b.model(), [feed])
+    # Every tensor that has a name in the model has the shape it has there.
+    assert made.run(feed, all_tensors=True)[small].shape == (1, 3, 1, 5)

@@ -413,8 +413,11 @@ class Lowering:
     ) -> tuple[ir.Value, Shape] | None:
         """The model's value a tensor stands for: a network output it becomes by views alone, else `value`.
 
-        Codes the network returns are the tensor itself where it lies on the grid the model states.
+        Codes the network returns are the tensor itself where it lies on the grid the model states. A tensor
+        that repeats the value along axes it lacks stands for none.
         """
+        if view.shape != shape_of(value):
+            return None
         permutation = view.permutation(elements)
         best = None if permutation is None else (value, permutation)
         while (user := sole_user(value)) is not None and user.inputs[0] is value:
