@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from cli.conftest import Built, Command
-from models.builder import samples
+from models.builder import Builder, samples
 from tpuflow.build import graph_bytes
 from tpuflow.commands.console import bytes_text
 from tpuflow.frontend import load
@@ -206,3 +206,37 @@ def test_cfg_13_what_cannot_be_measured_is_said_before_calibration(
     result = command("build", built.model, *words)
     assert result.status == 1
     assert "calibrate " not in result.out
+
+
+def test_a_graph_without_constants_has_no_ratio(command: Command, tmp_path: Path) -> None:
+    b = Builder("plain")
+    b.output(
+        b.node("Clip", b.input("x", [1, 2, 4, 4]), b.constant(np.float32(-1)), b.constant(np.float32(1)))
+    )
+    onnx.save(b.model(), tmp_path / "plain.onnx")
+    result = command("build", tmp_path / "plain.onnx", "-o", tmp_path / "plain.tpu")
+    assert result.status == 0, result.err
+    assert "constants  0 B\n" in result.out
+
+
+def test_what_only_lowering_leaves_to_the_host_stands_in_no_trials_way(
+    command: Command, tmp_path: Path
+) -> None:
+    """With samples networks are compared, here with and without factors by channel."""
+    b = Builder("masked")
+    x, keep = b.input("x", [1, 8, 4, 4]), b.input("keep", [1, 8], onnx.TensorProto.INT64)
+    x = b.conv(b.node("Relu", b.conv(x, 8, pads=(1, 1, 1, 1))), 8, pads=(1, 1, 1, 1))
+    kept = b.node("Unsqueeze", b.node("Cast", keep, to=onnx.TensorProto.FLOAT), b.integers(2, 3))
+    b.output(b.node("Mul", x, kept))
+    onnx.save(b.model(), tmp_path / "masked.onnx")
+    generator = np.random.default_rng(0)
+    arrays = {
+        "x": generator.standard_normal((8, 8, 4, 4)).astype(np.float32),
+        "keep": generator.integers(0, 2, (8, 8)),
+    }
+    np.savez(tmp_path / "samples.npz", allow_pickle=False, **arrays)
+    result = command(
+        "build", tmp_path / "masked.onnx", "--calib", tmp_path / "samples.npz", "-o", tmp_path / "masked.tpu"
+    )
+    assert result.status == 0, result.err
+    assert "run on the host: Cast" in result.out

@@ -226,7 +226,9 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
     smaller = (
-        f", {floating / integers:.1f} times smaller than {bytes_text(floating)} of floats" if floating else ""
+        f", {floating / integers:.1f} times smaller than {bytes_text(floating)} of floats"
+        if floating and integers
+        else ""
     )
     say(f"constants  {bytes_text(integers)}{smaller}")
     fallbacks = [

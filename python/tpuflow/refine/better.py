@@ -40,11 +40,11 @@ def parts_of(model: FloatModel) -> FloatModel | PartitionedModel:
 
 
 def graph_of(model: FloatModel, ranges: Ranges, config: Config) -> AnyGraph:
-    """The graph of a model; in segments only where the host takes part."""
-    parts = parts_of(model)
-    if isinstance(parts, FloatModel):
-        return quantize(parts, ranges, config)
-    graphs = quantize(parts, ranges, config)
+    """The graph of a model; in segments only where the host takes part.
+
+    That a node is the host's may show only when it is lowered, as with a cast of indices to numbers.
+    """
+    graphs = quantize(partition(model), ranges, config)
     return graphs.whole or graphs
 
 
