@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession, handed_out
+from tpuflow.calibrate.masks import Masks
 from tpuflow.calibrate.means import ChannelSums, linear_operands
 from tpuflow.calibrate.outliers import without_outliers
 from tpuflow.calibrate.ranges import Means, Range, Ranges
@@ -219,6 +220,7 @@ def collect(
     statistics.whole = config.count_all or any(STRATEGIES[each.method[0]].whole for each in ways)
     trims = {name: each.trim_infinity for name, each in own.items()}
     model, wanted = _run(float_model)
+    masks = Masks.of(model.graph)
     statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
     statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
     session = ActivationSession(
@@ -226,7 +228,7 @@ def collect(
     )
     for batch, parts in session.runs(samples.batches()):
         for activations in parts:
-            statistics.observe(trimmed(activations, config.trim_infinity, trims))
+            statistics.observe(masks.left_out(trimmed(activations, config.trim_infinity, trims)))
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)

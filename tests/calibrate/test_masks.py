@@ -1,0 +1,80 @@
+"""Masks computed at run time: ranges are those of what is not masked, and what is masked stays so."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from models.builder import Builder
+from tpuflow.calibrate import calibrate
+from tpuflow.calibrate.masks import DEEP, FAR, Masks
+from tpuflow.config import Config
+from tpuflow.frontend import load
+from tpuflow.judge import Judge
+from tpuflow.refine.better import graph_of
+from tpuflow.samples import Samples
+
+LENGTH, WIDTH = 6, 8
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def attention(kind: str, masked: float) -> onnx.ModelProto:
+    """One head that leaves out keys where `keep` is 0; what a mask is made of differs by `kind`."""
+    b = Builder("masked")
+    x, keep = b.input("x", [1, LENGTH, WIDTH]), b.input("keep", [1, 1, LENGTH])
+    query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
+    scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
+    one, out = b.constant(np.float32(1)), b.constant(np.float32(masked))
+    if kind == "added":
+        scores = b.node("Add", scores, b.node("Mul", b.node("Sub", one, keep), out))
+    else:
+        scores = b.node("Where", b.node("Greater", keep, b.constant(np.float32(0.5))), scores, out)
+    b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
+    return b.model()
+
+
+def shown(count: int) -> dict[str, NDArray[np.float32]]:
+    generator = np.random.default_rng(0)
+    keep = generator.integers(0, 2, (count, 1, LENGTH)).astype(np.float32)
+    keep[:, :, :2] = 1
+    return {"x": generator.standard_normal((count, LENGTH, WIDTH)).astype(np.float32), "keep": keep}
+
+
+@pytest.mark.parametrize("masked", [-1e4, -65504.0, -1e9, LOWEST])
+@pytest.mark.parametrize("kind", ["added", "chosen"])
+def test_imp_18_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
+    model = load(attention(kind, masked))
+    samples = Samples.of(shown(16), model.inputs)
+    ranges = calibrate(model, samples, Config())
+    softmax = next(node for node in model.model.graph if node.op_type == "Softmax")
+    assert softmax.inputs[0] is not None
+    ((low, _),) = ranges.tensors[softmax.inputs[0].name or ""].pairs
+    assert -60 < low < -DEEP / 2
+    assert Judge(model, samples).sqnr_db(graph_of(model, ranges, Config())) > 20
+
+
+def test_imp_18_what_is_masked_counts_as_deep_below_its_row() -> None:
+    masks = Masks({"scores": -1}, frozenset({"mask"}))
+    scores = np.array([[3, 1, -9999, 2], [-9999, -9998, -9999, -9999]], np.float32)
+    found = masks.left_out({"scores": scores, "mask": scores, "other": scores})
+    wanted = [[3, 1, 3 - DEEP, 2], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(found["scores"], wanted)
+    np.testing.assert_array_equal(found["mask"][0], [3, 1, -FAR, 2])
+    assert found["other"] is scores
+    for kept in ([[-500, 400]], [[-np.inf, np.nan]]):  # the latter to be refused
+        array = np.array(kept, np.float32)
+        assert masks.left_out({"scores": array})["scores"] is array
+
+
+def test_imp_18_masks_are_found_behind_other_shapes() -> None:
+    b = Builder("shapes")
+    x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 4])
+    both = b.node("Add", x, b.node("Unsqueeze", mask, b.integers(1)))
+    b.output(b.node("Softmax", both, axis=1), b.node("Relu", x))
+    model = load(b.model())
+    found = Masks.of(model.model.graph)
+    assert list(found.scores.values()) == [1]
+    assert {"mask"} < found.added
+    assert "x" not in found.added
