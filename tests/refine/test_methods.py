@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
 
+from models.builder import Builder
 from refine.test_gptq import elements, images, network
 from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.config import Config, ConfigError
 from tpuflow.config.chain import METHODS, parsed_chain
 from tpuflow.fine_tune import fine_tune
+from tpuflow.frontend import load
 from tpuflow.judge import Judge
 from tpuflow.quantize.scheme import Quant
 from tpuflow.refine import auto_tune, chain, refined
@@ -161,6 +163,24 @@ def test_cal_13_nobody_who_chose_a_strategy_gets_tuned_ranges(content: dict[str,
     assert Config.parse(content).tunes is tunes
 
 
+@pytest.mark.parametrize("kind", ["no layers", "input alone", "decisions"])
+def test_cal_13_networks_with_nothing_to_tune(kind: str) -> None:
+    """No linear layers; one that reads the input; outputs that are integers, which have no decibels."""
+    b = Builder("plain")
+    x = b.input("x", [1, 6])
+    if kind != "no layers":
+        x = b.gemm(x, 4)
+    b.output(b.node("ArgMax", x, axis=1) if kind == "decisions" else b.node("Tanh", x))
+    model = load(b.model())
+    array = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
+    samples = Samples.of({"x": array}, model.inputs)
+    ranges, told = calibrate(model, samples, Config()), list[str]()
+    found = auto_tune.better_tuned(model, ranges, samples, Config(), told.append)
+    assert kind == "input alone" or (found is ranges and not told)
+    tuned_all = auto_tune.auto_tuned(model, ranges, samples, Config(), parsed_chain("auto_tune")[0])
+    assert tuned_all.tensors.keys() == ranges.tensors.keys()
+
+
 def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = network(), settings("easy_quant")
     ranges = calibrate(model, {"x": images(12)}, config)
@@ -264,6 +284,9 @@ def test_gca_01_gca_02_numbers_and_scopes_of_a_chain() -> None:
         ("easy_quant[0]", "batches must be at least 1, it is 0"),
         ("auto_tune[4,1]", "candidates must be at least 2, it is 1"),
         ("adaround[-3]", "iterations must be at least 0, it is -3"),
+        ("smooth_quant[1e999]", "alpha must be a finite number, it is inf"),
+        ("gptq[1e999]", "sweeps must be a finite number, it is inf"),
+        ("gptq[2.5]", "sweeps must be a whole number, it is 2.5"),
     ],
 )
 def test_gca_01_orders_and_numbers_that_make_no_sense(methods: str, told: str) -> None:

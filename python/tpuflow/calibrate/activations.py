@@ -74,7 +74,7 @@ class ActivationSession:
     ) -> None:
         nodes = list(model.graph) if wanted is None else run_of(list(model.graph), wanted)
         self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
-        parts = list(_cut(nodes, memory_bytes))
+        parts = list(_cut(nodes, memory_bytes)) if nodes else []
         used = sum(_bytes(value) for node in nodes for value in node.outputs)
         fit = memory_bytes // max(1, used) - 1
         self._workers = max(1, min(os.cpu_count() or 1, fit)) if several and len(parts) == 1 else 1
@@ -126,6 +126,8 @@ class ActivationSession:
         """
         live: dict[str, Array] = dict(feeds)
         fresh: dict[str, Array] = dict(feeds)
+        if not self._segments:  # nothing but inputs is wanted
+            yield self._floats(fresh)
         for segment in self._segments:
             computed = segment.session.run({name: live[name] for name in segment.inputs}, self._memory)
             if (

@@ -12,6 +12,7 @@ Methods are joined by `&` and run in order. What rounds weights for good stands 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +34,11 @@ METHODS: Mapping[str, Mapping[str, float]] = {
 }  # fmt: skip
 """Methods of global calibration, with their numbers in order and defaults."""
 
-COUNTS = {"batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2}
-"""The least that some of them may be; all others may be zero."""
+COUNTS = {
+    "batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2,
+    "ngroups": 0, "sweeps": 0, "iterations": 0, "mode": 0,
+}  # fmt: skip
+"""Those that are whole numbers, with the least they may be; all others may be zero or any fraction above."""
 
 ROUNDING = frozenset({"gptq", "adaround", "adaquant_zy"})
 """Methods behind which none but these may stand: they fix what weights are stored as."""
@@ -130,6 +134,10 @@ def _with_brackets(name: str, brackets: str, pattern: str) -> GlobalMethod:
         known = ", ".join(METHODS[name]) or "no numbers"
         raise ValueError(f"{name} takes {known}; there are {len(given)} numbers")
     for number, meaning in zip(given, METHODS[name], strict=False):
+        if not math.isfinite(number):
+            raise ValueError(f"{name}: {meaning} must be a finite number, it is {number:g}")
+        if meaning in COUNTS and number != int(number):
+            raise ValueError(f"{name}: {meaning} must be a whole number, it is {number:g}")
         if number < (least := COUNTS.get(meaning, 0)):
             raise ValueError(f"{name}: {meaning} must be at least {least}, it is {number:g}")
     return GlobalMethod(name, operators, pattern, ids, given)

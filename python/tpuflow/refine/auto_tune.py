@@ -69,7 +69,7 @@ def better_tuned(
         remark: Told what was gained.
     """
     rows = list(samples.spread(SHOWN).rows())
-    if len(rows) < LEAST:
+    if len(rows) < LEAST or not chosen_layers(model, config, METHOD):
         return ranges
     gains = []
     for at in (0, 1):
@@ -81,7 +81,7 @@ def better_tuned(
             for each in (plain, auto_tuned(model, plain, shown, config, METHOD))
         )
         gains.append(after - before)
-        if gains[-1] <= MARGIN_DB:
+        if not gains[-1] > MARGIN_DB:  # as where both are infinite: outputs are integers, or without noise
             return ranges
     found = auto_tuned(model, ranges, samples, config, METHOD)
     remark(f"ranges of operands tuned: {min(gains):.1f} dB or more closer on samples held out")
