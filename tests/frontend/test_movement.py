@@ -195,6 +195,17 @@ def test_resize_of_old_opsets(opset: int) -> None:
     normalised(graph([(operator, "x s", "z", {"mode": "linear"})], X, ["z"], constants, opset=opset))
 
 
+@pytest.mark.parametrize("rule", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (2.3, 0.7)])
+def test_resize_as_tensorflow_has_it(rule: str, scales: tuple[float, float]) -> None:
+    """The nearest cell where half a cell is added but not taken away again, in opsets 11 and 12."""
+    transform = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": rule}
+    constants = {"r": np.zeros(0, np.float32), "s": np.array([1, 1, *scales], np.float32)}
+    normalised(
+        graph([("Resize", "x r s", "z", {"mode": "nearest"} | transform)], X, ["z"], constants, opset=11)
+    )
+
+
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (2.3, 1.4)])
 def test_resize_of_channels_last(scales: tuple[float, float]) -> None:
     constants = {"s": np.array([1, *scales, 1], np.float32)}

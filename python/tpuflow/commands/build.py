@@ -225,11 +225,12 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     built.seconds["write"] = time.perf_counter() - start
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
-    smaller = (
-        f", {floating / integers:.1f} times smaller than {bytes_text(floating)} of floats"
-        if floating and integers
-        else ""
-    )
+    smaller = ""
+    if floating and integers:
+        side, ratio = (
+            ("smaller", floating / integers) if floating >= integers else ("larger", integers / floating)
+        )
+        smaller = f", {ratio:.1f} times {side} than {bytes_text(floating)} of floats"
     say(f"constants  {bytes_text(integers)}{smaller}")
     fallbacks = [
         f"{program.name}: {program.fallback}" for program in programs if program.fallback is not None

@@ -127,6 +127,8 @@ def _coordinates(size: int, out: int, scale: Any, transform: str, roi: tuple[flo
         if out == 1:
             return np.array([0.5 * (start + end) * (size - 1)], np.float32)
         return start * one(size - 1) + places * (end - start) * one(size - 1) / one(out - 1)
+    if transform == "tf_half_pixel_for_nn":
+        return (places + one(0.5)) / one(scale)
     centred: Array = (places + one(0.5)) / one(scale) - one(0.5)
     if transform == "pytorch_half_pixel" and out == 1:
         return places * 0

@@ -88,8 +88,6 @@ def _sources(step: Step, axis: int, size: int, out: int, number: Callable[[Any],
     elif mode == "half_pixel_symmetric":
         shift = number(size) / number(2) * (number(1) - number(out) / (scale * number(size)))
         places = [shift + (i + half) / scale - half for i in cells]
-    elif mode == "tf_half_pixel_for_nn":
-        places = [(i + half) / scale for i in cells]
     else:
         raise UnsupportedNodeError(f'"{mode}" is not supported', "coordinate_transformation_mode")
     return [Fraction(float(place)) if number is np.float32 else place for place in places]
