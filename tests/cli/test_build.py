@@ -240,3 +240,23 @@ def test_what_only_lowering_leaves_to_the_host_stands_in_no_trials_way(
     )
     assert result.status == 0, result.err
     assert "run on the host: Cast" in result.out
+
+
+@pytest.mark.parametrize("odd", ["x", "weights"])
+def test_outputs_that_no_node_makes(odd: str, command: Command, tmp_path: Path) -> None:
+    """One that is an input too, and one that is a constant, which others read."""
+    b = Builder("odd")
+    weights = b.constant(np.arange(12, dtype=np.float32).reshape(4, 3), "weights")
+    y = b.node("MatMul", b.input("x", [1, 4]), weights)
+    b.output(y, odd)
+    onnx.save(b.model(), tmp_path / "odd.onnx")
+    result = command("build", tmp_path / "odd.onnx", "-o", tmp_path / "odd.tpu")
+    assert result.status == 0, result.err
+    given = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", allow_pickle=False, x=given)
+    words = ("--inputs", tmp_path / "x.npz", "--outputs", tmp_path / "y.npz")
+    assert command("simulate", tmp_path / "odd.tpu", *words).status == 0
+    with np.load(tmp_path / "y.npz") as found:
+        wanted = given if odd == "x" else np.stack([np.arange(12).reshape(4, 3)] * 2)
+        np.testing.assert_allclose(found[odd], wanted, atol=0.05)
+        assert found[y].shape == (2, 3)

@@ -1,6 +1,7 @@
-"""Nodes outside the closed set that stay in a normalised model: onnxruntime must be able to run them.
+"""What the host does of a normalised model: nodes outside the closed set, and outputs that are constants.
 
-It is also asked for the types and shapes that ONNX's own inference left open, so that a model can be cut
+Of such nodes onnxruntime must be able to run all; it is also asked for the types and shapes that inference by
+ONNX left open, so that a model can be cut
 anywhere, and what follows an operator ONNX does not know is known all the same.
 """
 
@@ -16,7 +17,7 @@ from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name
 from tpuflow.frontend.values import bodies, shape_of, state_shape
 
-__all__ = ["complete"]
+__all__ = ["complete", "make_constant_outputs"]
 
 
 def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
@@ -53,6 +54,28 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
                 state_shape(value, [int(size) for size in shape if isinstance(size, int)])
                 learned = True
     return learned
+
+
+def make_constant_outputs(graph: ir.Graph) -> bool:
+    """Has nodes make the outputs that are constants, so that the host gives them.
+
+    Returns:
+        Whether there were any.
+    """
+    changed = False
+    for index, value in enumerate(graph.outputs):
+        if value.const_value is None or not value.is_initializer() or value.is_graph_input():
+            continue
+        node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
+        made = node.outputs[0]
+        made.type, made.shape = value.type, value.shape
+        made.name, value.name = value.name, f"{value.name}/constant"
+        graph.outputs[index] = made
+        graph.insert_before(next(iter(graph)), node) if len(graph) else graph.append(node)
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[value.name]
+        changed = True
+    return changed
 
 
 def _unknown(model: ir.Model, found: Sequence[Finding]) -> Iterator[Finding]:

@@ -130,6 +130,8 @@ def load(
     origin, model, label, found = _imported(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
+    if host and hosted.make_constant_outputs(model.graph):
+        found = supported.findings(model)
     while found and hosted.complete(model, label, found):
         found = supported.findings(normalise(model))
     return FloatModel(
@@ -188,10 +190,12 @@ def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, lis
         prepend(origin, label, wish.preprocess)
     if wish.batch is not None and wish.batch not in sizes_of_batch(origin):
         origin = rebatched(origin, label, wish.batch)
-    for value in origin.graph.outputs:  # the shapes the exporter noted may be those of another batch
+    made = [(at, value) for at, value in enumerate(origin.graph.outputs) if not value.is_graph_input()]
+    for _, value in made:  # the shapes the exporter noted may be those of another batch
         value.shape = None
     model = normalise(origin.clone())
-    for value, known in zip(origin.graph.outputs, model.graph.outputs, strict=True):
+    for at, value in made:
+        known = model.graph.outputs[at]
         value.shape = known.shape if shape_of(known) is not None else None
     return origin, model, label, supported.findings(model)
 

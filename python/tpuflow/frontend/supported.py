@@ -225,7 +225,8 @@ def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str 
             if known:
                 yield None, REWRITTEN[node.op_type]
         elif node.domain or node.op_type not in SHAPE_ONLY or known:
-            yield None, "operator is not supported"
+            constant = node.op_type == "Constant" and not node.domain
+            yield None, "it computes a constant" if constant else "operator is not supported"
         return
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         yield "outputs", "only the first output may be used"
