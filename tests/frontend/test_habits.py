@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from frontend.graphs import Node, array, graph, integers, normalised, operators
 from models.make_models import MODELS, random_model
-from tpuflow.frontend import load, verify_import
+from tpuflow.frontend import FloatSession, generate_samples, load, verify_import
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -252,3 +252,29 @@ def test_values_of_weights_survive() -> None:
     assert weight is not None
     np.testing.assert_array_equal(weight.numpy(), array(4, 3))
     np.testing.assert_array_equal(numpy_helper.to_array(model.original.graph.initializer[0]), array(4, 3))
+
+
+def test_doubles_run_in_floats_where_onnxruntime_has_none() -> None:
+    """It convolves no doubles; what the model takes and gives stays double."""
+    constants = {"w": array(4, 3, 3, 3).astype(np.float64)}
+    types = {"x": TensorProto.DOUBLE, "z": TensorProto.DOUBLE}
+    nodes: list[Node] = [("Conv", "x w", "c"), ("Relu", "c", "z")]
+    proto = graph(nodes, {"x": [2, 3, 5, 5]}, ["z"], constants, types=types)
+    model = load(proto)
+    (feeds,) = generate_samples(model, 1)
+    found = FloatSession(model.origin, "all").run(feeds)
+    assert found["z"].dtype == np.float64
+    single = graph(nodes, {"x": [2, 3, 5, 5]}, ["z"], {"w": array(4, 3, 3, 3)})
+    expected = FloatSession(single).run({"x": feeds["x"].astype(np.float32)})["z"]
+    np.testing.assert_allclose(found["z"], expected, rtol=1e-5)
+    assert verify_import(model)
+
+
+def test_nodes_of_one_name() -> None:
+    proto = classifier()
+    for node in proto.graph.node:
+        node.name = "node"
+    before = proto.SerializeToString()
+    assert verify_import(load(proto))
+    assert FloatSession(proto).outputs == ("z",)
+    assert proto.SerializeToString() == before

@@ -1,8 +1,8 @@
 """What the host does of a normalised model: nodes outside the closed set, and outputs that are constants.
 
-Of such nodes onnxruntime must be able to run all; it is also asked for the types and shapes that inference by
-ONNX left open, so that a model can be cut
-anywhere, and what follows an operator ONNX does not know is known all the same.
+Of such nodes onnxruntime must be able to run all. It is also asked for the types and shapes that ONNX's own
+inference left open, so that a model can be cut anywhere, and what follows an operator ONNX does not know is
+known all the same.
 """
 
 from __future__ import annotations

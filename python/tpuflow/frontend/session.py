@@ -9,8 +9,10 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotComputed
 
 from tpuflow.errors import ModelError, SampleError
+from tpuflow.frontend.precision import to_float32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,12 +106,14 @@ class FloatSession:
             options.use_deterministic_compute = True
         try:
             self._apart = apart  # the session reads these arrays where they are
-            self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(),
-                options,
-                providers=["CPUExecutionProvider"],
-                disabled_optimizers=WRONG_OPTIMISERS,
-            )
+            self._session = _session(proto, options)
+        except NotComputed as error:
+            # It has few operators for doubles; what it has stays as it is, so this is the second try.
+            narrow = _in_float32(model) if isinstance(model, ir.Model) else None
+            if narrow is None:
+                raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
+            self.__init__(narrow, outputs, threads, once=once)  # type: ignore[misc]
+            return
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
         self.kinds = {value.name: value.type for value in self._session.get_outputs()}
@@ -186,6 +190,35 @@ class FloatSession:
         if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
         return np.ascontiguousarray(array, wanted).reshape(array.shape)
+
+
+def _session(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    names = [node.name for node in proto.graph.node if node.name]
+    if len(set(names)) < len(names):  # which ONNX allows, and onnxruntime does not
+        named, proto = proto, onnx.ModelProto()
+        proto.CopyFrom(named)
+        for node in proto.graph.node:
+            node.name = ""
+    return onnxruntime.InferenceSession(
+        proto.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=WRONG_OPTIMISERS,
+    )
+
+
+def _in_float32(model: ir.Model) -> ir.Model | None:
+    """A copy that computes in float32 between inputs and outputs as they are; None where it did already."""
+    narrow = model.clone()
+    for value in narrow.graph.initializers.values():
+        if value.const_value is not None:
+            value.dtype = value.const_value.dtype
+    if not to_float32(narrow):
+        return None
+    for node in narrow.graph:
+        for value in node.outputs:
+            value.shape = value.shape if value.type is not None else None
+    return narrow
 
 
 def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
