@@ -241,20 +241,30 @@ def _port(tensor: _core.Tensor) -> ProgramPort:
     )
 
 
-def open_level(path: str | Path) -> Level:
+def open_level(
+    path: str | Path, input_shapes: Mapping[str, Sequence[int]] | None = None, batch: int | None = None
+) -> Level:
     """Opens a file by its suffix.
 
+    Args:
+        path: The file.
+        input_shapes: Shapes of a model's inputs that it leaves open.
+        batch: Size of a model's batch.
+
     Raises:
-        FileError: The suffix is none of `.onnx`, `.tpuq` and `.tpu`, or the file cannot be read.
+        FileError: The suffix is none of `.onnx`, `.tpuq` and `.tpu`, or the file cannot be read; or shapes
+            are given for what has its own.
         ModelError: The ONNX model cannot be used.
     """
     path = Path(path)
+    if (input_shapes or batch is not None) and path.suffix in {".tpuq", ".tpu"}:
+        raise FileError(f"{path}: has the shapes it was made for: --input-shape and --batch are for models")
     if path.suffix == ".tpuq":
         return graph_level(load_graph(path))
     if path.suffix == ".tpu":
         return program_level(load_program(path))
     if is_model_file(path):
-        return FloatLevel(load(path, host=True))
+        return FloatLevel(load(path, input_shapes=input_shapes, batch=batch, host=True))
     raise FileError(f'{path}: unknown kind of file "{path.suffix}": give .onnx, .tpuq or .tpu')
 
 

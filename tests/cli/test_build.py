@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -230,7 +231,7 @@ def test_what_only_lowering_leaves_to_the_host_stands_in_no_trials_way(
     b.output(b.node("Mul", x, kept))
     onnx.save(b.model(), tmp_path / "masked.onnx")
     generator = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "x": generator.standard_normal((8, 8, 4, 4)).astype(np.float32),
         "keep": generator.integers(0, 2, (8, 8)),
     }
@@ -260,3 +261,42 @@ def test_outputs_that_no_node_makes(odd: str, command: Command, tmp_path: Path) 
         wanted = given if odd == "x" else np.stack([np.arange(12).reshape(4, 3)] * 2)
         np.testing.assert_allclose(found[odd], wanted, atol=0.05)
         assert found[y].shape == (2, 3)
+
+
+def test_an_output_without_elements_is_the_hosts(command: Command, tmp_path: Path) -> None:
+    b = Builder("empty")
+    x = b.input("x", [1, 4])
+    b.output(b.node("Relu", x), b.node("Slice", x, b.integers(0), b.integers(0), b.integers(1)))
+    onnx.save(b.model(), tmp_path / "empty.onnx")
+    result = command("build", tmp_path / "empty.onnx", "-o", tmp_path / "empty.tpu")
+    assert result.status == 0, result.err
+    assert "run on the host: Slice: has no elements" in result.out
+
+
+def test_shapes_left_open_are_given_wherever_a_model_is(command: Command, tmp_path: Path) -> None:
+    b = Builder("open")
+    x = b.input("x", ["batch", 2, "height", 5])
+    b.output(b.node("GlobalAveragePool", b.node("Relu", x)))
+    model, program, data = (tmp_path / name for name in ("open.onnx", "open.tpu", "x.npz"))
+    onnx.save(b.model(), model)
+    array = np.random.default_rng(0).standard_normal((3, 2, 4, 5)).astype(np.float32)
+    np.savez(data, allow_pickle=False, x=array, labels=np.zeros(3, np.int64))
+    np.savez(tmp_path / "only.npz", allow_pickle=False, x=array)
+    shape = ("--input-shape", "x=1,2,4,5")
+    assert command("build", model, *shape, "-o", program).status == 0
+    run = ("--inputs", tmp_path / "only.npz", "--outputs", tmp_path / "y.npz")
+    judged = ("--data", data, "--metric", "top1")
+    for words in (
+        ("inspect", model),
+        ("run", model, *run),
+        ("evaluate", model, *judged),
+        ("evaluate", program, "--float", model, *judged),
+    ):
+        refused = command(*words)
+        assert refused.status == 1
+        assert "--input-shape x=..." in refused.err
+        assert command(*words, *shape).status == 0
+    for words in (("inspect", program), ("run", program, *run), ("evaluate", program, *judged)):
+        refused = command(*words, *shape)
+        assert refused.status == 1
+        assert "has the shapes it was made for" in refused.err

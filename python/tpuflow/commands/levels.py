@@ -32,13 +32,15 @@ def run(
     all_tensors: Annotated[
         bool, typer.Option("--all-tensors", help="Write every tensor that has a name in the model.")
     ] = False,
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
 ) -> None:
     """Run a network at any level on samples."""
     from tpuflow.files import write_arrays
     from tpuflow.run import open_level, run_samples
     from tpuflow.samples import load_samples
 
-    level = open_level(file)
+    level = open_level(file, options.shapes(input_shape), batch)
     samples = load_samples(inputs, level.ports)
     with progress("run") as advance:
         arrays = run_samples(level, samples, all_tensors=all_tensors, progress=advance)
@@ -260,19 +262,23 @@ def evaluate(
     output: Annotated[
         str | None, typer.Option(metavar="A,B", help="Outputs the metric reads. [the first]")
     ] = None,
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
     json: options.JsonFile = None,
 ) -> None:
     """Score a network at any level on labelled data, beside its float original, sample by sample."""
     from tpuflow.evaluate import evaluate_level
     from tpuflow.files import write_json
+    from tpuflow.frontend import is_model_file
     from tpuflow.plugins import dataset_samples, is_dataset, load_plugins, plugin_metrics
     from tpuflow.run import open_level
 
-    level = open_level(file)
+    is_model, opened = is_model_file(file), (options.shapes(input_shape), batch)
+    level = open_level(file, *opened if is_model or reference is None else ())
     plugins = load_plugins()
     named = is_dataset(str(data)) and not data.exists()
     given = dataset_samples(plugins, str(data), level.ports) if named else data
-    original = None if reference is None else open_level(reference)
+    original = None if reference is None else open_level(reference, *opened)
     with progress("evaluate") as advance:
         found = evaluate_level(
             level,

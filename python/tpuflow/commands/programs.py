@@ -26,8 +26,10 @@ def inspect(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Model, ranges (.json), graph (.tpuq) or program (.tpu).")
     ],
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
 ) -> None:
-    """Show what a file holds."""
+    """Show what a file holds; shape and batch are for models that leave them open."""
     from tpuflow.errors import FileError
     from tpuflow.frontend import is_model_file
 
@@ -37,8 +39,10 @@ def inspect(
         ".json": _inspect_ranges,
     }
     if is_model_file(file):
-        _inspect_model(file)
+        _inspect_model(file, options.shapes(input_shape), batch)
         return
+    if input_shape or batch is not None:
+        raise FileError(f"{file}: has the shapes it was made for: --input-shape and --batch are for models")
     if file.suffix not in shown:
         raise FileError(f'{file}: unknown kind of file "{file.suffix}": give .onnx, {", ".join(shown)}')
     shown[file.suffix](file)
@@ -172,11 +176,11 @@ def _show_graph(graph: _core.Graph) -> None:
     )
 
 
-def _inspect_model(file: Path) -> None:
+def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int | None) -> None:
     from tpuflow.build import float_bytes
     from tpuflow.frontend import load
 
-    model = load(file, host=True)
+    model = load(file, input_shapes=shapes, batch=batch, host=True)
     heading(f"model {file.name}, normalised: constants {bytes_text(float_bytes(model))}")
     rows = [
         (way, port.name, str(list(port.shape)), str(port.dtype))

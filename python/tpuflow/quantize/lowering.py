@@ -462,8 +462,10 @@ class Lowering:
         """Makes a value an output of the network, written out if it is no tensor of its own name.
 
         Raises:
-            UnsupportedNodeError: It is constant.
+            UnsupportedNodeError: It is constant, or has no elements.
         """
+        if 0 in shape_of(value):
+            raise UnsupportedNodeError("has no elements")
         if value not in self.stored:
             raise UnsupportedNodeError("is constant")
         stored = self.stored[value]
