@@ -86,6 +86,8 @@ def known_word(words: list[str]) -> bool:
             return f"\n  {word} " in (REPOSITORY / "start").read_text(encoding="utf-8")
         case ["cargo", "test", "-p", crate, "--profile", "checked"]:
             return (REPOSITORY / "crates" / crate.removeprefix("tpuflow-")).is_dir()
+        case ["PROPTEST_RNG_SEED=$RANDOM", "cargo", "test"]:
+            return True
         case ["pytest" | "TPUFLOW_HYPOTHESIS=deep", *rest]:
             return all((REPOSITORY / word).exists() for word in rest if word.startswith("tests"))
         case ["cd", folder]:
