@@ -300,3 +300,23 @@ def test_shapes_left_open_are_given_wherever_a_model_is(command: Command, tmp_pa
         refused = command(*words, *shape)
         assert refused.status == 1
         assert "has the shapes it was made for" in refused.err
+
+
+def test_a_program_takes_the_place_of_nothing_else(built: Built, command: Command, tmp_path: Path) -> None:
+    """Said before anything is computed, and the model stays what it is."""
+    model, odd = tmp_path / "net.onnx", tmp_path / "net"
+    model.write_bytes(built.model.read_bytes())
+    odd.write_bytes(built.graph.read_bytes())
+    for source, output, told in (
+        (model, model, "is the name of a model"),
+        (model, tmp_path / "other.onnx", "is the name of a model"),
+        (odd, odd, "is the name of a model"),
+        (model, tmp_path / "net.tpuq", "is the suffix of graphs"),
+        (model, tmp_path, "is a folder"),
+        (model, tmp_path / "none" / "net.tpu", "does not exist"),
+    ):
+        result = command("build", source, "-o", output)
+        assert (result.status, result.out) == (1, "")
+        assert told in result.err
+    assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "net"}
+    assert model.read_bytes() == built.model.read_bytes()

@@ -264,7 +264,9 @@ def test_check(built: Built, command: Command, tmp_path: Path) -> None:
 
 
 def test_listings(built: Built, command: Command, tmp_path: Path) -> None:
-    assert "Conv" in done(command, "ops")
+    listed = dict(line.split(maxsplit=1) for line in done(command, "ops").splitlines()[3:] if line.strip())
+    assert listed["Conv"].strip() == "int8, int16, f16, bf16, f32"
+    assert listed["And"].strip() == "truth values"
     machines = done(command, "machine", "list")
     for name in ("128x128_asic", "32x32_fpga"):
         assert name in machines

@@ -93,8 +93,8 @@ def build(
     from tpuflow.errors import FileError
     from tpuflow.plugins import load_plugins
 
-    if output is not None and not output.absolute().parent.is_dir():
-        raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
+    if output is not None:
+        _check_output(output, model)
     request = Request(
         model=model,
         level=int(level.value),
@@ -126,6 +126,24 @@ def build(
     _write(built, request, output, json)
     if report is not None:
         _write_page(built, counted, report)
+
+
+def _check_output(output: Path, model: Path) -> None:
+    """Whether a program may be called so, before the work is done.
+
+    Raises:
+        OptionError: Its folder is missing, or it would take the place of a folder, a graph or a model.
+    """
+    from tpuflow.frontend import is_model_file
+
+    if not output.absolute().parent.is_dir():
+        raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
+    if output.suffix == ".tpuq":
+        raise options.OptionError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
+    if output.is_dir():
+        raise options.OptionError(f"{output}: is a folder, name a file in it")
+    if is_model_file(output) or output.absolute() == model.absolute():
+        raise options.OptionError(f"{output}: is the name of a model, name the program .tpu")
 
 
 def _host_seconds(built: Built) -> dict[str, float]:
@@ -199,7 +217,6 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     import json as codec
 
     from tpuflow.build import peak_rss_bytes
-    from tpuflow.errors import FileError
     from tpuflow.files import make_folder, write_json
     from tpuflow.partition import device_networks
     from tpuflow.report.words import verdict
@@ -213,8 +230,6 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
         stem = names.model_name or request.model.stem
         make_folder(names.folder)
         output = Path(names.path(f"{stem}_b{content['batch']}_o{content['level']}_{machine}"))
-    if output.suffix == ".tpuq":
-        raise FileError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
     start = time.perf_counter()
     built.program.save(output)
     graph = output.with_suffix(".tpuq")

@@ -7,8 +7,12 @@ from typing import Annotated
 import typer
 
 from tpuflow.commands.console import heading, say, table
+from tpuflow.commands.options import DType
 
 __all__ = ["cuts", "fields", "machine", "ops", "plugins"]
+
+OF_TRUTHS = frozenset({"And", "Not", "Or"})
+"""Operators that compute no numbers."""
 
 
 def ops() -> None:
@@ -17,7 +21,12 @@ def ops() -> None:
     from tpuflow.quantize import supported_operators
 
     lowered = set(supported_operators())
-    rows = [(name, "int8, int16") for name in sorted(OPERATORS) if name in lowered]
+    numbers = ", ".join(dtype.value for dtype in DType)
+    rows = [
+        (name, "truth values" if name in OF_TRUTHS else numbers)
+        for name in sorted(OPERATORS)
+        if name in lowered
+    ]
     say(f"{len(rows)} operators of the normalised network; ONNX operators that reduce to them are accepted")
     table([("operator", "left"), ("element types", "left")], rows)
 
