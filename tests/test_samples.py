@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +139,14 @@ def test_batched_and_whole_inputs_do_not_mix() -> None:
     first, second = Port("a", (2, 3), FLOAT), Port("b", (2, 3), FLOAT)
     with pytest.raises(SampleError, match='differ in the number of samples in a feed: "a" 2, "b" 1'):
         Samples.of({"a": ramp(4, 3), "b": ramp(4, 2, 3)}, (first, second))
+
+
+def test_inputs_without_a_common_batch_are_asked_for_whole() -> None:
+    ports = (Port("sequence", (6, 1, 5), FLOAT), Port("state", (2, 1, 4), FLOAT))
+    told = 'give whole inputs: "sequence" (samples, 6, 1, 5), "state" (samples, 2, 1, 4)'
+    with pytest.raises(SampleError, match=re.escape(told)):
+        Samples.of({"sequence": ramp(6, 1, 5), "state": ramp(2, 1, 4)}, ports)
+    assert Samples.of({"sequence": ramp(3, 6, 1, 5), "state": ramp(3, 2, 1, 4)}, ports).count == 3
 
 
 def missing(path: Path) -> None:

@@ -312,7 +312,11 @@ def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> t
     for label, numbers in (("samples", counts), ("samples in a feed", batches)):
         if len(set(numbers.values())) > 1:
             listed = ", ".join(f'"{name}" {number}' for name, number in numbers.items())
-            raise SampleError(f"{source}: inputs differ in the number of {label}: {listed}")
+            hint = ""
+            if len({port.shape[:1] for port in ports}) > 1:  # no axis all of them could have for a batch
+                rows = (f'"{port.name}" ({", ".join(["samples", *map(str, port.shape)])})' for port in ports)
+                hint = f"; give whole inputs: {', '.join(rows)}"
+            raise SampleError(f"{source}: inputs differ in the number of {label}: {listed}{hint}")
     return next(iter(counts.values()), 0), next(iter(batches.values()), 1)
 
 
