@@ -56,7 +56,7 @@ def test_imp_18_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -
 
 
 def test_imp_18_what_is_masked_counts_as_deep_below_its_row() -> None:
-    masks = Masks({"scores": -1}, frozenset({"mask"}))
+    masks = Masks({"scores": (-1, 1.0)}, {"mask": 1.0})
     scores = np.array([[3, 1, -9999, 2], [-9999, -9998, -9999, -9999]], np.float32)
     found = masks.left_out({"scores": scores, "mask": scores, "other": scores})
     wanted = [[3, 1, 3 - DEEP, 2], [0, 0, 0, 0]]
@@ -75,6 +75,20 @@ def test_imp_18_masks_are_found_behind_other_shapes() -> None:
     b.output(b.node("Softmax", both, axis=1), b.node("Relu", x))
     model = load(b.model())
     found = Masks.of(model.model.graph)
-    assert list(found.scores.values()) == [1]
-    assert {"mask"} < found.added
+    assert list(found.scores.values()) == [(1, 1.0)]
+    assert {"mask"} < found.added.keys()
     assert "x" not in found.added
+
+
+def test_imp_18_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
+    """As with a bias of positions, and with scores that are scaled last."""
+    b = Builder("sums")
+    x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 1, 4])
+    bias = b.node("Add", mask, b.constant(np.eye(4, dtype=np.float32)[np.newaxis]))
+    both = b.node("Add", b.node("MatMul", x, x), bias)
+    b.output(b.node("Softmax", b.node("Mul", both, b.constant(np.float32(0.25))), axis=2))
+    masks = Masks.of(load(b.model()).model.graph)
+    assert set(masks.scores.values()) == {(2, 1.0), (2, 4.0)}
+    assert masks.added["mask"] == 4.0
+    far = np.full((1, 1, 4), -1e9, np.float32)
+    assert np.all(masks.left_out({"mask": far})["mask"] == -4 * FAR)

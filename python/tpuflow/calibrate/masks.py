@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.values import array_of, attributes_of
+from tpuflow.frontend.values import array_of, attributes_of, scalar_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import onnx_ir as ir
     from numpy.typing import NDArray
@@ -35,8 +35,11 @@ FAR = 1e3
 DEEP = 16.0
 """So far below the largest of its row a score has a ten millionth of its weight."""
 
-REARRANGING = frozenset({"Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators whose results lie on the grid of their operand."""
+PASSING = frozenset({"Add", "Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that may stand between a mask and what it is added to."""
+
+Rows = tuple[int, float]
+"""The axis of rows in front of a softmax, and what a difference of 1 is in them."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,29 @@ class Masks:
     """Where masks act in a network.
 
     Attributes:
-        scores: What nothing but softmax reads, with the axis of its rows, unless a constant masks it.
-        added: What is added to scores, and to nothing else.
+        scores: What nothing but softmax reads, perhaps scaled, unless a constant masks it.
+        added: What is added to scores and to nothing else, with what a difference of 1 is in those.
     """
 
-    scores: Mapping[str, int]
-    added: frozenset[str]
+    scores: Mapping[str, Rows]
+    added: Mapping[str, float]
 
     @classmethod
     def of(cls, graph: ir.Graph) -> Masks:
         """The scores of a normalised network, and what is added to them."""
         values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-        scores = {value: axis for value in values if (axis := _axis_of_rows(value)) is not None}
-        sums = {value for value in scores if (node := value.producer()) is not None and node.op_type == "Add"}
-        added = {value for value in values if all(_added(value, sums)) and value.uses()}
+        scores: dict[ir.Value, Rows] = {}
+        added: dict[ir.Value, float] = {}
+        for value in reversed(values):  # readers first
+            if value.is_graph_output():
+                continue
+            if (rows := _rows(value, scores)) is not None:
+                scores[value] = rows
+            if (unit := _unit(value, scores, added)) is not None:
+                added[value] = unit
         return cls(
-            {value.name or "": axis for value, axis in scores.items()},
-            frozenset(value.name or "" for value in added),
+            {value.name or "": rows for value, rows in scores.items() if not _masked_by_constant(value)},
+            {value.name or "": unit for value, unit in added.items()},
         )
 
     def left_out(self, activations: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
@@ -69,23 +78,55 @@ class Masks:
 
     def _left_out(self, name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
         if name in self.added:
-            return np.maximum(array, np.float32(-FAR))
-        axis = self.scores.get(name)
-        if axis is None or not array.size or not array.min() < -FAR:
+            return np.maximum(array, np.float32(-FAR * self.added[name]))
+        if name not in self.scores or not array.size:
+            return array
+        axis, unit = self.scores[name]
+        far, deep = np.float32(FAR * unit), np.float32(DEEP * unit)
+        if not array.min() < -far:
             return array
         top = array.max(axis, keepdims=True)
-        found = np.where(array < top - np.float32(FAR), top - np.float32(DEEP), array)
-        return np.where(top < -np.float32(FAR), np.float32(0), found)
+        found = np.where(array < top - far, top - deep, array)
+        return np.where(top < -far, np.float32(0), found)
 
 
-def _axis_of_rows(value: ir.Value) -> int | None:
-    """The axis along which every reader of a value is a softmax; None where one is not."""
-    axes = {
-        attributes_of(use.node).get("axis", -1) if use.node.op_type == "Softmax" else None
-        for use in value.uses()
-    }
-    axis = axes.pop() if len(axes) == 1 and not value.is_graph_output() else None
-    return axis if isinstance(axis, int) and not _masked_by_constant(value) else None
+def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:
+    """The rows every reader of a value makes of it, if all are softmax, or scale what only softmax reads."""
+    found: set[Rows | None] = set()
+    for node, index in value.uses():
+        factor = _factor(node) if index == 0 or node.op_type == "Mul" else None
+        if node.op_type == "Softmax":
+            axis = attributes_of(node).get("axis", -1)
+            found.add((axis, 1.0) if isinstance(axis, int) else None)
+        elif factor is not None and node.outputs[0] in scores:
+            axis, unit = scores[node.outputs[0]]
+            found.add((axis, unit / factor))
+        else:
+            found.add(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _factor(node: ir.Node) -> float | None:
+    """By what positive constant a node multiplies its other operand; None if it does not."""
+    if node.op_type not in {"Mul", "Div"}:
+        return None
+    constants = [scalar for each in node.inputs if (scalar := scalar_of(each)) is not None]
+    if len(constants) != 1 or not constants[0] > 0 or (node.op_type == "Div" and scalar_of(node.inputs[0])):
+        return None
+    return constants[0] if node.op_type == "Mul" else 1 / constants[0]
+
+
+def _unit(value: ir.Value, scores: Mapping[ir.Value, Rows], added: Mapping[ir.Value, float]) -> float | None:
+    """What a difference of 1 is in the scores a value is added to; None if it is read for anything else."""
+    found: set[float | None] = set()
+    for node, index in value.uses():
+        made = node.outputs[0]
+        passes = node.op_type == "Add" or (node.op_type in PASSING and index == 0)
+        if node.op_type == "Add" and made in scores:
+            found.add(scores[made][1])
+        else:
+            found.add(added.get(made) if passes else None)
+    return None if not found or None in found else max(each for each in found if each is not None)
 
 
 def _masked_by_constant(value: ir.Value) -> bool:
@@ -94,14 +135,3 @@ def _masked_by_constant(value: ir.Value) -> bool:
     if node is None or node.op_type not in {"Add", "Where"}:
         return False
     return any(array_of(each) is not None for each in node.inputs[: 1 if node.op_type == "Where" else 2])
-
-
-def _added(value: ir.Value, sums: set[ir.Value]) -> Iterator[bool]:
-    """Of every reader of a value, whether it adds it to scores, perhaps in another shape."""
-    yield not value.is_graph_output()
-    for use in value.uses():
-        made = use.node.outputs[0]
-        if use.node.op_type in REARRANGING and use.idx == 0:
-            yield from _added(made, sums)
-        else:
-            yield made in sums
