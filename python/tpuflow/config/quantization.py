@@ -47,6 +47,12 @@ class QuantizeConfig(Section):
     """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
     wide_softmax: bool = True
     """What softmax reads and gives has 16 bits, where its layers are int8."""
+    wide_tails: bool = True
+    """What last layers sum up and all that is computed of it for the outputs has 16 bits as well, where these
+    have: boxes of offsets, for example, which no layer reads again."""
+    wide_sums: bool = False
+    """Sums that nothing but additions read have 16 bits, where their layers are int8: the parts of a residual
+    are rounded to 8 bits once, when they have been added."""
     activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None
     """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
     else int16. Unset: all of the type."""

@@ -27,7 +27,7 @@ from tpuflow.quantize.lowering import Graph, Lowering
 from tpuflow.quantize.partitioned import quantize_segments
 from tpuflow.quantize.registry import supported_operators
 from tpuflow.quantize.walk import walk
-from tpuflow.quantize.wide import wide_values
+from tpuflow.quantize.wide import added_values, wide_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,16 @@ if TYPE_CHECKING:
 
     from tpuflow.calibrate import Range, Ranges
 
-__all__ = ["Graph", "QuantizeError", "by_layer", "ops", "quantize", "supported_operators", "wide_values"]
+__all__ = [
+    "Graph",
+    "QuantizeError",
+    "added_values",
+    "by_layer",
+    "ops",
+    "quantize",
+    "supported_operators",
+    "wide_values",
+]
 
 logger = logging.getLogger(__name__)
 

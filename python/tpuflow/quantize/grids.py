@@ -21,7 +21,7 @@ from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import GRID, OF_CODES, RANGE, SCALE
-from tpuflow.quantize.wide import AVERAGES, wide_values
+from tpuflow.quantize.wide import AVERAGES, added_values, tail_values, wide_values
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Range
@@ -82,6 +82,10 @@ class Grids:
         self._steps = steps
         usual = settings.defaults
         self._wide = wide_values(steps, norms=usual.wide_norms, softmax=usual.wide_softmax)
+        if usual.wide_tails and usual.output_dtype == "int16":
+            self._wide |= tail_values(steps)
+        if usual.wide_sums:
+            self._wide |= added_values(steps)
         self.unified: Mapping[ir.Value, tuple[float, float]] = {}
         """Ranges of values that share a scale with others, instead of their own."""
 
