@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from models.builder import Builder
 from refine.test_gptq import images, network
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
@@ -67,6 +68,18 @@ def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
     expected = FloatSession(model.model).run({"x": x[:1]})["y"]
     noise = np.linalg.norm(level.run({"x": x[:1]})["y"] - expected) / np.linalg.norm(expected)
     assert -20 * np.log10(noise) > 25
+
+
+def test_gca_13_a_search_widens_the_parts_of_a_residual() -> None:
+    b = Builder("residual")
+    x = b.node("Relu", b.conv(b.input("x", [1, 4, 8, 8]), 8))
+    b.output(b.gemm(b.node("Relu", b.node("Add", b.conv(x, 8, (1, 1)), b.conv(x, 8, (1, 1)))), 4))
+    for model, there in ((load(b.model()), True), (network(), False)):
+        samples = Samples.of({"x": images(16)}, model.inputs)
+        found = search(model, samples, remark=lambda _: None, growth=1)
+        tried = [entry for entry in found.candidates if entry.name == "16 bits for sums that are added"]
+        assert len(tried) == there
+        assert all(entry.config.quantize.wide_sums for entry in tried)
 
 
 def test_gca_13_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:

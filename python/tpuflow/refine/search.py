@@ -1,12 +1,12 @@
 """One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
 
 Every candidate is a whole plan: a local strategy, averages behind last layers, factors by channel (where
-layers read each other, then behind norms as well), 16 bits inside norms and softmax where they have 8,
-refined weights, channels stored twice as far as the network may grow, mean errors of outputs taken back. What
-is kept at each step is what comes closest to float on the samples held out, in decibels and in decisions
-expected to differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all
-samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
-configuration says otherwise.
+layers read each other, then behind norms as well), 16 bits for what no layer reads (`WIDER`), weights
+refined, channels stored twice as far as the network may grow, mean errors of outputs taken back. What is kept
+at each step is what comes closest to float on the samples held out, in decibels and in decisions expected to
+differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all samples. A
+model is run once for all strategies: they choose by the same counts, of every value unless the configuration
+says otherwise.
 
 Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
 whose values reach furthest stands for what a network meets later and was not calibrated with; without them
@@ -29,6 +29,7 @@ from tpuflow.calibrate import calibrate, collect, ranges_of
 from tpuflow.config import Config, scoped
 from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
+from tpuflow.quantize import added_values
 from tpuflow.refine.averaged import averaged_last
 from tpuflow.refine.better import SCALED, graph_of, parts_of
 from tpuflow.refine.doubled import doubled, multiplications
@@ -72,6 +73,14 @@ FACTORS: Mapping[str, tuple[bool, float]] = {
     "channels and norms": (True, MILD),
 }
 """Ways to scale channels: whether those that norms make are, and how mildly (see `equalized`)."""
+
+WIDER = {
+    "wide_norms": "16 bits inside norms",
+    "wide_softmax": "16 bits inside softmax",
+    "wide_tails": "16 bits behind last layers",
+    "wide_sums": "16 bits for sums that are added",
+}
+"""Keys of values that have 16 bits although layers have 8, and what trying them is called."""
 
 MARGIN_DB = 0.25
 """Within this two candidates are alike. Then the one with more done to it is taken, which lowers the error of
@@ -122,8 +131,8 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """How much is done to the network, at no cost, beside choosing ranges."""
-        return bool(self.scaled) + self.refined + self.centred
+        """How much is done to the network, at no cost or hardly any, beside choosing ranges."""
+        return bool(self.scaled) + self.refined + self.centred + self.config.quantize.wide_sums
 
     @property
     def key(self) -> Hashable:
@@ -309,6 +318,11 @@ class _Sources:
         return own not in others
 
     @property
+    def adds(self) -> bool:
+        """Whether there are sums that nothing but additions read."""
+        return bool(added_values(self._model.model.graph))
+
+    @property
     def averages(self) -> bool:
         """Whether last layers read averages, which may stand behind them."""
         return self._averaged is not None
@@ -336,12 +350,13 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
             for strategy in likely:
                 name = f"{scaled} equalized, {_told(strategy)}"
                 yield name, replace(way, config=_with_strategy(config, strategy))
-    for key, name in (("wide_norms", "norms"), ("wide_softmax", "softmax")):
+    for key, name in WIDER.items():
         chosen = _best(tried).plan
-        if config.quantize.dtype == "int8" and not getattr(chosen.config.quantize, key):
+        fits = key != "wide_sums" or sources.adds
+        if config.quantize.dtype == "int8" and fits and not getattr(chosen.config.quantize, key):
             wide = chosen.config.quantize.model_copy(update={key: True})
             widened = chosen.config.model_copy(update={"quantize": wide})
-            yield f"16 bits inside {name}", replace(chosen, config=widened)
+            yield name, replace(chosen, config=widened)
     scaled_best = _best(tried)
     chosen = scaled_best.plan
     yield "weights refined", replace(chosen, refined=True)
