@@ -29,14 +29,23 @@ if TYPE_CHECKING:
     from tpuflow.samples import Samples
     from tpuflow.store import AnyGraph
 
-__all__ = ["LOSSES", "Judge", "Outputs", "Seen", "expected_flips"]
+__all__ = ["LOSSES", "Judge", "Outputs", "Seen", "expected_flips", "parts_of_output"]
 
 Array = NDArray[Any]
 Outputs = Sequence[Mapping[str, Array]]
 """Of every group of samples what came out, by name, with the samples along the first axis."""
 
 MOVES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze"})
-"""Operators that may stand between a softmax and the output."""
+"""Operators that may stand between a softmax or a concatenation and the output."""
+
+NEAR = 4.0
+"""Deviations of noise within which a decision may turn: noise is measured where it matters."""
+
+LEAST = 64
+"""Decisions that noise is measured with, at least."""
+
+EXACT = 1e-12
+"""Noise over signal of what is taken for equal, where it is averaged with others."""
 
 DEVIATIONS = np.linspace(0.0, 8.0, 2049)
 EXCEEDED = np.array([math.erfc(each / math.sqrt(2)) / 2 for each in DEVIATIONS])
@@ -48,10 +57,12 @@ class Seen:
     """How far a quantised network is from float.
 
     Attributes:
-        sqnr_db: Signal to noise by output; infinite where there is no noise.
-        flips: Share of decisions that differ; 0 of a network that makes none.
-        decisions: How many there are.
-        expected_flips: Share of decisions that noise of this power is expected to turn (`expected_flips`).
+        sqnr_db: Signal to noise by output; infinite where there is no noise. Of one that is concatenated the
+            mean over what it is made of: boxes must not hide scores.
+        flips: Decisions that differ by those there are; 0 of a network that makes none.
+        decisions: How many there are: one a sample; of a network that decides for many places at a time those
+            for other than the commonest class, which is background.
+        expected_flips: Decisions that noise of this power is expected to turn (`expected_flips`), likewise.
     """
 
     sqnr_db: Mapping[str, float]
@@ -101,7 +112,8 @@ def expected_flips(floating: Array, made: Array) -> float:
     """Share of decisions that are expected to differ, from how near others are and how large errors are.
 
     The error of the difference between the two largest is taken for normal noise, of the same power for all
-    decisions: each differs with the chance that this noise exceeds its own difference.
+    decisions that are near enough to turn: each differs with the chance that this noise exceeds its own
+    difference.
 
     Args:
         floating: What is decided among, along the last axis, in float.
@@ -118,10 +130,24 @@ def expected_flips(floating: Array, made: Array) -> float:
         (np.take_along_axis(each, largest, -1) - np.take_along_axis(each, second, -1)).ravel()
         for each in (floating, made)
     )
-    noise = float(np.sqrt(np.mean((made_margins - margins) ** 2)))
+    noise = _deviation(margins, made_margins - margins)
     if not noise:
         return 0.0
     return float(np.mean(np.interp(margins / noise, DEVIATIONS, EXCEEDED, right=0.0)))
+
+
+def _deviation(margins: Array, errors: Array) -> float:
+    """Of the errors of those decisions that may turn; the many far from it may have noise of their own."""
+    least = np.partition(margins, LEAST - 1)[LEAST - 1] if margins.size > LEAST else np.inf
+    near = margins < np.inf
+    deviation = 0.0
+    for _ in range(8):
+        deviation = float(np.sqrt(np.mean(errors[near] ** 2)))
+        now = margins <= max(NEAR * deviation, least)
+        if np.array_equal(now, near):
+            break
+        near = now
+    return deviation
 
 
 def _noise(x: Array, y: Array) -> float:
@@ -162,9 +188,10 @@ LOSSES: Mapping[str, Callable[[Array, Array], float]] = {
 class Judge:
     """Compares graphs with float on the same samples; float is run once, when first asked for.
 
-    Of an output a softmax makes, noise is that of its operand where the graph shows it: probabilities of
-    samples near a border between classes would outweigh all others. Decisions are the largest of what such an
-    output, or one of the shape `[samples, classes]`, holds.
+    An output that is concatenated is compared part by part. Of what a softmax makes, noise is that of its
+    operand where the graph shows it: probabilities of samples near a border between classes would outweigh
+    all others. Decisions are the largest of what such an output, or one of the shape `[samples, classes]`,
+    holds.
 
     Args:
         model: The float network.
@@ -197,7 +224,9 @@ class Judge:
         self._metric: Metric | None = None
         outputs = model.model.graph.outputs
         self._compared = {value.name or "": _compared(value) for value in outputs}
-        self._classes = {name: _axis_of_classes(value) for value in outputs for name in _names(value)}
+        self._classes = {value.name or "": _axis_of_classes(value) for value in outputs} | {
+            name: axis for parts in self._compared.values() for name, axis in parts.items()
+        }
         self._read = list(self._compared)
         if metric_text:
             (name, words), *_ = metric_list(metric_text)
@@ -209,7 +238,9 @@ class Judge:
             self._read = self._read[: self._metric.outputs] or self._read
             if self._metric.against == "labels" and labels is None:
                 raise SampleError(f"the samples have no labels, which {name} needs")
-        self._names = tuple(dict.fromkeys([*self._compared.values(), *self._compared]))
+        self._names = tuple(
+            dict.fromkeys([*(name for parts in self._compared.values() for name in parts), *self._compared])
+        )
         self._model = model
 
     @cached_property
@@ -265,32 +296,57 @@ class Judge:
 
     def seen(self, graph: AnyGraph) -> Seen:
         """Noise and decisions of a graph; of every output the group that comes out worst counts."""
-        found = [self._seen(*pair) for pair in zip(self._floating, self.outputs(graph), strict=True)]
+        groups = zip(self._groups, self._floating, self.outputs(graph), strict=True)
+        found = [self._seen(group.count, *pair) for group, *pair in groups]
         worst: dict[str, float] = {}
         for part in found:
             worst |= {name: min(ratio, worst.get(name, math.inf)) for name, ratio in part.sqnr_db.items()}
         return Seen.mean([replace(part, sqnr_db=worst) for part in found])
 
-    def _seen(self, floating: Mapping[str, Array], made: Mapping[str, Array]) -> Seen:
+    def _seen(self, samples: int, floating: Mapping[str, Array], made: Mapping[str, Array]) -> Seen:
         """Of a group."""
         ratios: dict[str, float] = {}
         differ = decided = 0
         expected = 0.0
-        for output, operand in self._compared.items():
-            name = operand if operand in made else output
-            value, axis = floating[name], self._classes[name]
-            if name not in made or value.dtype.kind != "f" or made[name].size != value.size:
-                continue
-            own = made[name].astype(np.float64).reshape(value.shape)
-            signal, noise = float(np.sum(value.astype(np.float64) ** 2)), float(np.sum((own - value) ** 2))
-            if signal > 0:
-                ratios[output] = 10 * math.log10(signal / noise) if noise else math.inf
-            if axis is not None and value.shape[axis] > 1:
-                count = value.size // value.shape[axis]
-                differ += int(np.sum(own.argmax(axis) != value.argmax(axis)))
-                expected += count * expected_flips(*(np.moveaxis(each, axis, -1) for each in (value, own)))
-                decided += count
+        for output, parts in self._compared.items():
+            shown = all(name in made and made[name].size == floating[name].size for name in parts)
+            noises = []
+            for name in parts if shown else (output,):
+                value, axis = floating[name], self._classes[name]
+                if name not in made or value.dtype.kind != "f" or made[name].size != value.size:
+                    continue
+                own = made[name].astype(np.float64).reshape(value.shape)
+                if np.any(value):
+                    noises.append(_noise(value.astype(np.float64), own))
+                if axis is not None and value.shape[axis] > 1:
+                    turned = _turned(samples, *(np.moveaxis(each, axis, -1) for each in (value, own)))
+                    differ, expected, decided = differ + turned[0], expected + turned[1], decided + turned[2]
+            if noises:
+                ratios[output] = _decibels(noises)
         return Seen(ratios, differ / max(1, decided), decided, expected / max(1, decided))
+
+
+def _decibels(noises: Sequence[float]) -> float:
+    """Signal to noise: the mean of the decibels of all parts."""
+    if not any(noises):
+        return math.inf
+    least = EXACT if len(noises) > 1 else 0.0
+    return -10 * float(np.mean([math.log10(max(noise, least)) for noise in noises]))
+
+
+def _turned(samples: int, floating: Array, made: Array) -> tuple[int, float, int]:
+    """Decisions that differ, those expected to, and how many there are.
+
+    Args:
+        samples: That were decided.
+        floating: `[..., classes]`.
+        made: The same quantised.
+    """
+    classes, others = floating.argmax(-1), made.argmax(-1)
+    count = classes.size
+    if count > samples:
+        count -= int(np.bincount(classes.ravel()).max())
+    return int(np.sum(classes != others)), classes.size * expected_flips(floating, made), max(1, count)
 
 
 def _floats(session: FloatSession, samples: Samples, dynamic: frozenset[str]) -> dict[str, Array]:
@@ -307,21 +363,59 @@ def _joined(outputs: Outputs, name: str) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _compared(value: ir.Value) -> str:
-    """Name of an output, or of the operand of the softmax that makes it."""
-    node = value.producer()
-    while node is not None and node.op_type in MOVES | {"Softmax"}:
-        operand = node.inputs[0]
-        if operand is None:
+def parts_of_output(value: ir.Value) -> list[ir.Value]:
+    """What an output is concatenated of, or the output alone; a row of classes is one output."""
+    node = _maker(value)
+    if node is None or node.op_type != "Concat" or len(shape_of(value) or ()) == 2:
+        return [value]
+    parts = [each for each in node.inputs if each is not None and each.producer() is not None]
+    if len(parts) < 2 or any(each.dtype is None or not each.dtype.is_floating_point() for each in parts):
+        return [value]
+    return [inner for each in parts for inner in parts_of_output(each)]
+
+
+def _compared(output: ir.Value) -> dict[str, int | None]:
+    """What is compared of an output, and its axis of classes: its parts, of a softmax the operand."""
+    found: dict[str, int | None] = {}
+    for value in parts_of_output(output):
+        node = _maker(value)
+        operand = None if node is None or node.op_type != "Softmax" else node.inputs[0]
+        if node is None or operand is None:
+            source, axis = (value, _axis_of_classes(value)) if value is output else _unmoved(value, None)
+        else:
+            stated, rank = attributes_of(node).get("axis", -1), len(shape_of(operand) or ())
+            source, axis = _unmoved(
+                operand, stated % rank - rank if isinstance(stated, int) and rank else None
+            )
+        found[source.name or output.name or ""] = axis
+    return found
+
+
+def _unmoved(value: ir.Value, axis: int | None) -> tuple[ir.Value, int | None]:
+    """What a value is before it is moved, which a graph stores, and where its axis of classes is there.
+
+    As far as that axis can be told.
+    """
+    while (node := value.producer()) is not None and node.op_type in MOVES and node.inputs[0] is not None:
+        source = node.inputs[0]
+        old, new = shape_of(source), shape_of(value)
+        if axis is not None and node.op_type == "Transpose":
+            order, rank = attributes_of(node).get("perm"), len(new or ())
+            if not isinstance(order, (list, tuple)) or not rank:
+                break
+            axis = int(order[axis]) - rank
+        elif axis is not None and (axis != -1 or not old or not new or old[-1] != new[-1]):
             break
-        if node.op_type == "Softmax":
-            return operand.name or value.name or ""
-        node = operand.producer()
-    return value.name or ""
+        value = source
+    return value, axis
 
 
-def _names(value: ir.Value) -> set[str]:
-    return {value.name or "", _compared(value)}
+def _maker(value: ir.Value) -> ir.Node | None:
+    """The operator that makes a value, but for those that only move it."""
+    node = value.producer()
+    while node is not None and node.op_type in MOVES and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node
 
 
 def _axis_of_classes(value: ir.Value) -> int | None:
