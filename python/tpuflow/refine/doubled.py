@@ -34,6 +34,7 @@ from tpuflow.frontend.values import (
     state_steps,
     steps_of,
 )
+from tpuflow.judge import parts_of_output
 from tpuflow.refine.layers import LinearLayer, copied, linear_layers
 from tpuflow.refine.operands import operand_grid
 
@@ -267,8 +268,9 @@ def _along_channels(node: ir.Node) -> bool:
 def _noise(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, sites: Iterable[_Site]
 ) -> dict[_Site, float]:
-    """Of every site, what rounding it alone does to the outputs: noise over signal, added up over them."""
-    outputs = [port.name for port in model.outputs]
+    """Of every site, what rounding it alone does to the outputs: noise over signal, over all their parts."""
+    parts = (part for output in model.model.graph.outputs for part in parts_of_output(output))
+    outputs = list(dict.fromkeys(part.name or "" for part in parts))
     plain = copied(model.model)
     _tidy(plain.graph)
     exact = _run(plain, outputs, samples)
