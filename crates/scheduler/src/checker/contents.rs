@@ -65,6 +65,14 @@ pub(super) enum Value {
 }
 
 impl Value {
+    /// Tensor and byte of an element counted without padding.
+    pub(super) fn dense(self) -> Option<(u32, u64)> {
+        match self {
+            Self::Element(Element { tensor, pixel: 1, byte, .. }) => Some((tensor, byte)),
+            _ => None,
+        }
+    }
+
     /// Whether these are pixels of the same size, `first` bytes into one, so that their padding is padding still.
     pub(super) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
         matches!(self, Self::Element(e)

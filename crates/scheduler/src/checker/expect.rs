@@ -1,8 +1,17 @@
 //! What a tensor's bytes should look like in memory.
 //!
 //! Data movement changes no value, so an element of a concatenation, rearrangement, gather or padding *is* an element of its
-//! operand. [`Expectation::resolve`] follows such elements to the layer that computed them (or to a constant or a fill),
-//! which makes the checker indifferent to whether a program copies, aliases or produces in place.
+//! operand. [`Expectation::step`] goes from one to the other; [`Expectation::origin`] goes on to the layer that computed the
+//! element (or to a constant or a fill). That makes the checker indifferent to whether a program copies, aliases or produces in
+//! place.
+//!
+//! Two elements are the same value where their ways meet. In a chain of moves what is found lies a step or two behind what is
+//! expected, however long the chain is:
+//!
+//! ```text
+//!  x --move--> a --move--> b --move--> c      found: byte 3 of b; expected: byte 7 of c
+//!                          ^-----------'      one step from c shows byte 3 of b, and nobody asks what that is
+//! ```
 
 use tpuflow_ir::{Graph, Op, PadMode, TensorId};
 
@@ -23,16 +32,16 @@ impl<'a> Expectation<'a> {
         Self { graph, producers }
     }
 
-    /// The value of byte `byte` of a tensor's dense elements, and for how many bytes it goes on consecutively.
-    pub(super) fn resolve(&self, tensor: TensorId, byte: u64) -> (Value, u64) {
-        let info = self.graph.tensor(tensor);
-        let own = (Value::Element(Element::dense(tensor.0, byte)), info.bytes() as u64 - byte);
-        let Some(layer) = self.producers[tensor.index()] else { return own };
+    /// What byte `byte` of a tensor's dense elements is by the layer that makes it, an operand's byte or a fill (`None` if the
+    /// layer computes it, or none makes it), and for how many bytes that goes on consecutively.
+    fn step(&self, tensor: u32, byte: u64) -> (Option<Value>, u64) {
+        let info = self.graph.tensor(TensorId(tensor));
+        let own = (None, (info.bytes() as u64).saturating_sub(byte));
+        let Some(layer) = self.producers[tensor as usize] else { return own };
         let size = info.dtype.bytes() as u64;
         let (element, within) = (byte / size, byte % size);
         let follow = |input: TensorId, element: u64, run: u64| {
-            let (value, bytes) = self.resolve(input, element * size + within);
-            (value, bytes.min(run * size - within))
+            (Some(Value::Element(Element::dense(input.0, element * size + within))), run * size - within)
         };
         match &self.graph.layers[layer].op {
             Op::Concat { inputs, axis, requants } => {
@@ -45,7 +54,7 @@ impl<'a> Expectation<'a> {
                         return if requant.is_none() {
                             follow(input, outer * part + at, part - at)
                         } else {
-                            (own.0, (part - at) * size - within)
+                            (None, (part - at) * size - within)
                         };
                     }
                     at -= part;
@@ -79,7 +88,7 @@ impl<'a> Expectation<'a> {
                             PadMode::Value(number) => Value::Number(*number),
                             PadMode::Reflect | PadMode::Edge => return own,
                         };
-                        (value, run * size - within)
+                        (Some(value), run * size - within)
                     }
                 }
             }
@@ -94,23 +103,44 @@ impl<'a> Expectation<'a> {
                 if y % sh == 0 && x % sw == 0 {
                     follow(*input, ((image * h + y / sh) * w + x / sw) * c + channel, c - channel)
                 } else {
-                    (Value::Code(from.zero_point()), (c - channel) * size - within)
+                    (Some(Value::Code(from.zero_point())), (c - channel) * size - within)
                 }
             }
             _ => own,
         }
     }
 
-    /// What an element is in the end: a computed element, a constant's, or a fill; and for how many bytes it goes on
-    /// consecutively. `None` in padding.
-    pub(super) fn origin(&self, element: Element) -> (Option<Value>, u64) {
-        match element.place() {
-            (Some(byte), run) => {
-                let (value, bytes) = self.resolve(TensorId(element.tensor), byte);
-                (Some(value), run.min(bytes))
-            }
-            (None, run) => (None, run),
+    /// What byte `byte` of a tensor's dense elements is in the end: a computed element, a constant's, or a fill; and for how
+    /// many bytes it goes on consecutively.
+    pub(super) fn origin(&self, tensor: u32, byte: u64) -> (Value, u64) {
+        let (mut value, mut run) = (Value::Element(Element::dense(tensor, byte)), u64::MAX);
+        while let Some((tensor, byte)) = value.dense() {
+            let (next, bytes) = self.step(tensor, byte);
+            run = run.min(bytes);
+            let Some(next) = next else { break };
+            value = next;
         }
+        (value, run)
+    }
+
+    /// For how many bytes, at most `run`, what is found is what is expected: dense bytes of tensors, or fills.
+    pub(super) fn common(&self, found: Value, expected: Value, mut run: u64) -> u64 {
+        let (mut one, mut other) = (found, expected);
+        while one != other {
+            // Layers read what is made before them: the way from the tensor made later cannot have met the other yet.
+            if self.made(one) < self.made(other) {
+                (one, other) = (other, one);
+            }
+            let Some((tensor, byte)) = one.dense() else { return 0 };
+            let (Some(next), bytes) = self.step(tensor, byte) else { return 0 };
+            (one, run) = (next, run.min(bytes));
+        }
+        run
+    }
+
+    /// When a value is made: the number of its layer, from 1.
+    fn made(&self, value: Value) -> usize {
+        value.dense().and_then(|(tensor, _)| self.producers[tensor as usize]).map_or(0, |layer| layer + 1)
     }
 
     /// Bytes of a constant, if the tensor is one.
@@ -173,4 +203,64 @@ fn padded(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: P
 pub(super) fn same(image: Option<&[u8]>, at: u64, constant: &[u8], byte: u64, len: u64) -> bool {
     let found = image.and_then(|image| image.get(at as usize..(at + len) as usize));
     found.is_some() && found == constant.get(byte as usize..(byte + len) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::Net;
+
+    /// Moves of all kinds, one after the other.
+    fn moves(seed: u64) -> Graph {
+        let mut net = Net::new(seed);
+        let mut last = net.input(&[1, 4, 6, 2]);
+        for _ in 0..14 {
+            let shape = net.shape(last);
+            let (axis, rescaled) = (1 + net.random.below(3), net.random.below(4));
+            last = match net.random.below(if shape.iter().product::<usize>() > 150 { 3 } else { 7 }) {
+                0 => net.transpose(last, &[0, 2, 1, 3]),
+                1 => net.reshape(last, &[1, shape[3], shape[1], shape[2]]),
+                2 => {
+                    let indices: Vec<u32> = (0..3).map(|_| net.random.below(shape[axis]) as u32).collect();
+                    net.gather(last, axis, &indices)
+                }
+                3 => net.concat(&[last, last], axis, rescaled),
+                4 => net.pad(last, &[0, 1, 0, 1], &[0, 0, 1, 0], PadMode::Constant(5)),
+                5 => net.pad(last, &[0, 1, 1, 0], &[0, 1, 1, 0], PadMode::Edge),
+                _ => net.insert_zeros(last, [2, 1]),
+            };
+        }
+        net.finish(&[last])
+    }
+
+    #[test]
+    fn ways_meet_where_the_origins_are_equal() {
+        const RUN: u64 = 6;
+        let (mut met, mut apart) = (0, 0);
+        for seed in 0..20 {
+            let graph = moves(seed);
+            let expectation = Expectation::new(&graph);
+            let mut random = crate::common::Random(seed);
+            // Byte by byte, every way to its end.
+            let origin = |tensor: u32, byte: u64| expectation.origin(tensor, byte).0;
+            for _ in 0..1500 {
+                let [(a, i), (b, j)] = [(); 2].map(|()| {
+                    let tensor = random.below(graph.tensors.len());
+                    (tensor as u32, random.below(graph.tensors[tensor].bytes()) as u64)
+                });
+                let left = |tensor: u32, byte: u64| graph.tensors[tensor as usize].bytes() as u64 - byte;
+                let run = RUN.min(left(a, i)).min(left(b, j));
+                let equal = (0..run).take_while(|k| origin(a, i + k) == origin(b, j + k)).count() as u64;
+                let element = |tensor, byte| Value::Element(Element::dense(tensor, byte));
+                let found = expectation.common(element(a, i), element(b, j), run);
+                assert!(
+                    found <= equal && (found > 0) == (equal > 0),
+                    "seed {seed}: {a}+{i}, {b}+{j}: {found}, {equal}"
+                );
+                assert_eq!(found, expectation.common(element(b, j), element(a, i), run));
+                *if found > 0 { &mut met } else { &mut apart } += 1;
+            }
+        }
+        assert!(met > 500 && apart > 500, "{met} and {apart}");
+    }
 }

@@ -388,8 +388,8 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let Value::Element(element) = wanted else { return Ok(()) };
-            let (value, run) = expectation.origin(element);
-            let Some(value) = value else {
+            let (byte, run) = element.place();
+            let Some(byte) = byte else {
                 done += run;
                 continue;
             };
@@ -398,9 +398,9 @@ impl<'a> Walk<'a> {
                 return Err(("undefined", format!("byte {at:#x}, {element:?} of \"{name}\", was never written")));
             };
             let found = piece.value.advance(at - piece.start);
-            let run = run.min(piece.end - at).min(bytes - done);
-            let agreed = self.agrees(found, value, run);
+            let agreed = self.agreed(found, expected.tensor, byte, run.min(piece.end - at).min(bytes - done));
             if agreed == 0 {
+                let value = expectation.origin(expected.tensor, byte).0;
                 return Err(("value", format!("at {at:#x}, for \"{name}\": found {found:?}, expected {value:?}")));
             }
             done += agreed;
@@ -408,23 +408,26 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// For how many bytes (at most `run`) a found value is the expected one.
-    fn agrees(&self, found: Value, expected: Value, run: u64) -> u64 {
+    /// For how many bytes (at most `run`) a found value is what the dense elements of a tensor are from `byte` on.
+    fn agreed(&self, found: Value, tensor: u32, byte: u64, run: u64) -> u64 {
         let Some(expectation) = &self.expectation else { return run };
-        match (found, expected) {
-            (Value::Element(element), _) => match expectation.origin(element) {
-                (Some(value), bytes) if value == expected => run.min(bytes),
-                _ => 0,
+        let wanted = Value::Element(Element::dense(tensor, byte));
+        match found {
+            Value::Element(element) => match element.place() {
+                (Some(byte), bytes) => {
+                    let found = Value::Element(Element::dense(element.tensor, byte));
+                    expectation.common(found, wanted, run.min(bytes))
+                }
+                (None, _) => 0,
             },
-            (Value::Image { space, byte: at }, Value::Element(wanted)) => {
+            Value::Image { space, byte: at } => {
+                let (origin, bytes) = expectation.origin(tensor, byte);
+                let (Some((constant, byte)), run) = (origin.dense(), run.min(bytes)) else { return 0 };
                 let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]);
-                let (Some(byte), bytes) = wanted.place() else { return 0 };
-                let run = run.min(bytes);
-                let equal = expectation.constant(wanted.tensor).is_some_and(|c| same(image, at, c, byte, run));
+                let equal = expectation.constant(constant).is_some_and(|c| same(image, at, c, byte, run));
                 if equal { run } else { 0 }
             }
-            _ if found == expected => run,
-            _ => 0,
+            _ => expectation.common(found, wanted, run),
         }
     }
 
