@@ -76,7 +76,8 @@ def by_layer(
     found: dict[str, dict[str, Any]] = {}
     known = {value.name for value in model.graph.inputs}
     for network in device_networks(graph):
-        for tensor in (network.tensors[index] for index in network.inputs):
+        stored = network.tensors
+        for tensor in (stored[index] for index in network.inputs):
             name = _named(tensor)
             if name in known and name is not None and name not in found:
                 said = _said(config.layers, [name])
@@ -92,9 +93,9 @@ def by_layer(
             names = [name for name in layer.nodes if name in types]
             if not names:
                 continue
-            output = network.tensors[layer.output]
+            output = stored[layer.output]
             said = _said(config.layers, [*names, output.name])
-            tensors = [network.tensors[index] for index in (*layer.operands, layer.output)]
+            tensors = [stored[index] for index in (*layer.operands, layer.output)]
             entry = found.setdefault(names[-1], {key: said.get(key) for key in keys})
             shown = entry.setdefault(SHOWN, {"quantization_info": {}})
             shown["quantization_info"] |= dict(_quantisation(tensors, ranges, alike))
