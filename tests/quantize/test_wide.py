@@ -153,6 +153,14 @@ def test_tails_have_eight_bits_where_outputs_have() -> None:
     assert set(dtypes(made).values()) == {"int8"}
 
 
+def test_what_an_average_reads_has_eight_bits() -> None:
+    b = Builder("pooled")
+    x = b.input("x", [1, 3, 8, 8])
+    b.output(b.node("GlobalAveragePool", b.node("Relu", b.conv(x, 10))))
+    made = lowered(b.model(), normal(b))
+    assert dtypes(made) == {"conv": "int8", "average_pool": "int16"}
+
+
 @pytest.mark.parametrize("settings", [{"wide_sums": True}, {"wide_sums": True, "wide_tails": False}])
 def test_tails_and_parts_of_sums_go_through_every_level(settings: dict[str, bool]) -> None:
     made = lowered(boxes().model(), normal(boxes()), {"quantize": settings})
@@ -179,12 +187,16 @@ def test_tails_and_parts_of_sums_are_those_found_path_by_path(data: st.DataObjec
     b = Builder("random")
     made, outputs = [b.input("x", [1, 4, 4])], set()
     for _ in range(data.draw(st.integers(1, 9))):
-        kind = data.draw(st.sampled_from(("Add", "bias", "Relu", "Transpose", "MatMul", "product")))
+        kind = data.draw(
+            st.sampled_from(("Add", "bias", "Relu", "Transpose", "MatMul", "product", "average"))
+        )
         first, second = (data.draw(st.sampled_from(made)) for _ in range(2))
         if kind == "product":
             made.append(b.node("MatMul", first, b.weight(4, 4, fan_in=4)))
         elif kind == "bias":
             made.append(b.node("Add", first, b.spread(4)))
+        elif kind == "average":
+            made.append(b.node("AveragePool", first, kernel_shape=[3], pads=[1, 1]))
         else:
             made.append(b.node(kind, first, *([second] if kind in {"Add", "MatMul"} else []), **_order(kind)))
     outputs.add(made[-1])
@@ -211,7 +223,7 @@ def test_tails_and_parts_of_sums_are_those_found_path_by_path(data: st.DataObjec
         node.outputs[0].name
         for node in nodes
         if any(map(is_layer, ancestors(node)))
-        and not any(node in ancestors(o) - {o} for o in nodes if o.op_type == "MatMul")
+        and not any(node in ancestors(o) - {o} for o in nodes if o.op_type in {"MatMul", "AveragePool"})
     }
     assert {value.name for value in tail_values(nodes)} == tails
     sums = {

@@ -49,7 +49,7 @@ class QuantizeConfig(Section):
     """What softmax reads and gives has 16 bits, where its layers are int8."""
     wide_tails: bool = True
     """What last layers sum up and all that is computed of it for the outputs has 16 bits as well, where these
-    have: boxes of offsets, for example, which no layer reads again."""
+    have, but for what averages read: boxes of offsets, for example, which no layer reads again."""
     wide_sums: bool = False
     """Sums that nothing but additions read have 16 bits, where their layers are int8: the parts of a residual
     are rounded to 8 bits once, when they have been added."""

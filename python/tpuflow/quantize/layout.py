@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.quantize.nodes import attribute, shape_of
-from tpuflow.quantize.registry import LOWERINGS, VIEWS, UnsupportedNodeError
+from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.view import View
 
@@ -79,28 +79,36 @@ CHANNELS_LAST = frozenset(
 """Operators that read `[n, c, h, w]` as `[n, h, w, c]`."""
 
 
-def input_order(value: ir.Value, seen: dict[ir.Value, Shape]) -> Shape:
-    """The axis order in which a network input is stored: what its first consumers that care want."""
-    rank = len(shape_of(value))
-    identity = tuple(range(rank))
-    if value in seen:
-        return seen[value]
-    seen[value] = identity
-    for use in value.uses():
-        node = use.node
-        if node.op_type in CHANNELS_LAST and rank == 4 and use.idx == 0:
-            return (0, 2, 3, 1)
+def input_order(value: ir.Value) -> Shape:
+    """The axis order in which a network input is stored: what the first consumer that cares wants.
+
+    Consumers are asked depth first, without recursion: networks may be deeper than Python's stack. Behind a
+    Transpose nobody else is asked: dense behind it is better than dense in front of it.
+    """
+    order = tuple(range(len(shape_of(value))))
+    met = {value}
+    waiting = [(use.node, use.idx, order) for use in value.uses()][::-1]
+    while waiting:
+        node, index, axes = waiting.pop()
+        if node.op_type in CHANNELS_LAST and len(axes) == 4 and index == 0:
+            return tuple(axes[axis] for axis in (0, 2, 3, 1))
         if node.op_type == "Transpose":
-            axes = attribute(node, "perm", tuple(reversed(range(rank))))
-            return tuple(axes[axis] for axis in input_order(node.outputs[0], seen))
-        elementwise = node.op_type not in LOWERINGS or len(shape_of(node.outputs[0])) == rank
-        if (
-            elementwise
-            and node.op_type not in VIEWS
-            and node.op_type not in {"MatMul", "Softmax"}
-            and node.outputs
-        ):
-            order = input_order(node.outputs[0], seen)
-            if order != identity:
-                return order
-    return identity
+            order = axes = tuple(axes[axis] for axis in attribute(node, "perm", range(len(axes))[::-1]))
+            waiting = []
+        elif not _keeps_order(node, len(axes)):
+            continue
+        made = node.outputs[0]
+        if made not in met:
+            met.add(made)
+            waiting += [(use.node, use.idx, axes) for use in made.uses()][::-1]
+    return order
+
+
+def _keeps_order(node: ir.Node, rank: int) -> bool:
+    """Whether what a node makes of a value is best stored in the order of that value."""
+    return (
+        bool(node.outputs)
+        and node.op_type not in VIEWS
+        and node.op_type not in {"MatMul", "Softmax"}
+        and len(shape_of(node.outputs[0])) == rank
+    )

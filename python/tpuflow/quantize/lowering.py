@@ -441,7 +441,7 @@ class Lowering:
         if is_constant(value):
             return
         shape = shape_of(value)
-        order = input_order(value, {})
+        order = input_order(value)
         view = View.dense(shape, order)
         stored_shape = tuple(shape[axis] for axis in order)
         if value.dtype is not None and value.dtype.is_floating_point():

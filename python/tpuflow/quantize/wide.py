@@ -67,7 +67,8 @@ def wide_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> froz
 def tail_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
     """The values behind a graph's last layers: what these sum up, and what is made of it for the outputs.
 
-    Each depends on a layer with constant weights, and no convolution or product depends on it.
+    Each depends on a layer with constant weights, and no convolution, product or average depends on it: the
+    roundings of all that an average reads cancel, and there is much of that.
 
     Args:
         nodes: Of the graph, in topological order.
@@ -80,7 +81,7 @@ def tail_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
             summed.update(node.outputs)
     read: set[ir.Value] = set()
     for node in reversed(ordered):
-        if node.op_type in LINEAR or any(value in read for value in node.outputs):
+        if node.op_type in LINEAR | AVERAGES or any(value in read for value in node.outputs):
             read.update(value for value in node.inputs if value is not None)
     return frozenset(value for value in summed - read if _is_number(value))
 
