@@ -26,6 +26,7 @@ mod parts;
 mod pool;
 mod reduce;
 mod vector;
+mod views;
 mod walk;
 
 use tpuflow_ir::{Graph, Program};

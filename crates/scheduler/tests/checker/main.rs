@@ -90,6 +90,19 @@ fn apart() -> Graph {
     net.finish(&[b, c])
 }
 
+/// Moves that do not compose to one.
+fn moves() -> Graph {
+    let mut net = Net::new(9);
+    let x = net.input(&[1, 6, 10, 4]);
+    let mut y = net.conv(x, 4, window(1, 1, 0), 1);
+    for _ in 0..4 {
+        y = net.transpose(y, &[0, 2, 1, 3]);
+        y = net.reshape(y, &[1, 6, 10, 4]);
+    }
+    let y = net.conv(y, 8, window(3, 1, 1), 1);
+    net.finish(&[y])
+}
+
 fn subjects(seeds: impl IntoIterator<Item = u64>) -> Vec<Subject> {
     let machines = [Machine::preset("32x32_fpga").unwrap(), tiny()];
     let graphs = seeds.into_iter().map(|seed| (format!("random {seed}"), random(seed, 9)));
@@ -97,6 +110,7 @@ fn subjects(seeds: impl IntoIterator<Item = u64>) -> Vec<Subject> {
         ("residual".to_owned(), residual(7)),
         ("joined".to_owned(), joined()),
         ("apart".to_owned(), apart()),
+        ("moves".to_owned(), moves()),
     ]);
     let more = [("floats", wild_floats(5, 7, 1500)), ("lines", long_lines(1, None))];
     let graphs = graphs.chain(more.map(|(name, graph)| (name.to_owned(), graph)));

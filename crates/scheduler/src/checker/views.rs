@@ -1,0 +1,124 @@
+//! What views claim to be: which stretches of memory their pixels are, and which pixels and channels of a tensor.
+
+use tpuflow_ir::layout::{image, pixel_bytes};
+use tpuflow_ir::{TensorId, View};
+
+use super::contents::Element;
+use super::walk::{Fault, Walk};
+
+impl Walk<'_> {
+    /// Contiguous stretches of some pixels of a row. A row of naturally padded whole pixels is one.
+    pub(super) fn stretches(
+        &self,
+        view: &View,
+        row: u32,
+        columns: std::ops::Range<u32>,
+        channels: std::ops::Range<u32>,
+        whole: u64,
+    ) -> Vec<Stretch> {
+        let (word, size) = (self.machine().word(), view.dtype.bytes());
+        let bytes = u64::from(channels.end - channels.start) * size as u64;
+        let payload = whole as u32 * size as u32;
+        let natural = pixel_bytes(payload as usize, word) as u32;
+        let at = |column: u32, bytes: u64, padded: bool| Stretch {
+            start: view.pixel_address(row, column, word) + u64::from(channels.start) * size as u64,
+            bytes,
+            padded,
+            payload,
+            natural,
+            pixel: u64::from(view.origin[0]) + u64::from(row) * u64::from(view.width) + u64::from(column),
+            within: u64::from(view.origin[1] + channels.start) * size as u64,
+        };
+        if bytes == u64::from(payload) && view.pixel_bytes == natural && view.channel_offset == 0 {
+            let count = u64::from(columns.end - columns.start);
+            let all = (count - 1) * u64::from(natural) + bytes;
+            return vec![at(columns.start, all, natural != payload && count > 1)];
+        }
+        columns.map(|column| at(column, bytes, false)).collect()
+    }
+
+    pub(super) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
+        if !view.holds(row) {
+            return Err((
+                "range",
+                format!("row {row} is not among rows {}..{}", view.first_row, view.first_row + view.stored_rows),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
+    pub(super) fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
+        let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else {
+            return Ok(u64::from(view.channels));
+        };
+        let info = graph.tensor(id);
+        let channels = info.shape.last().copied().unwrap_or(1) as u64;
+        let [pixel, channel] = view.origin.map(u64::from);
+        let pixels = u64::from(view.rows) * u64::from(view.width);
+        if info.dtype == view.dtype
+            && view.origin == [0, 0]
+            && pixels * u64::from(view.channels) == info.elements() as u64
+        {
+            // All elements, row-major: another shape of the same tensor.
+            return Ok(view.channels.into());
+        }
+        if info.dtype != view.dtype
+            || channel + u64::from(view.channels) > channels
+            || (pixel + pixels) * channels > info.elements() as u64
+        {
+            return Err(("descriptor", format!("a view does not fit tensor \"{}\" {:?}", info.name, info.shape)));
+        }
+        Ok(channels)
+    }
+
+    /// Operators that work on pixels need the tensor's pixels, not another shape of its elements.
+    pub(super) fn true_pixels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
+        let info = e.graph.tensor(id);
+        if self.whole_channels(view, tensor)? != info.shape.last().copied().unwrap_or(1) as u64 {
+            return Err(("descriptor", format!("a view cuts \"{}\" into other pixels", info.name)));
+        }
+        Ok(())
+    }
+
+    /// Operators over channels need all of a pixel's.
+    pub(super) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        self.true_pixels(view, tensor)?;
+        if self.whole_channels(view, tensor)? != u64::from(view.channels) {
+            return Err(("descriptor", "a view hides channels of its pixels".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Spatial operators need the tensor's true geometry.
+    pub(super) fn true_geometry(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+        let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
+        let (rows, height, width, _) = image(&e.graph.tensor(id).shape);
+        if (view.rows as usize, view.height as usize, view.width as usize) != (rows, height, width)
+            || view.origin[0] != 0
+        {
+            return Err(("descriptor", format!("a view hides the geometry of \"{}\"", e.graph.tensor(id).name)));
+        }
+        Ok(())
+    }
+}
+
+/// A contiguous stretch of pixels (or of part of one).
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    /// Padding between its pixels, which nobody needs to have written.
+    pub(super) padded: bool,
+    pub(super) payload: u32,
+    pub(super) natural: u32,
+    pixel: u64,
+    within: u64,
+}
+
+impl Stretch {
+    /// Its first byte as one of `tensor`.
+    pub(super) fn element(&self, tensor: TensorId) -> Element {
+        Element::new(tensor.0, self.payload, self.natural, self.pixel, self.within)
+    }
+}
