@@ -320,3 +320,14 @@ def test_a_program_takes_the_place_of_nothing_else(built: Built, command: Comman
         assert told in result.err
     assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "net"}
     assert model.read_bytes() == built.model.read_bytes()
+
+
+@pytest.mark.parametrize("option", ["--json", "--report"])
+@pytest.mark.parametrize(("place", "told"), [("none/file", "does not exist"), (".", "is a folder")])
+def test_nothing_is_built_where_a_second_file_has_no_place(
+    built: Built, command: Command, tmp_path: Path, option: str, place: str, told: str
+) -> None:
+    result = command("build", built.model, "-o", tmp_path / "net.tpu", option, tmp_path / place)
+    assert (result.status, result.out) == (1, "")
+    assert told in result.err
+    assert not list(tmp_path.iterdir())

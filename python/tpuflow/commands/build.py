@@ -93,6 +93,9 @@ def build(
     from tpuflow.errors import FileError
     from tpuflow.plugins import load_plugins
 
+    for file in (output, json, report):
+        if file is not None:
+            _check_place(file)
     if output is not None:
         _check_output(output, model)
     request = Request(
@@ -128,20 +131,28 @@ def build(
         _write_page(built, counted, report)
 
 
-def _check_output(output: Path, model: Path) -> None:
-    """Whether a program may be called so, before the work is done.
+def _check_place(file: Path) -> None:
+    """Whether a file can be written there, before the work is done.
 
     Raises:
-        OptionError: Its folder is missing, or it would take the place of a folder, a graph or a model.
+        OptionError: Its folder is missing, or it is one.
+    """
+    if not file.absolute().parent.is_dir():
+        raise options.OptionError(f"{file}: the folder {file.absolute().parent} does not exist")
+    if file.is_dir():
+        raise options.OptionError(f"{file}: is a folder, name a file in it")
+
+
+def _check_output(output: Path, model: Path) -> None:
+    """Whether a program may be called so.
+
+    Raises:
+        OptionError: It would take the place of a graph or a model.
     """
     from tpuflow.frontend import is_model_file
 
-    if not output.absolute().parent.is_dir():
-        raise options.OptionError(f"{output}: the folder {output.absolute().parent} does not exist")
     if output.suffix == ".tpuq":
         raise options.OptionError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
-    if output.is_dir():
-        raise options.OptionError(f"{output}: is a folder, name a file in it")
     if is_model_file(output) or output.absolute() == model.absolute():
         raise options.OptionError(f"{output}: is the name of a model, name the program .tpu")
 
