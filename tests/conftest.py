@@ -47,6 +47,13 @@ def shared() -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test that uses shared networks as slow: they have far more than a few layers."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says in one line how many tests were not run for want of shared material."""
     skipped: Sequence[pytest.TestReport] = terminalreporter.stats.get("skipped", [])
