@@ -1,11 +1,9 @@
 //! The file form of a [`Graph`] (`.tpuq`): a safetensors file whose tensors are the graph's constants.
 //!
 //! The graph itself travels as JSON in the file's metadata, with the version of the form and the SHA-256 of graph and
-//! constants, so that a file that was cut, altered or written by another version is refused. Files are written beside
-//! their target and renamed: a reader never sees half of one.
+//! constants, so that a file that was cut, altered or written by another version is refused.
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::path::Path;
 
 use safetensors::SafeTensors;
@@ -13,6 +11,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::atomic::write;
 use crate::{DType, Error, Graph, Image};
 
 /// Version of the form; files of another version are refused.
@@ -31,26 +30,6 @@ struct Header {
 #[derive(Deserialize)]
 struct Version {
     version: u32,
-}
-
-/// Writes `bytes` beside `path`, then renames: the file is complete or absent.
-///
-/// # Errors
-/// [`Error::File`] with the system's reason.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let fail = |error: std::io::Error| Error::File { path: path.display().to_string(), reason: error.to_string() };
-    let name = path.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidFilename.into()))?;
-    let beside = path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
-    let written = std::fs::File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    });
-    written.map_err(|error| {
-        // The reason of the first failure is what the user needs; the leftover may not even exist.
-        let _ = std::fs::remove_file(&beside);
-        fail(error)
-    })
 }
 
 fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {

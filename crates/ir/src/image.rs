@@ -28,7 +28,7 @@ impl Image {
     pub fn map(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::open(path)?;
         // SAFETY: the mapping is only ever read. Its bytes must not change while it lives: files of this crate
-        // are written beside their target and renamed (`crate::file::write`), never changed in place, so a later version is
+        // are written beside their target and renamed (`crate::atomic::write`), never changed in place, so a later version is
         // another file and this one stays as it is.
         let map = unsafe { Mmap::map(&file)? };
         let range = 0..map.len();

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod arithmetic;
+pub mod atomic;
 pub mod dtype;
 pub mod error;
 pub mod file;

@@ -18,7 +18,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::file::write;
+use crate::atomic::write;
 use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
