@@ -1,0 +1,25 @@
+"""Files: written complete or not at all, whatever happens to the process, and read as untrusted.
+
+`atomic` replaces files and publishes those of one command together; `temporary` makes what they are written
+to first; `documents` writes text, JSON and arrays with it; `reading` reads text, JSON and TOML.
+"""
+
+from tpuflow.files.atomic import Publication, file_stem, make_folder, publication, replaced
+from tpuflow.files.documents import write_arrays, write_json, write_text
+from tpuflow.files.reading import parse_json, parse_toml, read_text
+from tpuflow.files.temporary import temporary_folder
+
+__all__ = [
+    "Publication",
+    "file_stem",
+    "make_folder",
+    "parse_json",
+    "parse_toml",
+    "publication",
+    "read_text",
+    "replaced",
+    "temporary_folder",
+    "write_arrays",
+    "write_json",
+    "write_text",
+]
