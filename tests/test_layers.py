@@ -32,13 +32,15 @@ CRATES = {
 CRATES_FOR_TESTS = {"simulator": {"scheduler"}, "scheduler": {"simulator"}}
 
 # room of the package -> rooms it may import. Data flows down this list; nothing imports what is below it.
-VOCABULARY = {"errors", "files", "similarity", "samples"}
+VOCABULARY = {"errors", "files", "memory", "arrays", "similarity", "samples"}
 ROOMS = {
     "errors": set(),
     "files": {"errors"},
     "late": set(),
     "similarity": {"errors"},
-    "samples": {"errors"},
+    "memory": {"errors"},
+    "arrays": {"errors", "memory"},
+    "samples": {"errors", "memory", "arrays"},
     "config": VOCABULARY,
     "reference": {"errors"},
     "kernels": {"errors", "_core"},
@@ -55,7 +57,7 @@ ROOMS = {
     "explain": {"errors", "_core", "compile", "parameters", "simulate"},
     "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
     "store": {"errors", "_core", "partition"},
-    "plugins": {"errors", "samples", "config", "calibrate", "metrics"},
+    "plugins": {"errors", "arrays", "samples", "config", "calibrate", "metrics"},
     "weights": {"errors", "partition", "compile", "store"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},

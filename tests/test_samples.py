@@ -188,7 +188,7 @@ def empty_directory(path: Path) -> None:
         (text, "not a complete NumPy file"),
         (truncated, "not a complete NumPy file"),
         (damaged, "not a complete NumPy file"),
-        (objects, "not a complete NumPy file: object arrays cannot be loaded"),
+        (objects, 'member "image": holds Python objects'),
         (empty, "not a complete NumPy file"),
         (empty_directory, "the directory holds no .npz or .npy file"),
     ],

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import FileError, ProgramError
-from tpuflow.files import replaced
+from tpuflow.arrays import UNREADABLE, parse_arrays
+from tpuflow.errors import FileError, ProgramError, TpuflowError
+from tpuflow.files import parse_json, replaced, temporary_folder
+from tpuflow.memory import bytes_text, memory_limit
 from tpuflow.run import program_level, run_samples
 from tpuflow.samples import Samples
 from tpuflow.store import AnyProgram, load_program
@@ -77,11 +78,15 @@ class Bundle:
         """
         if name not in self.programs:
             raise FileError(f'the bundle has no program "{name}", it has {", ".join(self.programs)}')
-        with tempfile.TemporaryDirectory() as folder:
-            # What is mapped outlives the file's name.
-            path = Path(folder) / f"{name}.tpu"
+        with temporary_folder() as folder:
+            # What is mapped outlives the file's name; the program's own name is never a path.
+            path = folder / "program.tpu"
             path.write_bytes(self.programs[name])
-            return load_program(path)
+            try:
+                return load_program(path)
+            except FileError as error:
+                reason = str(error).removeprefix(f"{path}: ")
+                raise FileError(f'program "{name}" of the bundle: {reason}') from None
 
     def save(self, path: str | Path) -> None:
         """Writes the bundle.
@@ -134,8 +139,7 @@ def combine(files: Mapping[str, Path]) -> Bundle:
         load_program(path)  # nothing broken goes in
         programs[name] = path.read_bytes()
     for name in programs:
-        if not name or "/" in name or name.startswith("."):
-            raise FileError(f'"{name}" cannot be the name of a program in a bundle')
+        _require_name(name)
     return Bundle(programs, tests)
 
 
@@ -160,23 +164,62 @@ def load_bundle(path: Path) -> Bundle:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(MANIFEST))
-            if manifest["format"] != FORMAT:
-                raise FileError(f"{path}: format {manifest['format']} of a bundle, this build reads {FORMAT}")
-            programs = {name: archive.read(f"programs/{name}.tpu") for name in manifest["programs"]}
-            tests = {
-                name: TestData(
-                    _arrays(archive.read(f"tests/{name}/inputs.npz")),
-                    _arrays(archive.read(f"tests/{name}/outputs.npz")),
+            total = sum(entry.file_size for entry in archive.infolist())
+            if total > memory_limit():
+                raise FileError(
+                    f"{path}: holds {bytes_text(total)}; the limit is {bytes_text(memory_limit())} "
+                    "(TPUFLOW_MEMORY_LIMIT, in bytes)"
                 )
-                for name in manifest["tests"]
-            }
-            return Bundle(programs, tests)
+            return _parsed(path, archive)
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
-        reason = " ".join(str(error).split())
+    except TpuflowError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
         raise FileError(f"{path}: not a bundle, cut short or altered ({reason})") from None
+
+
+def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
+    manifest = parse_json(archive.read(MANIFEST).decode(), f"{path}: {MANIFEST}", FileError)
+    if manifest["format"] != FORMAT:
+        version = json.dumps(manifest["format"])[:20]
+        raise FileError(f"{path}: format {version} of a bundle, this build reads {FORMAT}")
+    programs, tests = (_names(path, manifest[key]) for key in ("programs", "tests"))
+    for name in tests:
+        if name not in programs:
+            raise FileError(f'{path}: has a test for "{name}", but no such program')
+    return Bundle(
+        {name: archive.read(f"programs/{name}.tpu") for name in programs},
+        {
+            name: TestData(
+                *(_recorded(path, archive, f"tests/{name}/{side}.npz") for side in ("inputs", "outputs"))
+            )
+            for name in tests
+        },
+    )
+
+
+def _names(path: Path, found: Any) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise FileError(f"{path}: {MANIFEST} does not list programs and tests by name")
+    for name in found:
+        _require_name(name, f"{path}: ")
+    if len(set(found)) != len(found):
+        raise FileError(f"{path}: {MANIFEST} lists a name twice")
+    return found
+
+
+def _recorded(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Array]:
+    arrays = parse_arrays(archive.read(member), f"{path}: {member}")
+    if not arrays or any(array.ndim == 0 for array in arrays.values()):
+        raise FileError(f"{path}: {member} holds no samples")
+    return arrays
+
+
+def _require_name(name: str, where: str = "") -> None:
+    if not name or "/" in name or name.startswith(".") or not name.isprintable():
+        raise FileError(f'{where}"{name}" cannot be the name of a program in a bundle')
 
 
 def run_tests(bundle: Bundle, progress: Callable[[int, int], None] | None = None) -> list[Difference]:
@@ -233,11 +276,6 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
             np.save(member, plain, allow_pickle=False)
             _put(archive, f"{name}.npy", member.getvalue())
     return stream.getvalue()
-
-
-def _arrays(content: bytes) -> dict[str, Array]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def names_of(files: Sequence[Path]) -> dict[str, Path]:

@@ -7,12 +7,12 @@ parameters and where wrong requests are answered.
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from tpuflow import _core
 from tpuflow.errors import MachineError, ProgramError
+from tpuflow.files import parse_toml, read_text
 from tpuflow.partition import Partitioned
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ def machine_text(machine: str | PathLike[str]) -> str:
     path = Path(machine)
     if not path.is_file():
         raise MachineError(f'machine "{machine}" is unknown: give a TOML file or one of {", ".join(presets)}')
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(f"{path}: cannot be read as text ({error})") from error
+    return read_text(path, MachineError)
 
 
 def machine_toml(machine: Mapping[str, Any]) -> str:
@@ -64,16 +61,22 @@ def machine_toml(machine: Mapping[str, Any]) -> str:
     def write(table: Mapping[str, Any], prefix: str) -> None:
         if prefix:
             lines.append(f"[{prefix}]")
-        # JSON's numbers, texts, truth values and lists of them are TOML's.
-        lines.extend(
-            f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)
-        )
+        lines.extend(f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict))
         for key, value in table.items():
             if isinstance(value, dict):
                 write(value, f"{prefix}.{key}" if prefix else key)
 
     write(machine, "")
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Numbers, texts, truth values and lists of them, which TOML writes as JSON does.
+
+    But for characters beyond the basic plane, of which JSON escapes each half, and the one control character
+    that JSON does not escape.
+    """
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def require_machine(program: _core.Program, machine: str | PathLike[str]) -> None:
@@ -87,10 +90,7 @@ def require_machine(program: _core.Program, machine: str | PathLike[str]) -> Non
         MachineError: The machine is unknown, or not the program's; the message names a parameter.
     """
     text = machine_text(machine)
-    try:
-        wanted = _flat(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise MachineError(f"{machine}: not a machine file: {error}") from None
+    wanted = _flat(parse_toml(text, str(machine), MachineError))
     own = _flat(json.loads(program.metadata())["machine"])
     for key in sorted(own.keys() | wanted.keys()):
         if own.get(key) != wanted.get(key):

@@ -10,8 +10,7 @@ Everything is checked when samples are opened, so that a long run never ends at 
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tpuflow.arrays import array_headers, read_arrays
 from tpuflow.errors import SampleError
+from tpuflow.memory import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_judged", "load_labelled", "load_samples",
-    "read_arrays",
 ]  # fmt: skip
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LABELS = "labels"
+ANNOUNCED_BYTES = 4 << 30
+"""Reading more than this is announced."""
+
+logger = logging.getLogger(__name__)
 
 
 class Port(Protocol):
@@ -201,6 +205,7 @@ def load_samples(path: str | Path, ports: Sequence[Port], workers: int = 0) -> S
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy") and file.is_file())
     if not files:
         raise SampleError(f"{path}: the directory holds no .npz or .npy file")
+    _announce(path, files)
     checked = list(in_turn(lambda file: _check(_read(file, ports), ports, str(file)), files, workers))
     for file, (_, batch) in zip(files, checked, strict=True):
         if batch != checked[0][1]:
@@ -208,6 +213,13 @@ def load_samples(path: str | Path, ports: Sequence[Port], workers: int = 0) -> S
                 f"{file}: its samples are whole inputs, those of {files[0]} are not, or vice versa"
             )
     return Samples(tuple(ports), sum(count for count, _ in checked), checked[0][1], tuple(files), workers)
+
+
+def _announce(path: Path, files: Sequence[Path]) -> None:
+    """Says how much a directory holds where reading it takes long: its files may be far smaller."""
+    total = sum(header.nbytes for file in files for header in array_headers(file).values())
+    if total > ANNOUNCED_BYTES:
+        logger.warning("%s: reading %s of samples in %d files", path, bytes_text(total), len(files))
 
 
 def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Array]:
@@ -235,7 +247,7 @@ def load_judged(path: str | Path, ports: Sequence[Port], workers: int = 0) -> tu
         SampleError: As for `load_samples`; the number of labels is not that of samples.
     """
     path = Path(path)
-    if path.is_dir() or LABELS not in read_arrays(path):
+    if path.is_dir() or LABELS not in array_headers(path):
         return load_samples(path, ports, workers), None
     return load_labelled(path, ports)
 
@@ -354,26 +366,6 @@ def _read(path: Path, ports: Sequence[Port]) -> dict[str, Array]:
         name: array[np.newaxis] if array.ndim == ranks.get(name, 0) - 1 else array
         for name, array in arrays.items()
     }
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of an `.npz` by name; the one of an `.npy` under the empty name.
-
-    Raises:
-        SampleError: The file cannot be read, or is not complete.
-    """
-    try:
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                return {"": np.asarray(loaded)}
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise SampleError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise SampleError(f"{path}: not a complete NumPy file: {reason}") from None
 
 
 def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuflow.calibrate import Range, Ranges
-from tpuflow.errors import RangesError
+from tpuflow.errors import FileError, RangesError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,10 +177,10 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RangesError, match="not UTF-8"):
         Ranges.load(tmp_path / "binary")
-    with pytest.raises(RangesError, match="cannot be written: no such file or directory"):
+    with pytest.raises(FileError, match="cannot be written: no such file or directory"):
         Ranges({}).save(tmp_path / "no" / "ranges.json")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(RangesError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         Ranges({}).save(tmp_path / "taken")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["binary", "taken"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Built, Command
 from tpuflow import _core
-from tpuflow import samples as room
+from tpuflow.arrays import read_arrays
 from tpuflow.frontend import load
 from tpuflow.samples import Samples, load_samples
 from tpuflow.store import load_graph
@@ -259,13 +259,13 @@ def test_msc_02_files_are_read_by_so_many_threads(
     directory: Path, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports, seen = load(built.model).inputs, set[str]()
-    read = room.read_arrays
+    read = read_arrays
 
     def noted(path: Path) -> dict[str, Any]:
         seen.add(threading.current_thread().name)
         return read(path)
 
-    monkeypatch.setattr(room, "read_arrays", noted)
+    monkeypatch.setattr("tpuflow.samples.read_arrays", noted)
 
     def rows(workers: int) -> list[Any]:
         seen.clear()

@@ -91,7 +91,7 @@ def test_rows_join_similarity_and_distribution() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "not an .npz"), (b"PK\x03\x04 nothing", "not an .npz"), (None, "cannot be read")],
+    [(b"", "not a complete NumPy file"), (b"PK\x03\x04 nothing", "not a zip file"), (None, "cannot be read")],
 )
 def test_files_that_hold_no_histograms_are_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "x.npz"

@@ -18,7 +18,7 @@ import numpy as np
 from tpuflow.calibrate.collect import collect
 from tpuflow.calibrate.statistics_file import save_statistics
 from tpuflow.config import CalibrationConfig
-from tpuflow.files import make_folder, write_arrays
+from tpuflow.files import file_stem, make_folder, write_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,6 +85,7 @@ def save_artefacts(
 def _save_histograms(statistics: Statistics, ranges: Ranges, folder: Path) -> list[Path]:
     make_folder(folder)
     written = []
+    taken: set[str] = set()
     for name, tensor in statistics.tensors.items():
         counts = tensor.counts
         found = ranges.tensors.get(name)
@@ -95,10 +96,6 @@ def _save_histograms(statistics: Statistics, ranges: Ranges, folder: Path) -> li
             "zeros": np.array(counts.zeros),
             "thresholds": np.array([min(low for low, _ in pairs), max(high for _, high in pairs)]),
         }
-        written.append(folder / f"{_file_name(name)}.npz")
+        written.append(folder / f"{file_stem(name, taken)}.npz")
         write_arrays(written[-1], arrays)
     return written
-
-
-def _file_name(tensor: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in tensor).lstrip(".") or "_"

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -42,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 from tpuflow.calibrate.table import from_table, to_table
 from tpuflow.config import fingerprint
 from tpuflow.errors import RangesError
+from tpuflow.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -245,21 +245,14 @@ class Ranges:
         return "{\n" + "".join(lines) + f'  "tensors": {_block(rows)}{tail}\n}}\n'
 
     def save(self, path: str | Path) -> None:
-        """Writes the file beside its target and renames it.
+        """Writes the file.
 
         Raises:
-            RangesError: The file cannot be written.
+            FileError: The file cannot be written.
+            RangesError: They cannot be said in a table.
         """
         path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            beside.write_text(self._table(path) if path.suffix == TABLE else self.to_json(), encoding="utf-8")
-            beside.replace(path)
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise RangesError(
-                f"{path}: cannot be written: {(error.strerror or str(error)).lower()}"
-            ) from None
+        write_text(path, self._table(path) if path.suffix == TABLE else self.to_json())
 
     def _table(self, path: Path) -> str:
         if self.factors:

@@ -36,7 +36,7 @@ from tpuflow.calibrate.means import ChannelSums
 from tpuflow.calibrate.statistics import Histogram, Moments, Statistics, TensorStatistics
 from tpuflow.calibrate.strategies import extrema_of, moments_of
 from tpuflow.errors import RangesError
-from tpuflow.files import write_text
+from tpuflow.files import parse_json, read_text, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,12 +111,7 @@ def load_statistics(path: str | Path) -> Statistics:
         RangesError: The file is missing or wrong; the text names file, tensor and field.
     """
     path = Path(path)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RangesError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, RecursionError) as error:
-        raise RangesError(f"{path}: not a file of statistics: {str(error).lower()}") from None
+    document = parse_json(read_text(path, RangesError), path, RangesError)
     if not isinstance(document, dict) or not isinstance(document.get("tensors"), dict):
         raise RangesError(f'{path}: not a file of statistics: key "tensors" is missing')
     if document.get("format") != FORMAT:

@@ -171,9 +171,9 @@ def _blame(row: Row) -> str:
 @npz.command("shape")
 def shape(file: File) -> None:
     """List names, shapes and types."""
-    from tpuflow.npz.tools import read
+    from tpuflow.npz.tools import headers
 
-    arrays = read(file)
+    arrays = headers(file)
     table(
         [("name", "left"), ("shape", "left"), ("type", "left"), ("bytes", "right")],
         [(name, list(array.shape), array.dtype, f"{array.nbytes:,}") for name, array in arrays.items()],

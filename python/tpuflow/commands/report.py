@@ -109,14 +109,12 @@ def graph_tensors(graph: Any) -> dict[str, str]:
 
 
 def _json(path: Path, key: str, writer: str) -> dict[str, Any]:
-    import json
+    from tpuflow.files import parse_json, read_text
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except ValueError:
-        raise FileError(f"{path}: not JSON: give what `{writer}` wrote") from None
+        content = parse_json(read_text(path, FileError), path, FileError)
+    except FileError as error:
+        raise FileError(f"{error}: give what `{writer}` wrote") from None
     if not isinstance(content, dict) or key not in content:
         raise FileError(f'{path}: not what `{writer}` writes: it has no "{key}"')
     return content

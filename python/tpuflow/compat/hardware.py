@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -11,6 +10,7 @@ from typing import Any
 
 from tpuflow.compile import machine_text, machine_toml
 from tpuflow.errors import MachineError
+from tpuflow.files import parse_toml
 
 __all__ = ["ModelParameters", "TPU_128x128_PARAMS", "TpuParameters", "get_hw_params"]
 
@@ -89,10 +89,7 @@ def get_hw_params(tpu_type: str | PathLike[str]) -> ModelParameters:
     Raises:
         MachineError: There is none; the message lists the names.
     """
-    try:
-        return ModelParameters(tomllib.loads(machine_text(tpu_type)))
-    except tomllib.TOMLDecodeError as error:
-        raise MachineError(f"{tpu_type}: not a machine file: {error}") from None
+    return ModelParameters(parse_toml(machine_text(tpu_type), str(tpu_type), MachineError))
 
 
 TPU_128x128_PARAMS = get_hw_params("128x128_asic")

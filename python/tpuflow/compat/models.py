@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -18,7 +17,7 @@ from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.export import integer_onnx
-from tpuflow.files import replaced, write_json
+from tpuflow.files import make_folder, parse_json, read_text, write_json
 from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import FloatModel, load
 from tpuflow.partition import Partitioned
@@ -125,11 +124,10 @@ class QuantizedModel(ABC):
             FileError: A file cannot be written.
         """
         folder = Path(file_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / (file_name or f"{self.graph.name}.tpuq")
         path = path if path.suffix == ".tpuq" else path.with_name(f"{path.name}.tpuq")
-        with replaced(path) as beside:
-            self.graph.save(beside)
+        self.graph.save(path)
         level = GraphLevel(self.graph)
         write_json(
             folder / io_params_name,
@@ -307,13 +305,9 @@ class RegularModel:
             RangesError: The file cannot be read, or a threshold is none.
         """
         try:
-            content = json.loads(Path(file_name).read_text(encoding="utf-8"))
+            content = parse_json(read_text(file_name, RangesError), file_name, RangesError)
             return {name: _pair(Range(float(low), float(high))) for name, (low, high) in content.items()}
-        except OSError as error:
-            raise RangesError(
-                f"{file_name}: cannot be read: {(error.strerror or str(error)).lower()}"
-            ) from None
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise RangesError(f"{file_name}: no thresholds, a pair of numbers per tensor: {error}") from None
 
     def fine_tune(

@@ -15,7 +15,6 @@ from tpuflow.compat.missing import NotAvailableError
 from tpuflow.compat.models import QuantizedModel
 from tpuflow.compile import compile as compile_graph
 from tpuflow.errors import MachineError
-from tpuflow.files import replaced
 from tpuflow.parameters import CompileParameters
 from tpuflow.quantize import Graph
 from tpuflow.run import GraphLevel
@@ -124,8 +123,7 @@ class TpuProgram:
         Raises:
             FileError: It cannot be written.
         """
-        with replaced(path) as beside:
-            self.executable.program.save(beside)
+        self.executable.program.save(Path(path))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ Later files, and what they name as `opt_config`, win over earlier ones; their en
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.models import Config
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import parse_table
+from tpuflow.files import parse_json, parse_toml, read_text
 
 __all__ = ["SHOWN", "load_config"]
 
@@ -50,22 +49,14 @@ def _add(content: dict[str, Any], path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file: {error}") from None
+    text = read_text(path, ConfigError)
     if path.suffix == ".cfg":
         return parse_cfg(text, str(path))
     if path.suffix == ".table":
         return parse_table(text, str(path))
-    try:
-        return _by_layer(json.loads(text), path) if path.suffix == ".json" else tomllib.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: not a JSON file: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+    if path.suffix == ".json":
+        return _by_layer(parse_json(text, path, ConfigError), path)
+    return parse_toml(text, path, ConfigError)
 
 
 def _by_layer(found: Any, path: Path) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tpuflow.arrays import Header, array_headers, read_arrays
 from tpuflow.errors import SampleError
-from tpuflow.files import replaced
-from tpuflow.samples import read_arrays
+from tpuflow.files import file_stem, make_folder, replaced
 
 __all__ = [
-    "bits_to_float", "dequantize", "difference", "extract", "insert", "merge", "permute", "read", "remove",
-    "rename", "reshape", "to_bin", "unpack",
+    "bits_to_float", "dequantize", "difference", "extract", "headers", "insert", "merge", "permute", "read",
+    "remove", "rename", "reshape", "to_bin", "unpack",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -30,6 +30,15 @@ def read(path: Path) -> Arrays:
     """
     arrays = read_arrays(path)
     return {name or path.stem: array for name, array in arrays.items()}
+
+
+def headers(path: Path) -> dict[str, Header]:
+    """Shapes and types of what `read` gives, without reading any elements.
+
+    Raises:
+        SampleError: As for `read`.
+    """
+    return {name or path.stem: header for name, header in array_headers(path).items()}
 
 
 def pick(arrays: Mapping[str, Array], name: str) -> Array:
@@ -162,15 +171,11 @@ def unpack(arrays: Mapping[str, Array], folder: Path) -> list[Path]:
     Raises:
         FileError: A file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written: list[Path] = []
+    taken: set[str] = set()
     for name, array in arrays.items():
-        stem = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in name).lstrip(".") or "_"
-        path = folder / f"{stem}.npy"
-        number = 1
-        while path in written:
-            number += 1
-            path = folder / f"{stem}.{number}.npy"
+        path = folder / f"{file_stem(name, taken)}.npy"
         with replaced(path) as beside, beside.open("wb") as stream:
             np.save(stream, array, allow_pickle=False)
         written.append(path)

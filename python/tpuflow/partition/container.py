@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import tempfile
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 
-from tpuflow.errors import FileError, Finding
-from tpuflow.files import replaced
+from tpuflow.errors import FileError, Finding, TpuflowError
+from tpuflow.files import replaced, temporary_folder
 from tpuflow.frontend import Port
 from tpuflow.partition.network import DeviceSegment, HostSegment, Partitioned
 
@@ -38,6 +37,7 @@ KEY = "tpuflow.partitioned"
 VERSION = 1
 ALIGNMENT = 64
 LARGEST_HEADER = 100 << 20
+CHUNK = 1 << 20
 
 Json = dict[str, Any]
 Network = TypeVar("Network")
@@ -51,12 +51,12 @@ class Savable(Protocol):
 
 
 def save(network: Partitioned[Any], path: Path) -> None:
-    """Writes a network whose device segments are graphs or programs, beside `path`, and renames it.
+    """Writes a network whose device segments are graphs or programs.
 
     Raises:
         FileError: The file cannot be written.
     """
-    with replaced(path) as beside, tempfile.TemporaryDirectory() as folder:
+    with replaced(path) as beside, temporary_folder() as folder:
         blobs = [_blob(part, Path(folder) / f"segment{path.suffix}") for part in network.segments]
         manifest = json.dumps(_manifest(network, blobs, path.suffix), separators=(",", ":"))
         sizes = {part.name: len(blob) for part, blob in zip(network.segments, blobs, strict=True)}
@@ -131,6 +131,8 @@ def is_container(path: Path) -> bool:
 def load(path: Path, reader: Callable[[Path], Network]) -> Partitioned[Network]:
     """Reads and checks a file.
 
+    Names that stand in the file are never paths: segments are read from files with generated names.
+
     Args:
         path: The file.
         reader: Reads the file of a device segment.
@@ -140,74 +142,97 @@ def load(path: Path, reader: Callable[[Path], Network]) -> Partitioned[Network]:
             stands for.
     """
     try:
-        with (
-            path.open("rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as content,
-        ):
-            return _parsed(path, content, reader)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError):
-            raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-        raise FileError(f"{path}: not a file of segments, or cut short") from None
+        with path.open("rb") as stream:
+            return _parsed(path, stream, reader)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except TpuflowError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise FileError(f"{path}: not a file of segments, or its header is damaged") from None
 
 
-def _parsed(path: Path, content: memoryview, reader: Callable[[Path], Network]) -> Partitioned[Network]:
-    try:
-        size = int.from_bytes(content[:8], "little")
-        if size > min(LARGEST_HEADER, len(content) - 8):
-            raise FileError(f"{path}: cut short: its header is not all there")
-        header = json.loads(bytes(content[8 : 8 + size]))
-        stated = json.loads(header["__metadata__"][KEY])
-        if stated["version"] != VERSION:
-            raise FileError(
-                f"{path}: version {stated['version']} of the file of segments, this build reads {VERSION}"
-            )
-        text = stated["manifest"]
-        if _digest(text.encode()) != stated["sha256"]:
-            raise FileError(f"{path}: the file was altered: its checksum does not match")
-        manifest = json.loads(text)
-        if manifest["holds"] != path.suffix:
-            raise FileError(f"{path}: holds what belongs in a {manifest['holds']} file")
-        sizes = {entry["name"]: int(header[entry["name"]]["shape"][0]) for entry in manifest["segments"]}
-        if bytes(content[: 8 + size]) != _head(text, sizes):
-            raise FileError(f"{path}: the file was altered: its header is not what it was written as")
-        if len(content) != 8 + size + sum(sizes.values()):
-            raise FileError(f"{path}: cut short, or longer than it was written")
-        data = content[8 + size :]
-        segments: list[DeviceSegment[Network] | HostSegment] = []
-        with data, tempfile.TemporaryDirectory() as folder:
-            for entry in manifest["segments"]:
-                first, last = header[entry["name"]]["data_offsets"]
-                with data[first:last] as blob:
-                    if _digest(blob) != entry["sha256"]:
-                        raise FileError(
-                            f"{path}: the file was altered: segment {entry['name']} differs from its checksum"
-                        )
-                    segments.append(
-                        _segment(entry, blob, Path(folder) / f"{entry['name']}{path.suffix}", reader)
-                    )
-        return Partitioned(
-            manifest["name"],
-            tuple(segments),
-            tuple(_port(each) for each in manifest["inputs"]),
-            tuple(_port(each) for each in manifest["outputs"]),
-        )
-    except (KeyError, IndexError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
-        raise FileError(f"{path}: damaged header") from None
+def _parsed(path: Path, stream: BinaryIO, reader: Callable[[Path], Network]) -> Partitioned[Network]:
+    length = os.fstat(stream.fileno()).st_size
+    size = int.from_bytes(stream.read(8), "little")
+    if size > min(LARGEST_HEADER, length - 8):
+        raise FileError(f"{path}: cut short: its header is not all there")
+    head = stream.read(size)
+    header = json.loads(head)
+    stated = json.loads(header["__metadata__"][KEY])
+    if stated["version"] != VERSION:
+        version = json.dumps(stated["version"])[:20]
+        raise FileError(f"{path}: version {version} of the file of segments, this build reads {VERSION}")
+    text = stated["manifest"]
+    if _digest(text.encode()) != stated["sha256"]:
+        raise FileError(f"{path}: the file was altered: its checksum does not match")
+    manifest = json.loads(text)
+    if manifest["holds"] != path.suffix:
+        raise FileError(f"{path}: holds what belongs in a {manifest['holds']} file")
+    sizes = {entry["name"]: int(header[entry["name"]]["shape"][0]) for entry in manifest["segments"]}
+    if len(sizes) != len(manifest["segments"]) or min(sizes.values(), default=0) < 0:
+        raise FileError(f"{path}: segments of one name, or of negative size")
+    if size.to_bytes(8, "little") + head != _head(text, sizes):
+        raise FileError(f"{path}: the file was altered: its header is not what it was written as")
+    if length != 8 + size + sum(sizes.values()):
+        raise FileError(f"{path}: cut short, or longer than it was written")
+    segments: list[DeviceSegment[Network] | HostSegment] = []
+    with temporary_folder() as folder:
+        for number, entry in enumerate(manifest["segments"]):
+            # What is mapped outlives the file's name.
+            scratch = folder / f"{number}{path.suffix}"
+            if _copied(stream, scratch, sizes[entry["name"]]) != entry["sha256"]:
+                raise FileError(
+                    f"{path}: the file was altered: segment {entry['name']} differs from its checksum"
+                )
+            segments.append(_segment(path, entry, scratch, reader))
+    return Partitioned(
+        _text(manifest["name"]),
+        tuple(segments),
+        tuple(_port(each) for each in manifest["inputs"]),
+        tuple(_port(each) for each in manifest["outputs"]),
+    )
+
+
+def _copied(stream: BinaryIO, target: Path, size: int) -> str:
+    """Copies the next bytes of a stream to a file, as many as there are; their SHA-256."""
+    digest = hashlib.sha256()
+    with target.open("wb") as copy:
+        while size > 0 and (part := stream.read(min(size, CHUNK))):
+            digest.update(part)
+            copy.write(part)
+            size -= len(part)
+    return digest.hexdigest()
 
 
 def _segment(
-    entry: Json, blob: memoryview, scratch: Path, reader: Callable[[Path], Network]
+    path: Path, entry: Json, scratch: Path, reader: Callable[[Path], Network]
 ) -> DeviceSegment[Network] | HostSegment:
-    inputs, outputs = tuple(entry["inputs"]), tuple(entry["outputs"])
+    name, inputs, outputs = _text(entry["name"]), _texts(entry["inputs"]), _texts(entry["outputs"])
     if entry["side"] == "host":
         findings = tuple(Finding(*found) for found in entry["findings"])
-        return HostSegment(entry["name"], bytes(blob), inputs, outputs, tuple(entry["nodes"]), findings)
-    # A reader maps a file by its name; what is mapped outlives the name.
-    scratch.write_bytes(blob)
-    return DeviceSegment(entry["name"], reader(scratch), inputs, outputs)
+        return HostSegment(name, scratch.read_bytes(), inputs, outputs, _texts(entry["nodes"]), findings)
+    try:
+        return DeviceSegment(name, reader(scratch), inputs, outputs)
+    except FileError as error:
+        reason = str(error).removeprefix(f"{scratch}: ")
+        raise FileError(f"{path}: segment {name}: {reason}") from None
 
 
 def _port(entry: Json) -> Port:
-    return Port(entry["name"], tuple(entry["shape"]), np.dtype(entry["dtype"]), entry["static"])
+    dtype = np.dtype(entry["dtype"])
+    if dtype.name != entry["dtype"]:
+        raise ValueError(entry["dtype"])
+    return Port(_text(entry["name"]), tuple(map(int, entry["shape"])), dtype, bool(entry["static"]))
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, list):
+        raise TypeError(found)
+    return tuple(map(_text, found))
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(found)
+    return found

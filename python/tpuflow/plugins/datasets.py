@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpuflow.arrays import read_arrays
 from tpuflow.plugins.registry import PluginError
 
 if TYPE_CHECKING:
@@ -52,11 +53,10 @@ class NumpyMultiInputDataset(NumpyDataset):
     """Samples along the first axes of the arrays of a `.npz` file, one array per input, in their order."""
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
+        found = read_arrays(path)
+        if "" in found:
             raise PluginError(f"{path}: is no .npz file of arrays by input")
-        with found as arrays:
-            return [arrays[name] for name in arrays.files]
+        return list(found.values())
 
 
 class NumpyWithoutBatchDimDataset(NumpyDataset):
@@ -150,8 +150,8 @@ DATASETS: dict[str, type] = {
 
 
 def _array(path: Path) -> NDArray[Any]:
-    found = np.load(path, allow_pickle=False)
-    if not isinstance(found, np.ndarray) or not found.ndim:
+    found = read_arrays(path).get("")
+    if found is None or not found.ndim:
         raise PluginError(f"{path}: is no .npy file of samples")
     return found
 

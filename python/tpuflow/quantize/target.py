@@ -19,8 +19,6 @@ and the target forbids is an error that names the layer.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +26,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuflow.config import ConfigError, QuantizeConfig
+from tpuflow.files import parse_json, parse_toml, read_text
 
 __all__ = ["BUILT_IN", "Target", "load_target"]
 
@@ -148,16 +147,12 @@ def load_target(name: str) -> Target:
     if path.suffix not in {".toml", ".json"}:
         raise ConfigError(f'no target is called "{name}": known are {", ".join(BUILT_IN)}, or give a file')
     try:
-        text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-        return Target.model_validate(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+        text = read_text(path, ConfigError)
+        parse = parse_toml if path.suffix == ".toml" else parse_json
+        return Target.model_validate(parse(text, path, ConfigError))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg'][:1].lower()}{each['msg'][1:]}"
             for each in error.errors()
         )
         raise ConfigError(f"{path}: {problems}") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a {path.suffix[1:].upper()} file: {error}") from None

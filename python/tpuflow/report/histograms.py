@@ -17,7 +17,6 @@ either threshold.
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -26,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import FileError
-from tpuflow.files import replaced, write_text
+from tpuflow.arrays import read_arrays
+from tpuflow.errors import FileError, SampleError
+from tpuflow.files import file_stem, make_folder, replaced, write_text
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Ranges, Statistics
@@ -178,10 +178,7 @@ def save_histograms(histograms: list[TensorHistogram], folder: Path) -> list[Pat
     Raises:
         FileError: The folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made: {(error.strerror or str(error)).lower()}") from None
+    make_folder(folder)
     bins = max((len(each.positive) for each in histograms), default=0)
 
     def rows(key: str) -> Counts:
@@ -204,8 +201,7 @@ def save_histograms(histograms: list[TensorHistogram], folder: Path) -> list[Pat
     with replaced(written[0]) as beside, beside.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
     for number, each in enumerate(histograms):
-        plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in each.name)[-80:]
-        written.append(folder / f"{number:04}_{plain}.svg")
+        written.append(folder / f"{number:04}_{file_stem(each.name, set())}.svg")
         write_text(written[-1], each.picture())
     return written
 
@@ -218,15 +214,13 @@ def load_histograms(path: Path) -> list[TensorHistogram]:
     """
     path = path / "histograms.npz" if path.is_dir() else path
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            missing = [key for key in KEYS if key not in stored]
-            if missing:
-                raise FileError(f"{path}: no histograms of a calibration: {', '.join(missing)} missing")
-            arrays = {key: stored[key] for key in KEYS}
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile):
-        raise FileError(f"{path}: cannot be read: not an .npz file") from None
+        stored = read_arrays(path)
+    except SampleError as error:
+        raise FileError(str(error)) from None
+    missing = [key for key in KEYS if key not in stored]
+    if missing:
+        raise FileError(f"{path}: no histograms of a calibration: {', '.join(missing)} missing")
+    arrays = {key: stored[key] for key in KEYS}
     if len({len(array) for array in arrays.values()}) != 1:
         raise FileError(f"{path}: no histograms of a calibration: its arrays have unlike lengths")
     return [

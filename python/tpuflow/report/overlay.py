@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import FileError
-from tpuflow.files import write_json, write_text
+from tpuflow.files import file_stem, make_folder, write_json, write_text
 
 __all__ = ["Overlay", "save_overlays"]
 
@@ -133,13 +132,9 @@ def save_overlays(overlays: list[Overlay], folder: Path) -> Path:
     Raises:
         FileError: The folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be made: {(error.strerror or str(error)).lower()}") from None
+    make_folder(folder)
     for number, overlay in enumerate(overlays):
-        plain = "".join(letter if letter.isalnum() else "_" for letter in overlay.name)[:80]
-        write_text(folder / f"{number:04}_{plain}.svg", overlay.picture())
+        write_text(folder / f"{number:04}_{file_stem(overlay.name, set())}.svg", overlay.picture())
     counts = folder / "overlays.json"
     write_json(counts, [overlay.to_json() for overlay in overlays])
     return counts

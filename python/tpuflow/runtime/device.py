@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tpuflow.compile import machine_text, machines, require_machine
 from tpuflow.errors import DeviceError, MachineError
+from tpuflow.files import parse_toml
 from tpuflow.partition import Partitioned, device_networks
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Session
@@ -46,10 +46,12 @@ class DeviceInfo:
             MachineError: There is none.
         """
         try:
-            content = tomllib.loads(machine_text(machine))
+            content = parse_toml(machine_text(machine), machine, MachineError)
             word = int(content["cache"]["word_bytes"])
             return cls(f"{PREFIX}{machine}", machine, int(content["clock_hz"]), word)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        except MachineError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MachineError(f"{machine}: not a machine file: {error}") from None
 
 

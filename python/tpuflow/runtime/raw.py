@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import FileError, ProgramError, SampleError
-from tpuflow.files import write_text
+from tpuflow.errors import FileError, ProgramError, SampleError, TpuflowError
+from tpuflow.files import parse_json, read_text, write_text
 from tpuflow.partition import Partitioned
 from tpuflow.runtime.core import Packer
 from tpuflow.runtime.tensors import descriptions, given
@@ -105,15 +105,13 @@ class Codec:
             FileError: It cannot be read, or is no codec.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = parse_json(read_text(path, FileError), path, FileError)
             if content["format"] != FORMAT:
                 raise FileError(f"{path}: format {content['format']} of a codec, this build reads {FORMAT}")
             return Codec(content["metadata"])
-        except OSError as error:
-            raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, ProgramError):
-                raise
+        except TpuflowError:
+            raise
+        except (ValueError, KeyError, TypeError):
             raise FileError(f"{path}: not a codec, or cut short") from None
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpuflow.arrays import read_arrays
 from tpuflow.build import float_bytes, graph_bytes, quantized
 from tpuflow.calibrate import Ranges, collect, fit
 from tpuflow.compile import compile as compile_graph
@@ -274,10 +275,9 @@ def _stacked(feeds: list[Arrays]) -> Arrays:
 
 def _unstacked(path: Path) -> list[Arrays]:
     feeds: dict[int, Arrays] = {}
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            index, _, name = key.partition("/")
-            feeds.setdefault(int(index), {})[name] = arrays[key]
+    for key, array in read_arrays(path).items():
+        index, _, name = key.partition("/")
+        feeds.setdefault(int(index), {})[name] = array
     return [feeds[index] for index in sorted(feeds)]
 
 
