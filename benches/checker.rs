@@ -5,7 +5,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use tpuflow_benches::networks::{mobilenet_v2, resnet50};
 use tpuflow_ir::Machine;
-use tpuflow_scheduler::{Options, checker, schedule};
+use tpuflow_scheduler::{Options, schedule};
 
 fn proofs(criterion: &mut Criterion) {
     let machine = Machine::preset("128x128_asic").expect("a preset");
@@ -17,10 +17,10 @@ fn proofs(criterion: &mut Criterion) {
         group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(1));
         group.throughput(Throughput::Elements(program.instructions.len() as u64));
         group.bench_function(BenchmarkId::from_parameter("with graph"), |bench| {
-            bench.iter(|| checker::check(&graph, &program).expect("a sound program"));
+            bench.iter(|| tpuflow_checker::check(&graph, &program).expect("a sound program"));
         });
         group.bench_function(BenchmarkId::from_parameter("rules alone"), |bench| {
-            bench.iter(|| checker::check_rules(&program).expect("a sound program"));
+            bench.iter(|| tpuflow_checker::check_rules(&program).expect("a sound program"));
         });
     }
 }

@@ -3,10 +3,10 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
+use tpuflow_scheduler::Options;
 use tpuflow_scheduler::alloc::check::{aligned, validate};
 use tpuflow_scheduler::alloc::ladder::{Effort, climb};
 use tpuflow_scheduler::alloc::{Item, Problem, Solution};
-use tpuflow_scheduler::{Options, checker};
 
 use crate::error::Failure;
 use crate::graph::Graph;
@@ -55,16 +55,16 @@ fn schedule(
 /// The graph whose layers are those of a program: `graph` itself, or with its layers in parts where the program has them so.
 #[pyfunction]
 fn in_parts(graph: &Graph, program: &Program) -> PyResult<Graph> {
-    let tiled = tpuflow_scheduler::tile::tiled(&graph.graph, &program.program.tilings).map_err(Failure::from)?;
-    Ok(Graph::new(tiled.graph))
+    let parts = tpuflow_checker::in_parts(&graph.graph, &program.program.tilings);
+    Ok(Graph::new(parts.map_err(PyValueError::new_err)?))
 }
 
 /// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes.
 #[pyfunction]
 fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String> {
     let checked = py.detach(|| match graph {
-        Some(graph) => checker::check(&graph.graph, &program.program),
-        None => checker::check_rules(&program.program),
+        Some(graph) => tpuflow_checker::check(&graph.graph, &program.program),
+        None => tpuflow_checker::check_rules(&program.program),
     });
     checked.err().into_iter().flatten().map(|violation| violation.to_string()).collect()
 }

@@ -6,7 +6,6 @@ use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
 use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
 
-use crate::bounds::bounds;
 use crate::cost::Clock;
 use crate::emit::{Addresses, External, Split, allocations, external, resolve, resolve_view, unit};
 use crate::homes::Housed;
@@ -235,7 +234,11 @@ impl Planned {
         program.constants = self.memory.constants(sketch, &site.network, machine.word());
         program.allocations = allocations(sketch, &lives, &self.addresses);
         program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
-        program.bounds = bounds(site.graph, &site.network, machine, &mut program.layers);
+        let found = tpuflow_bounds::bounds(site.graph, machine);
+        for (layer, own) in program.layers.iter_mut().zip(found.layers) {
+            (layer.binding, layer.bound) = (own.binding.to_owned(), own.cycles);
+        }
+        program.bounds = found.whole;
         program
     }
 }

@@ -198,7 +198,6 @@ fn spilled(sketch: &Sketch) -> u64 {
 mod tests {
     use tpuflow_ir::{Machine, ReduceKind, Space};
 
-    use crate::checker;
     use crate::common::Net;
     use crate::parameters::Parameters;
     use crate::plan::{Manner, Mode, Site};
@@ -230,7 +229,7 @@ mod tests {
                 assert_eq!(stays, !passing || is_read, "{buffers:?}");
                 let program = planned.program(&site);
                 assert_eq!(program.outputs[0].view.space, Space::Ddr(0));
-                assert_eq!(checker::check(&graph, &program), Ok(()));
+                assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
             }
         }
     }

@@ -190,7 +190,7 @@ mod tests {
     use crate::plan::{Manner, Mode};
     use crate::sketch::BufferId;
     use crate::weave::Effort;
-    use crate::{checker, common, parameters::Parameters};
+    use crate::{common, parameters::Parameters};
 
     fn load(ddr_address: u64, local_address: u64, bytes: u32) -> Transfer {
         Transfer {
@@ -290,7 +290,7 @@ mod tests {
             let before = planned.program.instructions.len();
             let program = longer(&site, planned, &fewest).program(&site);
             assert!(program.instructions.len() < before, "{} of {before}", program.instructions.len());
-            assert_eq!(checker::check(&graph, &program), Ok(()));
+            assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
             let last = program.instructions.len() as u32;
             assert!(program.allocations.iter().all(|part| part.first <= part.last && part.last < last));
         }

@@ -14,9 +14,7 @@
 
 pub mod alloc;
 mod banks;
-mod bounds;
 mod bundle;
-pub mod checker;
 mod cost;
 mod depend;
 mod emit;
@@ -51,6 +49,7 @@ use plan::{Manner, Mode, Site, fastest};
 use polish::polished;
 use rayon::prelude::*;
 use std::time::{Duration, Instant};
+use tpuflow_checker::check;
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
 use weave::Effort;
 
@@ -252,7 +251,7 @@ impl Tried {
 
 /// Every program is proven before it is handed out.
 fn checked(graph: &Graph, program: Program) -> Result<Program, ScheduleError> {
-    match checker::check(graph, &program) {
+    match check(graph, &program) {
         Ok(()) => Ok(program),
         Err(violations) => Err(ScheduleError::Check {
             count: violations.len(),
@@ -310,7 +309,7 @@ mod tests {
             let planned =
                 site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, manner, &|_| None).expect("room for all");
             let program = planned.program(&site);
-            assert_eq!(checker::check(&graph, &program), Ok(()));
+            assert_eq!(check(&graph, &program), Ok(()));
             let columns = program.instructions.iter().filter_map(|instruction| match &instruction.work {
                 Work::Matrix(matrix) if matrix.output.channels == 512 => Some(matrix.columns),
                 _ => None,
@@ -333,7 +332,7 @@ mod tests {
             let mode = Mode::Woven { grains: Grains::even(Grain::Fine) };
             let planned = site.plan(mode, Manner { prompt, ..Manner::default() }, &|_| None).expect("room for all");
             let program = planned.program(&site);
-            assert_eq!(checker::check(&graph, &program), Ok(()));
+            assert_eq!(check(&graph, &program), Ok(()));
             let image = program.inputs[0].view;
             let bytes = image.address..image.address + 64 * 64 * 128;
             let loads = program.instructions.iter().filter_map(|each| match &each.work {
@@ -368,7 +367,7 @@ mod tests {
             });
             match outcome {
                 Ok((program, note)) => {
-                    assert_eq!(checker::check(&graph, &program), Ok(()));
+                    assert_eq!(check(&graph, &program), Ok(()));
                     assert_eq!((tried, note.is_some()), (failing + 1, failing > 0));
                     assert_eq!(note.unwrap_or_default().matches("the program breaks").count(), failing);
                 }

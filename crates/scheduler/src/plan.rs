@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 use tpuflow_ir::{Bounds, Graph, Machine, Space};
 
 use crate::alloc::{Item, Problem, solve};
-use crate::bounds::bounds;
 use crate::bundle::bundle;
 use crate::depend::Depend;
 use crate::emit::{Addresses, lifetimes};
@@ -18,7 +17,6 @@ use crate::placement::Placement;
 use crate::prefetch::{Reaches, prefetch};
 use crate::sketch::{Memory, Sketch};
 use crate::stripes::{has_room, stripes};
-use crate::summary;
 use crate::weave::{Effort, Loom};
 use crate::{ScheduleError, Timing};
 
@@ -135,8 +133,7 @@ impl<'a> Site<'a> {
 
     /// Lower bounds of every program.
     pub fn bounds(&self) -> Bounds {
-        let mut layers = summary::layers(self.graph, &self.network);
-        bounds(self.graph, &self.network, self.machine, &mut layers)
+        tpuflow_bounds::bounds(self.graph, self.machine).whole
     }
 
     /// Share of the free cache a piece may take; a piece alone may take what two would at a time.

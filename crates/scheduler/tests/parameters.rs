@@ -9,13 +9,13 @@ use common::{Net, random, residual, tiny, window};
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Graph, LayerId, Machine, Program, Unit, Work};
 use tpuflow_scheduler::parameters::{Balancing, Dependency, Parameters, Pass};
-use tpuflow_scheduler::{Options, checker, schedule};
+use tpuflow_scheduler::{Options, schedule};
 
 fn compile(graph: &Graph, machine: &Machine, parameters: &Parameters) -> Program {
     let options = Options { level: 5, parameters: Some(parameters.clone()), ..Options::default() };
     let program = schedule(graph, machine, &options).unwrap();
     assert_eq!(program.fallback, None);
-    assert_eq!(checker::check(graph, &program), Ok(()));
+    assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
     program
 }
 
@@ -227,7 +227,7 @@ fn every_corner_of_the_parameters_gives_a_valid_plan() {
                     });
                     let options = Options { level: 5, parameters: Some(parameters), ..Options::default() };
                     let Ok(program) = schedule(&graph, &machine, &options) else { continue };
-                    assert_eq!(checker::check(&graph, &program), Ok(()), "seed {seed}");
+                    assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()), "seed {seed}");
                 }
             }
         }

@@ -60,7 +60,7 @@ fn compiles(graph: &Graph, machine: &Machine, level: u8) -> Program {
 }
 
 fn proven(graph: &Graph, program: &Program) {
-    if let Err(violations) = tpuflow_scheduler::checker::check(graph, program) {
+    if let Err(violations) = tpuflow_checker::check(graph, program) {
         let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
         panic!("{} at level {}: {}", program.machine.name, program.level, list.join("\n"));
     }

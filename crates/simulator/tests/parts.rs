@@ -18,7 +18,7 @@ use tpuflow_scheduler::parameters::Parameters;
 use tpuflow_scheduler::tile::groups::division;
 use tpuflow_scheduler::tile::request::{Axis, Request, Slice};
 use tpuflow_scheduler::tile::{Tiled, tiled};
-use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, checker, schedule};
+use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
 use trial::inputs;
 
@@ -30,7 +30,7 @@ fn outputs(graph: &Graph, given: &[Values]) -> Option<Vec<Vec<u8>>> {
 
 /// Whether a graph in parts is proven and gives the same; false where the original cannot be run.
 fn same(graph: &Graph, found: &Tiled, seed: u64) -> bool {
-    assert_eq!(checker::check_tiled(graph, found), Ok(()), "seed {seed}");
+    assert_eq!(tpuflow_checker::check_parts(graph, &found.graph, &found.claims), Ok(()), "seed {seed}");
     let given = inputs(graph, seed);
     let Some(expected) = outputs(graph, &given) else { return false };
     assert_eq!(outputs(&found.graph, &given).unwrap(), expected, "seed {seed}");
@@ -41,7 +41,7 @@ fn same(graph: &Graph, found: &Tiled, seed: u64) -> bool {
 fn runs(graph: &Graph, machine: &Machine, options: &ScheduleOptions, seed: u64) -> Program {
     let program = schedule(graph, machine, options).unwrap();
     assert_eq!(program.fallback, None);
-    assert_eq!(checker::check(graph, &program), Ok(()));
+    assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
     let given = inputs(graph, seed);
     let bytes: Vec<Vec<u8>> = given.iter().map(Values::to_le_bytes).collect();
     let run = simulate(&program, &bytes, &Options::default()).unwrap();
@@ -292,7 +292,7 @@ fn wrong_parts_are_not_proven() {
     for (what, damage) in damages {
         let mut broken = sound.clone();
         damage(&mut broken, &graph);
-        assert!(checker::check_tiled(&graph, &broken).is_err(), "{what} was proven");
+        assert!(tpuflow_checker::check_parts(&graph, &broken.graph, &broken.claims).is_err(), "{what} was proven");
     }
 }
 
@@ -370,6 +370,6 @@ fn sch_20_sch_39_time_that_is_up_leaves_level_one() {
 
 fn runs_with_fallback(graph: &Graph, options: &ScheduleOptions) -> Program {
     let program = schedule(graph, &tiny(64), options).unwrap();
-    assert_eq!(checker::check(graph, &program), Ok(()));
+    assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
     program
 }

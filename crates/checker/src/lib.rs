@@ -16,6 +16,8 @@
 //! particular the bytes an instruction touches are worked out anew. Without a graph the same walk checks everything but the
 //! meaning of values.
 
+#![forbid(unsafe_code)]
+
 mod contents;
 mod expect;
 mod form;
@@ -25,11 +27,12 @@ mod order;
 mod parts;
 mod pool;
 mod reduce;
+mod tile;
 mod vector;
 mod views;
 mod walk;
 
-use tpuflow_ir::{Graph, Program};
+use tpuflow_ir::{Graph, Program, TensorId, Tiling};
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,18 +66,27 @@ pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
     if program.tilings.is_empty() {
         return walk::walk(Some(graph), program);
     }
-    match parts::proven(graph, &program.tilings) {
+    match in_parts(graph, &program.tilings) {
         Ok(tiled) => walk::walk(Some(&tiled), program),
         Err(detail) => Err(vec![Violation { instruction: None, rule: "parts", detail }]),
     }
 }
 
-/// Checks that a graph with layers in parts computes `graph`.
+/// The graph whose layers are those of a program with these tilings, proven to compute `graph`.
+///
+/// # Errors
+/// Why the layers cannot be computed so.
+pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+    if tilings.is_empty() { Ok(graph.clone()) } else { parts::proven(graph, tilings) }
+}
+
+/// Checks that a graph with layers in parts computes `graph`, if each of its tensors holds what is claimed: by tensor, of which
+/// tensor of `graph`, and by axis which elements `[from, to)`.
 ///
 /// # Errors
 /// The first tensor or layer that does not hold what is claimed.
-pub fn check_tiled(graph: &Graph, tiled: &crate::tile::Tiled) -> Result<(), String> {
-    parts::proof(graph, tiled)
+pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[(TensorId, Vec<(usize, usize)>)]) -> Result<(), String> {
+    parts::proof(graph, parts, claims)
 }
 
 /// Checks a program on its own: tokens, order, ranges and definedness, but not what the values mean.
@@ -84,3 +96,7 @@ pub fn check_tiled(graph: &Graph, tiled: &crate::tile::Tiled) -> Result<(), Stri
 pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
     walk::walk(None, program)
 }
+
+#[cfg(test)]
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;

@@ -7,12 +7,12 @@ use tpuflow_ir::isa::{Scaling, Vector};
 use tpuflow_ir::layout::pixel_bytes;
 use tpuflow_ir::{Arithmetic, Layer, Op, View};
 
-use super::contents::{Element, Piece, Value};
-use super::vector::scales;
-use super::walk::{Fault, Walk, defined};
+use crate::contents::{Element, Piece, Value};
+use crate::vector::scales;
+use crate::walk::{Fault, Walk, defined};
 
 /// Loops of a move: extent, input stride, output stride, in elements.
-pub(super) type Nest = [(u64, i64, i64)];
+pub(crate) type Nest = [(u64, i64, i64)];
 
 /// What a move writes, joined where it continues itself.
 struct Written {
@@ -37,7 +37,7 @@ impl Written {
 
 impl Walk<'_> {
     /// Carries symbols from element `from` to element `to` through a loop nest; a rescaling makes them the layer's own.
-    pub(super) fn transport(
+    pub(crate) fn transport(
         &mut self,
         v: &Vector,
         nest: &Nest,
@@ -86,7 +86,7 @@ impl Walk<'_> {
                     }
                     _ => Some(Value::Any),
                 };
-                let covered = super::walk::within(&pieces, start, start + count * size);
+                let covered = crate::walk::within(&pieces, start, start + count * size);
                 defined(&covered, input.space, start, start + count * size)?;
                 match arrived {
                     Some(value) => written.push(end, end + count * out_size, value),

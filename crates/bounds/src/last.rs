@@ -13,16 +13,15 @@ use tpuflow_ir::{Graph, Machine, TensorId, timing};
 
 use super::chain::{Chains, lead, loaded};
 use super::{Work, moves, reads_all, split};
-use crate::network::Network;
 
 /// Cycles before which no layer can be done.
-pub(super) fn last(graph: &Graph, network: &Network, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
+pub(super) fn last(graph: &Graph, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
     // By layer, the network's inputs of which it reads every byte.
     let read: Vec<Vec<TensorId>> = graph
         .layers
         .iter()
         .map(|layer| {
-            let every = !moves(&layer.op) && reads_all(network, &layer.op);
+            let every = !moves(&layer.op) && reads_all(graph, &layer.op);
             let operands = if every { layer.op.operands() } else { Vec::new() };
             operands.into_iter().filter(|t| graph.inputs.contains(t)).collect()
         })
@@ -55,39 +54,5 @@ fn least(work: &Work, machine: &Machine) -> u64 {
         machine.pdp.start + machine.pdp.latency
     } else {
         0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tpuflow_ir::isa::Direction;
-    use tpuflow_ir::{Machine, Unit, Work};
-
-    use crate::{Options, common, schedule};
-
-    #[test]
-    fn the_last_tile_comes_over_both_lines_and_is_still_multiplied_and_stored() {
-        let mut net = common::Net::new(5);
-        let x = net.input(&[1, 2048]);
-        let y = net.matmul(x, 1024);
-        let graph = net.finish(&[y]);
-        let machine = Machine::preset("128x128_dual_ddr").expect("known");
-        let program = schedule(&graph, &machine, &Options { level: 5, ..Options::default() }).expect("room for all");
-
-        // 8 tiles of 16 K blocks; 8 bytes of parameters a column. Pages of 4096 bytes, 25.6 bytes a cycle, half on each channel.
-        let bytes: u64 = 2048 * 1024 + 8 * 1024 + 2048;
-        let half = bytes.div_ceil(2);
-        let load = 150 + 80 + (half * 10).div_ceil(256) + half.div_ceil(4096) * 24;
-        assert_eq!(program.bounds.ddr, load + (16 + 128) + 15 * 128 + 257 + 80 + 1);
-
-        let mut lines = [0; 2];
-        for instruction in &program.instructions {
-            if let Work::Transfer(transfer) = &instruction.work
-                && transfer.direction == Direction::Load
-            {
-                lines[usize::from(instruction.unit == Unit::Dtl1)] += transfer.total_bytes();
-            }
-        }
-        assert!(lines[0].abs_diff(lines[1]) <= 2048 * 128, "{lines:?}");
     }
 }

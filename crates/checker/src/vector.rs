@@ -6,12 +6,12 @@ use tpuflow_ir::isa::{FloatFunction, FloatOutput, NormParameters, Scaling, Slope
 use tpuflow_ir::op::{Exponentials, Norm, Slopes};
 use tpuflow_ir::{Descriptor, Finish, Layer, Op, Requant, TensorId, View};
 
-use super::contents::{Element, Value};
-use super::matrix::finishes;
-use super::walk::{Fault, Walk};
+use crate::contents::{Element, Value};
+use crate::matrix::finishes;
+use crate::walk::{Fault, Walk};
 
 impl Walk<'_> {
-    pub(super) fn vector(&mut self, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
+    pub(crate) fn vector(&mut self, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
         let program = self.program;
         let Some(Descriptor::Vector(op)) = program.descriptors.get(v.descriptor.index()) else {
             return Err(("descriptor", "not a vector descriptor".to_owned()));
@@ -349,7 +349,7 @@ impl Walk<'_> {
     }
 }
 
-pub(super) fn scales(scaling: &Scaling, requant: &Requant) -> bool {
+pub(crate) fn scales(scaling: &Scaling, requant: &Requant) -> bool {
     requant.of(0) == (scaling.multiplier, scaling.shift)
         && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi)
             == (requant.zero_point, requant.lo, requant.hi)

@@ -18,22 +18,21 @@
 //! * `path`: along a chain of layers every one needs at least its latency and what a pixel takes, and all of its time where all
 //!   of it must be done before the next begins. ([`chain`])
 
+#![forbid(unsafe_code)]
+
 mod chain;
 mod feed;
 mod gates;
 mod last;
+mod linear;
 
 use chain::{Chains, begun};
 use gates::is_plain;
 use last::last;
+use linear::{Linear, is_depthwise, natural, streams};
 use tpuflow_ir::Arithmetic::{Fixed, Float};
-use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, MatrixDescriptor, NormParameters, Slope};
-use tpuflow_ir::program::LayerSummary;
+use tpuflow_ir::isa::{ChannelParameters, FLOAT_NORM_BYTES, NormParameters, Slope};
 use tpuflow_ir::{Bounds, DType, Graph, Machine, Op, TensorId, View, timing};
-
-use crate::lower::{Linear, is_depthwise};
-use crate::network::Network;
-use crate::placement::natural;
 
 /// What a layer costs every program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,102 +59,114 @@ struct Work {
     words: u64,
 }
 
-/// Bounds of the network; fills in those of the layers.
-pub(crate) fn bounds(graph: &Graph, network: &Network, machine: &Machine, layers: &mut [LayerSummary]) -> Bounds {
-    let works: Vec<Work> = graph.layers.iter().map(|layer| work(network, &layer.op, layer.output, machine)).collect();
-    for (layer, work) in layers.iter_mut().zip(&works) {
-        let parts = [
-            ("array", work.array),
-            ("ddr", split(work.constants, machine)),
-            ("ewp", work.ewp),
-            ("pdp", work.pdp),
-            ("ports", work.weights.max(work.words.div_ceil(machine.cache.banks.into()))),
-        ];
-        let mut best = parts[0];
-        for part in parts {
-            if part.1 > best.1 {
-                best = part;
-            }
-        }
-        (layer.binding, layer.bound) = (best.0.to_owned(), best.1);
+/// Lower bounds of a graph on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphBounds {
+    /// Of all of it.
+    pub whole: Bounds,
+    /// Of each layer alone.
+    pub layers: Vec<LayerBound>,
+}
+
+/// Lower bound of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerBound {
+    /// What binds: `array`, `ddr`, `ewp`, `pdp` or `ports`.
+    pub binding: &'static str,
+    /// Cycles.
+    pub cycles: u64,
+}
+
+/// Bounds of a graph and of its layers.
+#[must_use]
+pub fn bounds(graph: &Graph, machine: &Machine) -> GraphBounds {
+    let works: Vec<Work> = graph.layers.iter().map(|layer| work(graph, &layer.op, layer.output, machine)).collect();
+    GraphBounds {
+        whole: whole(graph, &works, machine),
+        layers: works.iter().map(|work| alone(work, machine)).collect(),
     }
+}
+
+fn alone(work: &Work, machine: &Machine) -> LayerBound {
+    let parts = [
+        ("array", work.array),
+        ("ddr", split(work.constants, machine)),
+        ("ewp", work.ewp),
+        ("pdp", work.pdp),
+        ("ports", work.weights.max(work.words.div_ceil(machine.cache.banks.into()))),
+    ];
+    let (mut binding, mut cycles) = parts[0];
+    for (name, part) in parts {
+        if part > cycles {
+            (binding, cycles) = (name, part);
+        }
+    }
+    LayerBound { binding, cycles }
+}
+
+fn whole(graph: &Graph, works: &[Work], machine: &Machine) -> Bounds {
     let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
     let start = begun(machine);
     let after = |cycles: u64, before: u64| if cycles > 0 { start + before + cycles } else { 0 };
     let (array, ewp, pdp) = (sum(|w| w.array), sum(|w| w.ewp), sum(|w| w.pdp));
     let fill = machine.control.issue_cold + machine.array.setup + u64::from(machine.array.rows);
     let depth = timing::array_depth(machine);
-    let chains = Chains::new(graph, network, &works, machine);
+    let chains = Chains::new(graph, works, machine);
     Bounds {
         array: after(array, fill + depth).saturating_sub(works.iter().map(|w| w.tail).max().unwrap_or(0)),
-        ddr: ddr(graph, network, &works, machine).max(last(graph, network, &works, &chains, machine)),
+        ddr: ddr(graph, works, machine).max(last(graph, works, &chains, machine)),
         ewp: after(ewp, machine.ewp.start + machine.ewp.latency),
         pdp: after(pdp, machine.pdp.start + machine.pdp.latency),
         ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),
-        flow: flow(graph, &works, &chains, machine).max(chains.left_to_load()),
+        flow: flow(graph, works, &chains, machine).max(chains.left_to_load()),
         segment: chains.makespan(),
         path: chains.times.iter().map(|times| times.all).max().unwrap_or(0),
     }
 }
 
-fn payload(network: &Network, tensor: TensorId) -> u64 {
-    network.tensor(tensor).bytes() as u64
+fn payload(graph: &Graph, tensor: TensorId) -> u64 {
+    graph.tensor(tensor).bytes() as u64
 }
 
 /// Cycles of the elementwise unit for the elements of a tensor. Where its channels fill no whole words they may still be taken in
 /// parts that lie densely.
-fn elementwise(network: &Network, tensor: TensorId, rate: u64, machine: &Machine) -> u64 {
-    let slow = if network.tensor(tensor).dtype.bytes() == 4 { 2 } else { 1 };
-    let elements = network.tensor(tensor).elements() as u64;
+fn elementwise(graph: &Graph, tensor: TensorId, rate: u64, machine: &Machine) -> u64 {
+    let slow = if graph.tensor(tensor).dtype.bytes() == 4 { 2 } else { 1 };
+    let elements = graph.tensor(tensor).elements() as u64;
     elements.div_ceil(machine.ewp.lanes.into()) * rate * slow
 }
 
-fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work {
+fn work(graph: &Graph, op: &Op, output: TensorId, machine: &Machine) -> Work {
     let word = machine.word() as u64;
-    let constants = constants(network, op);
+    let constants = constants(graph, op);
     let packed = match op {
         Op::Embedding { .. } | Op::Binary { .. } | Op::Select { .. } => 0,
         _ => constants,
     };
     let mut work = Work { constants, packed, ..Work::default() };
-    if let Some(linear) = Linear::of(op, network)
-        && !is_depthwise(network, op)
+    if let Some(linear) = Linear::of(op, graph)
+        && !is_depthwise(graph, op)
     {
-        let input = natural(network, linear.input, machine.word());
-        let right = network.tensor(linear.right);
-        let pixels = network.tensor(output).elements() as u64 / u64::from(linear.columns() * linear.leads).max(1);
-        let descriptor = MatrixDescriptor {
-            window: linear.window,
-            group_in: linear.group_in,
-            group_out: linear.group_out,
-            input_zero: 0,
-            weight_zero: 0,
-            weight_dtype: right.dtype,
-            first_shift: None,
-            codes: tpuflow_ir::isa::Codes { zero_point: 0, lo: 0, hi: 0 },
-            table: None,
-            float: None,
-        };
-        let blocks = |packed: u32| -> Vec<u64> {
-            let tiles = linear.tiles(machine.array.columns, packed);
-            tiles.iter().map(|&(c, n)| timing::blocks(&descriptor, &input, c, n, machine).len() as u64).collect()
-        };
+        let input = natural(graph, linear.input, machine.word());
+        let right = graph.tensor(linear.right);
+        let pixels = graph.tensor(output).elements() as u64 / u64::from(linear.columns() * linear.leads).max(1);
+        let descriptor = linear.descriptor(right.dtype);
         let passes = timing::passes(input.dtype, right.dtype);
         let slots = timing::tile_slots(pixels, machine);
         work.tail = (slots - pixels.min(slots)) * timing::phases(input.dtype, right.dtype);
-        let tiles = blocks(linear.packing(&input, machine));
+        let tiles = linear.blocks(&input, right.dtype, machine);
         let count = tiles.len() as u64;
         let blocks: u64 = tiles.iter().sum();
         let fewest = tiles.iter().min().map_or(0, |&blocks| blocks * timing::tiles_per_block(input.dtype, right.dtype));
         let phases = timing::phases(input.dtype, right.dtype);
         work.first = fewest.saturating_sub(1) * timing::tile_slots(1, machine) * phases;
-        if is_plain(op, network) && linear.leads == 1 {
+        if is_plain(op, graph) && linear.leads == 1 {
             (work.pixels, work.rounds) = (pixels, blocks * passes);
         }
         work.array = blocks * passes * slots * u64::from(linear.leads);
         // Of smaller images the gates speak: halves may hide stalls in empty slots.
         let large = pixels >= 2 * u64::from(machine.array.rows);
-        if large && is_plain(op, network) && passes == 1 && phases == 1 && linear.leads == 1 {
+        if large && is_plain(op, graph) && passes == 1 && phases == 1 && linear.leads == 1 {
             let list = timing::blocks(&descriptor, &input, 0, linear.columns().min(machine.array.columns), machine);
             // In larger pixels, which may make for fewer stalls, there is at least a K block more.
             work.array += count * feed::stalls(&input, &linear.window, &list, machine).min(slots);
@@ -164,11 +175,11 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
         work.least = blocks * passes * timing::tile_slots(1, machine) - idle;
         work.packed = constants / u64::from(linear.leads).max(1);
         work.weights = (right.bytes() as u64).div_ceil(word);
-        work.words = work.weights + (payload(network, linear.input) + payload(network, output)) / word;
+        work.words = work.weights + (payload(graph, linear.input) + payload(graph, output)) / word;
         return work;
     }
     let ewp = &machine.ewp;
-    let inputs: u64 = network.streams(op).iter().map(|&t| payload(network, t)).sum();
+    let inputs: u64 = streams(graph, op).iter().map(|&t| payload(graph, t)).sum();
     let computes = !matches!(
         op,
         Op::Concat { .. }
@@ -179,35 +190,35 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
             | Op::Embedding { .. }
     );
     if computes {
-        work.words = (payload(network, output) + inputs.min(payload(network, output))) / word;
+        work.words = (payload(graph, output) + inputs.min(payload(graph, output))) / word;
     }
     match op {
         Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
             let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
-            let words = payload(network, output).div_ceil(word);
+            let words = payload(graph, output).div_ceil(word);
             // The average of a whole image may as well be a sum, made by the elementwise unit.
-            let shape = &network.tensor(*input).shape;
+            let shape = &graph.tensor(*input).shape;
             let whole = window.pads == [0; 4] && window.kernel.map(|k| k as usize) == [shape[1], shape[2]];
             if whole && matches!(op, Op::AveragePool { .. }) {
                 // All of the image is there before the window over it, or before the last stretch of the sum, begins.
                 let (pdp, ewp) = (machine.pdp.start + machine.pdp.latency, machine.ewp.start + machine.ewp.latency);
-                let window = pdp + taps * network.tensor(*input).dtype.bytes() as u64;
+                let window = pdp + taps * graph.tensor(*input).dtype.bytes() as u64;
                 work.least = window.min(ewp + 1) - pdp.min(ewp);
             } else {
-                let compute = words * taps * network.tensor(*input).dtype.bytes() as u64;
-                work.least = taps * network.tensor(*input).dtype.bytes() as u64;
-                work.pdp = compute.max(lines(&natural(network, *input, machine.word()), window, machine));
+                let compute = words * taps * graph.tensor(*input).dtype.bytes() as u64;
+                work.least = taps * graph.tensor(*input).dtype.bytes() as u64;
+                work.pdp = compute.max(lines(&natural(graph, *input, machine.word()), window, machine));
             }
         }
         Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
-            work.ewp = elementwise(network, *input, ewp.reduce + ending(op, machine), machine);
+            work.ewp = elementwise(graph, *input, ewp.reduce + ending(op, machine), machine);
         }
         Op::Concat { inputs, requants, .. } => {
             let changed = inputs.iter().zip(requants).filter(|(_, requant)| requant.is_some());
-            let elements = |&t: &TensorId| network.tensor(t).elements() as u64;
+            let elements = |&t: &TensorId| graph.tensor(t).elements() as u64;
             work.ewp = changed.map(|(t, _)| elements(t).div_ceil(ewp.lanes.into()) * ewp.r#move).sum();
         }
-        Op::ResizeLinear { .. } => work.ewp = elementwise(network, output, ewp.bilinear, machine),
+        Op::ResizeLinear { .. } => work.ewp = elementwise(graph, output, ewp.bilinear, machine),
         Op::Softmax { .. }
         | Op::LayerNorm { .. }
         | Op::Binary { .. }
@@ -223,7 +234,7 @@ fn work(network: &Network, op: &Op, output: TensorId, machine: &Machine) -> Work
                 Op::LayerNorm { .. } => ewp.rms_norm,
                 _ => ewp.r#move,
             };
-            work.ewp = elementwise(network, output, rate + ending(op, machine), machine);
+            work.ewp = elementwise(graph, output, rate + ending(op, machine), machine);
         }
         _ => {}
     }
@@ -265,32 +276,32 @@ fn lines(input: &View, window: &tpuflow_ir::Window, machine: &Machine) -> u64 {
 }
 
 /// Bytes of constants a layer cannot do without.
-fn constants(network: &Network, op: &Op) -> u64 {
-    let bytes = |t: TensorId| if network.is_constant(t) { payload(network, t) } else { 0 };
+fn constants(graph: &Graph, op: &Op) -> u64 {
+    let bytes = |t: TensorId| if graph.tensor(t).constant.is_some() { payload(graph, t) } else { 0 };
     let table = |t: &Option<tpuflow_ir::Table>| t.as_ref().map_or(0, |t| bytes(t.entries));
     let parameters = |input: TensorId, right: TensorId, channels: usize| {
-        let wide = timing::wide(network.tensor(input).dtype, network.tensor(right).dtype);
+        let wide = timing::wide(graph.tensor(input).dtype, graph.tensor(right).dtype);
         (channels * ChannelParameters::bytes(wide)) as u64
     };
     match op {
         Op::Conv { input, weights, epilogue, .. } => {
-            let channels = network.tensor(*weights).shape[0];
+            let channels = graph.tensor(*weights).shape[0];
             let table = epilogue.fixed().map_or(0, |e| table(&e.table));
             bytes(*weights) + parameters(*input, *weights, channels) + table
         }
         Op::MatMul { a, b, epilogue, .. } => {
-            let columns = network.tensor(*b).shape.last().copied().unwrap_or(1);
+            let columns = graph.tensor(*b).shape.last().copied().unwrap_or(1);
             let table = epilogue.fixed().map_or(0, |e| table(&e.table));
             bytes(*b) + parameters(*a, *b, columns) + table
         }
         Op::Unary { function: Fixed(table), .. } => bytes(table.entries),
         Op::PRelu { slopes: Fixed(slopes), .. } => (slopes.negative_multiplier.len() * Slope::BYTES) as u64,
         Op::PRelu { slopes: Float(slopes), .. } => (slopes.negative.len() * DType::F32.bytes()) as u64,
-        Op::LayerNorm { gamma, norm: Float(_), .. } => (network.tensor(*gamma).elements() * FLOAT_NORM_BYTES) as u64,
-        Op::LayerNorm { gamma, .. } => (network.tensor(*gamma).elements() * NormParameters::BYTES) as u64,
+        Op::LayerNorm { gamma, norm: Float(_), .. } => (graph.tensor(*gamma).elements() * FLOAT_NORM_BYTES) as u64,
+        Op::LayerNorm { gamma, .. } => (graph.tensor(*gamma).elements() * NormParameters::BYTES) as u64,
         Op::Embedding { table, indices } => {
-            let t = network.tensor(*table);
-            (network.tensor(*indices).elements() * t.shape[1] * t.dtype.bytes()) as u64
+            let t = graph.tensor(*table);
+            (graph.tensor(*indices).elements() * t.shape[1] * t.dtype.bytes()) as u64
         }
         Op::Binary { a, b, .. } | Op::Select { a, b, .. } => bytes(*a) + if a == b { 0 } else { bytes(*b) },
         _ => 0,
@@ -307,10 +318,10 @@ fn split(bytes: u64, machine: &Machine) -> u64 {
     channel(bytes.div_ceil(machine.ddr.channels.into()), machine)
 }
 
-fn ddr(graph: &Graph, network: &Network, works: &[Work], machine: &Machine) -> u64 {
+fn ddr(graph: &Graph, works: &[Work], machine: &Machine) -> u64 {
     let constants: u64 = works.iter().map(|w| w.constants).sum();
     let used = |t: &&TensorId| {
-        graph.layers.iter().any(|l| !moves(&l.op) && reads_all(network, &l.op) && l.op.operands().contains(t))
+        graph.layers.iter().any(|l| !moves(&l.op) && reads_all(graph, &l.op) && l.op.operands().contains(t))
     };
     let mut outputs: Vec<TensorId> = graph.outputs.clone();
     outputs.sort_unstable();
@@ -330,10 +341,10 @@ fn moves(op: &Op) -> bool {
 }
 
 /// Whether every element of the operands matters: strides wider than the window leave some out.
-fn reads_all(network: &Network, op: &Op) -> bool {
+fn reads_all(graph: &Graph, op: &Op) -> bool {
     match op {
         Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
-            covers(window, &network.tensor(*input).shape)
+            covers(window, &graph.tensor(*input).shape)
         }
         _ => true,
     }

@@ -4,8 +4,8 @@ use tpuflow_ir::isa::{ChannelParameters, FloatOutput, Matrix, MatrixDescriptor, 
 use tpuflow_ir::op::Epilogue;
 use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, Window};
 
-use super::contents::{Element, Value};
-use super::walk::{Fault, Walk};
+use crate::contents::{Element, Value};
+use crate::walk::{Fault, Walk};
 
 /// The linear operator an instruction claims to work for.
 struct Linear<'g> {
@@ -21,7 +21,7 @@ struct Linear<'g> {
 const PLAIN: Window = Window { kernel: [1, 1], stride: [1, 1], dilation: [1, 1], pads: [0; 4] };
 
 impl Walk<'_> {
-    pub(super) fn matrix(&mut self, m: &Matrix, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
+    pub(crate) fn matrix(&mut self, m: &Matrix, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
         let Some(Descriptor::Matrix(d)) = self.program.descriptors.get(m.descriptor.index()) else {
             return Err(("descriptor", "not a matrix descriptor".to_owned()));
         };
@@ -209,7 +209,7 @@ impl Walk<'_> {
             let pieces = self.load(Space::Cache, start, start + span)?;
             let Some(linear) = linear else {
                 if apart || rows == 1 {
-                    super::walk::defined(&pieces, Space::Cache, start, start + span)?;
+                    crate::walk::defined(&pieces, Space::Cache, start, start + span)?;
                 }
                 continue;
             };
@@ -250,7 +250,7 @@ impl Walk<'_> {
         &self,
         m: &Matrix,
         linear: &Linear<'_>,
-        pieces: &[super::contents::Piece],
+        pieces: &[crate::contents::Piece],
         start: u64,
         rows: u64,
     ) -> Result<(), Fault> {
@@ -305,7 +305,7 @@ impl Walk<'_> {
     }
 
     /// Bias, multiplier and shift of channels `first ..` against the graph's.
-    pub(super) fn channel_parameters(
+    pub(crate) fn channel_parameters(
         &self,
         bytes: &[u8],
         wide: bool,
@@ -336,7 +336,7 @@ impl Walk<'_> {
     }
 
     /// A fused table against the graph's.
-    pub(super) fn table(
+    pub(crate) fn table(
         &mut self,
         shape: Option<TableShape>,
         address: u32,
@@ -359,12 +359,12 @@ impl Walk<'_> {
 }
 
 /// Sums of 48 bits: integers of which one operand has more than eight.
-pub(super) fn wide(input: DType, weights: DType) -> bool {
+pub(crate) fn wide(input: DType, weights: DType) -> bool {
     input.is_code() && input.bytes().max(weights.bytes()) > 1
 }
 
 /// Whether a float result ends as the layer says.
-pub(super) fn finishes(output: &FloatOutput, finish: &Finish) -> bool {
+pub(crate) fn finishes(output: &FloatOutput, finish: &Finish) -> bool {
     (&output.function, output.lo, output.hi) == (&finish.function, finish.lo, finish.hi)
 }
 

@@ -4,28 +4,28 @@ use tpuflow_ir::isa::{Direction, Lookup, Transfer, Work};
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Graph, Instruction, Layer, Machine, Op, Program, Space, TensorId, View};
 
-use super::contents::{Actor, Element, Memories, Piece, Tokens, Value};
-use super::expect::{Expectation, same};
-use super::{REPORTED, Violation};
+use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
+use crate::expect::{Expectation, same};
+use crate::{REPORTED, Violation};
 
 /// Why an instruction fails: the rule and the detail.
-pub(super) type Fault = (&'static str, String);
+pub(crate) type Fault = (&'static str, String);
 
 /// Form of a weight tile: first column, columns, bytes between rows.
-pub(super) type Tile = [u32; 3];
+pub(crate) type Tile = [u32; 3];
 
 /// State of the walk.
-pub(super) struct Walk<'a> {
-    pub(super) program: &'a Program,
-    pub(super) expectation: Option<Expectation<'a>>,
+pub(crate) struct Walk<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) expectation: Option<Expectation<'a>>,
     memories: Memories,
     actor: Option<Actor>,
     known: Tokens,
     /// Weights already compared: layer, address in the image (with the plane), and the tile's form.
-    pub(super) compared: std::collections::BTreeSet<(u32, u64, Tile)>,
+    pub(crate) compared: std::collections::BTreeSet<(u32, u64, Tile)>,
 }
 
-pub(super) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<Violation>> {
+pub(crate) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<Violation>> {
     let mut walk = Walk {
         program,
         expectation: graph.map(Expectation::new),
@@ -42,7 +42,7 @@ pub(super) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<V
     if let Err(fault) = walk.start() {
         report(None, fault);
     }
-    let mut order = super::order::Order::default();
+    let mut order = crate::order::Order::default();
     for (at, instruction) in program.instructions.iter().enumerate() {
         let (actor, known, outcome) = order.start(instruction);
         (walk.actor, walk.known) = (Some(actor), known);
@@ -61,7 +61,7 @@ pub(super) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<V
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn machine(&self) -> &'a Machine {
+    pub(crate) fn machine(&self) -> &'a Machine {
         &self.program.machine
     }
 
@@ -80,7 +80,7 @@ impl<'a> Walk<'a> {
             return Err(("range", format!("{bytes} bytes exceed a DDR space of {capacity}")));
         }
         for (i, port) in program.inputs.iter().enumerate() {
-            super::form::port(self.program, port)?;
+            crate::form::port(self.program, port)?;
             let view = port.view;
             self.store(view.space, view.address, view.address + view.bytes(self.machine().word()), Value::Any)?;
             if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
@@ -104,7 +104,7 @@ impl<'a> Walk<'a> {
             return Err(("output", "the program has not the graph's inputs and outputs".to_owned()));
         }
         for (i, port) in self.program.outputs.iter().enumerate() {
-            super::form::port(self.program, port).map_err(|(_, detail)| ("output", detail))?;
+            crate::form::port(self.program, port).map_err(|(_, detail)| ("output", detail))?;
             let view = port.view;
             if let Some(graph) = graph {
                 let tensor = graph.tensor(graph.outputs[i]);
@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
     }
 
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
-        super::form::instruction(self.program, instruction)?;
+        crate::form::instruction(self.program, instruction)?;
         let layer = match &self.expectation {
             Some(e) => Some(
                 e.graph
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads a stretch; its writers must be known to have finished.
-    pub(super) fn load(&mut self, space: Space, start: u64, end: u64) -> Result<Vec<Piece>, Fault> {
+    pub(crate) fn load(&mut self, space: Space, start: u64, end: u64) -> Result<Vec<Piece>, Fault> {
         self.in_range(space, start, end)?;
         let mut written = [0; 5];
         let pieces = self.memories.read(space, start, end, self.actor, &mut written);
@@ -166,7 +166,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Writes a stretch; whoever read or wrote it on another unit must be known to have finished.
-    pub(super) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
+    pub(crate) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
         self.in_range(space, start, end)?;
         let mut disturbed = [0; 5];
         self.memories.write(space, start, end, value, self.actor, &mut disturbed);
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The given pixels of a view must hold those of `tensor` (anything defined, without a graph).
-    pub(super) fn consume(
+    pub(crate) fn consume(
         &mut self,
         view: &View,
         tensor: Option<TensorId>,
@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Every pixel a view stores must hold something.
-    pub(super) fn all_defined(&mut self, view: &View) -> Result<(), Fault> {
+    pub(crate) fn all_defined(&mut self, view: &View) -> Result<(), Fault> {
         let word = self.machine().word();
         for row in view.first_row..view.first_row + view.stored_rows {
             for column in 0..view.width {
@@ -239,7 +239,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The given pixels of a view now hold those of `tensor`; anything, without a graph.
-    pub(super) fn produce(
+    pub(crate) fn produce(
         &mut self,
         view: &View,
         tensor: Option<TensorId>,
@@ -268,7 +268,7 @@ impl<'a> Walk<'a> {
 
     /// Whether nothing that may still be needed lies between pixels: padding that belongs to a neighbour in wider pixels (a
     /// tensor joined with others by channels) must not be written along.
-    pub(super) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, payload: u64, pixel: u64) -> bool {
+    pub(crate) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, payload: u64, pixel: u64) -> bool {
         let pieces = self.memories.read(space, bytes.start, bytes.end, None, &mut [0; 5]);
         pieces.iter().all(|piece| {
             let first = (piece.start - bytes.start) % pixel;
@@ -278,7 +278,7 @@ impl<'a> Walk<'a> {
     }
 
     /// `bytes` bytes from `start` on must hold `expected` onwards, wherever that is not padding.
-    pub(super) fn same_values(&self, pieces: &[Piece], start: u64, bytes: u64, expected: Element) -> Result<(), Fault> {
+    pub(crate) fn same_values(&self, pieces: &[Piece], start: u64, bytes: u64, expected: Element) -> Result<(), Fault> {
         let Some(expectation) = &self.expectation else { return Ok(()) };
         let mut done = 0;
         while done < bytes {
@@ -336,7 +336,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The constant bytes behind a stretch of a cache.
-    pub(super) fn image_bytes(&self, pieces: &[Piece], start: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn image_bytes(&self, pieces: &[Piece], start: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
         let mut out = Vec::with_capacity(bytes as usize);
         while (out.len() as u64) < bytes {
             let at = start + out.len() as u64;
@@ -354,7 +354,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads `bytes` of parameters from the EWP cache.
-    pub(super) fn parameters(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn parameters(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, Fault> {
         let (start, bytes) = (u64::from(address), bytes as u64);
         let pieces = self.load(Space::EwpCache, start, start + bytes)?;
         self.image_bytes(&pieces, start, bytes)
@@ -421,13 +421,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-pub(super) fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
+pub(crate) fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
     let next = pieces.partition_point(|p| p.end <= at);
     pieces.get(next).filter(|p| p.start <= at).copied()
 }
 
 /// The parts of sorted pieces that lie in `start .. end`.
-pub(super) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
+pub(crate) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
     let first = pieces.partition_point(|p| p.end <= start);
     pieces[first..]
         .iter()
@@ -440,7 +440,7 @@ pub(super) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
 }
 
 /// The stretch must be defined throughout.
-pub(super) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
+pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
     let mut at = start;
     for piece in pieces {
         if piece.start > at {

@@ -3,12 +3,12 @@
 use tpuflow_ir::layout::{image, pixel_bytes};
 use tpuflow_ir::{TensorId, View};
 
-use super::contents::Element;
-use super::walk::{Fault, Walk};
+use crate::contents::Element;
+use crate::walk::{Fault, Walk};
 
 impl Walk<'_> {
     /// Contiguous stretches of some pixels of a row. A row of naturally padded whole pixels is one.
-    pub(super) fn stretches(
+    pub(crate) fn stretches(
         &self,
         view: &View,
         row: u32,
@@ -37,7 +37,7 @@ impl Walk<'_> {
         columns.map(|column| at(column, bytes, false)).collect()
     }
 
-    pub(super) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
+    pub(crate) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
         if !view.holds(row) {
             return Err((
                 "range",
@@ -48,7 +48,7 @@ impl Walk<'_> {
     }
 
     /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
-    pub(super) fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
+    pub(crate) fn whole_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<u64, Fault> {
         let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else {
             return Ok(u64::from(view.channels));
         };
@@ -73,7 +73,7 @@ impl Walk<'_> {
     }
 
     /// Operators that work on pixels need the tensor's pixels, not another shape of its elements.
-    pub(super) fn true_pixels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+    pub(crate) fn true_pixels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
         let info = e.graph.tensor(id);
         if self.whole_channels(view, tensor)? != info.shape.last().copied().unwrap_or(1) as u64 {
@@ -83,7 +83,7 @@ impl Walk<'_> {
     }
 
     /// Operators over channels need all of a pixel's.
-    pub(super) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+    pub(crate) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         self.true_pixels(view, tensor)?;
         if self.whole_channels(view, tensor)? != u64::from(view.channels) {
             return Err(("descriptor", "a view hides channels of its pixels".to_owned()));
@@ -92,7 +92,7 @@ impl Walk<'_> {
     }
 
     /// Spatial operators need the tensor's true geometry.
-    pub(super) fn true_geometry(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
+    pub(crate) fn true_geometry(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
         let (rows, height, width, _) = image(&e.graph.tensor(id).shape);
         if (view.rows as usize, view.height as usize, view.width as usize) != (rows, height, width)
@@ -105,20 +105,20 @@ impl Walk<'_> {
 }
 
 /// A contiguous stretch of pixels (or of part of one).
-pub(super) struct Stretch {
-    pub(super) start: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Stretch {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
     /// Padding between its pixels, which nobody needs to have written.
-    pub(super) padded: bool,
-    pub(super) payload: u32,
-    pub(super) natural: u32,
+    pub(crate) padded: bool,
+    pub(crate) payload: u32,
+    pub(crate) natural: u32,
     pixel: u64,
     within: u64,
 }
 
 impl Stretch {
     /// Its first byte as one of `tensor`.
-    pub(super) fn element(&self, tensor: TensorId) -> Element {
+    pub(crate) fn element(&self, tensor: TensorId) -> Element {
         Element::new(tensor.0, self.payload, self.natural, self.pixel, self.within)
     }
 }

@@ -6,18 +6,18 @@
 
 use tpuflow_ir::{Instruction, Unit};
 
-use super::contents::{Actor, Tokens};
+use crate::contents::{Actor, Tokens};
 
 /// Walks the program and keeps the knowledge of every instruction at its start.
 #[derive(Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
     started: [Vec<Tokens>; 5],
 }
 
 impl Order {
     /// Takes the next instruction of the list. Gives it its number in its unit and its knowledge, or what is wrong with its
     /// waits.
-    pub(super) fn start(&mut self, instruction: &Instruction) -> (Actor, Tokens, Result<(), String>) {
+    pub(crate) fn start(&mut self, instruction: &Instruction) -> (Actor, Tokens, Result<(), String>) {
         let unit = instruction.unit.index();
         let mut known = self.started[unit].last().copied().unwrap_or_default();
         let mut outcome = Ok(());

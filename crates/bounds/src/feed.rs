@@ -176,7 +176,13 @@ mod tests {
     use std::collections::BTreeSet;
     use tpuflow_ir::{DType, Space};
 
-    use crate::weave::draw;
+    /// Xorshift.
+    fn draw(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
 
     /// Cycles the array is held by output pixels `pixels` of all blocks, by the law of the feeder, with the input from word
     /// `address` on.

@@ -4,11 +4,11 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Average;
 use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId, Window};
 
-use super::matrix::{finishes, wide};
-use super::walk::{Fault, Walk};
+use crate::matrix::{finishes, wide};
+use crate::walk::{Fault, Walk};
 
 impl Walk<'_> {
-    pub(super) fn pool(&mut self, p: &Pool, layer: Option<&Layer>) -> Result<(), Fault> {
+    pub(crate) fn pool(&mut self, p: &Pool, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(Descriptor::Pool(d)) = self.program.descriptors.get(p.descriptor.index()) else {
             return Err(("descriptor", "not a pool descriptor".to_owned()));
         };

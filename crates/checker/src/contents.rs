@@ -10,8 +10,8 @@ use tpuflow_ir::{Real, Space};
 /// Byte of a tensor, counted as the tensor lies in memory: pixels of `payload` bytes, `pixel` bytes apart. A row of pixels is
 /// then one run, padding included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Element {
-    pub(super) tensor: u32,
+pub(crate) struct Element {
+    pub(crate) tensor: u32,
     payload: u32,
     pixel: u32,
     byte: u64,
@@ -19,7 +19,7 @@ pub(super) struct Element {
 
 impl Element {
     /// Byte `within` of pixel `index`.
-    pub(super) fn new(tensor: u32, payload: u32, pixel: u32, index: u64, within: u64) -> Self {
+    pub(crate) fn new(tensor: u32, payload: u32, pixel: u32, index: u64, within: u64) -> Self {
         // Without padding every shape counts alike.
         let (payload, pixel, byte) = if payload == pixel {
             (1, 1, index * u64::from(pixel) + within)
@@ -30,12 +30,12 @@ impl Element {
     }
 
     /// Byte `byte` of the dense row-major elements.
-    pub(super) fn dense(tensor: u32, byte: u64) -> Self {
+    pub(crate) fn dense(tensor: u32, byte: u64) -> Self {
         Self { tensor, payload: 1, pixel: 1, byte }
     }
 
     /// The dense byte (`None` in padding), and for how many bytes that goes on.
-    pub(super) fn place(self) -> (Option<u64>, u64) {
+    pub(crate) fn place(self) -> (Option<u64>, u64) {
         if self.pixel == 1 {
             return (Some(self.byte), u64::MAX);
         }
@@ -47,7 +47,7 @@ impl Element {
 
 /// What a byte holds; a run holds consecutive bytes of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// An element of a tensor.
     Element(Element),
     /// Byte `byte` of the constants of a DDR address space.
@@ -66,7 +66,7 @@ pub(super) enum Value {
 
 impl Value {
     /// Tensor and byte of an element counted without padding.
-    pub(super) fn dense(self) -> Option<(u32, u64)> {
+    pub(crate) fn dense(self) -> Option<(u32, u64)> {
         match self {
             Self::Element(Element { tensor, pixel: 1, byte, .. }) => Some((tensor, byte)),
             _ => None,
@@ -74,13 +74,13 @@ impl Value {
     }
 
     /// Whether these are pixels of the same size, `first` bytes into one, so that their padding is padding still.
-    pub(super) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
+    pub(crate) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
         matches!(self, Self::Element(e)
             if (u64::from(e.payload), u64::from(e.pixel)) == (payload, pixel) && e.byte % pixel == first)
     }
 
     /// The value `bytes` further on.
-    pub(super) fn advance(self, bytes: u64) -> Self {
+    pub(crate) fn advance(self, bytes: u64) -> Self {
         match self {
             Self::Element(element) => Self::Element(Element { byte: element.byte + bytes, ..element }),
             Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
@@ -92,13 +92,13 @@ impl Value {
 
 /// An instruction as the memories know it: its unit and its number within the unit, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Actor {
-    pub(super) unit: usize,
-    pub(super) number: u32,
+pub(crate) struct Actor {
+    pub(crate) unit: usize,
+    pub(crate) number: u32,
 }
 
 /// Tokens of every unit.
-pub(super) type Tokens = [u32; 5];
+pub(crate) type Tokens = [u32; 5];
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -110,22 +110,22 @@ struct Run {
 
 /// Defined stretch of a read: `start .. end` holds `value` onwards.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) value: Value,
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) value: Value,
 }
 
 /// All memories.
 #[derive(Default)]
-pub(super) struct Memories {
+pub(crate) struct Memories {
     spaces: BTreeMap<Space, BTreeMap<u64, Run>>,
 }
 
 impl Memories {
     /// What `start .. end` holds, defined stretches only, in order; `reader` is remembered, and `written` raised to the tokens
     /// that prove the writers finished.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         space: Space,
         start: u64,
@@ -160,7 +160,7 @@ impl Memories {
 
     /// Puts `value` onwards into `start .. end`; `disturbed` is raised to the tokens that prove earlier readers and writers
     /// of these bytes finished.
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         space: Space,
         start: u64,

@@ -1,24 +1,24 @@
 //! The checker against damaged programs: whatever changes what a program computes must be reported.
 //!
-//! Valid programs are damaged on purpose, in kinds ([`faults`]) or at some number ([`numbers`]). A damaged program is either
+//! Valid programs are damaged on purpose, in kinds ([`kinds`]) or at some number ([`numbers`]). A damaged program is either
 //! reported, by a rule that fits the damage, or the simulator must find it as good as the sound one: no hazard, and the same
 //! bits. Nearly every kind must be reported in every program that has a place for it: some programs have only places where it
 //! does no harm, such as the first pixel of a result of which nobody reads that part.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../common/mod.rs"]
+#[path = "../../../scheduler/tests/common/mod.rs"]
 mod common;
 mod constants;
-mod faults;
+mod kinds;
 mod listing;
 mod numbers;
 
 use common::wild::{long_lines, wild_floats};
 use common::{Net, Random, float_bytes, random, residual, window};
-use faults::FAULTS;
+use kinds::FAULTS;
+use tpuflow_checker::{Violation, check, check_rules};
 use tpuflow_ir::op::PadMode;
 use tpuflow_ir::{DType, Graph, Machine, Program, Work};
-use tpuflow_scheduler::checker::{Violation, check, check_rules};
 use tpuflow_scheduler::{Options, ScheduleError, schedule};
 use tpuflow_simulator::simulate;
 

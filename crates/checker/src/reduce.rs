@@ -4,10 +4,10 @@
 use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
 use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
 
-use super::contents::Value;
-use super::matrix::finishes;
-use super::vector::scales;
-use super::walk::{Fault, Walk, defined};
+use crate::contents::Value;
+use crate::matrix::finishes;
+use crate::vector::scales;
+use crate::walk::{Fault, Walk, defined};
 
 /// What an instruction says of its stretch.
 struct Claim<'p> {
@@ -41,7 +41,7 @@ struct Place {
 }
 
 impl Walk<'_> {
-    pub(super) fn reduction(&mut self, op: &VectorOp, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
+    pub(crate) fn reduction(&mut self, op: &VectorOp, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(claim) = Claim::of(op) else { return Err(("descriptor", "not a reduction".to_owned())) };
         let (Some(operand), true) = (v.inputs.first(), v.inputs.len() <= 2) else {
             return Err(("descriptor", "a reduction has one operand and running results".to_owned()));

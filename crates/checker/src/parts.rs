@@ -8,7 +8,7 @@
 use tpuflow_ir::op::{Average, FloatSlopes, Slopes};
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, Op, Requant, TensorId, Tiling, Window};
 
-use crate::tile::{Tiled, tiled};
+use crate::tile::tiled;
 
 /// A range of an axis.
 type Span = (usize, usize);
@@ -16,15 +16,17 @@ type Span = (usize, usize);
 type Claim = (TensorId, Vec<Span>);
 
 /// The tiled graph, once it is shown to compute `graph`.
-pub(super) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
-    let found = tiled(graph, tilings).map_err(|error| error.to_string())?;
-    proof(graph, &found)?;
+pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+    let found = tiled(graph, tilings)?;
+    proof(graph, &found.graph, &found.claims)?;
     Ok(found.graph)
 }
 
 /// Shows that a tiled graph computes `graph`, or says what it does not.
-pub(crate) fn proof(graph: &Graph, found: &Tiled) -> Result<(), String> {
-    let Tiled { graph: parts, claims } = found;
+pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {
+    if claims.len() != parts.tensors.len() || claims.iter().any(|claim| claim.0.index() >= graph.tensors.len()) {
+        return Err("claims of other tensors".to_owned());
+    }
     let proof = Proof { graph, parts, claims };
     proof.ports(&graph.inputs, &parts.inputs)?;
     for (id, tensor) in parts.tensors.iter().enumerate() {

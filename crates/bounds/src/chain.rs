@@ -20,8 +20,7 @@ use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
 use super::gates::{Gate, Needs, Set, gates, lost};
 use super::{Work, covers, split};
-use crate::network::Network;
-use crate::summary::unit_of;
+use crate::linear::unit_of;
 
 /// Earlier moments that the end of a layer is counted from, times layers, and how many of them at least, the nearest first: what
 /// is to be looked at grows with the third power.
@@ -108,18 +107,18 @@ struct Operand {
 }
 
 impl<'a> Chains<'a> {
-    pub fn new(graph: &Graph, network: &Network, works: &'a [Work], machine: &'a Machine) -> Self {
+    pub fn new(graph: &Graph, works: &'a [Work], machine: &'a Machine) -> Self {
         let count = graph.layers.len();
         let mut producer = vec![None; graph.tensors.len()];
         for (index, layer) in graph.layers.iter().enumerate() {
             producer[layer.output.index()] = Some(index);
         }
         let none = Idle { after: vec![false; count], before: vec![false; count] };
-        let sets = Self::with(graph, network, works, machine, &producer, (none, vec![]));
+        let sets = Self::with(graph, works, machine, &producer, (none, vec![]));
         let needs = Needs { channels: &sets.channels, strong: &sets.strong, whole: &sets.whole };
-        let gates = gates(graph, network, works, &needs, &producer, machine);
+        let gates = gates(graph, works, &needs, &producer, machine);
         let stops = (sets.idle(), gates);
-        Self::with(graph, network, works, machine, &producer, stops)
+        Self::with(graph, works, machine, &producer, stops)
     }
 
     /// A single pixel that ends all of the array's work but what cannot begin before it leaves the array idle; of what follows
@@ -142,7 +141,6 @@ impl<'a> Chains<'a> {
 
     fn with(
         graph: &Graph,
-        network: &Network,
         works: &'a [Work],
         machine: &'a Machine,
         producer: &[Option<usize>],
@@ -180,11 +178,11 @@ impl<'a> Chains<'a> {
                 operand
             };
             let operands: Vec<Operand> = layer.op.operands().into_iter().map(operand).collect();
-            let mut need = chains.need(network, layer, &works[index], &operands);
+            let mut need = chains.need(graph, layer, &works[index], &operands);
             for set in [&mut need.channels, &mut need.strong, &mut need.whole] {
                 set.resize(count, false);
             }
-            let output = network.tensor(layer.output);
+            let output = graph.tensor(layer.output);
             let single = output.shape.last() == Some(&output.elements());
             if single {
                 need.channels.clone_from(&need.whole);
@@ -282,13 +280,13 @@ impl<'a> Chains<'a> {
             .max(after(pdp, machine.pdp.start + machine.pdp.latency))
     }
 
-    fn need(&self, network: &Network, layer: &tpuflow_ir::Layer, work: &Work, operands: &[Operand]) -> Need {
+    fn need(&self, graph: &Graph, layer: &tpuflow_ir::Layer, work: &Work, operands: &[Operand]) -> Need {
         let machine = self.machine;
         let op = &layer.op;
         if work.array > 0 {
-            return self.linear(network, op, work, operands);
+            return self.linear(graph, op, work, operands);
         }
-        let unit = unit_of(network, op);
+        let unit = unit_of(graph, op);
         let (around, cycles) = match unit {
             Unit::Pdp => (machine.pdp.start + machine.pdp.latency, work.pdp),
             _ => (machine.ewp.start + machine.ewp.latency, work.ewp),
@@ -300,7 +298,7 @@ impl<'a> Chains<'a> {
         match op {
             Op::Softmax { .. } | Op::LayerNorm { .. } | Op::ArgMax { .. } => need.of_pixels(),
             Op::Reduce { input, axes, .. } => {
-                if axes.contains(&(network.tensor(*input).shape.len() as u32 - 1)) {
+                if axes.contains(&(graph.tensor(*input).shape.len() as u32 - 1)) {
                     need.of_pixels();
                 }
             }
@@ -308,7 +306,7 @@ impl<'a> Chains<'a> {
                 if !is_inside(window) {
                     return Need { times: Times { all: around + cycles, ..Times::default() }, ..Need::default() };
                 }
-                if !covers(window, &network.tensor(*input).shape) {
+                if !covers(window, &graph.tensor(*input).shape) {
                     need.forget();
                 }
             }
@@ -320,7 +318,7 @@ impl<'a> Chains<'a> {
             | Op::PRelu { .. }
             | Op::Binary { .. }
             | Op::Select { .. } => {}
-            _ => return moved(network, layer, operands, around),
+            _ => return moved(graph, layer, operands, around),
         }
         let begin = need.times.first.max(begun(machine));
         need.begin = begin;
@@ -333,7 +331,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Convolutions and products on the array.
-    fn linear(&self, network: &Network, op: &Op, work: &Work, operands: &[Operand]) -> Need {
+    fn linear(&self, graph: &Graph, op: &Op, work: &Work, operands: &[Operand]) -> Need {
         let (machine, depth) = (self.machine, timing::array_depth(self.machine));
         let (Some(left), Some(right)) = (operands.first(), operands.get(1)) else { return Need::default() };
         let (mut left, right) = (left.clone(), right.clone());
@@ -345,7 +343,7 @@ impl<'a> Chains<'a> {
                 return Need { times: Times { all, ..Times::default() }, ..Need::default() };
             }
             whole_pixels = *groups == 1;
-            let shape = &network.tensor(*input).shape;
+            let shape = &graph.tensor(*input).shape;
             every_pixel = covers(window, shape);
             if !every_pixel {
                 left.times.all = left.times.pixel;
@@ -414,7 +412,7 @@ fn joined(operands: &[Operand]) -> Need {
 }
 
 /// Operators that only move elements: they may cost nothing.
-fn moved(network: &Network, layer: &tpuflow_ir::Layer, operands: &[Operand], around: u64) -> Need {
+fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around: u64) -> Need {
     let mut operands = operands.to_vec();
     if let Op::Concat { requants, .. } = &layer.op {
         // Codes of another scale are computed anew.
@@ -423,7 +421,7 @@ fn moved(network: &Network, layer: &tpuflow_ir::Layer, operands: &[Operand], aro
         }
     }
     let mut need = joined(&operands);
-    let shape = |t: tpuflow_ir::TensorId| &network.tensor(t).shape;
+    let shape = |t: tpuflow_ir::TensorId| &graph.tensor(t).shape;
     match &layer.op {
         Op::Concat { inputs, axis, .. } => {
             need.times.first = operands.iter().map(|o| o.times.first).min().unwrap_or(0);
@@ -449,7 +447,7 @@ fn moved(network: &Network, layer: &tpuflow_ir::Layer, operands: &[Operand], aro
                 need.times.pixel = need.times.first;
                 need.channels.fill(false);
             }
-            if !is_permutation(dims, strides, *offset, network.tensor(*input).elements()) {
+            if !is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
                 need.forget();
             }
         }
@@ -506,31 +504,4 @@ pub(super) fn lead(machine: &Machine, drained: bool) -> u64 {
 /// A window inside the padding needs nothing at all.
 fn is_inside(window: &tpuflow_ir::Window) -> bool {
     (0..4).all(|side| window.pads[side] <= (window.kernel[side % 2] - 1) * window.dilation[side % 2])
-}
-
-#[cfg(test)]
-mod tests {
-    use tpuflow_ir::Machine;
-
-    use crate::{Options, common, schedule};
-
-    #[test]
-    fn weights_without_room_come_after_the_last_pixel_that_waits_for_them() {
-        let mut net = common::Net::new(5);
-        let x = net.input(&[1, 32, 32, 128]);
-        let y = net.conv(x, 128, common::window(3, 1, 1), 1);
-        let y = net.conv(y, 256, common::window(8, 8, 0), 1);
-        let graph = net.finish(&[y]);
-        let mut machine = Machine::preset("128x128_asic").expect("known");
-        machine.cache.banks = 2;
-        (machine.ewp_cache.banks, machine.ddr.word_bytes) = (1, 16);
-        let program = schedule(&graph, &machine, &Options { level: 5, ..Options::default() }).expect("room for all");
-
-        // Nine K blocks of 1024 pixels, set up, filled and drained, and not before a first byte has come.
-        let first = 150 + (80 + 24 + 1) + 9 * 1024 + (128 + 50 + 86) + 257;
-        // Weights of the second but for one word, beyond both caches; 12.8 bytes a cycle of each channel, pages of 4096 bytes but an open one.
-        let half = (64 * 128 * 256 - 128 - machine.cache_bytes() - machine.ewp_cache_bytes()).div_ceil(2);
-        let load = (half * 10).div_ceil(128) + half.div_ceil(4096) * 24 - 24;
-        assert_eq!(program.bounds.flow, first + load);
-    }
 }

@@ -4,7 +4,7 @@ use tpuflow_ir::isa::{ChannelParameters, Descriptor, Direction, PoolKind, Transf
 use tpuflow_ir::{Image, Program, Space};
 
 use crate::common::Random;
-use crate::faults::one_of;
+use crate::kinds::one_of;
 
 /// Where the byte that a load before position `at` put to `address` comes from.
 fn source(program: &Program, at: usize, space: Space, address: u64) -> Option<(usize, u64)> {

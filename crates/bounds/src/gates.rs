@@ -25,8 +25,7 @@
 use tpuflow_ir::{Arithmetic, Graph, Machine, Op, Unit, timing};
 
 use super::{Work, chain::Sets};
-use crate::network::Network;
-use crate::summary::unit_of;
+use crate::linear::unit_of;
 
 /// Networks with more layers on the array get no gates: what is to be looked at grows with the third power.
 const MOST: usize = 1000;
@@ -74,7 +73,6 @@ pub(super) struct Needs<'a> {
 /// All gates of a network, in the order of layers.
 pub(super) fn gates(
     graph: &Graph,
-    network: &Network,
     works: &[Work],
     needs: &Needs,
     producer: &[Option<usize>],
@@ -97,7 +95,7 @@ pub(super) fn gates(
         let last: Vec<usize> =
             before.iter().copied().filter(|&y| !before.iter().rev().any(|&other| needs.strong[other][y])).collect();
         let wait = |&y: &usize| {
-            let later = latency(graph, network, works, needs, producer, machine, [y, end]);
+            let later = latency(graph, works, needs, producer, machine, [y, end]);
             timing::array_depth(machine) + machine.control.issue.min(machine.control.issue_cold) + later
         };
         let gap = last.iter().map(wait).min()?;
@@ -142,7 +140,6 @@ pub(super) fn lost(gates: &[Gate], counted: &Set) -> u64 {
 /// Cycles at least from a pixel of the first layer to the one of the second that needs it, with nothing of the array between.
 fn latency(
     graph: &Graph,
-    network: &Network,
     works: &[Work],
     needs: &Needs,
     producer: &[Option<usize>],
@@ -156,7 +153,7 @@ fn latency(
             continue;
         }
         let op = &graph.layers[index].op;
-        let own = own_latency(network, op, &works[index], machine);
+        let own = own_latency(graph, op, &works[index], machine);
         let operand = |(position, tensor): (usize, &tpuflow_ir::TensorId)| {
             let before = producer[tensor.index()].filter(|&p| p >= from && p < index)?;
             let changed = match op {
@@ -171,12 +168,12 @@ fn latency(
 }
 
 /// Cycles from an operand to a result, of operators that compute.
-fn own_latency(network: &Network, op: &Op, work: &Work, machine: &Machine) -> u64 {
+fn own_latency(graph: &Graph, op: &Op, work: &Work, machine: &Machine) -> u64 {
     let ewp = machine.ewp.start + machine.ewp.latency;
     match op {
         Op::Concat { .. } => ewp,
         Op::Pad { .. } | Op::Rearrange { .. } | Op::Gather { .. } | Op::InsertZeros { .. } | Op::Embedding { .. } => 0,
-        _ if unit_of(network, op) == Unit::Pdp => {
+        _ if unit_of(graph, op) == Unit::Pdp => {
             let pdp = machine.pdp.start + machine.pdp.latency;
             if work.pdp > 0 { pdp } else { pdp.min(ewp) }
         }
@@ -185,10 +182,10 @@ fn own_latency(network: &Network, op: &Op, work: &Work, machine: &Machine) -> u6
 }
 
 /// Whether the columns of a layer differ in their weights alone.
-pub(super) fn is_plain(op: &Op, network: &Network) -> bool {
+pub(super) fn is_plain(op: &Op, graph: &Graph) -> bool {
     match op {
         Op::Conv { groups, epilogue: Arithmetic::Fixed(_), .. } => *groups == 1,
-        Op::MatMul { b, epilogue: Arithmetic::Fixed(_), .. } => network.is_constant(*b),
+        Op::MatMul { b, epilogue: Arithmetic::Fixed(_), .. } => graph.tensor(*b).constant.is_some(),
         _ => false,
     }
 }

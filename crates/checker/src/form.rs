@@ -4,10 +4,10 @@
 use tpuflow_ir::isa::{Descriptor, PoolKind, VectorOp, Work};
 use tpuflow_ir::{DType, Instruction, Port, Program, Space, View, Window};
 
-use super::walk::Fault;
+use crate::walk::Fault;
 
 /// Checks one instruction.
-pub(super) fn instruction(program: &Program, instruction: &Instruction) -> Result<(), Fault> {
+pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Result<(), Fault> {
     let descriptor = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
     let cached = |v: &View| view(program, v, v.space == Space::Cache);
     match &instruction.work {
@@ -97,7 +97,7 @@ pub(super) fn instruction(program: &Program, instruction: &Instruction) -> Resul
 }
 
 /// Checks an input or output: a whole tensor in DDR.
-pub(super) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
+pub(crate) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
     let placed = &port.view;
     let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
     view(program, placed, matches!(placed.space, Space::Ddr(_)))?;

@@ -15,16 +15,16 @@
 
 use tpuflow_ir::{Graph, Op, PadMode, TensorId};
 
-use super::contents::{Element, Value};
+use crate::contents::{Element, Value};
 
 /// The graph with its producers.
-pub(super) struct Expectation<'a> {
-    pub(super) graph: &'a Graph,
+pub(crate) struct Expectation<'a> {
+    pub(crate) graph: &'a Graph,
     producers: Vec<Option<usize>>,
 }
 
 impl<'a> Expectation<'a> {
-    pub(super) fn new(graph: &'a Graph) -> Self {
+    pub(crate) fn new(graph: &'a Graph) -> Self {
         let mut producers = vec![None; graph.tensors.len()];
         for (i, layer) in graph.layers.iter().enumerate() {
             producers[layer.output.index()] = Some(i);
@@ -112,7 +112,7 @@ impl<'a> Expectation<'a> {
 
     /// What byte `byte` of a tensor's dense elements is in the end: a computed element, a constant's, or a fill; and for how
     /// many bytes it goes on consecutively.
-    pub(super) fn origin(&self, tensor: u32, byte: u64) -> (Value, u64) {
+    pub(crate) fn origin(&self, tensor: u32, byte: u64) -> (Value, u64) {
         let (mut value, mut run) = (Value::Element(Element::dense(tensor, byte)), u64::MAX);
         while let Some((tensor, byte)) = value.dense() {
             let (next, bytes) = self.step(tensor, byte);
@@ -124,7 +124,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// For how many bytes, at most `run`, what is found is what is expected: dense bytes of tensors, or fills.
-    pub(super) fn common(&self, found: Value, expected: Value, mut run: u64) -> u64 {
+    pub(crate) fn common(&self, found: Value, expected: Value, mut run: u64) -> u64 {
         let (mut one, mut other) = (found, expected);
         while one != other {
             // Layers read what is made before them: the way from the tensor made later cannot have met the other yet.
@@ -144,7 +144,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// Bytes of a constant, if the tensor is one.
-    pub(super) fn constant(&self, tensor: u32) -> Option<&[u8]> {
+    pub(crate) fn constant(&self, tensor: u32) -> Option<&[u8]> {
         self.graph.tensors.get(tensor as usize)?.constant.as_deref()
     }
 }
@@ -200,7 +200,7 @@ fn padded(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: P
 }
 
 /// Whether the bytes of an image hold the constant's, both from the given offsets on.
-pub(super) fn same(image: Option<&[u8]>, at: u64, constant: &[u8], byte: u64, len: u64) -> bool {
+pub(crate) fn same(image: Option<&[u8]>, at: u64, constant: &[u8], byte: u64, len: u64) -> bool {
     let found = image.and_then(|image| image.get(at as usize..(at + len) as usize));
     found.is_some() && found == constant.get(byte as usize..(byte + len) as usize)
 }
