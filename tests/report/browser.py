@@ -146,6 +146,8 @@ class Tab:
 
     def frame(self) -> None:
         """Waits until what was asked for is drawn."""
+        # A tab behind another one is never drawn.
+        self.command("Page.bringToFront")
         self.value("new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(() => next(1))))")
 
     def key(self, name: str, text: str = "") -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpuflow.report import TensorHistogram
 
-__all__ = ["made_up_comparison", "made_up_histograms", "made_up_run"]
+__all__ = ["made_up_comparison", "made_up_explanation", "made_up_histograms", "made_up_run"]
 
 CAUSES = ("bank_conflict", "ddr", "dependency", "weight_load", "issue", "unit_busy")
 BANKS, WORDS, WORD = 32, 4096, 128
@@ -219,3 +219,26 @@ def made_up_histograms(tensors: int) -> list[TensorHistogram]:
             )
         )
     return found
+
+
+def made_up_explanation(report: Json) -> Json:
+    """What limits every layer of a run, and three changes of which two would help."""
+    first = report["layers"][0]["name"]
+    layers = [
+        {
+            "busy": layer["busy"],
+            "waits": [{"cycles": 2 * layer["busy"], "unit": "dtl0", "layer": first}] if number % 2 else [],
+            "startup": 3,
+            "held": 0,
+        }
+        for number, layer in enumerate(report["layers"])
+    ]
+    changes = [
+        {"what": what, "rebuilt": rebuilt, "cycles": report["cycles"] - saved, "saved": saved}
+        for what, rebuilt, saved in (
+            ("twice the DDR bandwidth", False, 100),
+            ("twice the cache", True, 7),
+            ("level 1", True, -900),
+        )
+    ]
+    return {"cycles": report["cycles"], "layers": layers, "changes": changes}

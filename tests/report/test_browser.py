@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from report.browser import Browser, Tab
-from report.made_up import made_up_comparison, made_up_histograms, made_up_run
+from report.made_up import made_up_comparison, made_up_explanation, made_up_histograms, made_up_run
 from tpuflow.report import RunView, render_page, tensor_rows, timeline
 
 ROWS = "[...document.getElementById('{table}').tBodies[0].rows]"
@@ -18,7 +20,9 @@ ROWS = "[...document.getElementById('{table}').tBodies[0].rows]"
 
 def view(layers: int, tiles: int, seed: int = 0) -> tuple[RunView, list[dict[str, Any]], dict[str, Any]]:
     report, program, intervals = made_up_run(layers, tiles, seed)
-    return RunView(report, program["machine"], timeline(program, intervals)), intervals, program
+    explanation = made_up_explanation(report)
+    found = RunView(report, program["machine"], timeline(program, intervals), explanation=explanation)
+    return found, intervals, program
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +187,126 @@ def test_figures_alone_load_without_errors(browser: Browser, tmp_path: Path) -> 
     tab = browser.open(render_page(RunView(report), RunView(report)), tmp_path)
     assert len(column(tab, "layers", "layer")) == 5
     assert tab.said() == []
+
+
+def filtered(tab: Tab, text: str) -> str:
+    """Types into the layers' filter; what is said to be wrong with it."""
+    field = "document.getElementById('layers-filter')"
+    tab.value(f"{field}.value = {text!r}")
+    tab.value(f"{field}.dispatchEvent(new Event('input'))")
+    wrong: str = tab.value("document.getElementById('layers-wrong').textContent")
+    assert tab.value("document.getElementById('layers-wrong').hidden") == (wrong == "")
+    return wrong
+
+
+def test_a_filter_compares_texts_and_numbers(tab: Tab) -> None:
+    layers = FIRST[0].report["layers"]
+    assert filtered(tab, "unit=me") == ""
+    assert len(column(tab, "layers", "layer")) == sum(layer["unit"] == "me" for layer in layers)
+    assert filtered(tab, "unit!=me operator=conv") == ""
+    kept = [layer for layer in layers if layer["unit"] != "me" and layer["op"] == "conv"]
+    assert len(column(tab, "layers", "layer")) == len(kept)
+    assert filtered(tab, "atwork>=1k") == ""
+    assert len(column(tab, "layers", "layer")) == sum(layer["busy"] >= 1000 for layer in layers)
+    assert filtered(tab, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cycels>5", 'unknown column "cycels"; columns: #, layer'),
+        ("bound=array", 'bound is a number and "array" is none; did you mean binding=array?'),
+        ("cycles>many", 'cycles is a number and "many" is none'),
+        ("unit=gpu", 'no unit is "gpu"; there are'),
+        ("unit>me", "unit is text; use = or !="),
+        (">5", "write a column, a comparison and a value"),
+    ],
+)
+def test_a_filter_says_what_is_wrong_with_it(tab: Tab, text: str, said: str) -> None:
+    assert said in filtered(tab, f"{text} cycles>0")
+    # What can be understood still holds.
+    assert len(column(tab, "layers", "layer")) == sum(length > 0 for length in lengths(FIRST[0]))
+    assert filtered(tab, "") == ""
+
+
+def test_layers_say_what_limits_them_and_changes_what_they_save(tab: Tab) -> None:
+    limits = column(tab, "layers", "limited by")
+    assert {"waits for DTL0" in limit for limit in limits} == {True, False}
+    texts = tab.value("document.getElementById('advice').textContent")
+    assert "twice the DDR bandwidth" in texts
+    assert "program compiled again" in texts
+    assert "level 1" not in texts
+    assert "word_bytes" in tab.value("document.getElementById('machine').textContent")
+
+
+def test_rows_and_figures_are_handed_out_as_files(tab: Tab) -> None:
+    # The browser without a window has nowhere to put a file.
+    tab.value("window.saved = []; URL.createObjectURL = (blob) => { saved.push(blob); return '#'; }")
+    tab.value("HTMLAnchorElement.prototype.click = () => {}")
+    filtered(tab, "unit=me")
+    tab.value("document.getElementById('download-csv').click()")
+    lines = tab.value("saved[0].text()").splitlines()
+    assert lines[0].startswith("#,layer,operator,type,unit,start,cycles,")
+    assert len(lines) - 1 == sum(layer["unit"] == "me" for layer in FIRST[0].report["layers"])
+    filtered(tab, "")
+    tab.value("document.getElementById('download-json').click()")
+    figures = json.loads(tab.value("saved[1].text()"))
+    report = FIRST[0].report
+    assert figures["cycles"] == report["cycles"]
+    assert figures["counters"] == report["counters"]
+    assert [layer["name"] for layer in figures["layers"]] == [layer["name"] for layer in report["layers"]]
+
+
+def test_a_span_of_time_is_measured(tab: Tab) -> None:
+    tab.value("document.getElementById('charts').focus()")
+    tab.key("Escape")
+    tab.key("m", "m")
+    text = tab.value("document.getElementById('span').textContent")
+    cycles = max(run[0].report["cycles"] for run in (FIRST, SECOND))
+    assert f"{cycles:,} cycles" in text
+    moved = sum(part.moved for part in FIRST[0].charts.slices if part.moved > 0) if FIRST[0].charts else 0
+    assert f"read {moved / 2**20:.2f} MiB" in text or f"read {moved / 1024:.1f} KiB" in text
+    x, y = tab.place("units")
+    width = tab.value("document.getElementById('units').clientWidth") - 74
+    for kind, at in (("mousePressed", 0.25), ("mouseMoved", 0.5), ("mouseReleased", 0.75)):
+        place = {"x": x + 66 + at * width, "y": y + 14}
+        tab.mouse(kind, **place, button="left", buttons=1, clickCount=1, modifiers=8)
+    tab.frame()
+    found = re.search(r": ([\d,]+) cycles", tab.value("document.getElementById('span').textContent"))
+    assert found is not None
+    assert int(found[1].replace(",", "")) == pytest.approx(cycles / 4, rel=0.02)
+    tab.key("Escape")
+    assert tab.value("document.getElementById('span').hidden")
+
+
+def test_every_chart_tells_exact_figures(tab: Tab) -> None:
+    for chart, said in (("units", "cycle"), ("cache", "cycle"), ("traffic", "bytes per cycle")):
+        x, y = tab.place(chart)
+        tab.mouse("mouseMoved", x + 400, y + 40)
+        tab.frame()
+        assert said in tab.value("document.getElementById('tip').textContent"), chart
+        assert not tab.value("document.getElementById('tip').hidden")
+    bars = "[...document.querySelectorAll('.bar.bound')].map((bar) => bar.title)"
+    assert all("cycles" in title for title in tab.value(bars))
+    points = "[...document.querySelectorAll('#roofline-plot circle title')].map((one) => one.textContent)"
+    assert all("MAC a cycle" in title for title in tab.value(points))
+    labels = tab.value(
+        "[...document.querySelectorAll('#roofline-plot .label')].map((one) => one.textContent)"
+    )
+    assert "whole network" in labels
+    assert len(labels) > 1
+    roofs = tab.value("[...document.querySelectorAll('.rooftext')].map((one) => one.textContent).join(' ')")
+    assert "16,384 MAC a cycle" in roofs
+    assert "ridge: 320 MAC a byte" in roofs
+
+
+@pytest.mark.parametrize("width", [360, 768, 1920])
+def test_no_width_of_the_window_scrolls_sideways(tab: Tab, width: int) -> None:
+    tab.command(
+        "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500
+    )
+    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    tab.frame()
+    assert tab.value("document.documentElement.scrollWidth") <= width
+    assert tab.value("window.innerWidth") == width
+    tab.command("Emulation.clearDeviceMetricsOverride")

@@ -73,15 +73,18 @@ def _view(path: Path) -> RunView:
 
 
 def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None = None) -> RunView:
-    """What a page shows of a program and its traced run."""
+    """What a page shows of a program and its traced run; of a whole program also what limits its layers."""
     import json
 
+    from tpuflow._core import Program
+    from tpuflow.explain import explain
     from tpuflow.partition import device_networks
     from tpuflow.report import RunView, timeline_of_all
 
     contents = [json.loads(part.to_json()) for part in device_networks(program)]
     charts = timeline_of_all(contents, run.intervals or [])
-    return RunView(run.report, contents[0]["machine"], charts, tensors or {})
+    explanation = explain(program).to_json() if isinstance(program, Program) else None
+    return RunView(run.report, contents[0]["machine"], charts, tensors or {}, explanation)
 
 
 def _tensors(program: Path) -> dict[str, str]:

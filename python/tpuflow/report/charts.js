@@ -212,10 +212,48 @@
   }
 
   function crosshair(g, bottom) {
+    band(g, bottom);
     if (!hover) return;
     const px = Math.round(hover.px) + .5;
     g.globalAlpha = .5; g.strokeStyle = colours.of("mark"); g.beginPath(); g.moveTo(px, 0); g.lineTo(px, bottom); g.stroke(); g.globalAlpha = 1;
   }
+
+  // A span of time that is measured: drawn over all charts, told in words.
+  let span = null, measures = false;
+  const spanText = document.getElementById("span"), measureButton = document.getElementById("measure");
+  function measured() {
+    const [start, end] = span[0] < span[1] ? span : [span[1], span[0]], scale = shown.scale;
+    let read = 0, written = 0;
+    const work = shown.lanes.map((lane) => {
+      let busy = 0;
+      for (let k = 0; k < lane.start.length && lane.start[k] < end; k++) {
+        const a = Math.max(start, lane.start[k]), b = Math.min(end, lane.end[k]);
+        if (b <= a) continue;
+        if (lane.phase[k] === execute) busy += b - a;
+        const moved = (lane.moved[k] ?? 0) * (b - a) / (lane.end[k] - lane.start[k]);
+        if (moved > 0) read += moved; else written -= moved;
+      }
+      return `${page.units[lane.name]} ${(100 * Math.min(1, busy / Math.max(1e-9, end - start))).toFixed(1)}%`;
+    });
+    const cycles = (end - start) / scale, micro = cycles * 1e6 / shown.clock;
+    return `Cycles ${whole.format(Math.round(start / scale))} to ${whole.format(Math.round(end / scale))}: ${whole.format(Math.round(cycles))} cycles, `
+      + `${micro.toLocaleString("en-US", { maximumFractionDigits: 2 })} µs; read ${sizeText(read)}, written ${sizeText(written)}; executing: ${work.join(", ")}.`;
+  }
+  function setSpan(next) {
+    span = next; spanText.hidden = !span; spanText.textContent = span ? measured() : "";
+    draw();
+  }
+  function band(g, bottom) {
+    if (!span) return;
+    const a = Math.max(left, x(Math.min(...span))), b = Math.min(left + width(), x(Math.max(...span)));
+    if (b < left || a > left + width()) return;
+    g.globalAlpha = .16; g.fillStyle = colours.of("accent"); g.fillRect(a, 0, Math.max(1, b - a), bottom); g.globalAlpha = 1;
+  }
+  measureButton.addEventListener("click", () => {
+    measures = !measures;
+    measureButton.setAttribute("aria-pressed", measures);
+    if (!measures) setSpan(null);
+  });
 
   let waiting = false;
   function draw() {
@@ -293,7 +331,7 @@
       if (sideways) show(from + shift, to + shift); else zoom(Math.exp(event.deltaY * .0015), timeAt(event.offsetX));
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
-      drag = { px: event.offsetX, from, to, moved: false };
+      drag = { px: event.offsetX, from, to, moved: false, measure: measures || event.shiftKey };
       canvas.setPointerCapture(event.pointerId); box.focus({ preventScroll: true });
     });
     canvas.addEventListener("pointerup", (event) => {
@@ -309,6 +347,10 @@
       if (drag) {
         const shift = (drag.px - event.offsetX) / width() * (drag.to - drag.from);
         drag.moved ||= Math.abs(drag.px - event.offsetX) > 3;
+        if (drag.moved && drag.measure) {
+          const inside = (px) => Math.min(total, Math.max(0, timeAt(Math.min(left + width(), Math.max(left, px)))));
+          tip.hidden = true; setSpan([inside(drag.px), inside(event.offsetX)]); return;
+        }
         if (drag.moved) { tip.hidden = true; show(drag.from + shift, drag.to + shift); return; }
       }
       const time = timeAt(event.offsetX);
@@ -343,7 +385,8 @@
       ArrowLeft: () => show(from - shift, to - shift), ArrowRight: () => show(from + shift, to + shift),
       ArrowUp: () => step(-1), ArrowDown: () => step(1),
       Home: () => show(0, to - from), End: () => show(total - (to - from), total),
-      Escape: () => { mark(-1); show(0, total); },
+      m: () => setSpan([from, to]), M: () => setSpan([from, to]),
+      Escape: () => { mark(-1); setSpan(null); show(0, total); },
     };
     if (event.ctrlKey || event.metaKey || event.target !== box || !(event.key in actions)) return;
     actions[event.key]();
@@ -353,7 +396,7 @@
     button.addEventListener("click", () => button.dataset.zoom === "all" ? show(0, total) : zoom(Number(button.dataset.zoom), (from + to) / 2));
   }
   for (const choice of document.querySelectorAll("input[name=shown]")) {
-    choice.addEventListener("change", () => { shown = runs.find((run) => run.letter === choice.value) ?? shown; draw(); });
+    choice.addEventListener("change", () => { shown = runs.find((run) => run.letter === choice.value) ?? shown; setSpan(span); });
   }
 
   marking.listeners.push((id, source) => {

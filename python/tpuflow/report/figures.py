@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpuflow.report.words import BOUNDS, STALLS, UNITS
+from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, UNITS
 
-__all__ = ["bounds", "costs", "differences", "moved_bytes", "size_text", "stalls", "units", "versus"]
+__all__ = [
+    "advice",
+    "bounds",
+    "costs",
+    "differences",
+    "limit",
+    "machine_parameters",
+    "moved_bytes",
+    "size_text",
+    "stalls",
+    "units",
+    "versus",
+]
 
 Json = dict[str, Any]
 Report = Mapping[str, Any]
@@ -56,7 +68,13 @@ def bounds(report: Report) -> list[Json]:
     """Lower bounds, the largest first."""
     scale = max(1, report["cycles"], *report["bounds"].values())
     rows = [
-        {"name": name, "cycles": cycles, "width": cycles / scale, "why": BOUNDS[name]}
+        {
+            "key": name,
+            "name": BOUND_NAMES[name],
+            "cycles": cycles,
+            "width": cycles / scale,
+            "why": BOUNDS[name],
+        }
         for name, cycles in report["bounds"].items()
     ]
     return sorted(rows, key=lambda row: -row["cycles"])
@@ -161,3 +179,74 @@ def moved_bytes(layers: int, slices: Sequence[Any]) -> list[int]:
     for part in slices:
         found[part.layer] += abs(part.moved)
     return found
+
+
+def limit(layer: Mapping[str, Any], story: Mapping[str, Any] | None) -> str:
+    """What limits a layer, in a few words: its unit at work, the layer it waits for, start-up, memory.
+
+    Args:
+        layer: The layer's figures of a run.
+        story: What `explain` found for it; without it the largest bound of the layer alone is named.
+    """
+    work = BOUND_NAMES.get(layer["binding"], "")
+    if story is None or layer["end"] <= layer["start"]:
+        return work
+    cycles = layer["end"] - layer["start"]
+    causes = [(story["busy"], f"{UNITS[layer['unit']][0]} at work" + (f", {work}" if work else ""))]
+    waits = story["waits"]
+    if waits:
+        longest = waits[0]
+        causes.append((longest["cycles"], f"waits for {UNITS[longest['unit']][0]}, {longest['layer']}"))
+    causes.append((story["startup"], "starts up"))
+    causes.append((story["held"], "held up by cache banks, DDR or weight loads"))
+    most, text = max(causes, key=lambda cause: cause[0])
+    return f"{min(1.0, most / cycles):.0%} {text}" if most else work
+
+
+def advice(explanation: Mapping[str, Any] | None) -> list[Json]:
+    """Changes that `explain` measured and that save cycles, the most helpful first."""
+    if explanation is None:
+        return []
+    cycles = max(1, explanation["cycles"])
+    return [
+        {
+            "what": change["what"],
+            "cycles": change["cycles"],
+            "saved": change["saved"],
+            "share": change["saved"] / cycles,
+            "how": "program compiled again" if change["rebuilt"] else "same program",
+        }
+        for change in explanation["changes"]
+        if change["saved"] > 0
+    ]
+
+
+def machine_parameters(machines: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Every parameter of one or two machines, by section.
+
+    Returns:
+        Sections of `name` and `rows`; a row has the `key`, a text for each machine, and whether these differ.
+    """
+
+    def flat(machine: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+        found = {}
+        for key, value in machine.items():
+            if isinstance(value, Mapping):
+                found |= {(key, inner): _parameter(one) for inner, one in value.items()}
+            else:
+                found["machine", key] = _parameter(value)
+        return found
+
+    tables = [flat(machine) for machine in machines]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    sections: dict[str, list[Json]] = {}
+    for section, key in keys:
+        texts = [table.get((section, key), "") for table in tables]
+        sections.setdefault(section, []).append({"key": key, "texts": texts, "differs": len(set(texts)) > 1})
+    return [{"name": name, "rows": rows} for name, rows in sections.items()]
+
+
+def _parameter(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

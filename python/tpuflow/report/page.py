@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuflow.report import figures
 from tpuflow.report.plots import bandwidth, roofline, similarity_plot
-from tpuflow.report.words import BOUNDS, PHASES, UNITS, verdict
+from tpuflow.report.words import BOUND_NAMES, BOUNDS, PHASES, UNITS, verdict
 
 if TYPE_CHECKING:
     from tpuflow.report.timeline import Slice, Timeline
@@ -41,12 +41,14 @@ class RunView:
         machine: The program's machine, as in its JSON form; None where only figures are known.
         charts: Units and cache over time; None where they were not recorded.
         tensors: The model's tensor every layer stands for, by the layer's name.
+        explanation: `Explanation.to_json()` of the program: what limits its layers, what would help.
     """
 
     report: Mapping[str, Any]
     machine: Mapping[str, Any] | None = None
     charts: Timeline | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
+    explanation: Mapping[str, Any] | None = None
 
     @property
     def title(self) -> str:
@@ -97,6 +99,9 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
         costs=figures.costs(report),
         verdict=verdict(report["gap"]),
         why=BOUNDS[report["binding"]],
+        binding=BOUND_NAMES[report["binding"]],
+        advice=figures.advice(run.explanation),
+        parameters=figures.machine_parameters([view.machine for view in views if view.machine is not None]),
         stalls=figures.stalls(report),
         clock=f"{report['clock_hz'] / 1e9:g} GHz",
         rate=1e6 / report["time_us"] if report["time_us"] else 0.0,
@@ -122,6 +127,7 @@ def _data(views: Sequence[RunView], tensors: Sequence[Json]) -> Json:
         "runs": [_run(letter, view, tensors) for letter, view in zip(LETTERS, views, strict=False)],
         "units": {name: short for name, (short, _) in UNITS.items()},
         "phases": PHASES,
+        "bounds": BOUND_NAMES,
         "tensors": list(tensors),
     }
 
@@ -133,6 +139,9 @@ def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
     cosines = {row["name"]: row["cosine"] for row in tensors if "cosine" in row}
     for layer, size in zip(layers, view.moved or (), strict=False):
         layer["ddr"] = size
+    stories = [None] * len(layers) if view.explanation is None else view.explanation["layers"]
+    for layer, story in zip(layers, stories, strict=True):
+        layer["why"] = figures.limit(layer, story)
     for layer in layers:
         cosine = cosines.get(view.tensors.get(layer["name"], ""))
         if cosine is not None:
@@ -141,6 +150,7 @@ def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
         "letter": letter,
         "cycles": report["cycles"],
         "clock": report["clock_hz"],
+        "figures": {key: value for key, value in report.items() if key != "layers"},
         "layers": layers,
     }
     if view.charts is None or view.machine is None:

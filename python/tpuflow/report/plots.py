@@ -18,6 +18,8 @@ Json = dict[str, Any]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 980, 330, 58, 14, 12, 42
 APART = 90
+LABELS, LONGEST, LETTER = 8, 28, 6.2
+"""Layers named beside their points at most, letters of such a name, and the width of a letter."""
 GOOD = 0.99
 """Cosine similarity below which a tensor is drawn as one to look at."""
 
@@ -57,6 +59,21 @@ def roofline(report: Mapping[str, Any], machine: Mapping[str, Any], moved: Seque
     knee = (across.place(ridge), up.place(peak))
     foot = max(across.low, up.low / rate)
     most = max(layer["end"] - layer["start"] for layer, _, _ in points)
+    placed = [
+        {
+            "name": layer["name"],
+            "unit": layer["unit"],
+            "cycles": layer["end"] - layer["start"],
+            "x": WIDTH - RIGHT - APART / 2 if x is None else across.place(x),
+            "y": up.place(y),
+            "radius": 2.5 + 6 * math.sqrt((layer["end"] - layer["start"]) / most),
+            "text": f"{layer['name']}: {y:,.0f} MAC a cycle at "
+            f"{'no external memory' if x is None else f'{x:,.1f} MAC a byte'}, "
+            f"{layer['end'] - layer['start']:,} cycles",
+        }
+        for layer, x, y in points
+    ]
+    network = {"x": across.place(own[0]), "y": up.place(own[1]), "intensity": own[0], "reached": own[1]}
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -68,21 +85,48 @@ def roofline(report: Mapping[str, Any], machine: Mapping[str, Any], moved: Seque
         "apart": WIDTH - RIGHT - APART / 2 if any(x is None for _, x, _ in points) else None,
         "peak": peak,
         "rate": rate,
-        "network": {"x": across.place(own[0]), "y": up.place(own[1]), "intensity": own[0], "reached": own[1]},
-        "points": [
-            {
-                "name": layer["name"],
-                "unit": layer["unit"],
-                "x": WIDTH - RIGHT - APART / 2 if x is None else across.place(x),
-                "y": up.place(y),
-                "radius": 2.5 + 6 * math.sqrt((layer["end"] - layer["start"]) / most),
-                "text": f"{layer['name']}: {y:,.0f} MAC a cycle at "
-                f"{'no external memory' if x is None else f'{x:,.1f} MAC a byte'}, "
-                f"{layer['end'] - layer['start']:,} cycles",
-            }
-            for layer, x, y in points
-        ],
+        "network": network,
+        "points": placed,
+        "ridge": {"x": knee[0], "y": knee[1], "intensity": ridge},
+        "slope": {
+            "x": 0.7 * across.place(foot) + 0.3 * knee[0],
+            "y": 0.7 * up.place(foot * rate) + 0.3 * knee[1],
+        },
+        "labels": _labels(placed, network),
     }
+
+
+def _labels(points: Sequence[Json], network: Json) -> list[Json]:
+    """Names beside the points of the layers that take longest, as many as find room; the network's first."""
+    taken: list[tuple[float, float, float, float]] = []
+    for point in points:
+        x, y, radius = point["x"], point["y"], point["radius"]
+        taken.append((x - radius, y - radius, x + radius, y + radius))
+    labels = []
+    wanted = [(network["x"], network["y"], 9.0, "whole network")]
+    longest = sorted(points, key=lambda point: -point["cycles"])[: 3 * LABELS]
+    wanted += [(point["x"], point["y"], point["radius"], _short(point["name"])) for point in longest]
+    for x, y, radius, text in wanted:
+        if len(labels) > LABELS:
+            break
+        length = LETTER * len(text)
+        for anchor, left in (("start", x + radius + 3), ("end", x - radius - 3 - length)):
+            box = (left, y - 7, left + length, y + 5)
+            inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
+            apart = all(
+                box[2] < other[0] or other[2] < box[0] or box[3] < other[1] or other[3] < box[1]
+                for other in taken
+            )
+            if inside and apart:
+                taken.append(box)
+                at = x + (radius + 3 if anchor == "start" else -radius - 3)
+                labels.append({"x": at, "y": y + 4, "anchor": anchor, "text": text})
+                break
+    return labels
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
 
 
 class _Axis:

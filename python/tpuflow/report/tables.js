@@ -1,10 +1,11 @@
 "use strict";
-// Tables that sort and filter. A filter is words that must all occur, and conditions such as cycles>10000.
+// Tables that sort and filter. A filter is words that must all occur, and conditions such as cycles>10000 or unit=me; what
+// cannot be understood is said beside the filter and left out of it.
 function sortedTable(id, columns, rows, onRow, words) {
   const table = document.getElementById(id), filter = document.getElementById(id + "-filter"), count = document.getElementById(id + "-count");
   if (!table) return null;
   const head = table.tHead.insertRow(), body = table.tBodies[0];
-  let order = 0, falling = false;
+  let order = 0, falling = false, shownRows = [];
   // What is no number stands before all numbers.
   const text = (value) => typeof value !== "number";
   const compare = (a, b) => text(b) - text(a) || (text(a) ? String(a).localeCompare(String(b)) : a - b);
@@ -27,23 +28,39 @@ function sortedTable(id, columns, rows, onRow, words) {
     }
     return { row, values, text: words(item).join(" ").toLowerCase() };
   });
-  const tests = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b, "=": (a, b) => a === b };
-  function wanted(text) {
-    return text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
-      const parts = /^(.+?)(>=|<=|>|<|=)(-?[\d.]+)$/.exec(word);
-      const c = parts ? columns.findIndex((column) => column.title.toLowerCase().replaceAll(" ", "") === parts[1]) : -1;
-      if (c < 0) return ({ text }) => text.includes(word);
-      return ({ values }) => typeof values[c] === "number" && tests[parts[2]](values[c], Number(parts[3]));
-    });
+  const tests = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b, "=": (a, b) => a === b, "!=": (a, b) => a !== b };
+  const key = (column) => column.title.toLowerCase().replaceAll(" ", "").replace("×", "x");
+  const isText = columns.map((column, c) => column.kind !== "number" && made.some(({ values }) => typeof values[c] === "string"));
+  const wrong = document.getElementById(id + "-wrong");
+  // A condition, or in words why there is none.
+  function condition(word) {
+    const parts = /^([^<>=!]+)(>=|<=|!=|>|<|=)(.*)$/.exec(word);
+    if (!parts) return /[<>=]/.test(word) ? `"${word}": write a column, a comparison and a value, such as cycles>10000` : ({ text }) => text.includes(word);
+    const [, name, sign, value] = parts, c = columns.findIndex((column) => key(column) === name.replace("×", "x").replaceAll("_", ""));
+    if (c < 0) return `"${word}": unknown column "${name}"; columns: ${columns.map(key).join(", ")}`;
+    if (isText[c]) {
+      const known = [...new Set(made.map(({ values }) => values[c]).filter((one) => typeof one === "string").map((one) => one.toLowerCase()))].sort();
+      if (sign !== "=" && sign !== "!=") return `"${word}": ${key(columns[c])} is text; use = or !=`;
+      if (!known.includes(value)) return `"${word}": no ${key(columns[c])} is "${value}"` + (known.length <= 12 ? `; there are ${known.join(", ")}` : "");
+      return ({ values }) => typeof values[c] === "string" && tests[sign](values[c].toLowerCase(), value);
+    }
+    const number = /^-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[km]?$/.test(value.replaceAll(",", ""))
+      ? parseFloat(value.replaceAll(",", "")) * (value.endsWith("k") ? 1e3 : value.endsWith("m") ? 1e6 : 1) : NaN;
+    const other = columns.findIndex((_, at) => isText[at] && made.some(({ values }) => String(values[at]).toLowerCase() === value));
+    if (Number.isNaN(number)) return `"${word}": ${key(columns[c])} is a number and "${value}" is none` + (other < 0 ? "" : `; did you mean ${key(columns[other])}=${value}?`);
+    return ({ values }) => typeof values[c] === "number" && tests[sign](values[c], number);
   }
   function arrange() {
-    const conditions = wanted(filter.value);
-    const kept = made.filter((row) => conditions.every((condition) => condition(row)));
+    const conditions = filter.value.toLowerCase().split(/\s+/).filter(Boolean).map(condition);
+    const errors = conditions.filter((one) => typeof one === "string");
+    wrong.textContent = errors.join(" · "); wrong.hidden = !errors.length; filter.classList.toggle("wrong", errors.length > 0);
+    const kept = made.filter((row) => conditions.every((one) => typeof one === "string" || one(row)));
     kept.sort(({ values: { [order]: a } }, { values: { [order]: b } }) =>
       (a === null) - (b === null) || (falling ? -1 : 1) * compare(a, b));  // what is not known comes last
     body.replaceChildren(...kept.map(({ row }) => row));
     if (onRow) kept.forEach(({ row }, i) => { row.tabIndex = i ? -1 : 0; });  // one stop of the tab key, arrows go on
     count.textContent = kept.length < made.length ? `${kept.length} of ${made.length}` : "";
+    shownRows = kept;
     [...head.cells].forEach((cell, i) => {
       if (i === order) cell.setAttribute("aria-sort", falling ? "descending" : "ascending"); else cell.removeAttribute("aria-sort");
     });
@@ -57,7 +74,18 @@ function sortedTable(id, columns, rows, onRow, words) {
   });
   filter.addEventListener("input", arrange);
   arrange();
-  return made.map(({ row }) => row);
+  const quoted = (value) => value === null ? "" : /[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value);
+  const csv = () => [columns.map(key), ...shownRows.map(({ values }) => values)].map((line) => line.map(quoted).join(",") + "\n").join("");
+  return { rows: made.map(({ row }) => row), csv };
+}
+
+// Hands a text to the browser as a file.
+function download(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type })); link.download = name;
+  root.dataset.downloaded = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
 (() => {
@@ -82,7 +110,7 @@ function sortedTable(id, columns, rows, onRow, words) {
     number("MAC", (l) => l.macs),
     number("bound", (l) => l.bound, "cycles no program can go below for this layer alone"),
     number("×", (l) => l.bound ? length(l) / l.bound : null, "cycles over bound", fixed(2)),
-    { title: "binding", value: (l) => l.binding },
+    { title: "binding", value: (l) => l.binding, hint: "what the bound of this layer alone is of", more: (cell, layer) => { cell.title = page.bounds[layer.binding] ?? ""; } },
   ];
   if (run.layers.some((layer) => layer.ddr !== undefined)) columns.splice(9, 0, number("DDR", (l) => l.ddr, "bytes moved from and to external memory for it", sizeText));
   if (run.layers.some((layer) => layer.cosine !== undefined)) columns.push(number("cosine", (l) => l.cosine, "similarity of its result with the float network", fixed(4)));
@@ -90,8 +118,14 @@ function sortedTable(id, columns, rows, onRow, words) {
     columns.splice(7, 0, number(`cycles ${other.letter}`, (_, i) => twins[i] && length(twins[i]), `cycles in run ${other.letter}`),
       number(`${other.letter}/${run.letter}`, (l, i) => twins[i] && length(l) ? length(twins[i]) / length(l) : null, "below 1: the second run is faster", fixed(2)));
   }
-  const rows = sortedTable("layers", columns, run.layers, (_, i) => mark(run.ids[i]),
-    (layer) => [layer.name, layer.op, layer.dtype, page.units[layer.unit], layer.binding]);
+  columns.splice(columns.findIndex((column) => column.title === "at work"), 0,
+    { title: "limited by", value: (l) => l.why, kind: "name", hint: "what took the largest part of its time" });
+  const { rows, csv } = sortedTable("layers", columns, run.layers, (_, i) => mark(run.ids[i]),
+    (layer) => [layer.name, layer.op, layer.dtype, page.units[layer.unit], layer.binding, layer.why]);
+  const name = String(run.figures.program).replace(/[^\w.-]+/g, "_") || "run";
+  document.getElementById("download-csv").addEventListener("click", () => download(name + ".layers.csv", "text/csv", csv()));
+  document.getElementById("download-json").addEventListener("click", () =>
+    download(name + ".json", "application/json", JSON.stringify({ ...run.figures, layers: run.layers }, null, 1)));
   marking.listeners.push((id, source) => rows.forEach((row, i) => {
     row.classList.toggle("marked", run.ids[i] === id);
     if (run.ids[i] !== id || source !== "step") return;

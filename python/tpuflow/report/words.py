@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BOUNDS", "PHASES", "STALLS", "UNITS", "verdict"]
+__all__ = ["BOUNDS", "BOUND_NAMES", "PHASES", "STALLS", "UNITS", "verdict"]
 
 UNITS = {
     "me": ("ME", "matrix engine"),
@@ -13,14 +13,26 @@ UNITS = {
 }
 """Short and long name, in the order of pages and tables."""
 
+BOUND_NAMES = {
+    "array": "array throughput",
+    "ddr": "DDR bandwidth",
+    "ewp": "elementwise throughput",
+    "pdp": "pooling throughput",
+    "ports": "cache port throughput",
+    "flow": "array throughput after the first weights",
+    "segment": "unit throughput after its earliest start",
+    "path": "critical path",
+}
+"""What limits, by the key that reports use."""
+
 BOUNDS = {
     "array": "every row of activations must pass the systolic array",
-    "ddr": "every constant, input and output must pass the external memory",
+    "ddr": "every constant, input and output must cross the DDR channels",
     "ewp": "every element of an elementwise operator must pass the elementwise unit",
     "pdp": "every word of a pooling or depthwise convolution must pass the pooling unit",
-    "ports": "every word must pass a bank of the cache, every weight the weight port",
-    "flow": "the array cannot start before its first weights have come from memory",
-    "segment": "what cannot start before some moment follows it, one after the other, on its unit",
+    "ports": "every word must pass a port of a cache bank, and every weight the weight port",
+    "flow": "the array cannot start before its first weights have been loaded, and then needs its full time",
+    "segment": "some of a unit's work cannot start before what it depends on, and then needs its full time",
     "path": "the longest chain of dependent layers cannot be shortened",
 }
 """Why no program can be faster."""
