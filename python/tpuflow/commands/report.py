@@ -76,14 +76,14 @@ def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None =
     """What a page shows of a program and its traced run; of a whole program also what limits its layers."""
     import json
 
-    from tpuflow._core import Program
     from tpuflow.explain import explain
     from tpuflow.partition import device_networks
     from tpuflow.report import RunView, timeline_of_all
 
-    contents = [json.loads(part.to_json()) for part in device_networks(program)]
+    parts = device_networks(program)
+    contents = [json.loads(part.to_json()) for part in parts]
     charts = timeline_of_all(contents, run.intervals or [])
-    explanation = explain(program).to_json() if isinstance(program, Program) else None
+    explanation = None if "segments" in run.report else explain(parts[0]).to_json()
     return RunView(run.report, contents[0]["machine"], charts, tensors or {}, explanation)
 
 

@@ -229,7 +229,7 @@ def machine_parameters(machines: Sequence[Mapping[str, Any]]) -> list[Json]:
     """
 
     def flat(machine: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-        found = {}
+        found: dict[tuple[str, str], str] = {}
         for key, value in machine.items():
             if isinstance(value, Mapping):
                 found |= {(key, inner): _parameter(one) for inner, one in value.items()}

@@ -102,7 +102,7 @@ def _labels(points: Sequence[Json], network: Json) -> list[Json]:
     for point in points:
         x, y, radius = point["x"], point["y"], point["radius"]
         taken.append((x - radius, y - radius, x + radius, y + radius))
-    labels = []
+    labels: list[Json] = []
     wanted = [(network["x"], network["y"], 9.0, "whole network")]
     longest = sorted(points, key=lambda point: -point["cycles"])[: 3 * LABELS]
     wanted += [(point["x"], point["y"], point["radius"], _short(point["name"])) for point in longest]
