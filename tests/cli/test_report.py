@@ -84,7 +84,7 @@ def test_saved_figures_make_a_page_without_charts(command: Command, built: Built
     ("name", "content", "words"),
     [
         ("x.onnx", b"", 'unknown kind of file ".onnx": give a program'),
-        ("x.json", b"{", "not JSON: give what `tpuflow simulate --json` wrote"),
+        ("x.json", b"{", "give what `tpuflow simulate --json` wrote"),
         ("x.json", b"[1]", 'it has no "counters"'),
         ("x.json", None, "cannot be read"),
     ],
