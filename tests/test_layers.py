@@ -63,7 +63,7 @@ ROOMS = {
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "explain": {"errors", "_core", "compile", "parameters", "simulate"},
     "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
-    "store": {"errors", "_core", "partition"},
+    "store": {"errors", "files", "_core", "partition"},
     "plugins": {"errors", "arrays", "samples", "config", "calibrate", "metrics"},
     "weights": {"errors", "partition", "compile", "store"},
     "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
@@ -144,6 +144,7 @@ ROOMS = {
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}
+ROOMS["__main__"] = {"cli"}
 ROOMS["cli"] = set(ROOMS) | {"_core"}
 PRINTING = {"cli", "commands"}
 TERMINAL = {"typer", "rich"}

@@ -9,14 +9,19 @@ Exit status: 0 done; 1 the request or its input is wrong, one message on standar
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import signal
 import sys
+from contextlib import suppress
 
 import typer
 
 from tpuflow.commands.alloc import alloc
 from tpuflow.commands.build import build
 from tpuflow.commands.bundle import bundle
+from tpuflow.commands.console import PrintableFormatter, note
 from tpuflow.commands.debug import debug, steps
 from tpuflow.commands.device import raw, smoke
 from tpuflow.commands.explain import explain
@@ -37,6 +42,8 @@ from tpuflow.errors import TpuflowError
 from tpuflow.late import ALGEBRA, postpone
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="tpuflow",
@@ -103,21 +110,53 @@ def _common(
 
 def main() -> None:
     """Runs the command line and ends the process."""
+    _open_streams()
+    _show_log()
     postpone(*ALGEBRA)
+    status: object = 0
     try:
+        _run()
+    except SystemExit as end:
+        status = end.code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        status = status or 1
+        if not isinstance(error, BrokenPipeError):
+            note(f"error: standard output: {(error.strerror or str(error)).lower()}")
+        _discard_output()
+    sys.exit(status if isinstance(status, int) else int(status is not None))
+
+
+def _run() -> None:
+    """Runs the command; every error is one line on standard error."""
+    interrupts: list[int] = []
+
+    def interrupted(number: int, _: object) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        with suppress(ValueError):  # outside the main thread signals are not ours to handle
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, interrupted)
         app()
     except TpuflowError as error:
         _fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has enough; Python must not try to flush the rest when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
+        _discard_output()
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         _fail(f"{name}{(error.strerror or str(error)).lower()}")
     except MemoryError:
         _fail("out of memory")
     except Exception as error:
+        if interrupts:  # a library made another error of it
+            sys.exit(INTERRUPTED)
         # A defect of this package, not of the request; whoever looks into it wants the way there.
         if os.environ.get("TPUFLOW_TRACEBACK"):
             raise
@@ -128,7 +167,39 @@ def main() -> None:
         )
 
 
+def _open_streams() -> None:
+    """Opens standard streams that were closed, and lets all of them take any text.
+
+    A closed one becomes the null device, so that no file that is opened later gets its number; what the
+    encoding lacks is shown as an escape.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+        elif number and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Lets the rest of the output go nowhere: Python would try to write it when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_log() -> None:
+    """Shows warnings of the package and of libraries on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
 def _fail(message: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"error: {message}\n")
+    with suppress(OSError):  # of standard output, which is told where it is flushed last
+        sys.stdout.flush()
+    note(f"error: {message}")
     sys.exit(1)

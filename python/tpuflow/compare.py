@@ -25,7 +25,7 @@ from tpuflow.frontend import FloatModel, FloatSession
 from tpuflow.run import graph_level, program_level
 from tpuflow.samples import load_samples
 from tpuflow.similarity import Similarity, similarity
-from tpuflow.store import broken_rules, graph_beside, load_graph, load_program
+from tpuflow.store import broken_rules, graph_beside, load_graph, load_program, require_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -172,6 +172,7 @@ def open_pair(path: Path, graph: Path | None = None) -> Pair:
             f"{source}: the quantised graph of {path} is missing: `tpuflow build` writes it "
             "beside the program, else give it with --graph"
         )
+    require_pair(path, source)
     loaded = load_graph(source)
     broken = broken_rules(program, loaded)
     if broken:

@@ -11,10 +11,13 @@ from typing import TypeAlias
 
 from tpuflow import _core
 from tpuflow.errors import FileError, ProgramError
+from tpuflow.files import require_listed
+from tpuflow.files.digests import SUFFIX
 from tpuflow.partition import Partitioned, container
 
 __all__ = [
     "AnyGraph", "AnyProgram", "broken_rules", "graph_beside", "load_graph", "load_program", "parse_program",
+    "require_pair",
 ]  # fmt: skip
 
 AnyGraph: TypeAlias = _core.Graph | Partitioned[_core.Graph]
@@ -64,6 +67,18 @@ def parse_program(path: Path) -> _core.Program:
 def graph_beside(path: Path) -> Path:
     """Where `tpuflow build` puts the graph of a program."""
     return path.with_suffix(".tpuq")
+
+
+def require_pair(program: Path, graph: Path) -> None:
+    """Makes sure that a program and the graph beside it are of one build, where the build's digests tell.
+
+    Raises:
+        FileError: They are not; a build that was killed between its files leaves such a pair.
+    """
+    listing = program.with_suffix(SUFFIX)
+    if graph.is_file() and graph.parent == program.parent:
+        remedy = f"build {program.name} again, or remove {listing.name} if they belong together"
+        require_listed(listing, (program, graph), remedy)
 
 
 def broken_rules(program: AnyProgram, graph: AnyGraph | None) -> list[str]:

@@ -312,7 +312,7 @@ def test_cal_14_what_is_wrong_is_told(change: dict[str, Any], told: str, tmp_pat
     with pytest.raises(RangesError, match=told):
         load_statistics(path)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(RangesError, match="not a file of statistics"):
+    with pytest.raises(RangesError, match="not a JSON file"):
         load_statistics(path)
 
 

@@ -146,6 +146,6 @@ def test_cfg_02_the_command_line_of_configurations(
     )
     (folder / "aipubt_op_b.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    shown = command("plugins").out
+    shown = command("plugins", "--plugins", folder).out
     assert "Mine" in shown and "1.5" in shown
     assert "not loaded" in shown and "aipubt_op_b.py" in shown

@@ -154,7 +154,7 @@ def test_a_limit_ends_the_part_and_nothing_else(tmp_path: Path, command: Command
     )
     onnx.save(make_models.fire(), tmp_path / "fire.onnx")
     start = time.monotonic()
-    result = command("zoo", tmp_path, "--work", tmp_path / "work", "--limit", "3")
+    result = command("zoo", tmp_path, "--hooks", "--work", tmp_path / "work", "--limit", "3")
     assert result.status == 0, result.err
     assert time.monotonic() - start < 30
     assert "took longer than 3 s" in result.out
@@ -169,7 +169,7 @@ def test_skeletons_are_completed_by_their_folder(tmp_path: Path, command: Comman
     onnx.save(model, tmp_path / "skeleton.onnx")
     (tmp_path / "materialize.py").write_text(HOOK, encoding="utf-8")
     out = tmp_path / "all.json"
-    words = ("zoo", tmp_path, "--work", tmp_path / "work", "--dtypes", "int8", "--json", out)
+    words = ("zoo", tmp_path, "--hooks", "--work", tmp_path / "work", "--dtypes", "int8", "--json", out)
     result = command(*words)
     assert result.status == 0, result.err
     record = json.loads(out.read_text(encoding="utf-8"))["skeleton"]["int8"]

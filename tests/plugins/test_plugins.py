@@ -261,12 +261,31 @@ def test_plg_05_every_place_is_searched_in_order(tmp_path: Path, monkeypatch: py
     folder(tmp_path / "plugin", tpuflow_c=DATASET.replace("Pairs", "Local"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AIPUPLUGIN_PATH", os.pathsep.join(map(str, (first, second, tmp_path / "absent"))))
-    registry = load_plugins()
+    assert load_plugins().names("dataset") == ["Pairs"]
+    registry = load_plugins(named=[Path("plugin")])
     assert registry.names("dataset") == ["Local", "Pairs"]
     assert registry.names("metric") == ["HitsMetric"]
     assert registry.entries["dataset", "Pairs"].source == str(first / "aipubt_dataset_a.py")
     monkeypatch.delenv("AIPUPLUGIN_PATH")
+    assert load_plugins().names("dataset") == []
+    monkeypatch.setenv("TPUFLOW_PLUGINS", "plugin")
     assert load_plugins().names("dataset") == ["Local"]
+
+
+def test_nothing_in_the_current_folder_is_executed_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder(tmp_path / "plugin", tpuflow_c="import pathlib; pathlib.Path('ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    load_plugins()
+    assert not Path("ran").exists()
+    assert "plugin: holds plugins, which are executed with --plugins plugin alone" in caplog.text
+    caplog.clear()
+    load_plugins(named=[Path("plugin")])
+    assert Path("ran").exists()
+    assert caplog.messages == ["plugin plugin/tpuflow_c.py: executed"]
+    with pytest.raises(PluginError, match="absent: is not a directory of plugins"):
+        load_plugins(named=[Path("absent")])
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_statistics", "save_statistics"]
 
+MOST_BINS = 1 << 20
+"""More than any histogram has; memory is taken for all of them."""
 FORMAT = 1
 
 
@@ -121,17 +123,23 @@ def load_statistics(path: str | Path) -> Statistics:
     samples = document.get("samples", 1)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise RangesError(f'{path}: key "samples" must be a positive number')
-    statistics = Statistics(document.get("bins"), samples=samples)
+    bins = document.get("bins")
+    if bins is not None and not _is_count(bins):
+        raise RangesError(f'{path}: key "bins" must be a whole number from 1 to {MOST_BINS}')
+    statistics = Statistics(bins, samples=samples)
     for name, entry in document["tensors"].items():
         try:
             statistics.tensors[name] = _read(entry)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             told = f'field "{error.args[0]}" is missing' if isinstance(error, KeyError) else str(error)
             raise RangesError(f'{path}: tensor "{name}": {told}') from None
-    for name, entry in document.get("means", {}).items():
+    means = document.get("means", {})
+    if not isinstance(means, dict):
+        raise RangesError(f'{path}: key "means" must be an object')
+    for name, entry in means.items():
         try:
             statistics.sums[name] = _sums(entry)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RangesError(
                 f'{path}: means of "{name}": axis, count and mean are needed: {error}'
             ) from None
@@ -165,7 +173,11 @@ def _read(entry: dict[str, Any]) -> TensorStatistics:
 
 
 def _histogram(entry: dict[str, Any]) -> Histogram:
-    bins = int(entry["bins"])
+    if not isinstance(entry, dict):
+        raise TypeError('field "histogram" must be an object')
+    bins = entry["bins"]
+    if not _is_count(bins):
+        raise ValueError(f'field "bins" must be a whole number from 1 to {MOST_BINS}')
     sides = [_counts(entry[side], 2 * bins, side) for side in ("negative", "positive")]
     return Histogram.of_counts(
         bins,
@@ -177,8 +189,16 @@ def _histogram(entry: dict[str, Any]) -> Histogram:
     )
 
 
+def _is_count(bins: object) -> bool:
+    return isinstance(bins, int) and not isinstance(bins, bool) and 1 <= bins <= MOST_BINS
+
+
 def _counts(listed: Sequence[Any], size: int, side: str) -> list[int]:
-    if len(listed) > size or any(isinstance(each, bool) or not isinstance(each, int) for each in listed):
+    if (
+        not isinstance(listed, list)
+        or len(listed) > size
+        or any(isinstance(each, bool) or not isinstance(each, int) for each in listed)
+    ):
         raise ValueError(f'field "{side}" must be at most {size} whole numbers')
     return [*listed, *([0] * (size - len(listed)))]
 

@@ -50,6 +50,7 @@ def build(
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
     qconfig: options.QConfig = None,
+    plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     lenient: options.Lenient = False,
@@ -97,13 +98,14 @@ def build(
         if file is not None:
             _check_place(file)
     if output is not None:
+        _check_files(output)
         _check_output(output, model)
     request = Request(
         model=model,
         level=int(level.value),
         machine=machine,
         calibration=calib,
-        plugins=load_plugins(),
+        plugins=load_plugins(named=plugins or ()),
         qconfig=qconfig,
         ranges=ranges,
         config=options.configuration(config, dtype, lenient=lenient),
@@ -141,6 +143,16 @@ def _check_place(file: Path) -> None:
         raise options.OptionError(f"{file}: the folder {file.absolute().parent} does not exist")
     if file.is_dir():
         raise options.OptionError(f"{file}: is a folder, name a file in it")
+
+
+def _check_files(output: Path) -> None:
+    """Whether a program and what stands beside it can be files there.
+
+    Raises:
+        OptionError: It is a device or pipe.
+    """
+    if output.exists() and not output.is_file():
+        raise options.OptionError(f"{output}: is a device or pipe; files stand beside a program, name a file")
 
 
 def _check_output(output: Path, model: Path) -> None:
@@ -228,7 +240,8 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     import json as codec
 
     from tpuflow.build import peak_rss_bytes
-    from tpuflow.files import make_folder, write_json
+    from tpuflow.files import digest_lines, make_folder, publication, write_json, write_text
+    from tpuflow.files.digests import SUFFIX
     from tpuflow.partition import device_networks
     from tpuflow.report.words import verdict
     from tpuflow.simulate import simulate
@@ -242,12 +255,14 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
         make_folder(names.folder)
         output = Path(names.path(f"{stem}_b{content['batch']}_o{content['level']}_{machine}"))
     start = time.perf_counter()
-    built.program.save(output)
-    graph = output.with_suffix(".tpuq")
-    built.graph.save(graph)
-    settings = output.with_suffix(".layers.json")
-    if built.layers is not None:
-        write_json(settings, built.layers)
+    graph, settings = output.with_suffix(".tpuq"), output.with_suffix(".layers.json")
+    with publication() as files:
+        built.program.save(files.staged(output))
+        built.graph.save(files.staged(graph))
+        if built.layers is not None:
+            write_json(files.staged(settings), built.layers)
+        digests = files.digests()
+        write_text(files.staged(output.with_suffix(SUFFIX)), digest_lines(digests))
     built.seconds["write"] = time.perf_counter() - start
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
@@ -283,5 +298,6 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
                 "stages_seconds": built.seconds,
                 "peak_rss_bytes": peak_rss_bytes(),
                 "fallback": fallback,
+                "sha256": digests,
             },
         )

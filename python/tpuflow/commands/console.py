@@ -5,16 +5,23 @@ Results go to standard output, progress to standard error, so that output can be
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from tpuflow.memory import bytes_text
+
 if TYPE_CHECKING:
     from tpuflow.store import AnyGraph, AnyProgram
 
-__all__ = ["Progress", "bytes_text", "heading", "progress", "say", "say_host", "table"]
+__all__ = [
+    "PrintableFormatter", "Progress", "bytes_text", "heading", "note", "printable", "progress", "say",
+    "say_host", "table",
+]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and the number there are."""
@@ -24,9 +31,34 @@ WIDTH = 100
 LINE_EVERY_SECONDS = 10.0
 
 
+# What terminals act upon, or what reorders the text around it: controls but for the end of a line and tabs,
+# marks of direction, separators of lines and paragraphs, halves of characters.
+CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with escapes for control characters: names in files must not command the terminal."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Messages of the log as the terminal may show them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return printable(super().format(record))
+
+
 def say(text: str = "") -> None:
     """A line of the result."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
+
+
+def note(text: str) -> None:
+    """A line beside the result, on standard error."""
+    sys.stderr.write(printable(text) + "\n")
 
 
 def say_host(network: AnyGraph | AnyProgram) -> None:
@@ -42,9 +74,8 @@ def say_host(network: AnyGraph | AnyProgram) -> None:
 def heading(text: str) -> None:
     """The first line of a block of output, after an empty one."""
     say()
-    if sys.stdout.isatty():
-        text = f"\x1b[1m{text}\x1b[0m"
-    say(text)
+    text = printable(text)
+    sys.stdout.write((f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text) + "\n")
 
 
 def table(
@@ -74,7 +105,7 @@ def table(
     for name, side in columns:
         shown.add_column(name, justify=side, no_wrap=side == "right", overflow="ellipsis")
     for row in rows:
-        shown.add_row(*(Text(str(cell)) for cell in row))
+        shown.add_row(*(Text(printable(str(cell))) for cell in row))
     console.print(shown)
 
 
@@ -131,12 +162,3 @@ def _time_text(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes in the largest binary unit that leaves at least 1: `1.50 MiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
-        count /= 1024
-    return f"{count:.2f} GiB"

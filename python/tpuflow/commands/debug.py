@@ -124,10 +124,12 @@ def steps(
     from tpuflow.files import write_arrays, write_json
     from tpuflow.partition import Partitioned
     from tpuflow.run import GraphLevel
-    from tpuflow.store import graph_beside, load_graph
+    from tpuflow.store import graph_beside, load_graph, require_pair
 
     loaded, feed = _opened(program, inputs, seed)
-    found = load_graph(graph_beside(program) if graph is None else graph)
+    source = graph_beside(program) if graph is None else graph
+    require_pair(program, source)
+    found = load_graph(source)
     if isinstance(found, Partitioned):
         raise ComparisonError(f"{program}: is whole, its graph is in segments")
     level = GraphLevel(found)

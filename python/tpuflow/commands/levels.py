@@ -264,6 +264,7 @@ def evaluate(
     ] = None,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
+    plugins: options.Plugins = None,
     json: options.JsonFile = None,
 ) -> None:
     """Score a network at any level on labelled data, beside its float original, sample by sample."""
@@ -275,9 +276,9 @@ def evaluate(
 
     is_model, opened = is_model_file(file), (options.shapes(input_shape), batch)
     level = open_level(file, *opened if is_model or reference is None else ())
-    plugins = load_plugins()
+    loaded = load_plugins(named=plugins or ())
     named = is_dataset(str(data)) and not data.exists()
-    given = dataset_samples(plugins, str(data), level.ports) if named else data
+    given = dataset_samples(loaded, str(data), level.ports) if named else data
     original = None if reference is None else open_level(reference, *opened)
     with progress("evaluate") as advance:
         found = evaluate_level(
@@ -286,7 +287,7 @@ def evaluate(
             metric,
             reference=original,
             outputs=options.names(output),
-            plugins=plugin_metrics(plugins),
+            plugins=plugin_metrics(loaded),
             progress=advance,
         )
     if json is not None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tpuflow.commands import options
 from tpuflow.commands.console import heading, say, table
 from tpuflow.commands.options import DType
 
@@ -39,11 +40,11 @@ def cuts() -> None:
     table([("name", "left"), ("", "left"), ("published tensors", "left")], rows)
 
 
-def plugins() -> None:
+def plugins(folders: options.Plugins = None) -> None:
     """List the plugins that are found, where they come from, and those that cannot be loaded."""
     from tpuflow.plugins import load_plugins
 
-    found = load_plugins()
+    found = load_plugins(named=folders or ())
     rows = [
         (kind, name, ".".join(map(str, entry.version)), entry.source)
         for (kind, name), entry in sorted(found.entries.items())

@@ -29,6 +29,7 @@ __all__ = [
     "Lenient",
     "Opening",
     "OptionError",
+    "Plugins",
     "QConfig",
     "RangesFile",
     "SeedOption",
@@ -63,7 +64,8 @@ NAMES = {
 """What configurations call them."""
 
 Batch = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Size of the batch. [the model's; 1 if left open]")
+    int | None,
+    typer.Option(min=1, max=2**31 - 1, metavar="N", help="Size of the batch. [the model's; 1 if left open]"),
 ]
 Calib = Annotated[
     Path | None,
@@ -111,11 +113,17 @@ Lenient = Annotated[
     typer.Option("--lenient", help="Settings for layers that have no effect are warnings, not errors."),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugins", metavar="DIR", help="Execute the plugins in this folder; repeatable. [TPUFLOW_PLUGINS]"
+    ),
+]
 QConfig = Annotated[str | None, typer.Option(metavar="NAME", help="Plugin that gives settings by layer.")]
 RangesFile = Annotated[
     Path | None, typer.Option("--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all that is random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def sensitivity(
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
     level: Level = 1,
+    plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     batch: options.Batch = None,
@@ -86,7 +87,7 @@ def sensitivity(
     trials = _opened(
         model, calib, ranges, options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host,
+        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
     ).trials  # fmt: skip
     with _limited(steps, time_limit, len(trials.layers)) as limits:
         rows = ranked(trials, to, limits)
@@ -121,6 +122,7 @@ def mixed(
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
     level: Level = 1,
+    plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     batch: options.Batch = None,
@@ -147,7 +149,7 @@ def mixed(
     opened = _opened(
         model, calib, ranges, options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host,
+        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
     )  # fmt: skip
     trials = opened.trials
     with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
@@ -198,6 +200,7 @@ def bisect(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="LAYERS.json", help="Write them as settings.")
     ] = None,
+    plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     batch: options.Batch = None,
@@ -220,7 +223,7 @@ def bisect(
     opened = _opened(
         model, calib, ranges, options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, host=host,
+        data=data, metric=metric, host=host, plugins=plugins,
     )  # fmt: skip
     trials = opened.trials
     with _limited(steps, time_limit, None) as limits:
@@ -285,6 +288,7 @@ def _opened(
     machine: str = "128x128_asic",
     level: int = 1,
     host: bool,
+    plugins: list[Path] | None,
 ) -> _Opened:
     """The trials of a model, its data read and its metric known before anything is calibrated.
 
@@ -310,7 +314,8 @@ def _opened(
         chosen["data"] = data
     judged = EvaluateConfig.model_construct(**chosen | ({} if metric is None else {"metric": metric}))
     settings = settings.model_copy(update={"evaluate": judged})
-    request = Request(model, level, machine, calib, load_plugins(), ranges=ranges, config=settings, host=host)
+    found = load_plugins(named=plugins or ())
+    request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
     loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
     return _Opened(trials(loaded, request, loss), loaded, machine)
 

@@ -273,11 +273,13 @@ def check(
 
 def _check_program(file: Path, graph: Path | None) -> None:
     from tpuflow.errors import ProgramError
-    from tpuflow.store import broken_rules, graph_beside, load_graph, load_program
+    from tpuflow.store import broken_rules, graph_beside, load_graph, load_program, require_pair
 
     program = load_program(file)
     beside = graph_beside(file)
     source = graph if graph is not None else beside if beside.is_file() else None
+    if source is not None:
+        require_pair(file, source)
     broken = broken_rules(program, None if source is None else load_graph(source))
     if broken:
         raise ProgramError(f"{file}: {len(broken)} broken rules:" + "".join(f"\n  {rule}" for rule in broken))

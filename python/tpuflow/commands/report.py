@@ -89,9 +89,10 @@ def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None =
 
 def _tensors(program: Path) -> dict[str, str]:
     """The model's tensor every layer stands for, where the graph lies beside the program."""
-    from tpuflow.store import graph_beside, load_graph
+    from tpuflow.store import graph_beside, load_graph, require_pair
 
     graph = graph_beside(program)
+    require_pair(program, graph)
     return graph_tensors(load_graph(graph)) if graph.is_file() else {}
 
 
@@ -114,10 +115,11 @@ def graph_tensors(graph: Any) -> dict[str, str]:
 def _json(path: Path, key: str, writer: str) -> dict[str, Any]:
     from tpuflow.files import parse_json, read_text
 
+    text = read_text(path, FileError)
     try:
-        content = parse_json(read_text(path, FileError), path, FileError)
-    except FileError as error:
-        raise FileError(f"{error}: give what `{writer}` wrote") from None
+        content = parse_json(text, path, FileError)
+    except FileError:
+        raise FileError(f"{path}: not JSON: give what `{writer}` wrote") from None
     if not isinstance(content, dict) or key not in content:
         raise FileError(f'{path}: not what `{writer}` writes: it has no "{key}"')
     return content

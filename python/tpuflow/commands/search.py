@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpuflow.commands import options
 from tpuflow.commands.console import say, say_host
+
+if TYPE_CHECKING:
+    from tpuflow.refine import Searched
 
 __all__ = ["search"]
 
@@ -37,7 +39,7 @@ def search(
     report: options.JsonFile = None,
 ) -> None:
     """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best."""
-    from tpuflow.files import replaced
+    from tpuflow.files import publication, write_json
     from tpuflow.frontend import load
     from tpuflow.refine import search as best
     from tpuflow.samples import load_samples
@@ -53,26 +55,30 @@ def search(
         host=host,
     )
     found = best(float_model, load_samples(calib, float_model.inputs), settings, say, growth)
-    found.graph.save(output)
     chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
+    with publication() as files:
+        found.graph.save(files.staged(output))
+        if report is not None:
+            write_json(files.staged(report), _rows(found))
     say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
     say_host(found.graph)
-    if report is not None:
-        rows = [
-            {
-                "name": entry.name,
-                "sqnr_db": entry.sqnr_db,
-                "flips": entry.seen.flips,
-                "expected_flips": entry.seen.expected_flips,
-                "folds": len(entry.parts),
-                "averaged": entry.plan.averaged,
-                "scaled": entry.plan.scaled,
-                "refined": entry.refined,
-                "doubled": entry.plan.doubled,
-                "centred": entry.plan.centred,
-                "kept": entry.kept,
-            }
-            for entry in found.candidates
-        ]
-        with replaced(report) as beside:
-            beside.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+def _rows(found: Searched) -> list[dict[str, object]]:
+    """Everything that was tried, as JSON has it."""
+    return [
+        {
+            "name": entry.name,
+            "sqnr_db": entry.sqnr_db,
+            "flips": entry.seen.flips,
+            "expected_flips": entry.seen.expected_flips,
+            "folds": len(entry.parts),
+            "averaged": entry.plan.averaged,
+            "scaled": entry.plan.scaled,
+            "refined": entry.refined,
+            "doubled": entry.plan.doubled,
+            "centred": entry.plan.centred,
+            "kept": entry.kept,
+        }
+        for entry in found.candidates
+    ]

@@ -25,6 +25,7 @@ def calibrate(
         typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go; .table: lines of text."),
     ],
     calib: options.Calib = None,
+    plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
     lenient: options.Lenient = False,
@@ -70,8 +71,8 @@ def calibrate(
     named = {"statistic_file": statistics, "save_statistic_info": save_statistics}
     given = {key: str(path) for key, path in named.items() if path is not None}
     settings = settings.model_copy(update={"calibrate": settings.calibrate.model_copy(update=given)})
-    plugins = load_plugins()
-    request = Request(model, calibration=calib, plugins=plugins, config=settings, batch=batch, seed=seed)
+    found = load_plugins(named=plugins or ())
+    request = Request(model, calibration=calib, plugins=found, config=settings, batch=batch, seed=seed)
     float_model = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),

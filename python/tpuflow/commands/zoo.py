@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.commands import options
-from tpuflow.commands.console import heading, progress, say, table
+from tpuflow.commands.console import heading, note, progress, say, table
 
 __all__ = ["zoo"]
 
@@ -20,7 +20,7 @@ def zoo(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Folder of ONNX files; with a materialize.py, which is executed, of skeletons it completes.",
+            help="Folder of ONNX files; with a materialize.py and --hooks, of skeletons it completes.",
         ),
     ],
     output: Annotated[
@@ -50,6 +50,10 @@ def zoo(
     published: Annotated[
         bool, typer.Option("--published", help="Add the published cuts, and a row for every published name.")
     ] = False,
+    hooks: Annotated[
+        bool,
+        typer.Option("--hooks", help="Execute the folder's materialize.py, which completes networks."),
+    ] = False,
     extra: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Text to put into the page.")] = None,
     json: options.JsonFile = None,
 ) -> None:
@@ -64,7 +68,9 @@ def zoo(
     from tpuflow.zoo import published as published_names
 
     machine_text(machine)
-    wanted = networks(folder, options.names(only), cuts=published)
+    wanted = networks(folder, options.names(only), cuts=published, hooks=hooks)
+    for hook in sorted({str(network.hook) for network in wanted if network.hook is not None}):
+        note(f"{hook}: executed")
     settings = Settings(machine=machine, dtypes=_chosen(dtypes, DTYPES))
     if quick:
         settings = Settings(samples=2, machine=machine, dtypes=settings.dtypes)

@@ -2,15 +2,18 @@
 
 `atomic` replaces files and publishes those of one command together; `temporary` makes what they are written
 to first; `documents` writes text, JSON and arrays with it; `reading` reads text, JSON and TOML.
+`digests` lets files of one command know each other.
 """
 
 from tpuflow.files.atomic import Publication, file_stem, make_folder, publication, replaced
+from tpuflow.files.digests import digest_lines, require_listed
 from tpuflow.files.documents import write_arrays, write_json, write_text
 from tpuflow.files.reading import parse_json, parse_toml, read_text
 from tpuflow.files.temporary import temporary_folder
 
 __all__ = [
     "Publication",
+    "digest_lines",
     "file_stem",
     "make_folder",
     "parse_json",
@@ -18,6 +21,7 @@ __all__ = [
     "publication",
     "read_text",
     "replaced",
+    "require_listed",
     "temporary_folder",
     "write_arrays",
     "write_json",

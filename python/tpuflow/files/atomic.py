@@ -21,7 +21,7 @@ import re
 import shutil
 import stat
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +58,12 @@ def replaced(path: str | Path) -> Iterator[Path]:
     with _told(path):
         stream = _stream(path)
         if stream is not None:
-            with temporary_folder() as folder:
-                made = folder / f"output{path.suffix}"
-                yield made
-                _copy(made, stream)
+            sent = _Sent(stream, path.suffix)
+            try:
+                yield sent.path
+                sent.publish(path)
+            finally:
+                sent.remove()
             return
         target = _target(path)
         temporary = Temporary(target.parent, target.suffix)
@@ -72,26 +74,48 @@ def replaced(path: str | Path) -> Iterator[Path]:
             temporary.remove()
 
 
+class _Sent:
+    """What a device or pipe gets when the publication ends."""
+
+    def __init__(self, stream: int | Path, suffix: str) -> None:
+        self._stream = stream
+        self._folder = ExitStack()
+        self.path = self._folder.enter_context(temporary_folder()) / f"output{suffix}"
+
+    def flush(self) -> None:
+        """Nothing: it is no file."""
+
+    def publish(self, _: Path) -> None:
+        """Writes into the device."""
+        _copy(self.path, self._stream)
+
+    def remove(self) -> None:
+        """Removes the temporary file."""
+        self._folder.close()
+
+
 @dataclass
 class Publication:
     """Files of one command, complete in temporary files before the first is renamed."""
 
-    _staged: list[tuple[Path, Path, Temporary]] = field(default_factory=list)
+    _staged: list[tuple[Path, Path, Temporary | _Sent]] = field(default_factory=list)
 
     def staged(self, path: str | Path) -> Path:
         """A temporary file beside `path` to write to, which is renamed when the publication ends.
 
         Raises:
-            FileError: The file or its folder cannot be written, or `path` is a device.
+            FileError: The file or its folder cannot be written.
         """
         path = Path(path)
         with _told(path):
-            if _stream(path) is not None:
-                raise FileError(f"{path}: cannot be written: a file is needed, this is a device or pipe")
-            target = _target(path)
-            temporary = Temporary(target.parent, target.suffix)
-        self._staged.append((path, target, temporary))
-        return temporary.path
+            stream = _stream(path)
+            if stream is None:
+                target = _target(path)
+                staged: Temporary | _Sent = Temporary(target.parent, target.suffix)
+            else:
+                target, staged = path, _Sent(stream, path.suffix)
+        self._staged.append((path, target, staged))
+        return staged.path
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of the staged files by name, in the order they were staged."""

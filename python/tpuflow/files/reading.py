@@ -39,7 +39,10 @@ def parse_json(text: str, source: str | Path, error: type[TpuflowError]) -> Any:
         TpuflowError: As `error`: it is not JSON, or nested too deep.
     """
     try:
-        return _bounded(json.loads(text))
+        content = _bounded(json.loads(text))
+        if "\\ud" in text or "\\uD" in text:  # halves of characters, which no other text can hold
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
     except (ValueError, RecursionError) as reason:
         raise error(f"{source}: not a JSON file: {_reason(reason)}") from None
 

@@ -3,8 +3,12 @@
 They are looked for in this order:
 
 1. the entry points `tpuflow.plugins` of installed packages: modules, imported by name;
-2. every folder of the environment variable `AIPUPLUGIN_PATH`;
-3. the folder `plugin` of the working directory.
+2. every folder of the environment variables `AIPUPLUGIN_PATH` and `TPUFLOW_PLUGINS`;
+3. folders that the caller names, `--plugins` on the command line.
+
+No other folder is looked into: files in a folder someone happens to work in, or received, are not executed.
+Every file that is executed is announced by a warning, which names it; so is a folder `plugin` in the current
+one, where plugins used to be looked for.
 
 Of folders, files whose names begin as a plugin's does are loaded: `aipubt_opt_op_`, `aipubt_op_`,
 `aipubt_opt_dataset_`, `aipubt_dataset_`, `aipubt_opt_metric_`, `aipubt_metric_`, `aipubt_opt_qconfig_`,
@@ -19,13 +23,13 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from tpuflow.plugins import shim
-from tpuflow.plugins.registry import Registry, filling
+from tpuflow.plugins.registry import PluginError, Registry, filling
 
 __all__ = ["GROUP", "PATH", "PREFIXES", "load_plugins"]
 
@@ -33,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 GROUP = "tpuflow.plugins"
 PATH = "AIPUPLUGIN_PATH"
+OWN_PATH = "TPUFLOW_PLUGINS"
 KINDS = ("op", "dataset", "metric", "qconfig")
 PREFIXES = (
     *(f"aipubt_opt_{kind}_" for kind in KINDS),
@@ -41,26 +46,45 @@ PREFIXES = (
 )
 
 
-def load_plugins(folders: list[Path] | None = None) -> Registry:
-    """Everything that plugins register; by default those of all the places above."""
+def load_plugins(folders: Sequence[Path] | None = None, *, named: Sequence[Path] = ()) -> Registry:
+    """Everything that plugins register.
+
+    Args:
+        folders: Only these are looked into; by default all the places above.
+        named: Folders the user named; what they register counts like that of all others.
+
+    Raises:
+        PluginError: A folder that is named does not exist.
+    """
+    for folder in named:
+        if not folder.is_dir():
+            raise PluginError(f"{folder}: is not a directory of plugins")
+    unused = Path("plugin")
+    if folders is None and unused not in named and any(map(_is_plugin, unused.glob("*.py"))):
+        logger.warning("%s: holds plugins, which are executed with --plugins %s alone", unused, unused)
     registry = Registry()
     with filling(registry):
         if folders is None:
             for point in entry_points(group=GROUP):
                 registry.source = f"{point.name} ({point.value})"
                 _guarded(registry, point.load)
-        for folder in _folders() if folders is None else folders:
+        for folder in (*(_folders() if folders is None else folders), *named):
             for path in sorted(folder.glob("*.py")):
-                if path.name.startswith(PREFIXES):
+                if _is_plugin(path):
                     shim.install()
                     registry.source = str(path)
+                    logger.warning("plugin %s: executed", path)
                     _guarded(registry, partial(_import, path))
     return registry
 
 
+def _is_plugin(path: Path) -> bool:
+    return path.name.startswith(PREFIXES)
+
+
 def _folders() -> list[Path]:
-    named = [Path(word) for word in os.environ.get(PATH, "").split(os.pathsep) if word]
-    return [folder for folder in (*named, Path("plugin")) if folder.is_dir()]
+    variables = (os.environ.get(name, "").split(os.pathsep) for name in (PATH, OWN_PATH))
+    return [Path(word) for words in variables for word in words if word and Path(word).is_dir()]
 
 
 def _import(path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import FileError, ProgramError, SampleError, TpuflowError
-from tpuflow.files import parse_json, read_text, write_text
+from tpuflow.files import read_text, write_text
 from tpuflow.partition import Partitioned
 from tpuflow.runtime.core import Packer
 from tpuflow.runtime.tensors import descriptions, given
@@ -104,14 +104,15 @@ class Codec:
         Raises:
             FileError: It cannot be read, or is no codec.
         """
+        text = read_text(path, FileError)
         try:
-            content = parse_json(read_text(path, FileError), path, FileError)
+            content = json.loads(text)
             if content["format"] != FORMAT:
                 raise FileError(f"{path}: format {content['format']} of a codec, this build reads {FORMAT}")
             return Codec(content["metadata"])
         except TpuflowError:
             raise
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise FileError(f"{path}: not a codec, or cut short") from None
 
 

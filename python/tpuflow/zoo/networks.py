@@ -133,22 +133,29 @@ def _first(samples: Samples, count: int) -> list[dict[str, NDArray[Any]]]:
     return [batch.arrays for batch, _ in zip(samples.batches(), range(count), strict=False)]
 
 
-def networks(folder: Path, only: Sequence[str] = (), *, cuts: bool = False) -> list[Network]:
+def networks(
+    folder: Path, only: Sequence[str] = (), *, cuts: bool = False, hooks: bool = False
+) -> list[Network]:
     """The networks of a folder by name.
 
     Args:
         folder: Where ONNX files lie.
         only: Names of those wanted; all by default.
         cuts: Add the published forms of those that are published cut.
+        hooks: Whether the folder's module may be executed.
 
     Raises:
-        FileError: There is no such folder, or it lacks a network asked for.
+        FileError: There is no such folder, it lacks a network asked for, or its networks need its module.
     """
     if not folder.is_dir():
         raise FileError(f"{folder}: is no folder")
     found = {path.stem: Network(path.stem, path) for path in sorted(folder.glob("*.onnx"))}
     if not found:
         raise FileError(f"{folder}: holds no .onnx file")
+    if not hooks and (folder / HOOK).is_file():
+        raise FileError(
+            f"{folder / HOOK}: completes the networks of this folder, and is executed with --hooks alone"
+        )
     if cuts:
         for entry in published():
             name = entry.cut

@@ -84,7 +84,7 @@ class _Running:
             if self.stopped:
                 raise KeyboardInterrupt
             process = subprocess.Popen(
-                [sys.executable, "-m", "tpuflow.zoo.worker"],
+                [sys.executable, "-P", "-m", "tpuflow.zoo.worker"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
