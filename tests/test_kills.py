@@ -1,0 +1,10 @@
+"""A few kills of the campaign in `kills.py`."""
+
+from __future__ import annotations
+
+from kills import campaign
+
+
+def test_killed_builds_and_calibrations_leave_old_or_new_files() -> None:
+    count = campaign(kills=4, seed=1, only=("build", "calibrate"))
+    assert set(count) == {"build", "calibrate"}
