@@ -237,17 +237,21 @@ def test_limits(node: Node, constants: dict[str, Any], expected: str | None) -> 
     ("node", "constants", "expected"),
     [
         (("MatMul", "x w", "z"), {"w": array(5, 6)}, "Incompatible dimensions for matrix multiplication"),
-        (("Gemm", "x w", "z"), {"w": array(5, 6)}, "Incompatible dimensions for matrix multiplication"),
+        (("Gemm", "x w", "z"), {"w": array(5, 6)}, "Dimension mismatch in unification between 5 and 4"),
         (
             ("Reshape", "x s", "z"),
             {"s": integers(7, -1)},
             "Dimension could not be inferred: incompatible shapes",
         ),
-        (("Transpose", "x", "z", {"perm": [0, 0]}), {}, "Attribute perm for Transpose has repeated value: 0"),
-        (("Slice", "x s s a", "z"), {"s": integers(0), "a": integers(7)}, "Unexpected axis value: 7"),
-        (("Pad", "x p", "z"), {"p": integers(1, 2)}, "Pads has incorrect number of values"),
+        (("Transpose", "x", "z", {"perm": [0, 0]}), {}, "[0, 0] does not order the axes of an input"),
+        (
+            ("Slice", "x s s a", "z"),
+            {"s": integers(0), "a": integers(7)},
+            "[7] are not axes of the shape [3, 4]",
+        ),
+        (("Pad", "x p", "z"), {"p": integers(1, 2)}, "2 pads are given, 4 are needed"),
         (("Split", "x s", "z y"), {"s": integers(1, 9)}, "Mismatch between the sum of 'split' (10)"),
-        (("Unsqueeze", "x a", "z"), {"a": integers(9)}, "Unexpected axis value: 9"),
+        (("Unsqueeze", "x a", "z"), {"a": integers(9)}, "[9] are not axes of an input of the shape [3, 4]"),
     ],
 )
 def test_nodes_that_contradict_their_inputs(
@@ -261,7 +265,10 @@ def test_nodes_that_contradict_their_inputs(
 def test_an_index_outside_its_axis() -> None:
     proto = graph([("Gather", "x i", "z", {"axis": 1})], {"x": [3, 4]}, ["z"], {"i": integers(1, 9)})
     (finding,) = check_model(proto)
-    assert str(finding) == 'node "gather0" (Gather, input 1): holds an index outside the axis of size 4'
+    assert (
+        str(finding)
+        == 'node "gather0" (Gather, input 1): is not valid: holds an index outside the axis of size 4'
+    )
 
 
 def test_damaged_files_never_get_past_the_door(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from tpuflow.frontend.precision import weights_to_float32
 from tpuflow.frontend.rewrites import opset
 from tpuflow.frontend.supported import is_supported
+from tpuflow.frontend.validity import objection
 from tpuflow.frontend.values import shape_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def expand_functions(model: ir.Model) -> bool:
     """Inlines the body of every node that is not supported as it is and has one; True if there was any."""
     found = 0
     for node in list(model.graph):
-        if node.domain or is_supported(node, model.graph.opset_imports):
+        versions = model.graph.opset_imports
+        if node.domain or objection(node, versions) is not None or is_supported(node, versions):
             continue
         body = _body(node, opset.TARGET if node.version is None else node.version)
         if body is None:
@@ -94,6 +96,9 @@ def _body(node: ir.Node, version: int) -> onnx.FunctionProto | None:
     body.ParseFromString(text)
     del body.output[len(node.outputs) :]
     computed = {*body.input, *(name for inner in body.node for name in inner.output)}
+    read = {name for inner in body.node for name in inner.input if name}
+    if len(body.input) < len(node.inputs) or not read <= computed:
+        return None  # what it is made from is not as the schema says
     for name, output in zip(body.output, node.outputs, strict=False):
         if name not in computed:  # optional ones need not be
             if output.uses() or output.is_graph_output():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["fix_input_shapes"]
+
+LARGEST_INPUT = 1 << 26
+"""Elements of one input: 256 MiB of floats, of which every stage holds several copies."""
 
 
 def fix_input_shapes(
@@ -61,6 +65,12 @@ def fix_input_shapes(
                     raise
         else:
             value.shape = ir.Shape(_checked(value, label, wanted))
+        sizes = [size for size in value.shape or () if isinstance(size, int)]
+        if math.prod(sizes) > LARGEST_INPUT:
+            raise ModelError(
+                f'{label}: input "{value.name}" of the shape {sizes} has more than {LARGEST_INPUT} elements; '
+                f"give a smaller one with --input-shape {value.name}=..."
+            )
 
 
 def _first_axis(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> int | None:

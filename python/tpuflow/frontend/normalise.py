@@ -18,8 +18,9 @@ from onnx_ir.passes import common
 
 from tpuflow.frontend.folding import fold_constants, lift_constants
 from tpuflow.frontend.functions import expand_functions
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.precision import to_float32, weights_to_float32
-from tpuflow.frontend.rewrite import DOMAIN, Rules, apply_once, apply_rules
+from tpuflow.frontend.rewrite import Rules, apply_once, apply_rules
 from tpuflow.frontend.rewrites import (
     activations,
     affine,
@@ -48,6 +49,7 @@ from tpuflow.frontend.rewrites import (
     volumes,
     windows,
 )
+from tpuflow.frontend.validity import note_types, objection
 from tpuflow.frontend.values import stated_shape
 
 if TYPE_CHECKING:
@@ -163,7 +165,9 @@ def normalise(model: ir.Model) -> ir.Model:
                 break
             before = after
         else:
-            raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
+            # Nodes that are not valid may change with each round: they are listed, in whatever form.
+            if all(objection(node, model.graph.opset_imports) is None for node in model.graph):
+                raise RuntimeError(f"normalisation does not settle within {MOST_ROUNDS} rounds")
         _finish(model)
     return model
 
@@ -226,6 +230,7 @@ def _prepare(model: ir.Model) -> None:
     common.NameFixPass()(model)
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     opset.note_versions(model, model.graph.opset_imports.get("", opset.TARGET))
+    note_types(model.graph)
     model.graph.opset_imports[""] = opset.TARGET
     apply_rules(model, opset.RULES)
     apply_once(model, opset.RULES, within_bodies=True)
@@ -252,7 +257,7 @@ def _define_functions(model: ir.Model) -> None:
     called = {node.op_type for node in model.graph if node.domain == DOMAIN}
     if called:
         model.graph.opset_imports[DOMAIN] = 1
-    for name in sorted(called):
+    for name in sorted(called & FUNCTIONS.keys()):
         function = FUNCTIONS[name]()
         model.functions[function.identifier()] = function
 

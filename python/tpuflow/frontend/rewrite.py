@@ -4,6 +4,7 @@ A rewrite looks at one node and either declines (returns None) or returns the va
 the node's outputs: new ones made through the `Emitter`, or values that exist already. It never touches the
 graph itself. The engine does the rest, so the rules below hold for every rewrite:
 
+* **Validity.** A rewrite is only shown nodes that are as the standard demands (`tpuflow.frontend.validity`).
 * **Names.** A value that replaces another takes over its name, so every tensor that survives is found under
   the name the user's model gives it. The node that produces it keeps the node's name; helpers are called
   after it (`conv1/pad`). Graph inputs and outputs keep names and order.
@@ -23,27 +24,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
+from tpuflow.frontend.inference import DOMAIN, infer_output
+from tpuflow.frontend.validity import objection
 from tpuflow.frontend.values import Attribute, all_bodies, state_steps
 
 __all__ = [
-    "DOMAIN",
     "Emitter",
     "Rewrite",
     "Rules",
     "apply_once",
     "apply_rules",
-    "infer_output",
     "may_become_output",
 ]
 
-DOMAIN = "tpuflow"
-"""Domain of the model-local functions a normalised model may call."""
-
 MAX_SWEEPS = 64
-SMALL = 64  # constants up to this many elements are shown to shape inference
 
 Array = npt.NDArray[Any]
 
@@ -237,7 +233,10 @@ def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _N
     changed = False
     for node in graph:
         known = node.domain in {"", DOMAIN}
-        for rewrite in rules.get(node.op_type if known else f"{node.domain}.{node.op_type}", ()):
+        rewrites = rules.get(node.op_type if known else f"{node.domain}.{node.op_type}", ())
+        if not rewrites or _takes_text(node) or objection(node, versions) is not None:
+            continue
+        for rewrite in rewrites:
             emit = Emitter(node, names, versions)
             result = rewrite(node, emit)
             if result is not None:
@@ -245,6 +244,11 @@ def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _N
                 changed = True
                 break
     return changed
+
+
+def _takes_text(node: ir.Node) -> bool:
+    """Whether a node is one of text, which the host computes as it is."""
+    return any(value is not None and value.dtype == ir.DataType.STRING for value in node.inputs)
 
 
 def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitter) -> None:
@@ -309,49 +313,6 @@ def _state_constant(node: ir.Node) -> None:
     if tensor is not None:
         node.outputs[0].const_value = tensor
         node.outputs[0].shape, node.outputs[0].dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-
-
-def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:
-    """Sets type and shape of the outputs of `node` from those of its inputs.
-
-    Where an input is not known yet, or the operator is, the outputs are left as they are.
-
-    Returns:
-        What ONNX objects to in the node, in one line; None if nothing.
-    """
-    first = next((value for value in node.inputs if value is not None), None)
-    if node.domain == DOMAIN and first is not None:  # every function of ours is elementwise
-        node.outputs[0].shape, node.outputs[0].type = first.shape, first.type
-        return None
-    types: dict[str, onnx.TypeProto] = {}
-    constants: dict[str, onnx.TensorProto] = {}
-    for value in node.inputs:
-        if value is None:
-            continue
-        if value.type is None or value.name is None:
-            return None
-        types[value.name] = ir.serde.serialize_type(value.type)
-        if value.shape is not None:
-            ir.serde.serialize_shape_into(types[value.name], value.shape)
-        if value.const_value is not None and value.const_value.size <= SMALL:
-            constants[value.name] = ir.serde.serialize_tensor(value.const_value)
-    try:
-        version = versions.get(node.domain, 1) if node.version is None else node.version
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-        inferred = onnx.shape_inference.infer_node_outputs(
-            schema, ir.serde.serialize_node(node), types, constants
-        )
-    except onnx.defs.SchemaError:
-        return None
-    except ir.serde.SerdeError:
-        return "an attribute cannot be written"
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return str(error).strip().splitlines()[0].rpartition("Error] ")[2]
-    for output in node.outputs:
-        if output.name in inferred:
-            output.type = ir.serde.deserialize_type_proto_for_type(inferred[output.name])
-            output.shape = ir.serde.deserialize_type_proto_for_shape(inferred[output.name])
-    return None
 
 
 class _Names:

@@ -87,15 +87,15 @@ def verify_import(
         samples: What to run on; one generated sample when None.
         tolerance: Least cosine and Euclidean similarity; None for that of float models, or of models that
             quantise themselves, whose codes fall differently by a last bit of a float.
-        remark: Told of every output of the host that differs, by values or by shape.
+        remark: Told of every output of the host that differs in its values.
         excepts: Outputs that may differ.
 
     Returns:
         For each output the worst similarity over the samples.
 
     Raises:
-        VerificationError: If an output is less alike than `tolerance`; names it and the first tensor on the
-            way to it that is.
+        VerificationError: If an output has another shape, or is less alike than `tolerance`; names it and
+            the first tensor on the way to it that is.
     """
     sources, loose = _boundary(float_model)
     if tolerance is None:
@@ -107,11 +107,19 @@ def verify_import(
     fed = list(generate_samples(float_model, 1) if samples is None else samples)
     # One session after the other: each holds weights in a form of its own.
     originals = _results(float_model.origin, compared, fed)
+    # The host's sizes that depend on values may change with a last bit; all others are of the network.
+    counted = {port.name for port in float_model.outputs if not port.static}
     worst: dict[str, Similarity] = {}
     for feeds, left, right in zip(fed, originals, _results(float_model.model, compared, fed), strict=True):
         for name, reference in left.items():
             if name in excepts:
                 continue
+            other = right[name]
+            if reference.ndim != other.ndim or (name not in counted and reference.shape != other.shape):
+                raise VerificationError(
+                    f'output "{name}" of the normalised model has the shape {list(right[name].shape)}, '
+                    f"that of the original {list(reference.shape)}"
+                )
             if name in loose:
                 _remark(name, reference, right[name], tolerance, remark)
                 continue

@@ -21,6 +21,7 @@ from onnx_ir.passes import common
 from tpuflow.doors import SUFFIXES, open_foreign
 from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
+from tpuflow.frontend.values import all_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +160,9 @@ def _check_structure(proto: onnx.ModelProto, label: str) -> None:
     try:
         onnx.checker.check_model(_without_weights(proto))
     except UnicodeDecodeError as error:
-        raise ModelError(f"{label}: not a valid ONNX model: a name is not UTF-8 text") from error
+        raise ModelError(
+            f"{label}: not a valid ONNX model: a name or word in it is not UTF-8 text"
+        ) from error
     except onnx.checker.ValidationError as error:
         message = _first_line(error)
         if not message.startswith(TOLERATED):
@@ -200,8 +203,10 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _check_values(proto: onnx.ModelProto, label: str) -> None:
     """Makes sure that every value is computed before it is read, in words a person understands."""
     graph = proto.graph
+    if not graph.output:
+        raise ModelError(f"{label}: the graph has no outputs")
     if not all(isinstance(text, str) for text in _texts(graph)):
-        raise ModelError(f"{label}: not a valid ONNX model: a name is not UTF-8 text")
+        raise ModelError(f"{label}: not a valid ONNX model: a name or word in it is not UTF-8 text")
     known = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
     if graph.sparse_initializer:
         raise ModelError(f"{label}: sparse initialisers are not supported")
@@ -217,12 +222,27 @@ def _check_values(proto: onnx.ModelProto, label: str) -> None:
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """The names in a graph; what is not UTF-8 comes as bytes."""
+    """The names and words in a graph; what is not UTF-8 comes as bytes."""
     for named in (*graph.input, *graph.output, *graph.initializer):
         yield named.name
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
+        for attribute in node.attribute:
+            yield attribute.name
+            if not node.domain and attribute.type in {
+                onnx.AttributeProto.STRING,
+                onnx.AttributeProto.STRINGS,
+            }:
+                yield from (_decoded_text(text) for text in (attribute.s, *attribute.strings))
+            for body in (attribute.g, *attribute.graphs):
+                yield from _texts(body)
+
+
+def _decoded_text(text: bytes) -> str | bytes:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
 
 
 def _check_opset(model: ir.Model, label: str) -> None:
@@ -235,12 +255,21 @@ def _check_opset(model: ir.Model, label: str) -> None:
 
 def _decode_constants(model: ir.Model, label: str) -> None:
     """Turns every constant into an array, once, and makes sure that it is whole and finite."""
-    for name, value in model.graph.initializers.items():
+    graphs = [model.graph, *all_bodies(model.graph)]
+    for name, value in (each for graph in graphs for each in graph.initializers.items()):
         value.const_value = _decoded(value, value.const_value, f'{label}: initialiser "{name}"')
-    for node in model.graph:
+    functions = [node for function in model.functions.values() for node in function.all_nodes()]
+    for node in (*(node for graph in graphs for node in graph), *functions):
         if node.op_type == "Constant" and not node.domain:
             output = node.outputs[0]
-            tensor = ir.convenience.get_const_tensor(output)
+            if len(node.attributes) != 1:
+                raise ModelError(
+                    f'{label}: constant "{output.name}" has {len(node.attributes)} attributes, not one value'
+                )
+            try:
+                tensor = ir.convenience.get_const_tensor(output)
+            except (ValueError, TypeError) as error:
+                raise ModelError(f'{label}: constant "{output.name}": {_first_line(error)}') from error
             _decoded(output, tensor, f'{label}: constant "{output.name}"')
 
 

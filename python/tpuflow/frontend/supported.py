@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from tpuflow.errors import Finding
-from tpuflow.frontend.rewrite import DOMAIN, infer_output
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.rewrites.logic import COMPARISONS, CONNECTIVES
 from tpuflow.frontend.rewrites.reduction import REDUCTIONS
+from tpuflow.frontend.validity import objection
 from tpuflow.frontend.values import array_of, input_at, shape_of
 
 if TYPE_CHECKING:
@@ -212,14 +213,13 @@ def is_supported(node: ir.Node, versions: Mapping[str, int]) -> bool:
 
 
 def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str | None, str]]:
+    if (wrong := objection(node, versions)) is not None:
+        attribute, reason = wrong
+        yield attribute, f"is not valid: {reason}"
+        return
     if node.domain == DOMAIN:
         return
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
-    if known and shape_of(node.outputs[0]) is None:
-        objection = infer_output(node, versions)
-        if objection is not None:
-            yield None, f"is not valid: {objection}"
-            return
     if node.domain or node.op_type not in OPERATORS:
         if not node.domain and node.op_type in REWRITTEN:
             if known:
@@ -232,6 +232,10 @@ def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str 
         yield "outputs", "only the first output may be used"
     if not known:
         return
+    for value in (*node.inputs, *node.outputs[:1]):
+        if value is not None and array_of(value) is None and 0 in (shape_of(value) or ()):
+            yield f'tensor "{value.name}"', "no elements"
+            return
     for limit in OPERATORS[node.op_type]:
         yield from limit(node)
     yield from _types(node)

@@ -120,7 +120,7 @@ def scalar_of(value: ir.Value | None) -> float | None:
     if value is None or value.const_value is None or value.const_value.size != 1:
         return None
     array = array_of(value)
-    return None if array is None else float(array.item())
+    return None if array is None or array.dtype.kind in "cOSU" else float(array.item())
 
 
 def integers_of(value: ir.Value | None) -> list[int] | None:

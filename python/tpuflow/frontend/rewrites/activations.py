@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.rewrite import DOMAIN
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.rewrites.arithmetic import clip_bounds
 from tpuflow.frontend.values import array_of, input_at, produced_by, scalar_of, shape_of
 

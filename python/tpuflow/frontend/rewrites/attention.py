@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tpuflow.frontend.rewrite import DOMAIN
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.values import (
     MASKED,
     array_of,

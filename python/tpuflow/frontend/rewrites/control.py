@@ -179,6 +179,8 @@ def sequence_insert(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if items is None or new is None or (place is not None and index is None):
         return None
     position = len(items) if index is None else int(index)
+    if not -len(items) <= position <= len(items):
+        return None
     items.insert(position + len(items) if position < 0 else position, new)
     return emit("SequenceConstruct", *items)
 
@@ -187,7 +189,7 @@ def sequence_erase(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """A sequence with one tensor less."""
     items, place = _items(node.inputs[0]), input_at(node, 1)
     index = -1.0 if place is None else scalar_of(place)
-    if items is None or index is None or len(items) < 2:
+    if items is None or index is None or len(items) < 2 or not -len(items) <= index < len(items):
         return None
     del items[int(index)]
     return emit("SequenceConstruct", *items)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.rewrite import DOMAIN
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.values import (
     array_of,
     attributes_of,

@@ -1,0 +1,134 @@
+"""Whether a node is as ONNX demands, as far as rewrites and lowering rely on it.
+
+A model can pass ONNX's checker and still hold a convolution of zero groups, a window of negative stride or
+a scale that fits no channel. Rewrites are only shown nodes to which there is no objection, so that each may
+take for granted what the standard promises; what is objected to stays where it is and is listed, with all
+else that cannot be compiled, by `tpuflow.frontend.supported`.
+
+An objection is (attribute or input, what is wrong with it). What is not known yet (a shape, a constant) is
+not objected to; nodes are looked at again once more is known. The constraints of each operator stand in
+`tpuflow.frontend.constraints`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from tpuflow.frontend.constraints import LARGEST, Objection, violations
+from tpuflow.frontend.inference import DOMAIN, infer_output
+from tpuflow.frontend.values import input_at, shape_of
+
+__all__ = ["note_types", "objection"]
+
+FUNCTIONS: Mapping[str, int] = {"Silu": 1, "RMSNormalization": 2}
+"""Those functions, and how many inputs each takes."""
+
+
+SEEN = "tpuflow.seen"
+"""Key under which a node keeps what was known when it was looked at, and the verdict."""
+TYPES = "tpuflow.types"
+"""Key under which a node keeps what is wrong with the types of its inputs."""
+
+
+def objection(node: ir.Node, versions: Mapping[str, int]) -> Objection | None:
+    """What is wrong with a node; None if nothing is, as far as is known."""
+    known = tuple(
+        (value is None or (value.shape is not None and value.shape.is_static()), array is not None)
+        for value, array in ((value, None if value is None else value.const_value) for value in node.inputs)
+    )
+    known += tuple((value.shape is not None, False) for value in node.outputs[:1])
+    seen = node.meta.get(SEEN)
+    if seen is not None and seen[0] == (node.op_type, known):
+        found: Objection | None = seen[1]
+        return found
+    found = node.meta.get(TYPES) or next(_objections(node, versions), None)
+    node.meta[SEEN] = ((node.op_type, known), found)
+    return found
+
+
+def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objection]:
+    if node.domain == DOMAIN and len([value for value in node.inputs if value]) != FUNCTIONS.get(
+        node.op_type
+    ):
+        yield None, "is no function of this domain, or has another number of inputs"
+    if node.domain:
+        return
+    for index in _required(node.op_type, node.version):
+        if input_at(node, index) is None:
+            yield f"input {index}", "is left out"
+            return
+    for name, kind in _attribute_types(node.op_type, node.version).items():
+        if name in node.attributes and node.attributes[name].type.name != kind:
+            yield name, f"is of the type {node.attributes[name].type.name}, not {kind}"
+            return
+    yield from violations(node)
+    for value in node.outputs:
+        shape = shape_of(value)
+        if shape is not None and (any(size < 0 for size in shape) or math.prod(shape) > LARGEST):
+            yield None, f"its output has the shape {list(shape)}"
+    known = all(value is None or shape_of(value) is not None for value in node.inputs)
+    if known and node.outputs and node.outputs[0].shape is None:
+        wrong = infer_output(node, versions)
+        if wrong is not None:
+            yield None, wrong
+
+
+@cache
+def _schema(operator: str, version: int | None) -> Any:
+    try:
+        return onnx.defs.get_schema(operator, version or onnx.defs.onnx_opset_version(), "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+@cache
+def _required(operator: str, version: int | None) -> tuple[int, ...]:
+    """Inputs that may not be left out."""
+    schema = _schema(operator, version)
+    if schema is None:
+        return ()
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return tuple(index for index, each in enumerate(schema.inputs) if each.option == single)
+
+
+@cache
+def _attribute_types(operator: str, version: int | None) -> Mapping[str, str]:
+    schema = _schema(operator, version)
+    return {} if schema is None else {name: each.type.name for name, each in schema.attributes.items()}
+
+
+def note_types(graph: ir.Graph) -> None:
+    """Notes for every node what is wrong with the types of its inputs, which later are replaced by others."""
+    for node in graph.all_nodes():
+        if not node.domain and (found := _type_objection(node)) is not None:
+            node.meta[TYPES] = found
+
+
+def _type_objection(node: ir.Node) -> Objection | None:
+    schema = _schema(node.op_type, node.version)
+    if schema is None:
+        return None
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    bound: dict[str, str] = {}
+    for index, value in enumerate(node.inputs):
+        if value is None or not isinstance(value.type, ir.TensorType):
+            continue
+        if not schema.inputs:
+            return f"input {index}", "is not taken"
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        text = f"tensor({str(value.dtype).lower()})"
+        variable = formal.type_str
+        possible = allowed.get(variable, [variable])
+        if not all(each.startswith("tensor(") for each in possible):
+            continue  # sequences and optional values, whose types inference does not follow
+        if text not in possible:
+            return f"input {index}", f"the type {str(value.dtype).lower()} is not taken"
+        if formal.is_homogeneous and bound.setdefault(variable, text) != text:
+            return f"input {index}", f"has another type than those before it, {str(value.dtype).lower()}"
+    return None

@@ -1,0 +1,96 @@
+"""Nodes that ONNX's checker lets pass and that contradict themselves: one line each, no rewrite sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from frontend.graphs import array, graph, integers
+from tpuflow.errors import ModelError
+from tpuflow.frontend import check_model, load
+
+IMAGE = [1, 4, 8, 8]
+WEIGHTS = {"w": array(6, 4, 3, 3)}
+CEIL = {"ceil_mode": 1}
+POOL = {"kernel_shape": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "expected"),
+    [
+        (("Conv", "x w", "z", {"group": 0}), WEIGHTS, "group): is not valid: 0 is out of range (at least 1)"),
+        (("Conv", "x w", "z", {"group": 2**31}), WEIGHTS, "group): is not valid: 2147483648 groups of"),
+        (("Conv", "x w", "z", {"group": -2}), WEIGHTS, "group): is not valid: -2 is out of range"),
+        (("Conv", "x w", "z", {"group": 3}), WEIGHTS, "group): is not valid: 3 groups of weights"),
+        (("Conv", "x w", "z", {"strides": [0, 1]}), WEIGHTS, "strides): is not valid: 0 is out of range"),
+        (("Conv", "x w", "z", {"pads": [-1, 0, 0, 0]}), WEIGHTS, "pads): is not valid: -1 is out of range"),
+        (("Conv", "x w", "z", {"kernel_shape": [3]}), WEIGHTS, "kernel_shape): is not valid: has 1 entries"),
+        (("Conv", "x w", "z"), {"w": array(21)}, "input 1): is not valid: weights of the shape [21]"),
+        (("Conv", "x w b", "z"), WEIGHTS | {"b": array(5)}, "input 2): is not valid: a bias of the shape"),
+        (("Conv", "x w", "z", {"auto_pad": "MUCH"}), WEIGHTS, 'auto_pad): is not valid: "MUCH" is not'),
+        (("MaxPool", "x", "z", POOL | {"pads": [2, 0, 0, 0]}), {}, "pads): is not valid: [2, 0, 0, 0] leave"),
+        (("MaxPool", "x", "z", {"kernel_shape": [9, 9]}), {}, "kernel_shape): is not valid: no window fits"),
+        (("MaxPool", "x", "z", {"kernel_shape": [1, 2], "strides": [1, 4], "pads": [0, 0, 0, 1]} | CEIL),
+         {}, "ceil_mode): is not valid: the last window lies wholly in the padding"),
+        (("Softmax", "x", "z", {"axis": 7}), {}, "axis): is not valid: 7 is not an axis of the shape"),
+        (("PRelu", "x w", "z"), {"w": array(5)}, "input 1): is not valid: the shape [5] does not broadcast"),
+        (("LayerNormalization", "x w", "z"), {"w": array(5)}, "input 1): is not valid: the shape [5]"),
+        (("Slice", "x a b c d", "z"), {k: integers(v) for k, v in zip("abcd", (0, 1, 1, 0), strict=True)},
+         "input 4): is not valid: a step is 0"),
+        (("Resize", "x _ s", "z"), {"s": array(4) * 0}, "input 2): is not valid: [0.0, "),
+        (("DepthToSpace", "x", "z", {"blocksize": 3}), {}, "blocksize): is not valid: 3 does not divide"),
+        (("Reshape", "x s", "z"), {"s": integers(1, 5)}, "is not valid: "),
+        (("ReduceMax", "x a", "z"), {"a": integers(4)}, "input 1): is not valid: [4] are not axes"),
+        (("ReduceMax", "x", "z", {"keepdims": -2}), {}, "keepdims): is not valid: -2 is neither 0 nor 1"),
+        (("Add", "x w", "z"), {"w": integers(1)}, "input 1): is not valid: has another type than"),
+        (("tpuflow:Bogus", "x", "z"), {}, "is not valid: is no function of this domain"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_listed(
+    node: tuple[Any, ...], constants: dict[str, Any], expected: str
+) -> None:
+    found = [str(each) for each in check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=18))]
+    assert any(expected in each for each in found), found
+
+
+def test_what_follows_a_node_that_is_not_valid_is_left_alone() -> None:
+    nodes = [("Conv", "x w", "y", {"group": 0}), ("Relu", "y", "r"), ("Mul", "r s", "z")]
+    (finding,) = check_model(graph(nodes, {"x": IMAGE}, ["z"], WEIGHTS | {"s": array(6, 1, 1)}))
+    assert finding.node == "conv0"
+
+
+def test_a_graph_without_outputs() -> None:
+    proto = graph([("Relu", "x", "z")], {"x": IMAGE}, ["z"])
+    del proto.graph.output[:]
+    with pytest.raises(ModelError, match=r"^model: the graph has no outputs$"):
+        load(proto)
+
+
+def test_words_that_are_not_text() -> None:
+    proto = graph([("MaxPool", "x", "z", POOL | {"auto_pad": "VALID"})], {"x": IMAGE}, ["z"])
+    next(each for each in proto.graph.node[0].attribute if each.name == "auto_pad").s = b"\xff"
+    with pytest.raises(ModelError, match=r"a name or word in it is not UTF-8 text$"):
+        load(proto)
+
+
+def test_a_constant_of_two_values() -> None:
+    proto = graph([("Add", "x c", "z")], {"x": IMAGE}, ["z"], {"c": array(8)})
+    del proto.graph.initializer[:]
+    made = onnx.helper.make_node("Constant", [], ["c"], value_float=1.0, value_floats=[1.0])
+    proto.graph.node.insert(0, made)
+    with pytest.raises(ModelError, match=r"onstant"):
+        load(proto)
+
+
+def test_a_network_that_is_as_the_standard_says_is_not_objected_to() -> None:
+    nodes = [
+        ("Conv", "x w", "c", {"pads": [1, 1, 1, 1]}),
+        ("PRelu", "c s", "p"),
+        ("LayerNormalization", "p g", "l", {"axis": -1}),
+        ("MaxPool", "l", "z", POOL),
+    ]
+    constants = WEIGHTS | {"s": array(6, 1, 1), "g": np.ones(8, np.float32)}
+    assert check_model(graph(nodes, {"x": IMAGE}, ["z"], constants)) == []
