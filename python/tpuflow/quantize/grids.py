@@ -38,6 +38,7 @@ __all__ = [
     "code_grid",
     "float_clamp",
     "grid_of",
+    "padding",
     "qinvariant",
     "stated_grid",
     "stated_input",
@@ -54,6 +55,9 @@ FIXED_RANGES: dict[str, tuple[float, float]] = {
 
 SHARED_QUANT = frozenset({"Concat", "Where"})
 """Operators whose operands take the output's quantisation when nothing else reads them."""
+
+JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
+"""Operators whose operands stand on one scale, or on scales that are brought to one."""
 
 CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
 """Operators whose output keeps its operand's quantisation; so do all views."""
@@ -108,10 +112,15 @@ class Grids:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
         # One range of a tensor that may have been calibrated per channel: activations have one scale.
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
+        fill = None if producer is None else padding(producer)
+        if fill is not None and math.isfinite(fill):  # it occurs for certain, however rarely
+            found = min(found[0], fill), max(found[1], fill)
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             raise QuantizeError(
                 f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
             )
+        if found[1] - found[0] < scheme.SMALLEST_SPAN and (borrowed := self._borrowed(value)) is not None:
+            return borrowed
         if found[0] > found[1]:
             raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
         return found
@@ -138,6 +147,12 @@ class Grids:
             if user.op_type == "QuantizeLinear":
                 return stated_grid(user)
             passes = user.op_type in VIEWS or user.op_type in CODES_PASS
+            if (fill := padding(user)) is not None and not self._within(value, fill):
+                return self.own(
+                    step.names,
+                    follower.output,
+                    self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
+                )
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
@@ -146,6 +161,40 @@ class Grids:
             step.output,
             self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
         )
+
+    def _borrowed(self, value: ir.Value) -> tuple[float, float] | None:
+        """The range of what a value of zero range is joined with: a step of its own would say nothing.
+
+        A scale of 1 beside a far smaller one would leave the other operand of a sum few codes, or none.
+        """
+        found: list[tuple[float, float]] = []
+        for use in value.uses():
+            node = use.node
+            if node.op_type in JOINING:
+                first = 1 if node.op_type == "Where" else 0
+                others = [each for each in (*node.inputs[first:], *node.outputs) if each is not value]
+                found += [pair for each in others if (pair := self._observed(each)) is not None]
+            elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
+                further = self._borrowed(node.outputs[0])
+                found += [] if further is None else [further]
+        usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
+        return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
+
+    def _observed(self, value: ir.Value | None) -> tuple[float, float] | None:
+        """The range calibration found of a value, or that of a constant's elements; None without any."""
+        if value is None:
+            return None
+        array = constant(value)
+        if array is not None:
+            numbers = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+            return (min(float(numbers.min()), 0.0), max(float(numbers.max()), 0.0)) if numbers.size else None
+        pairs = [] if (stated := self._ranges.get(value.name or "")) is None else stated.pairs
+        finite = [pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1])]
+        return (min(low for low, _ in finite), max(high for _, high in finite)) if finite else None
+
+    def _within(self, value: ir.Value, number: float) -> bool:
+        low, high = self.range_of(value)
+        return not math.isfinite(number) or min(low, 0.0) <= number <= max(high, 0.0)
 
     def dtype_of(self, step: Step) -> scheme.DType:
         """The element type of a step's output, unless it only passes codes on.
@@ -272,6 +321,14 @@ def stated_input(value: ir.Value) -> Quant | None:
             return None
         value = user.outputs[0]
     return None
+
+
+def padding(node: ir.Node) -> float | None:
+    """What a node pads with, if it does so with a constant other than zero."""
+    if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
+        return None
+    fill = constant(given(node, 2))
+    return None if fill is None or not fill.size else float(fill.item()) or None
 
 
 def is_number(value: ir.Value) -> bool:

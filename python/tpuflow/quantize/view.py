@@ -41,8 +41,8 @@ def _normal(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 
 def _cut(loops: Sequence[Loop], start: int, step: int, count: int) -> tuple[tuple[Loop, ...], int] | None:
     """The loops over indices `start + i * step` of nested loops, and by how much the first element moves."""
-    if not loops:
-        return (), 0
+    if not loops:  # an axis of extent 1, whose only index may be taken more than once
+        return ((count, 0),), 0
     *outer, (extent, stride) = loops
     if not outer:
         return ((count, stride * step),), start * stride

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from tpuflow.quantize.grids import CODES, integer_grid, is_number
+from tpuflow.quantize.grids import CODES, integer_grid, is_number, padding
 from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError, lowers, views
@@ -18,6 +18,7 @@ from tpuflow.quantize.view import View
 if TYPE_CHECKING:
     from tpuflow.quantize.lowering import Lowering
     from tpuflow.quantize.plan import Step
+    from tpuflow.quantize.scheme import Quant
 
 WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
 """Types of indices, which are stored in 32 bits with a sign."""
@@ -255,6 +256,14 @@ def real(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
+def _reaches(grid: Quant, number: float) -> bool:
+    """Whether a grid has a place for a number; infinity is held as far as any grid goes."""
+    if grid.is_float or not math.isfinite(number):
+        return True
+    code = number / grid.scale + grid.zero_point
+    return grid.lo - 0.5 <= code <= grid.hi + 0.5
+
+
 @lowers("Pad")
 def pad(context: Lowering, step: Step) -> None:
     """Constant (as a code), reflecting or edge padding; negative padding cuts first."""
@@ -267,16 +276,20 @@ def pad(context: Lowering, step: Step) -> None:
     axes = [axis % rank for axis in _integers(given(node, 3)) or range(rank)]
     if any(amount < 0 for amount in pads):
         raise UnsupportedNodeError("negative padding", "pads")
+    mode: object = attribute(node, "mode", "constant")
+    number = padding(node) or 0.0
     stored = context.whole(value)
     order = _channels_last_order(stored)
-    stored = context.arranged(value, order)
+    if mode == "constant" and not _reaches(stored.grid, number):
+        # What is padded with has a place on the grid of the result: that of the operand is too narrow.
+        stored = context.requantised(value, context.grids.target(step))
+        stored = context.arranged(value, order, stored=stored)
+    else:
+        stored = context.arranged(value, order)
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
         before[order.index(axis)], after[order.index(axis)] = pads[i], pads[i + len(axes)]
-    mode: object = attribute(node, "mode", "constant")
     if mode == "constant":
-        fill = constant(given(node, 2))
-        number = 0.0 if fill is None or not fill.size else float(fill.item())
         mode = {"value": real(number)} if stored.grid.is_float else {"constant": stored.grid.code(number)}
     shape = tuple(b + n + a for b, n, a in zip(before, stored.shape, after, strict=True))
     op = {"op": "pad", "input": stored.tensor, "before": before, "after": after, "mode": mode}
