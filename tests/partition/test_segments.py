@@ -15,7 +15,7 @@ from models.make_models import MODELS
 from partition.networks import NETWORKS, labelled, words, written
 from tpuflow import _core
 from tpuflow.config import Config
-from tpuflow.errors import FileError, ModelError, SampleError, UnsupportedModelError
+from tpuflow.errors import FileError, ModelError, SampleError, UnsupportedModelError, VerificationError
 from tpuflow.frontend import FloatModel, FloatSession, generate_samples, verify_import
 from tpuflow.frontend.values import all_bodies
 from tpuflow.partition import DeviceSegment, HostRunner, HostSegment, Partitioned, PartitionedModel, walk
@@ -259,6 +259,18 @@ def test_an_import_that_only_the_host_sees_differently_is_remarked_upon() -> Non
     assert any("shapes" in remark for remark in remarks)
 
 
+def test_an_import_of_another_shape_is_an_error() -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    inputs = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 8])]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    model = tpuflow.load(onnx.helper.make_model(onnx.helper.make_graph([node], "g", inputs, outputs)))
+    made = next(iter(model.model.graph))
+    made.op_type = "Transpose"
+    made.outputs[0].shape = ir.Shape([8, 1])
+    with pytest.raises(VerificationError, match=r'"y" of the normalised model has the shape \[8, 1\]'):
+        verify_import(model)
+
+
 def test_text_cannot_be_made_up() -> None:
     model = tpuflow.load(labelled(), host=True)
     with pytest.raises(SampleError, match="text"):
@@ -328,3 +340,34 @@ def test_segments_compute_in_floats(dtype: str) -> None:
     ours, theirs = run_samples(graph_level(graph), samples), run_samples(FloatLevel(parts.model), samples)
     bound = 1e-2 if dtype == "float16" else 1e-5
     assert all(np.abs(ours[name] - theirs[name]).max() < bound for name in theirs)
+
+
+def test_an_input_nothing_reads_does_not_stop_a_network_of_one_segment() -> None:
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8]) for name in ("x", "u")]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 8])]
+    parts = divided(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", inputs, outputs)))
+    _, program = built(parts)
+    feeds = feeds_of(parts.model)
+    assert tpuflow.simulate(program, feeds).outputs["y"].shape == (3, 8)
+
+
+def test_what_a_device_segment_reads_stays_as_the_host_gave_it() -> None:
+    # The float input is read by the device and, after it, by the host.
+    read = Partitioned(
+        "n",
+        (
+            DeviceSegment("device1", None, ("x",), ("y",)),
+            DeviceSegment("device2", None, ("x", "y"), ("z",)),
+        ),
+        (),
+        (),
+    )
+    seen: list[Arrays] = []
+
+    def device(part: DeviceSegment[None], arrays: Arrays) -> Arrays:
+        seen.append(arrays)
+        return {"x": np.array([0.5]), part.outputs[0]: np.array([1.0])}  # with what it makes of its input
+
+    walk(read, {"x": np.array([0.4])}, HostRunner(), device, every=True)
+    assert [float(arrays["x"][0]) for arrays in seen] == [0.4, 0.4]

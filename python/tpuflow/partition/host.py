@@ -82,9 +82,10 @@ def walk(
             found = host.run(segment, taken, every=every)
             if given is not None:
                 given.update({name: found[name] for name in segment.outputs})
-            known |= found
+            known = found | known
         else:
-            known |= device(segment, taken)
+            # What a device says of the tensors it reads is what it makes of them: others read the originals.
+            known = device(segment, taken) | known
     outputs = {port.name: known[port.name] for port in network.outputs}
     if not every:
         return outputs

@@ -107,7 +107,8 @@ def partition(
             names = tuple(node.name or "" for node in part)
             segments.append(HostSegment(name, content, taken, given, names, tuple(why)))
         elif found.count == 1:
-            segments.append(DeviceSegment(name, model, taken, given))
+            everything = tuple(value.name or "" for value in graph.inputs)  # also what no node reads
+            segments.append(DeviceSegment(name, model, everything, given))
         else:
             own = _submodel(model.model, part, inputs, outputs, f"{graph.name or 'model'}/{name}")
             segments.append(DeviceSegment(name, _float_model(own, model), taken, given))
