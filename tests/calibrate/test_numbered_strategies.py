@@ -59,6 +59,12 @@ def test_cal_03_percentile_multiplies_the_extrema() -> None:
     assert fitted(values, strategy="percentile") == (-2.0, 4.0)
 
 
+def test_a_share_stated_with_percentile_is_honoured() -> None:
+    values = np.arange(-100, 101, dtype=np.float32)
+    stated = fitted(values, strategy="percentile", percentile=75)
+    assert stated == fitted(values, strategy="pct", percentile=75) != fitted(values, strategy="percentile")
+
+
 def test_cal_04_a_true_percentile_has_its_own_name() -> None:
     values = np.linspace(-1, 1, 100_001, dtype=np.float32)
     low, high = fitted(values, strategy="pct[75]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -24,7 +24,8 @@ class CalibrationConfig(Section):
     percentile), `[N]std`, `[N]kld`, `[R]aciq_laplace`, `[R]aciq_gauss`, `weighted_scale_param[r1,r2,r3,r4]`,
     `in_ir` (ranges the model states in its metadata). None weighs errors by second derivatives."""
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
-    """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number)."""
+    """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number). Any
+    other share than the default turns the strategy `percentile`, which multiplies extrema, into `pct`."""
     momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
     """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
     batch_size: Annotated[int, Also("calibration_batch_size"), Field(ge=1)] = 1
@@ -79,6 +80,14 @@ class CalibrationConfig(Section):
     undone."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
+
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Takes `percentile` for what it is called where a share is stated with it."""
+        share = content.get("percentile", cls.model_fields["percentile"].default)
+        if content.get("strategy") == "percentile" and share != cls.model_fields["percentile"].default:
+            return content | {"strategy": "pct"}
+        return content
 
     @field_validator("strategy")
     @classmethod
