@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tpuflow
+from frontend.graphs import graph
 from models.make_models import MODELS
 from partition.networks import NETWORKS, labelled, words, written
 from tpuflow import _core
@@ -260,10 +261,7 @@ def test_an_import_that_only_the_host_sees_differently_is_remarked_upon() -> Non
 
 
 def test_an_import_of_another_shape_is_an_error() -> None:
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    inputs = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 8])]
-    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-    model = tpuflow.load(onnx.helper.make_model(onnx.helper.make_graph([node], "g", inputs, outputs)))
+    model = tpuflow.load(graph([("Relu", "x", "y")], {"x": [1, 8]}, ["y"]))
     made = next(iter(model.model.graph))
     made.op_type = "Transpose"
     made.outputs[0].shape = ir.Shape([8, 1])
