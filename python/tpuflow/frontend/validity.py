@@ -30,6 +30,9 @@ FUNCTIONS: Mapping[str, int] = {"Silu": 1, "RMSNormalization": 2}
 """Those functions, and how many inputs each takes."""
 
 
+DEPRECATED = "has been deprecated"
+"""What inference says of operators that are replaced, or listed as not supported."""
+
 SEEN = "tpuflow.seen"
 """Key under which a node keeps what was known when it was looked at, and the verdict."""
 TYPES = "tpuflow.types"
@@ -75,7 +78,7 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
     if known and node.outputs and node.outputs[0].shape is None:
         wrong = infer_output(node, versions)
-        if wrong is not None:
+        if wrong is not None and DEPRECATED not in wrong:
             yield None, wrong
 
 
