@@ -11,7 +11,7 @@ import pytest
 
 from tpuflow import _core
 from tpuflow.compile import compile as compile_graph
-from tpuflow.compile import machine_text, machines
+from tpuflow.compile import machine_text, machines, require_machine
 from tpuflow.errors import MachineError, ProgramError
 
 if TYPE_CHECKING:
@@ -46,6 +46,19 @@ def test_a_preset_written_to_a_file_is_the_same_machine(graph: _core.Graph, tmp_
     path = tmp_path / "mine.toml"
     path.write_text(machine_text("64x64_edge"), encoding="utf-8")
     assert compile_graph(graph, path).to_json() == compile_graph(graph, "64x64_edge").to_json()
+
+
+def test_a_field_of_older_machine_files_is_noted_and_has_no_effect(
+    graph: _core.Graph, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "old.toml"
+    text = machine_text("64x64_edge").replace("[feeder]", "parameter_tiles = 32\n\n[feeder]")
+    path.write_text(text, encoding="utf-8")
+    program = compile_graph(graph, path)
+    assert program.to_json() == compile_graph(graph, "64x64_edge").to_json()
+    note = f"{path}: array.parameter_tiles has no effect any more; delete it"
+    assert [record.getMessage() for record in caplog.records] == [note]
+    require_machine(program, path)
 
 
 def test_an_unknown_machine_lists_the_presets(graph: _core.Graph) -> None:

@@ -7,6 +7,9 @@ parameters and where wrong requests are answered.
 from __future__ import annotations
 
 import json
+import logging
+import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,8 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine"]
 
+logger = logging.getLogger(__name__)
+
 LEVELS = (1, 5)
 """Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
+
+UNUSED = ("array.parameter_tiles",)
+"""Fields of older machine files that no law of the machine uses: read, and without effect."""
 
 
 def machines() -> list[str]:
@@ -92,10 +100,21 @@ def require_machine(program: _core.Program, machine: str | PathLike[str]) -> Non
     text = machine_text(machine)
     wanted = _flat(parse_toml(text, str(machine), MachineError))
     own = _flat(json.loads(program.metadata())["machine"])
-    for key in sorted(own.keys() | wanted.keys()):
+    for key in sorted((own.keys() | wanted.keys()) - set(UNUSED)):
         if own.get(key) != wanted.get(key):
             values = f"{key} is {own.get(key)}, not {wanted.get(key)}"
             raise MachineError(f"made for machine {own['name']}, not for {machine}: {values}")
+
+
+@cache
+def _note_unused(machine: str, text: str) -> None:
+    """Says once of a machine file which of its fields have no effect."""
+    try:
+        stated = _flat(tomllib.loads(text)).keys() & set(UNUSED)
+    except tomllib.TOMLDecodeError:
+        return  # whoever reads it says so
+    for field in sorted(stated):
+        logger.warning("%s: %s has no effect any more; delete it", machine, field)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -175,6 +194,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     if time_limit is not None and not time_limit > 0:
         raise ProgramError(f"time limit {time_limit} is not a positive number of seconds")
     text = machine_text(machine)
+    _note_unused(str(machine), text)
     if tiling and isinstance(graph, Partitioned):
         _fits_segments(tiling, graph)
 

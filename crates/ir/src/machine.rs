@@ -82,8 +82,9 @@ section! {
         setup: u64,
         /// Accumulator entries of `columns` 32-bit sums (half as many 48-bit ones).
         accumulators: u32,
-        /// Column tiles the bias and scale buffer holds.
-        parameter_tiles: u32,
+        /// In older files alone; no law uses it. Kept where a program carries it, so that its machine's hash stays what it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parameter_tiles: Option<u32>,
     }
 }
 section! {
@@ -226,17 +227,18 @@ impl Machine {
         Self::parse(name, Self::preset_text(name).ok_or_else(unknown)?)
     }
 
-    /// Reads and validates a machine file. `origin` names it in errors.
+    /// Reads and validates a machine file. `origin` names it in errors. What a file states that no law uses is left out.
     ///
     /// # Errors
     /// [`Error::Machine`] with the field at fault.
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
         let fail = |reason: String| Error::Machine { name: origin.to_owned(), reason };
-        let machine: Self = toml::from_str(text).map_err(|e| {
+        let mut machine: Self = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
             fail(format!("line {line}: {}", e.message().replace('\n', " ")))
         })?;
         machine.validate().map_err(fail)?;
+        machine.array.parameter_tiles = None;
         Ok(machine)
     }
 
@@ -249,7 +251,6 @@ impl Machine {
             ("clock_hz", self.clock_hz),
             ("array.rows", self.array.rows.into()),
             ("array.columns", self.array.columns.into()),
-            ("array.parameter_tiles", self.array.parameter_tiles.into()),
             ("feeder.words", self.feeder.words.into()),
             ("ewp.lanes", self.ewp.lanes.into()),
             ("ewp.move", self.ewp.r#move),
@@ -438,6 +439,21 @@ mod tests {
         assert_eq!(machine.page_miss(), 24);
         assert_eq!(Machine::preset("32x32_fpga").expect("known").page_miss(), 5);
         assert_eq!(Machine::preset("64x64_edge").expect("known").cache_bytes(), 8 << 20);
+    }
+
+    /// A field of earlier versions is read, and means nothing; a program that carries it keeps its hash.
+    #[test]
+    fn a_field_without_a_law_is_read_and_left_out() {
+        let old = PRESETS[0].replace("accumulators = 1024", "parameter_tiles = 32\naccumulators = 1024");
+        let machine = Machine::parse("old.toml", &old).expect("read");
+        assert_eq!(machine, Machine::preset("128x128_asic").expect("known"));
+        let mut carried = machine.clone();
+        carried.array.parameter_tiles = Some(32);
+        assert_ne!(carried.hash(), machine.hash());
+        assert!(
+            serde_json::to_string(&carried).expect("text").contains("\"accumulators\":1024,\"parameter_tiles\":32}")
+        );
+        assert!(!serde_json::to_string(&machine).expect("text").contains("parameter_tiles"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub fn tiny() -> Machine {
         name = "tiny"
         clock_hz = 1_000_000_000
         control = { start = 10, issue = 4, issue_cold = 6 }
-        array = { rows = 8, columns = 8, setup = 5, accumulators = 32, parameter_tiles = 4 }
+        array = { rows = 8, columns = 8, setup = 5, accumulators = 32 }
         feeder = { words = 2 }
         ewp = { lanes = 4, start = 7, latency = 3, move = 1, bilinear = 4, softmax = 3, layer_norm = 3, rms_norm = 2, reduce = 1 }
         pdp = { lanes = 8, taps = 3, start = 5, latency = 4 }
