@@ -359,4 +359,30 @@ mod tests {
             }
         }
     }
+
+    /// The bias counts where it is decided whether sums are exact as float32: beside a tie at `2^28` and more they are not.
+    #[test]
+    fn sums_that_only_the_bias_makes_large_are_rounded_exactly() {
+        let (k, n) = (16, 64);
+        let weights = Values::I8(vec![0; k * n]);
+        let matrix = Matrix { codes: &weights, start: 0, shape: [k, n], strides: [n, 1], zero_point: 0 };
+        let entries: Vec<i32> = (0..=1 << 16).map(|i| i % 201 - 100).collect();
+        let looked_up = |code: i32| entries[(code + 32768) as usize];
+        // As int8 codes, and as 16-bit ones that go through a table.
+        for (shift, first, lo, hi) in [(24, 20, -128, 127), (16, 5000, -32768, 32767)] {
+            let beside = |j: usize| ((2 * (first + j as i64) + 1) << (shift - 1)) + j as i64 % 3 - 1;
+            let bias: Vec<i64> = (0..n).map(beside).collect();
+            let codes = bias.iter().map(|&sum| requantize(sum, 1, shift, 0, lo, hi));
+            let table = (shift == 16).then(|| (entries.clone(), -128, 127));
+            let expected: Vec<i32> = codes.map(|code| if table.is_some() { looked_up(code) } else { code }).collect();
+            let requant = Requant { multiplier: vec![1; n], shift: vec![shift; n], zero_point: 0, lo, hi };
+            for isa in Isa::variants() {
+                let epilogue = Epilogue::with(isa, requant.clone(), table.clone());
+                let mut y = vec![0i8; 3 * n];
+                multiply(&Linear::new(&matrix, false, 0, &bias, epilogue), &vec![1i8; 3 * k], &mut y);
+                let found: Vec<i32> = y[2 * n..].iter().map(|y| y.widen()).collect();
+                assert_eq!(found, expected, "{}, shift {shift}", isa.name());
+            }
+        }
+    }
 }

@@ -101,4 +101,61 @@ mod tests {
             prop_assert!((product - 1.0).abs() < 3e-9, "{v}: {product}");
         }
     }
+
+    /// Counted in arithmetic of any length: square root and reciprocal are both floors.
+    #[test]
+    fn reciprocal_square_roots_by_hand() {
+        for (v, expected) in [
+            (0, (1 << 31, 31)),
+            (1, (1 << 31, 31)),
+            (2, (1_518_500_250, 31)),
+            (3, (1_239_850_262, 31)),
+            (5, (1_920_767_767, 32)),
+            (10, (1_358_187_913, 32)),
+            (1000, (1_086_550_330, 35)),
+            (12345, (1_236_984_599, 37)),
+            ((1 << 40) + 1, (1 << 31, 51)),
+            (1 << 61, (1_518_500_250, 61)),
+            ((1 << 62) - 1, (1 << 30, 61)),
+            (1 << 62, (1 << 31, 62)),
+            (3u128.pow(40), (1_322_618_633, 62)),
+        ] {
+            assert_eq!(reciprocal_square_root(v), expected, "{v}");
+        }
+    }
+
+    fn norm(center: bool, multiplier: i32, shift: i8, requant: [i32; 2]) -> LayerNorm {
+        let requant = Requant {
+            multiplier: vec![requant[0]],
+            shift: vec![requant[1] as i8],
+            zero_point: 0,
+            lo: -32768,
+            hi: 32767,
+        };
+        let (gamma, beta) = (vec![1, 1, -1, 1], vec![0, 0, 0, 100]);
+        LayerNorm { center, input_zero_point: 3, epsilon: 1, multiplier, shift, gamma, beta, requant }
+    }
+
+    /// D = -x, x, -x, x over sqrt(4 x^2) is a half; times M * 2^-N.
+    #[test]
+    fn rows_by_hand() {
+        let mut y = [0i16; 4];
+        norm(true, 2000, 0, [1, 0]).row(&[-40i8, 60, -40, 60], &mut y);
+        assert_eq!(y, [-1000, 1000, 1000, 1100]);
+        // Without a mean the zero point 3 is taken away: 5, -5, 5, 5.
+        norm(false, 2000, 0, [1, 0]).row(&[8i8, -2, 8, 8], &mut y);
+        assert_eq!(y, [1000, -1000, -1000, 1100]);
+        // The mean of 1, 2, 2, 2 has fraction bits: D / 2^8 = -3/4, 1/4, 1/4, 1/4, the root of squares sqrt(12) / 4.
+        norm(true, 1 << 12, 0, [1, 0]).row(&[1i8, 2, 2, 2], &mut y);
+        assert_eq!(y, [-3547, 1182, -1182, 1282]);
+    }
+
+    /// The intermediate has 16 bits, whatever is made of it: halves of 32767 and -32768, where 60000 would give 30000.
+    #[test]
+    fn the_intermediate_is_clamped() {
+        let mut y = [0i16; 4];
+        norm(true, 30000, -2, [1, 1]).row(&[-40i8, 60, -40, 60], &mut y);
+        // 32767 / 2 and (32767 + 100) / 2 are ties and go to even; gamma -1 gives 32768 / 2.
+        assert_eq!(y, [-16384, 16384, 16384, 16434]);
+    }
 }

@@ -132,4 +132,58 @@ mod tests {
         let steep = Softmax { coefficient: u64::MAX, ..function };
         assert_eq!((steep.exponential(0), steep.exponential(1), steep.exponential(65535)), (1 << 30, 0, 0));
     }
+
+    /// Nearest, ties to even, of a non-negative fraction, by comparing remainders.
+    fn nearest(numerator: i128, denominator: i128) -> i128 {
+        let (floor, rest) = (numerator / denominator, 2 * (numerator % denominator));
+        floor + i128::from(rest > denominator || (rest == denominator && floor % 2 == 1))
+    }
+
+    #[test]
+    fn exponentials_are_rounded_twice() {
+        let of = |coefficient| Softmax { coefficient, multiplier: 1, shift: 0, zero_point: 0, lo: 0, hi: 1 };
+        for coefficient in [0x0123_4567, 0x00FF_FFFF, 0x8765_4321, 0x1_8000_8000] {
+            for distance in 0..2000u32 {
+                let u = u64::from(distance) * coefficient;
+                let (k, i, f) = (u >> 32, (u >> 24) as usize % 256, i128::from(u >> 16) % 256);
+                let (first, second) = (i128::from(T2[i]), i128::from(T2[i + 1]));
+                // The table falls, so its steps are negative: the distance to the entry is rounded.
+                let value = first - nearest((first - second) * f, 256);
+                let expected = if k >= 31 { 0 } else { nearest(value, 1 << k) };
+                assert_eq!(i128::from(of(coefficient).exponential(distance)), expected, "{distance} x {coefficient}");
+            }
+        }
+    }
+
+    #[test]
+    fn quotients_are_rounded_to_even_with_any_shift() {
+        let zero_point = -3;
+        for shift in [-3i8, -1, 0, 1, 5] {
+            for multiplier in [1, 2, 3, 255, 32767] {
+                let function = Softmax { coefficient: 0, multiplier, shift, zero_point, lo: -100, hi: 90 };
+                for (e, sum) in [(1, 2), (3, 2), (5, 2), (1, 3), (2, 3), (7, 14), (21, 14), (1 << 30, (1 << 30) + 1)] {
+                    let numerator = i128::from(e * i64::from(multiplier)) << (-shift).max(0);
+                    let exact = nearest(numerator, i128::from(sum) << shift.max(0)) + i128::from(zero_point);
+                    assert_eq!(
+                        i128::from(function.code(e, sum)),
+                        exact.clamp(-100, 90),
+                        "{e}/{sum} x {multiplier}, {shift}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn masked_elements_give_the_zero_point_and_count_nowhere() {
+        let function = Softmax { coefficient: 1 << 32, multiplier: 90, shift: 0, zero_point: -5, lo: -128, hi: 127 };
+        let mut y = [0i8; 4];
+        // The largest is left out; of the others 2^0 + 2^-1: two thirds and one of 90.
+        function.row(&[7i8, 3, 100, 2], &[0, 1, 0, 1], &mut y);
+        assert_eq!(y, [-5, 55, -5, 25]);
+        function.row(&[7i8, 3, 100, 2], &[0; 4], &mut y);
+        assert_eq!(y, [-5; 4]);
+        Softmax { lo: -2, ..function }.row(&[7i8, 3, 100, 2], &[0, 1, 0, 0], &mut y);
+        assert_eq!(y, [-2, 85, -2, -2]);
+    }
 }
