@@ -2,7 +2,7 @@
 //! machine, it stays inside the memories, and its views hold the rows it touches.
 
 use tpuflow_ir::access::{self, Accesses};
-use tpuflow_ir::isa::{Matrix, PoolKind, VectorOp, Work};
+use tpuflow_ir::isa::{Direction, Matrix, PoolKind, VectorOp, Work};
 use tpuflow_ir::{DType, Descriptor, Instruction, Program, Space, Unit, View, Window};
 
 use crate::error::SimError;
@@ -55,6 +55,35 @@ pub(crate) fn accesses(program: &Program, position: usize) -> Result<Accesses, S
     Ok(found)
 }
 
+/// The earlier instruction that `position` clashes with when of each unit only `finished` have finished, as an error.
+pub(crate) fn clash(program: &Program, position: usize, finished: &[u32; Unit::ALL.len()]) -> SimError {
+    let touched = |n: usize| access::accesses(&program.instructions[n], &program.descriptors, &program.machine);
+    let late = touched(position);
+    let unit = program.instructions[position].unit;
+    let mut seen = [0; Unit::ALL.len()];
+    for other in 0..position {
+        let other_unit = program.instructions[other].unit;
+        seen[other_unit.index()] += 1;
+        if seen[other_unit.index()] <= finished[other_unit.index()] {
+            continue;
+        }
+        let early = touched(other);
+        let mut pairs = vec![(&late.reads[..], &early.writes[..], Rule::ReadBeforeWrite(other as u32))];
+        if unit != other_unit {
+            pairs.push((&late.writes[..], &early.reads[..], Rule::WriteBeforeRead(other as u32)));
+            pairs.push((&late.writes[..], &early.writes[..], Rule::WriteBeforeWrite(other as u32)));
+        }
+        for (ours, theirs, rule) in pairs {
+            let common = ours.iter().flat_map(|a| theirs.iter().filter(|b| a.overlaps(b)).map(move |b| (a, b)));
+            if let Some((a, b)) = common.min_by_key(|(a, b)| a.start.max(b.start)) {
+                return hazard(program, position, (a.space, a.start.max(b.start)), rule);
+            }
+        }
+    }
+    let at = late.reads.first().or(late.writes.first()).map_or((Space::Cache, 0), |s| (s.space, s.start));
+    hazard(program, position, at, Rule::Shape("clashes with an unfinished instruction".to_owned()))
+}
+
 type Broken = ((Space, u64), Rule);
 
 /// `Err` with place and rule unless the condition holds; the rule is made only then.
@@ -74,7 +103,11 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             let sizes = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
             require!(sizes, nowhere, shape("moves nothing"))?;
             let local = matches!(t.local_space, Space::Cache | Space::EwpCache);
-            require!(local, nowhere, Rule::Placement("moves from DDR to DDR"))
+            require!(local, nowhere, Rule::Placement("moves from DDR to DDR"))?;
+            // Addresses only rise from the first on.
+            let constants = program.constants.get(usize::from(t.ddr_space)).map_or(0, |image| image.len() as u64);
+            let kept = t.direction == Direction::Load || t.ddr_address >= constants;
+            require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)
         }
         Work::Lookup(l) => {
             require!(is_dma, nowhere, Rule::Unit)?;
@@ -153,7 +186,10 @@ fn view(program: &Program, v: &View, space: Option<Space>) -> Result<(), Broken>
     let images = sizes && v.rows.is_multiple_of(v.height);
     require!(pixel && images && payload <= u64::from(v.pixel_bytes), at, shape("has a view that contradicts itself"))?;
     let end = v.address.checked_add(v.bytes(word as usize));
-    require!(end.is_some_and(|end| end <= size(program, v.space)), at, Rule::OutOfRange)
+    require!(end.is_some_and(|end| end <= size(program, v.space)), at, Rule::OutOfRange)?;
+    // Reductions and moves read whatever is stored.
+    let stored = u64::from(v.first_row) + u64::from(v.stored_rows);
+    require!(stored <= v.rows.into(), at, Rule::StoredRows { end: stored, rows: v.rows })
 }
 
 fn held(v: &View, first: u32, last: u32) -> Result<(), Broken> {
@@ -215,6 +251,8 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     require!(d.group_in > 0 && d.group_out > 0, at, shape("has empty groups"))?;
     let last_group = (m.first_column + m.columns - 1) / d.group_out;
     require!((last_group + 1) * d.group_in <= m.input.channels, at, shape("reads beyond its operand's channels"))?;
+    let planes = m.weights.plane_bytes == 0 || d.weight_dtype == DType::I16;
+    require!(planes, (Space::Cache, m.weights.address), Rule::Planes(d.weight_dtype))?;
     let blocks = tpuflow_ir::timing::blocks(d, &m.input, m.first_column, m.columns, machine);
     let lanes = blocks.iter().map(|b| b.taps * b.channels).max().unwrap_or(0);
     require!(lanes <= machine.array.rows, at, shape("has a K block of more rows than the array"))?;
@@ -230,12 +268,63 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
 fn vector_rows(v: &tpuflow_ir::isa::Vector, op: &VectorOp) -> Result<(), Broken> {
     let whole = |view: &View| held(view, 0, view.rows - 1);
     match op {
-        // Reductions take everything; moves and gathers touch elements, which are checked one by one.
+        // Reductions take everything.
         _ if op.reduces() => {
+            let all = (v.first_row, v.rows) == (0, v.output.rows);
+            require!(all, (v.output.space, v.output.address), shape("reduces to some rows of its result"))?;
             whole(&v.output)?;
             v.inputs.iter().try_for_each(whole)
         }
-        VectorOp::Move { .. } | VectorOp::Gather { .. } => Ok(()),
+        VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, .. } => {
+            elements(&v.inputs[0], walked(v, dims, input_strides, *input_offset))?;
+            elements(&v.output, walked(v, dims, output_strides, *output_offset))
+        }
+        VectorOp::Gather { extent, inner, indices, .. } => {
+            let (inner, picks) = (i64::from(*inner), indices.len() as u32);
+            let first = i64::from(v.first_row) * inner;
+            elements(&v.output, [first, first + i64::from(v.rows) * inner - 1])?;
+            elements(&v.inputs[0], picked(v, *extent, inner, indices, picks))
+        }
         _ => held(&v.output, v.first_row, v.first_row + (v.rows - 1)),
     }
+}
+
+/// First and last element that some rounds of a loop touch.
+fn walked(v: &tpuflow_ir::isa::Vector, dims: &[u32], strides: &[i64], offset: i64) -> [i64; 2] {
+    let rounds = |axis: usize| match axis {
+        0 => [v.first_row, v.first_row + (v.rows - 1)],
+        _ => [0, dims[axis] - 1],
+    };
+    (0..dims.len()).fold([offset; 2], |[low, high], axis| {
+        let [a, b] = rounds(axis).map(|round| strides[axis].saturating_mul(round.into()));
+        [low.saturating_add(a.min(b)), high.saturating_add(a.max(b))]
+    })
+}
+
+/// First and last element of the operand that some rounds of a gather touch.
+fn picked(v: &tpuflow_ir::isa::Vector, extent: u32, inner: i64, indices: &[u32], picks: u32) -> [i64; 2] {
+    let last = v.first_row + (v.rows - 1);
+    let (from, to) = (v.first_row / picks, last / picks);
+    // Rounds of one position before the axis, of which only the first and the last may be in parts.
+    let of = |outer: u32| {
+        let (low, high) = if outer == from { (v.first_row % picks, picks - 1) } else { (0, picks - 1) };
+        let high = if outer == to { last % picks } else { high };
+        &indices[low as usize..=high as usize]
+    };
+    let at = |outer: u32, index: u32| (i64::from(outer) * i64::from(extent) + i64::from(index)) * inner;
+    let lowest = of(from).iter().min().copied().unwrap_or(0);
+    let highest = of(to).iter().max().copied().unwrap_or(0);
+    [at(from, lowest), at(to, highest) + inner - 1]
+}
+
+/// The first and the last element that are touched, hence all, lie in rows the view holds.
+fn elements(v: &View, [first, last]: [i64; 2]) -> Result<(), Broken> {
+    let row = i64::from(v.width) * i64::from(v.channels);
+    let elements = row.saturating_mul(v.rows.into());
+    for element in [first, last] {
+        let inside = (0..elements).contains(&element);
+        require!(inside, (v.space, v.address), Rule::Element { element, elements })?;
+        held(v, (element / row) as u32, (element / row) as u32)?;
+    }
+    Ok(())
 }

@@ -1,6 +1,5 @@
 //! What the units of a running machine share: the cycle, banks, tokens, values and the books.
 
-use tpuflow_ir::access::Accesses;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{LayerId, Program, Unit, Work};
 
@@ -8,7 +7,6 @@ use crate::bank::Banks;
 use crate::check;
 use crate::counters::{Counters, Stall};
 use crate::error::SimError;
-use crate::hazard::Rule;
 use crate::queue::Tokens;
 use crate::run::{Interval, Phase};
 use crate::values::Executor;
@@ -70,7 +68,7 @@ impl<'p> Context<'p> {
     pub(crate) fn begin(&mut self, position: usize) -> Result<(), SimError> {
         let late = |unit: &Unit| self.tokens.finished()[unit.index()] < self.needs[position][unit.index()];
         if Unit::ALL.iter().any(late) {
-            return Err(self.clash(position));
+            return Err(check::clash(self.program, position, self.tokens.finished()));
         }
         let instruction = &self.program.instructions[position];
         if let Work::Transfer(t) = &instruction.work {
@@ -135,41 +133,5 @@ impl<'p> Context<'p> {
 
     pub(crate) fn layer(&self, position: usize) -> LayerId {
         self.program.instructions[position].layer
-    }
-
-    /// The earlier unfinished instruction that `position` clashes with, as an error.
-    fn clash(&self, position: usize) -> SimError {
-        let touched = |n: usize| -> Accesses {
-            tpuflow_ir::access::accesses(
-                &self.program.instructions[n],
-                &self.program.descriptors,
-                &self.program.machine,
-            )
-        };
-        let late = touched(position);
-        let unit = self.program.instructions[position].unit;
-        let mut seen = [0; Unit::ALL.len()];
-        for other in 0..position {
-            let other_unit = self.program.instructions[other].unit;
-            seen[other_unit.index()] += 1;
-            if seen[other_unit.index()] <= self.tokens.finished()[other_unit.index()] {
-                continue;
-            }
-            let early = touched(other);
-            let mut pairs = vec![(&late.reads[..], &early.writes[..], Rule::ReadBeforeWrite(other as u32))];
-            if unit != other_unit {
-                pairs.push((&late.writes[..], &early.reads[..], Rule::WriteBeforeRead(other as u32)));
-                pairs.push((&late.writes[..], &early.writes[..], Rule::WriteBeforeWrite(other as u32)));
-            }
-            for (ours, theirs, rule) in pairs {
-                let common = ours.iter().flat_map(|a| theirs.iter().filter(|b| a.overlaps(b)).map(move |b| (a, b)));
-                if let Some((a, b)) = common.min_by_key(|(a, b)| a.start.max(b.start)) {
-                    return check::hazard(self.program, position, (a.space, a.start.max(b.start)), rule);
-                }
-            }
-        }
-        let at =
-            late.reads.first().or(late.writes.first()).map_or((tpuflow_ir::Space::Cache, 0), |s| (s.space, s.start));
-        check::hazard(self.program, position, at, Rule::Shape("clashes with an unfinished instruction".to_owned()))
     }
 }

@@ -1,6 +1,6 @@
 //! Broken rules of the machine.
 
-use tpuflow_ir::Unit;
+use tpuflow_ir::{DType, Unit};
 
 /// The rule a program broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,35 @@ pub enum Rule {
     Unit,
     /// Takes a row the table does not have.
     Lookup(i64),
+    /// Waits for tokens that earlier instructions do not deposit.
+    Wait {
+        /// Whose tokens.
+        unit: Unit,
+        /// How many it waits for.
+        count: u32,
+        /// How many are deposited before it.
+        deposited: u32,
+    },
+    /// Names a unit twice among its waits.
+    WaitsTwice(Unit),
+    /// Has a view that stores rows behind its last.
+    StoredRows {
+        /// One past the last row stored.
+        end: u64,
+        /// Rows of the view.
+        rows: u32,
+    },
+    /// Takes weights of another type than int16 in planes of bytes.
+    Planes(DType),
+    /// Moves or gathers an element outside of its view.
+    Element {
+        /// Row-major number.
+        element: i64,
+        /// Elements of the view.
+        elements: i64,
+    },
+    /// Writes where constants of the program lie.
+    Constants,
     /// Sizes that contradict each other or the machine.
     Shape(String),
 }
@@ -42,6 +71,14 @@ impl std::fmt::Display for Rule {
             Self::Descriptor => write!(f, "names a descriptor of the wrong kind"),
             Self::Unit => write!(f, "stands in the queue of a unit that cannot execute it"),
             Self::Lookup(index) => write!(f, "looks up row {index}, which the table does not have"),
+            Self::Wait { unit, count, deposited } => {
+                write!(f, "waits for {count} tokens of {}, of which {deposited} are deposited before it", unit.name())
+            }
+            Self::WaitsTwice(unit) => write!(f, "waits twice for {}", unit.name()),
+            Self::StoredRows { end, rows } => write!(f, "has a view that stores rows up to {end} of {rows}"),
+            Self::Planes(dtype) => write!(f, "takes weights of {} in planes, which only int16 has", dtype.name()),
+            Self::Element { element, elements } => write!(f, "touches element {element} of a view of {elements}"),
+            Self::Constants => write!(f, "overwrites constants of the program"),
             Self::Shape(what) => write!(f, "{what}"),
         }
     }

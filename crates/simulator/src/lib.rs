@@ -11,6 +11,7 @@
 //! same instructions without time.
 
 pub mod array;
+mod awaited;
 mod bank;
 mod check;
 mod context;

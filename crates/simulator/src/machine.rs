@@ -137,7 +137,9 @@ pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
         return fail(format!("{} DDR address spaces of {}", program.ddr_bytes.len(), machine.ddr_spaces()));
     }
     for (space, &bytes) in program.ddr_bytes.iter().enumerate() {
-        if bytes > machine.ddr.capacity_bytes * u64::from(machine.ddr.channels) {
+        // An interleaved space is all channels.
+        let channels = if machine.ddr.interleave_bytes > 0 { u64::from(machine.ddr.channels) } else { 1 };
+        if bytes > machine.ddr.capacity_bytes * channels {
             return fail(format!("{bytes} bytes exceed DDR {space}"));
         }
     }

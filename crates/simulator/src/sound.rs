@@ -1,13 +1,14 @@
-//! What is checked of a whole program before it runs: that every instruction is sound, and that no instruction waits for what
-//! never comes; and which others each instruction needs.
+//! What is checked of a whole program before it runs: that every instruction is sound, that it waits for all that it needs, and
+//! that no instruction waits for what never comes.
 //!
 //! All of it follows from the instructions, their descriptors, the machine and the sizes of memories, so it holds for any
 //! program with the same ones, whatever its constants. So does its time, unless it depends on values.
 
 use std::sync::OnceLock;
 
-use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Unit, Work};
+use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, Unit, Work};
 
+use crate::awaited::Awaited;
 use crate::check;
 use crate::context::LayerTimes;
 use crate::counters::Counters;
@@ -47,16 +48,21 @@ pub(crate) fn time_depends_on_values(program: &Program) -> bool {
 }
 
 impl Sound {
-    /// Checks every instruction and derives the order they must keep.
+    /// Checks every instruction, derives the order they must keep, and that waits prove it: a program that keeps it only because
+    /// something happens to take long is refused.
     ///
     /// # Errors
     /// [`SimError::Hazard`] with the first rule an instruction breaks.
     pub(crate) fn new(program: &Program) -> Result<Self, SimError> {
-        let mut order = Order::default();
-        let instructions = program.instructions.iter().enumerate();
-        let needs = instructions
-            .map(|(position, i)| Ok(order.push(i.unit, &check::accesses(program, position)?)))
-            .collect::<Result<_, SimError>>()?;
+        let (mut order, mut awaited) = (Order::default(), Awaited::default());
+        let next = |(position, i): (usize, &Instruction)| {
+            let needs = order.push(i.unit, &check::accesses(program, position)?);
+            let finished = awaited.next(program, position);
+            let finished = finished.map_err(|rule| check::hazard(program, position, (Space::Cache, 0), rule))?;
+            let is_awaited = needs.iter().zip(&finished).all(|(needed, finished)| needed <= finished);
+            if is_awaited { Ok(needs) } else { Err(check::clash(program, position, &finished)) }
+        };
+        let needs = program.instructions.iter().enumerate().map(next).collect::<Result<_, SimError>>()?;
         Ok(Self {
             instructions: program.instructions.clone(),
             descriptors: program.descriptors.clone(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
-use tpuflow_ir::{DType, Descriptor, DescriptorId, Program, Space, Unit, View, Window, Work};
+use tpuflow_ir::{DType, Descriptor, DescriptorId, Program, ReduceKind, Space, Unit, View, Wait, Window, Work};
 use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, Serial, SimError, simulate, simulate_again};
 
 fn run(p: &Program) -> Result<Run, SimError> {
@@ -288,12 +288,270 @@ fn a_step_that_failed_leaves_nothing_behind() {
     }
 }
 
+/// Waits point backwards, so that no program can come to a stop.
 #[test]
-fn units_that_wait_for_each_other_are_found() {
+fn waits_name_earlier_instructions_once() {
     let mut p = numbered();
     push(&mut p, Unit::Dtl0, &[(Unit::Dtl1, 1)], load(0, 0, 64, 16));
     push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], load(0, 0, 256, 16));
-    assert!(matches!(run(&p), Err(SimError::Deadlock { instruction: 0, .. })));
+    let found = hazard(&p);
+    assert_eq!((found.instruction, found.rule), (0, Rule::Wait { unit: Unit::Dtl1, count: 1, deposited: 0 }));
+    p.instructions[0].waits.clear();
+    assert!(run(&p).is_ok());
+    p.instructions[1].waits[0].count = 2;
+    assert_eq!(hazard(&p).rule, Rule::Wait { unit: Unit::Dtl0, count: 2, deposited: 1 });
+    let wait = Wait { unit: Unit::Dtl0, count: 1 };
+    p.instructions[1].waits = [wait, wait].into_iter().collect();
+    assert_eq!(hazard(&p).rule, Rule::WaitsTwice(Unit::Dtl0));
+}
+
+/// What one instruction takes long enough for is not awaited: a copy of what the other line has long loaded.
+#[test]
+fn a_wait_that_happens_not_to_matter_is_missed() {
+    let mut p = numbered();
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
+    push(&mut p, Unit::Dtl1, &[], load(0, 0, 512, 255));
+    let work = copy(&mut p, 64, 128);
+    push(&mut p, Unit::Ewp, &[(Unit::Dtl1, 1)], work);
+    assert_eq!(hazard(&p).rule, Rule::ReadBeforeWrite(0));
+    // Nobody needs to name what those know that he has waited for.
+    p.instructions[1].waits.push(Wait { unit: Unit::Dtl0, count: 1 });
+    assert!(run(&p).is_ok());
+    // Nor what his own unit has waited for.
+    let work = copy(&mut p, 64, 192);
+    push(&mut p, Unit::Ewp, &[], work);
+    assert!(run(&p).is_ok());
+}
+
+/// Rules of single instructions that nothing at run time would show.
+#[test]
+fn sizes_that_contradict_each_other_are_refused() {
+    let machine = tiny();
+    let refused = |p: &Program| {
+        let without = simulate(p, &[], &Options { values: false, ..Options::default() });
+        let Err(SimError::Hazard(found)) = without else { panic!("accepted without values") };
+        assert_eq!(hazard(p), *found);
+        found.rule
+    };
+    let mut p = squares(0);
+    let Work::Matrix(m) = &mut p.instructions[3].work else { unreachable!("a product") };
+    m.weights.plane_bytes = 64;
+    assert_eq!(refused(&p), Rule::Planes(DType::I8));
+
+    let mut p = numbered();
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 32));
+    let mut work = copy(&mut p, 64, 128);
+    if let Work::Vector(v) = &mut work {
+        v.inputs[0].stored_rows = 2;
+    }
+    push(&mut p, Unit::Ewp, &[(Unit::Dtl0, 1)], work);
+    assert_eq!(refused(&p), Rule::StoredRows { end: 2, rows: 1 });
+
+    let mut p = numbered();
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
+    push(&mut p, Unit::Dtl0, &[], store(0, 255, 64, 16));
+    assert_eq!(refused(&p), Rule::Constants);
+    p.instructions[1].work = store(0, 256, 64, 16);
+    assert!(run(&p).is_ok());
+
+    let view = |shape: &[usize], at| cache_view(&machine, shape, DType::I8, at);
+    let sum = VectorOp::Reduce {
+        kind: ReduceKind::Sum,
+        shape: vec![4, 8],
+        axes: vec![],
+        input_zero: 0,
+        scaling: Scaling { multiplier: 1, shift: 0, codes: CODES },
+        partial: false,
+    };
+    let mut p = program(&machine, 0);
+    let mut work = vector(&mut p, sum, &[view(&[4, 1, 8], 0)], view(&[4, 1, 8], 256));
+    if let Work::Vector(v) = &mut work {
+        v.rows = 3;
+    }
+    push(&mut p, Unit::Ewp, &[], work);
+    assert_eq!(refused(&p), Rule::Shape("reduces to some rows of its result".to_owned()));
+}
+
+/// Elements of moves and gathers lie in their views, the first and the last that are touched: 4 rows of 8.
+#[test]
+fn moves_and_gathers_stay_in_their_views() {
+    let machine = tiny();
+    let rule = |op: VectorOp, first: u32, rows: u32, held: [u32; 2]| {
+        let mut p = program(&machine, 0);
+        let view = |at| cache_view(&machine, &[4, 1, 8], DType::I8, at);
+        let input = View { first_row: held[0], stored_rows: held[1], ..view(0) };
+        let mut work = vector(&mut p, op, &[input], view(256));
+        if let Work::Vector(v) = &mut work {
+            (v.first_row, v.rows) = (first, rows);
+        }
+        push(&mut p, Unit::Ewp, &[], work);
+        match simulate(&p, &[], &Options { values: false, ..Options::default() }) {
+            Ok(_) => None,
+            Err(SimError::Hazard(hazard)) => Some(hazard.rule),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let beyond = |element| Some(Rule::Element { element, elements: 32 });
+    let copy = |offsets: [i64; 2], strides: [i64; 2]| VectorOp::Move {
+        dims: vec![4, 8],
+        input_strides: vec![strides[0], 1],
+        input_offset: offsets[0],
+        output_strides: vec![strides[1], 1],
+        output_offset: offsets[1],
+        rescale: None,
+    };
+    assert_eq!(rule(copy([0, 0], [8, 8]), 0, 4, [0, 4]), None);
+    assert_eq!(rule(copy([1, 0], [8, 8]), 0, 4, [0, 4]), beyond(32));
+    assert_eq!(rule(copy([0, 1], [8, 8]), 0, 4, [0, 4]), beyond(32));
+    assert_eq!(rule(copy([24, 0], [-8, 8]), 0, 4, [0, 4]), None);
+    assert_eq!(rule(copy([23, 0], [-8, 8]), 0, 4, [0, 4]), beyond(-1));
+    assert_eq!(rule(copy([1, 0], [8, 8]), 0, 3, [0, 4]), None, "of three rounds");
+    assert_eq!(rule(copy([0, 0], [8, 8]), 1, 3, [1, 3]), None, "rows 1 to 3 are held");
+    assert_eq!(rule(copy([0, 0], [8, 8]), 0, 3, [1, 3]), Some(Rule::RowNotHeld(0)));
+    assert_eq!(rule(copy([0, 0], [8, 8]), 0, 4, [0, 3]), Some(Rule::RowNotHeld(3)));
+    // Two positions before the axis of 4, 4 elements behind it.
+    let pick = |indices: &[u32]| VectorOp::Gather { outer: 2, extent: 4, inner: 4, indices: indices.to_vec() };
+    assert_eq!(rule(pick(&[3, 0]), 0, 4, [0, 4]), None);
+    assert_eq!(rule(pick(&[1, 0]), 0, 2, [0, 1]), None, "elements 0 to 7");
+    assert_eq!(rule(pick(&[2, 0]), 0, 2, [0, 1]), Some(Rule::RowNotHeld(1)));
+    assert_eq!(rule(pick(&[2, 0]), 2, 2, [2, 2]), None, "elements 16 to 27");
+    assert_eq!(rule(pick(&[2, 0]), 1, 3, [2, 2]), Some(Rule::RowNotHeld(0)));
+    assert_eq!(rule(pick(&[2, 0, 1, 1, 3]), 0, 10, [0, 4]), beyond(39));
+    let wide = VectorOp::Gather { outer: 2, extent: 5, inner: 4, indices: vec![4] };
+    assert_eq!(rule(wide, 0, 2, [0, 4]), beyond(39));
+}
+
+/// A weight tile is all of its rows: bytes of its last row must not be overwritten while it may still be read, nor be missing.
+#[test]
+fn every_weight_row_is_waited_for() {
+    let mut p = squares(0);
+    let machine = tiny();
+    // Row 7 of the weights lies at 256 + 56.
+    push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 3)], load(0, 0, 256 + 56, 8));
+    assert_eq!(hazard(&p).rule, Rule::WriteBeforeRead(3));
+    p.instructions[5].waits = [(Unit::Me, 1)].map(|(unit, count)| Wait { unit, count }).into_iter().collect();
+    assert!(run(&p).is_ok());
+    // Behind it nobody minds.
+    p.instructions[5].work = load(0, 0, 256 + 64, 8);
+    p.instructions[5].waits.clear();
+    assert!(run(&p).is_ok());
+    assert_eq!(machine.word(), 8);
+}
+
+/// The image rows under the window of a matrix instruction must be held, of every image.
+#[test]
+fn rows_under_windows_are_held() {
+    let machine = tiny();
+    let of = |stored: [u32; 2], pixels: [u32; 2], pads: [u32; 4]| {
+        let mut p = program(&machine, 0);
+        let mut work = product(&mut p, 1, 9, 8, [0, 256, 512]);
+        if let (Work::Matrix(m), Some(Descriptor::Matrix(d))) = (&mut work, p.descriptors.last_mut()) {
+            d.window.kernel = [3, 3];
+            d.window.pads = pads;
+            d.group_in = 1;
+            m.input = View {
+                first_row: stored[0],
+                stored_rows: stored[1],
+                ..cache_view(&machine, &[2, 4, 4, 1], DType::I8, 0)
+            };
+            let [height, width] = d.window.output(4, 4).unwrap();
+            m.output = cache_view(&machine, &[2, height, width, 8], DType::I8, 512);
+            [m.first_pixel, m.pixels] = pixels;
+        }
+        push(&mut p, Unit::Me, &[], work);
+        match simulate(&p, &[], &Options { values: false, ..Options::default() }) {
+            Ok(_) => None,
+            Err(SimError::Hazard(hazard)) => Some(hazard.rule),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    // Two images of 4 x 4 give two of 2 x 2; rows 0 to 3 and 4 to 7 of the operand.
+    assert_eq!(of([0, 8], [0, 8], [0; 4]), None);
+    assert_eq!(of([0, 3], [0, 2], [0; 4]), None);
+    assert_eq!(of([0, 2], [0, 2], [0; 4]), Some(Rule::RowNotHeld(2)));
+    assert_eq!(of([1, 3], [0, 2], [0; 4]), Some(Rule::RowNotHeld(0)));
+    assert_eq!(of([1, 3], [2, 2], [0; 4]), None);
+    assert_eq!(of([4, 4], [4, 4], [0; 4]), None);
+    assert_eq!(of([4, 3], [4, 4], [0; 4]), Some(Rule::RowNotHeld(7)));
+    assert_eq!(of([0, 7], [0, 8], [0; 4]), Some(Rule::RowNotHeld(7)));
+    // With padding the first line needs rows 0 and 1 alone.
+    assert_eq!(of([0, 2], [0, 4], [1; 4]), None);
+    assert_eq!(of([0, 2], [4, 4], [1; 4]), Some(Rule::RowNotHeld(2)));
+}
+
+/// What was packed for one program is taken for another only where everything it was made of is the same.
+#[test]
+fn packed_tiles_are_those_of_their_descriptor_and_parameters() {
+    let kept = Kept::default();
+    let again = |p: &Program| {
+        let run = simulate_again(p, &[], &Options::default(), &kept).unwrap();
+        assert_eq!(run.outputs, simulate(p, &[], &Options::default()).unwrap().outputs);
+        run.outputs[0][0].cast_signed()
+    };
+    // 8 x 128 x 128 = 2^17, shifted by 12 to 32.
+    let with = |shift: i8, edit: &dyn Fn(&mut tpuflow_ir::isa::MatrixDescriptor)| {
+        let mut p = squares(0);
+        let mut bytes = vec![0x80; 128];
+        (0..8).for_each(|_| ChannelParameters { bias: 0, multiplier: 1, shift }.encode(false, &mut bytes));
+        constants(&mut p, bytes);
+        let Descriptor::Matrix(d) = &mut p.descriptors[0] else { unreachable!("a product") };
+        edit(d);
+        p
+    };
+    let same = |_: &mut tpuflow_ir::isa::MatrixDescriptor| ();
+    assert_eq!(again(&with(12, &same)), 32);
+    assert_eq!(again(&with(12, &|d| d.codes.zero_point = 5)), 37);
+    assert_eq!(again(&with(12, &|d| d.codes.hi = 20)), 20);
+    assert_eq!(again(&with(12, &|d| d.input_zero = -64)), 16);
+    assert_eq!(again(&with(12, &|d| d.weight_zero = -64)), 16);
+    assert_eq!(again(&with(13, &same)), 16);
+    assert_eq!(again(&with(12, &same)), 32);
+}
+
+/// In one program: the same weights, copied from the same constants, with other parameters at the same place.
+#[test]
+fn parameters_are_compared_where_weights_are_known() {
+    let mut p = squares(0);
+    let Some(Work::Transfer(parameters)) = p.instructions.get(2).map(|i| i.work.clone()) else {
+        unreachable!("a load")
+    };
+    let mut bytes = p.constants[0].to_vec();
+    (0..8).for_each(|_| ChannelParameters { bias: 0, multiplier: 1, shift: 12 }.encode(false, &mut bytes));
+    constants(&mut p, bytes);
+    p.outputs.push(port(&tiny(), "z", &[2, 8], DType::I8, 1536));
+    push(&mut p, Unit::Dtl0, &[], Work::Transfer(Transfer { ddr_address: 192, ..parameters }));
+    let Work::Matrix(m) = p.instructions[3].work.clone() else { unreachable!("a product") };
+    let mut second = m;
+    second.output.address = 640;
+    push(&mut p, Unit::Me, &[(Unit::Dtl0, 5)], Work::Matrix(second));
+    push(&mut p, Unit::Dtl0, &[(Unit::Me, 2)], store(0, 1536, 640, 16));
+    let run = run(&p).unwrap();
+    // 2^17 >> 24, then 2^17 >> 12.
+    assert_eq!(run.outputs, [vec![0; 16], vec![32; 16]]);
+}
+
+/// What was checked of one program says nothing of another whose instructions are the same and whose descriptors are not.
+#[test]
+fn soundness_is_that_of_descriptors_too() {
+    let kept = Kept::default();
+    let sound = squares(0);
+    assert!(simulate_again(&sound, &[], &Options::default(), &kept).is_ok());
+    let mut other = sound.clone();
+    let Descriptor::Matrix(d) = &mut other.descriptors[0] else { unreachable!("a product") };
+    d.codes.zero_point = 40_000;
+    let error = simulate_again(&other, &[], &Options::default(), &kept).unwrap_err();
+    assert!(error.to_string().contains("zero point 40000"), "{error}");
+    // A slower descriptor of the same instruction takes its own time: float functions, say, or here 16-bit weights.
+    let mut wide = sound.clone();
+    let Descriptor::Matrix(d) = &mut wide.descriptors[0] else { unreachable!("a product") };
+    d.weight_dtype = DType::I16;
+    let options = Options { values: false, ..Options::default() };
+    let fresh = simulate(&wide, &[], &options).unwrap().cycles;
+    assert_eq!(simulate_again(&wide, &[], &options, &kept).unwrap().cycles, fresh);
+    assert_ne!(simulate_again(&sound, &[], &options, &kept).unwrap().cycles, fresh);
+    let mut smaller = sound;
+    smaller.ddr_bytes = vec![512; 2];
+    assert!(simulate_again(&smaller, &[], &Options::default(), &kept).is_err());
 }
 
 #[test]
