@@ -1,12 +1,11 @@
-//! Cycles counted by hand, one case per law of `docs/machine.md`; every run is also stepped and its books balanced.
+//! Instructions that follow each other on a unit, and units that meet at banks, channels and tokens.
 
-mod build;
-
-use build::{CODES, asic, cache_view, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{PoolKind, Scaling, VectorOp};
-use tpuflow_ir::{BinaryKind, DType, Machine, Program, Unit, Window, Work};
+use tpuflow_ir::{BinaryKind, DType, Unit, Window, Work};
 use tpuflow_simulator::counters::Client;
-use tpuflow_simulator::{Options, Run, simulate};
+
+use crate::build::{CODES, POINT, asic, cache_view, load, pool, port, product, program, push, store, tiny, vector};
+use crate::{bank, run};
 
 const ADD: VectorOp = VectorOp::Binary {
     kind: BinaryKind::Add,
@@ -14,22 +13,6 @@ const ADD: VectorOp = VectorOp::Binary {
     factors: [1, 1],
     scaling: Scaling { multiplier: 1, shift: 0, codes: CODES },
 };
-
-/// Runs without values, checks that stepping gives the same and that every cycle of a unit is booked.
-fn run(program: &Program) -> Run {
-    let options = Options { values: false, trace: true, ..Options::default() };
-    let run = simulate(program, &[], &options).expect("runs");
-    let stepped = simulate(program, &[], &Options { stepped: true, ..options }).expect("runs");
-    assert_eq!(run, stepped);
-    for unit in run.counters.units {
-        assert_eq!(unit.busy + unit.stalls.total(), unit.end - unit.start, "{unit:?}");
-    }
-    run
-}
-
-fn bank(machine: &Machine, bank: u64) -> u64 {
-    bank * u64::from(machine.cache.words) * u64::from(machine.cache.word_bytes)
-}
 
 #[test]
 fn sim_02_one_transfer() {
@@ -311,7 +294,7 @@ fn two_units_meet_at_a_bank() {
         cache_view(&machine, &[4, 8], DType::I8, bank(&machine, 1)),
     );
     push(&mut p, Unit::Ewp, &[], work);
-    let window = build::POINT;
+    let window = POINT;
     let work = pool(
         &mut p,
         PoolKind::Max,

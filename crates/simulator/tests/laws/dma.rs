@@ -1,0 +1,160 @@
+//! Cycles of transfers and lookups.
+//!
+//! Alone, a transfer that begins in cycle 10 takes 6 + 2 cycles, then for every page run 5 if the page is not open, and
+//! `max(ceil(bytes / 3), words)`. Pages are of 64 bytes, words of 8.
+
+use tpuflow_ir::isa::{Direction, Lookup, Transfer};
+use tpuflow_ir::{DType, Program, Space, Unit, View, Work};
+
+use crate::build::{cache_view, constants, load, program, push, store};
+use crate::{bank, computed, primes, run};
+
+/// Runs of `bytes` bytes, the same number in both memories from one to the next.
+fn strided(bytes: u32, counts: [u32; 2], strides: [u64; 2]) -> Work {
+    Work::Transfer(Transfer {
+        direction: Direction::Load,
+        ddr_space: 0,
+        ddr_address: 0,
+        local_space: Space::Cache,
+        local_address: 0,
+        bytes,
+        counts,
+        ddr_strides: strides,
+        local_strides: strides,
+    })
+}
+
+fn parameters(bytes: u32) -> Work {
+    let Work::Transfer(t) = load(0, 0, 0, bytes) else { unreachable!("a transfer") };
+    Work::Transfer(Transfer { local_space: Space::EwpCache, ..t })
+}
+
+#[test]
+fn single_transfers() {
+    let cases = [
+        ("a page", load(0, 0, 0, 64), 5 + 22, 8),
+        ("the other channel", load(1, 0, 0, 64), 5 + 22, 8),
+        ("a store", store(0, 0, 0, 64), 5 + 22, 8),
+        ("of parameters, which take no bank", parameters(64), 5 + 22, 0),
+        ("one byte", load(0, 0, 0, 1), 5 + 1, 1),
+        ("two bytes in two words, one word a cycle", load(0, 0, 7, 2), 5 + 2, 2),
+        ("across a page: two runs", load(0, 60, 0, 8), (5 + 2) + (5 + 2), 2),
+        ("three runs of one page", strided(8, [1, 3], [0, 16]), 5 + 3 * 3, 3),
+        ("three runs of three pages", strided(8, [3, 1], [64, 0]), 3 * (5 + 3), 3),
+        ("pairs of runs of two pages", strided(8, [2, 2], [128, 8]), 2 * (5 + 2 * 3), 4),
+        ("and back to the first page", strided(8, [2, 2], [8, 128]), 4 * (5 + 3), 4),
+        ("neighbours are not joined", strided(16, [1, 2], [0, 16]), 5 + 2 * 6, 4),
+        ("two pages in one run", load(0, 0, 0, 128), 2 * (5 + 22), 16),
+    ];
+    for unit in [Unit::Dtl0, Unit::Dtl1] {
+        for (name, work, cycles, words) in cases.clone() {
+            let mut p = program(&primes(), 1024);
+            push(&mut p, unit, &[], work);
+            let run = run(&p);
+            assert_eq!(run.cycles, 10 + 6 + 2 + cycles, "{name}");
+            assert_eq!(run.counters.bank_accesses.iter().sum::<u64>(), words, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_open_page_stays_open_for_everybody() {
+    // Load of page 0: 10 + 8 + 5 + 22 = 45. The other line waits for it and stores into the same page: 8 + 22 without a miss.
+    let mut p = program(&primes(), 1024);
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 64));
+    push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], store(0, 0, 0, 64));
+    let same = run(&p);
+    assert_eq!((same.cycles, same.counters.page_misses), (45 + 8 + 22, 1));
+    p.instructions[1].work = store(0, 64, 0, 64);
+    let other = run(&p);
+    assert_eq!((other.cycles, other.counters.page_misses), (45 + 8 + 5 + 22, 2));
+}
+
+#[test]
+fn misses_are_nanoseconds_and_rates_fractions() {
+    // 300 MHz: 5 ns are 1.5 cycles, which round up to 2; 3 bytes of a clock of 1 GHz are 10 a cycle: 64 bytes take 7, 8 words 8.
+    let mut machine = primes();
+    machine.clock_hz = 300_000_000;
+    let mut p = program(&machine, 1024);
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 64));
+    assert_eq!(run(&p).cycles, 10 + 8 + 2 + 8);
+    // 3 bytes of a clock of 700 MHz are 7 a cycle: 64 bytes take 64 / 7, rounded up.
+    p.machine.ddr.clock_hz = 700_000_000;
+    assert_eq!(run(&p).cycles, 10 + 8 + 2 + 10);
+}
+
+#[test]
+fn channels_alternate_when_interleaved() {
+    // One line goes from block to block; two lines meet on no channel when they take different blocks.
+    let mut machine = primes();
+    machine.ddr.interleave_bytes = 64;
+    let mut p = program(&machine, 1024);
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 64));
+    push(&mut p, Unit::Dtl1, &[], load(0, 64, bank(&machine, 1), 64));
+    assert_eq!(run(&p).cycles, 10 + 8 + 27);
+    p.instructions[1].work = load(0, 128, bank(&machine, 1), 64);
+    assert_eq!(run(&p).cycles, 10 + 8 + 27 + 27);
+    // Pages 0 and 1 lie on two channels, both of which stay open: back to page 0 costs nothing.
+    p.instructions.truncate(1);
+    p.instructions[0].work = strided(8, [2, 2], [8, 64]);
+    assert_eq!(run(&p).cycles, 10 + 8 + 2 * (5 + 3) + 2 * 3);
+}
+
+#[test]
+fn a_line_begins_its_next_transfer_when_the_last_is_over() {
+    let mut p = program(&primes(), 1024);
+    push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 8));
+    push(&mut p, Unit::Dtl0, &[], load(0, 8, 8, 8));
+    assert_eq!(run(&p).cycles, 10 + (8 + 5 + 3) + (8 + 3));
+}
+
+/// 32 rows of 8 bytes at DDR 0, 8 a page; the indices 0, 1, 9, 8 behind them, loaded first.
+fn lookup() -> Program {
+    let machine = primes();
+    let mut p = program(&machine, 1024);
+    let mut bytes: Vec<u8> = (0..=255).collect();
+    bytes.extend([0u32, 1, 9, 8].into_iter().flat_map(u32::to_le_bytes));
+    constants(&mut p, bytes);
+    push(&mut p, Unit::Dtl0, &[], load(0, 256, 0, 16));
+    let work = Work::Lookup(Lookup {
+        table: View::whole(&[32, 8], DType::I8, machine.word(), Space::Ddr(0), 0),
+        indices: cache_view(&machine, &[4], DType::I32, 0),
+        output: cache_view(&machine, &[4, 8], DType::I8, bank(&machine, 1)),
+        first: 0,
+        count: 4,
+    });
+    push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], work);
+    p
+}
+
+#[test]
+fn a_lookup_reads_index_words_and_rows() {
+    // 16 bytes of indices: 10 + 8 + 5 + 6 = 29. Then 8 cycles; an index word: 1; row 0 in page 0: 5 + 3; row 1: 3; the second
+    // index word: 1; row 9 in page 1: 5 + 3; row 8: 3.
+    let run = computed(&lookup(), &[]);
+    assert_eq!(run.cycles, 29 + 8 + (1 + 8 + 3) + (1 + 8 + 3));
+    assert_eq!(run.counters.bank_accesses[..2], [2 + 2, 4]);
+    assert_eq!(run.counters.page_misses, 3);
+    assert_eq!(run.counters.ddr_read_bytes, 16 + 4 * 8);
+}
+
+#[test]
+fn a_lookup_without_values_takes_scattered_rows() {
+    // Rows 0, 17, 2 and 19 of pages 0, 2, 0 and 2: a miss each.
+    let run = run(&lookup());
+    assert_eq!(run.cycles, 29 + 8 + 2 + 4 * (5 + 3));
+    assert_eq!(run.counters.page_misses, 1 + 4);
+}
+
+#[test]
+fn the_two_lines_alternate_run_by_run() {
+    // Both want channel 0 in cycle 18. DTL0's runs: 8 cycles each (miss and 3), as the other line has opened its own page.
+    let mut p = program(&primes(), 1024);
+    push(&mut p, Unit::Dtl0, &[], strided(8, [1, 3], [0, 8]));
+    let Work::Transfer(t) = strided(8, [1, 3], [0, 8]) else { unreachable!("a transfer") };
+    let other = Transfer { ddr_address: 64, local_address: bank(&primes(), 1), ..t };
+    push(&mut p, Unit::Dtl1, &[], Work::Transfer(other));
+    let run = run(&p);
+    assert_eq!(run.counters.units[0].end, 18 + 5 * 8);
+    assert_eq!(run.counters.units[1].end, 18 + 6 * 8);
+}
