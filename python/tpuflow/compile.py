@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -110,9 +109,9 @@ def require_machine(program: _core.Program, machine: str | PathLike[str]) -> Non
 def _note_unused(machine: str, text: str) -> None:
     """Says once of a machine file which of its fields have no effect."""
     try:
-        stated = _flat(tomllib.loads(text)).keys() & set(UNUSED)
-    except tomllib.TOMLDecodeError:
-        return  # whoever reads it says so
+        stated = _flat(parse_toml(text, machine, MachineError)).keys() & set(UNUSED)
+    except MachineError:
+        return  # the extension says it, with the line
     for field in sorted(stated):
         logger.warning("%s: %s has no effect any more; delete it", machine, field)
 
