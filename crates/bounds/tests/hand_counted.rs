@@ -5,7 +5,7 @@ mod common;
 
 use tpuflow_bounds::bounds;
 use tpuflow_ir::isa::Direction;
-use tpuflow_ir::{Machine, Unit, Work};
+use tpuflow_ir::{Machine, ReduceKind, Unit, Work};
 use tpuflow_scheduler::{Options, schedule};
 
 #[test]
@@ -53,4 +53,85 @@ fn the_last_tile_comes_over_both_lines_and_is_still_multiplied_and_stored() {
         }
     }
     assert!(lines[0].abs_diff(lines[1]) <= 2048 * 128, "{lines:?}");
+}
+
+/// What every moment is counted from on `128x128_asic`: the first byte is in the cache behind the start, a line's start-up, a page
+/// miss and a cycle of data.
+const BEGUN: u64 = 150 + (62 + 18) + 24 + 1;
+
+fn bounds_of(build: impl FnOnce(&mut common::Net) -> tpuflow_ir::TensorId) -> tpuflow_ir::Bounds {
+    let mut net = common::Net::new(5);
+    let y = build(&mut net);
+    let machine = Machine::preset("128x128_asic").expect("known");
+    bounds(&net.finish(&[y]), &machine).whole
+}
+
+#[test]
+fn units_have_their_cycles_and_nothing_more() {
+    // 1024 pixels of 128 channels, a word each. One tile: issue, set-up, the first weights; its slots; the drain.
+    let convolutions = |layers: usize| {
+        bounds_of(|net| {
+            let x = net.input(&[1, 32, 32, 128]);
+            (0..layers).fold(x, |x, _| net.conv(x, 128, common::window(1, 1, 0), 1))
+        })
+    };
+    let array = |layers: u64| BEGUN + (50 + 86 + 128) + layers * 1024 + 257;
+    assert_eq!(convolutions(1).array, array(1));
+    assert_eq!(convolutions(3).array, array(3));
+    // 128 weight words through the port, which is more than operands and results at 32 banks.
+    assert_eq!(convolutions(1).ports, BEGUN + 128);
+    assert_eq!(convolutions(3).ports, BEGUN + 3 * 128);
+    // 7 pixels hold the array for 128 slots, of which nobody waits for the last 121.
+    let short = bounds_of(|net| {
+        let x = net.input(&[7, 256]);
+        net.matmul(x, 128)
+    });
+    assert_eq!(short.array, BEGUN + (50 + 86 + 128) + 128 + 7 + 257);
+    // 131072 elements, 64 a cycle.
+    let unary = bounds_of(|net| {
+        let x = net.input(&[1, 32, 32, 128]);
+        net.unary(x)
+    });
+    assert_eq!(unary.ewp, BEGUN + 144 + 92 + 2048);
+    // 1024 words of the result, ceil(25 / 3) cycles each; the five lines under each are read in less.
+    let pool = bounds_of(|net| {
+        let x = net.input(&[1, 32, 32, 128]);
+        net.max_pool(x, common::window(5, 1, 2))
+    });
+    assert_eq!(pool.pdp, BEGUN + 64 + 92 + 1024 * 9);
+}
+
+#[test]
+fn chains_and_segments_have_their_cycles_and_nothing_more() {
+    let image = [1, 32, 32, 128];
+    // A layer alone: on a chain the array has drained before; a segment may find it warm, with 16 cycles of issue.
+    let convolution = bounds_of(|net| {
+        let x = net.input(&image);
+        net.conv(x, 128, common::window(1, 1, 0), 1)
+    });
+    assert_eq!(convolution.path, BEGUN + (50 + 86 + 128) + 1024 + 257);
+    assert_eq!(convolution.segment, BEGUN + (16 + 128) + 1024 + 257);
+    let unary = bounds_of(|net| {
+        let x = net.input(&image);
+        net.unary(x)
+    });
+    assert_eq!((unary.path, unary.segment), (BEGUN + 144 + 2048 + 92, BEGUN + 144 + 2048 + 92));
+    // A sum over the image begins with the first pixel of the convolution, and has 2048 cycles of work from there.
+    let first = BEGUN + (16 + 128) + 257;
+    let summed = first + 144 + 2048 + 92;
+    let sum = bounds_of(|net| {
+        let x = net.input(&image);
+        let y = net.conv(x, 128, common::window(1, 1, 0), 1);
+        net.reduce(y, ReduceKind::Sum, &[1, 2], true)
+    });
+    assert_eq!((sum.path, sum.segment), (summed, summed));
+    // What reads the sum comes behind all of it, on an array that has drained: a pixel.
+    let gated = bounds_of(|net| {
+        let x = net.input(&image);
+        let y = net.conv(x, 128, common::window(1, 1, 0), 1);
+        let z = net.reduce(y, ReduceKind::Sum, &[1, 2], true);
+        net.conv(z, 128, common::window(1, 1, 0), 1)
+    });
+    let pixel = (50 + 86 + 128) + 1 + 257;
+    assert_eq!((gated.path, gated.segment), (summed + pixel, summed + pixel));
 }
