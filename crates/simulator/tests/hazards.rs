@@ -512,6 +512,8 @@ fn packed_tiles_are_those_of_their_descriptor_and_parameters() {
 #[test]
 fn parameters_are_compared_where_weights_are_known() {
     let mut p = squares(0);
+    // Whole lines of 64 bytes, so that what they are a copy of is known.
+    p.instructions[1].work = load(0, 64, 256, 64);
     let Some(Work::Transfer(parameters)) = p.instructions.get(2).map(|i| i.work.clone()) else {
         unreachable!("a load")
     };
