@@ -7,6 +7,7 @@
 pub mod access;
 pub mod arithmetic;
 pub mod atomic;
+mod digest;
 pub mod dtype;
 pub mod error;
 pub mod file;

@@ -81,6 +81,11 @@ impl Program {
         Ok(self.program.metadata().map_err(Failure::from)?)
     }
 
+    /// SHA-256 of what the machine executes, names left out.
+    fn digest(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(py.detach(|| self.program.digest()).map_err(Failure::from)?)
+    }
+
     /// The program as JSON, without its constants.
     fn to_json(&self) -> PyResult<String> {
         json(&*self.program)

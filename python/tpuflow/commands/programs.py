@@ -90,6 +90,7 @@ def _show_program(program: _core.Program) -> None:
     spaces = (f"{space}: {bytes_text(size)}" for space, size in enumerate(content["ddr_bytes"]))
     peak, spilled = bytes_text(content["cache_peak_bytes"]), bytes_text(content["spill_bytes"])
     say(f"cache peak {peak}, spilled {spilled}, DDR {', '.join(spaces)}")
+    say(f"digest {program.digest()} (instructions, addresses, constants, cycles; names left out)")
     heading("Inputs and outputs")
     rows = [(way, *_port_row(port)) for way in ("input", "output") for port in content[f"{way}s"]]
     table([(name, "left") for name in ("", "name", "shape", "stored as", "scale")], rows)
