@@ -44,6 +44,7 @@ ROOMS = {
     "errors": set(),
     "files": {"errors"},
     "late": set(),
+    "executor": {"errors"},
     "similarity": {"errors"},
     "memory": {"errors"},
     "arrays": {"errors", "memory"},
@@ -56,9 +57,10 @@ ROOMS = {
     "partition": VOCABULARY | {"frontend"},
     "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
     "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
+    "machine": {"errors", "files", "_core"},
     "parameters": {"errors", "config"},
     "tiling": {"errors", "config"},
-    "compile": VOCABULARY | {"config", "_core", "parameters", "tiling", "partition", "quantize"},
+    "compile": VOCABULARY | {"config", "_core", "machine", "parameters", "tiling", "partition", "quantize"},
     "allocation": {"errors", "files", "_core"},
     "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
     "explain": {"errors", "_core", "compile", "parameters", "simulate"},
@@ -81,6 +83,7 @@ ROOMS = {
         "partition",
         "calibrate",
         "quantize",
+        "machine",
         "compile",
         "simulate",
         "run",
@@ -104,6 +107,7 @@ ROOMS = {
         "calibrate",
         "quantize",
         "refine",
+        "machine",
         "parameters",
         "tiling",
         "compile",
@@ -125,6 +129,7 @@ ROOMS = {
         "partition",
         "calibrate",
         "quantize",
+        "refine",
         "compile",
         "simulate",
         "store",
@@ -137,10 +142,21 @@ ROOMS = {
     "smoke": VOCABULARY
     | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},
     "zoo": VOCABULARY
-    | {"config", "frontend", "partition", "calibrate", "compile", "simulate", "store", "build", "run"},
+    | {
+        "config",
+        "frontend",
+        "partition",
+        "calibrate",
+        "refine",
+        "compile",
+        "simulate",
+        "store",
+        "build",
+        "run",
+    },
     "__init__": VOCABULARY
     | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"}
-    | {"event_log", "report"},
+    | {"event_log", "machine", "refine", "report"},
 }
 # The command line stands above everything, and is the only one that prints.
 ROOMS["commands"] = set(ROOMS) | {"_core"}

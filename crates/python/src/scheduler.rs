@@ -20,6 +20,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(allocate, module)?)?;
     module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
+    module.add_function(wrap_pyfunction!(machine_json, module)?)?;
     module.add_function(wrap_pyfunction!(machine_presets, module)?)
 }
 
@@ -74,6 +75,13 @@ fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String
 fn machine_text(name: &str) -> PyResult<&'static str> {
     let known = Machine::preset(name).map_err(Failure::from)?;
     Ok(Machine::preset_text(&known.name).unwrap_or_default())
+}
+
+/// All parameters of the machine of a TOML text as JSON, once they make sense; `origin` names that text in errors.
+#[pyfunction]
+fn machine_json(origin: &str, toml: &str) -> PyResult<String> {
+    let machine = Machine::parse(origin, toml).map_err(Failure::from)?;
+    Ok(serde_json::to_string(&machine).map_err(|error| Failure::program(error.to_string()))?)
 }
 
 /// Names of the presets, the default first.

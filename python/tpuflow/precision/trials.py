@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend import FloatModel
     from tpuflow.judge import Judge, Outputs
+    from tpuflow.machine import Machine
     from tpuflow.store import AnyGraph
 
 __all__ = ["PRECISIONS", "Assignment", "Cost", "Layer", "PrecisionError", "Trials"]
@@ -124,7 +125,7 @@ class Trials:
         calibrated: Callable[[Config], Ranges],
         judge: Judge | None = None,
         *,
-        machine: str | PathLike[str] = "128x128_asic",
+        machine: str | PathLike[str] | Machine = "128x128_asic",
         level: int = 1,
         host: bool = True,
     ) -> None:
