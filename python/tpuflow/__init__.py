@@ -1,8 +1,7 @@
 """Quantise, compile and simulate neural networks for a systolic-array TPU, to the bit and to the cycle.
 
     model   = tpuflow.load("model.onnx")                                   # float model, normalised
-    ranges  = tpuflow.calibrate(model, samples, config)                    # range of every value
-    graph   = tpuflow.quantize(model, ranges, config)                      # integers
+    graph   = tpuflow.quantize(model, samples=samples)                     # the whole recipe: integers
     program = tpuflow.compile(graph, machine="128x128_asic", level=5)      # instructions
     run     = tpuflow.simulate(program, {"input": x})                      # outputs and cycles
 
@@ -26,13 +25,15 @@ if TYPE_CHECKING:
     from tpuflow.errors import TpuflowError
     from tpuflow.event_log import set_log_folder
     from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf
+    from tpuflow.machine import Machine
     from tpuflow.partition import Partitioned, partition
-    from tpuflow.quantize import quantize
+    from tpuflow.refine import quantize
     from tpuflow.simulate import Run, simulate
 
 __all__ = [
     "Config",
     "FloatModel",
+    "Machine",
     "Partitioned",
     "Ranges",
     "Run",
@@ -53,6 +54,7 @@ __all__ = [
 _HOMES = {
     "Config": "config",
     "FloatModel": "frontend",
+    "Machine": "machine",
     "Partitioned": "partition",
     "Ranges": "calibrate",
     "Run": "simulate",
@@ -65,7 +67,7 @@ _HOMES = {
     "load_config": "config",
     "onnx_to_tf": "frontend",
     "partition": "partition",
-    "quantize": "quantize",
+    "quantize": "refine",
     "set_log_folder": "event_log",
     "simulate": "simulate",
 }
@@ -96,6 +98,8 @@ class _Package(ModuleType):
             shown: Any = getattr(value, kind)
             shown._repr_html_ = _show(kind)
         if name in _HOMES and isinstance(value, ModuleType):
+            if _HOMES[name] != name:
+                return  # what bears the name comes from elsewhere, see __getattr__
             value = getattr(value, name)
         super().__setattr__(name, value)
 

@@ -271,7 +271,7 @@ def test_an_interrupt_ends_quietly_and_leaves_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tpuflow.build.pipeline.compile_graph", interrupted)
+    monkeypatch.setattr("tpuflow.build.stages.compile_graph", interrupted)
     result = command("build", built.model, "-o", tmp_path / "m.tpu")
     assert result.status == 130
     assert "Traceback" not in result.err

@@ -49,7 +49,7 @@ def test_low_01_floats_go_through_every_level(
 def test_codes_alone_need_ranges(built: Built, command: Command, tmp_path: Path) -> None:
     refused = command("quantize", built.model, "-o", tmp_path / "net.tpuq")
     assert refused.status == 1
-    assert "int8 needs ranges: give --ranges" in refused.err
+    assert "int8 needs ranges: give --calib or --ranges" in refused.err
     assert not list(tmp_path.iterdir())
 
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from models.builder import Builder
 from refine.test_gptq import images, network
-from tpuflow.build import Listener, Request, calibrated, with_errors
 from tpuflow.calibrate import Ranges, calibrate
 from tpuflow.config import Config, fingerprint
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.quantize import quantize
-from tpuflow.refine import centred
+from tpuflow.refine import Calibrated, CalibrationData, Listener, Recipe, centred
 from tpuflow.refine.outputs import last_layers, sure_share
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
@@ -89,18 +88,18 @@ def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
 
 def test_qmo_30_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(tmp_path: Path) -> None:
     model, x = network(), images(24)
-    np.savez(tmp_path / "calib.npz", x=x)
     config = Config.parse({"quantize": {"weight_bits": 4}})
     samples = Samples.of({"x": x}, model.inputs)
     plain = replace(calibrate(model, samples, config), means={})
-    shown = Request(tmp_path / "model.onnx", calibration=tmp_path / "calib.npz", config=config)
+    recipe = Recipe(config, stages=("correct",))
     told: list[str] = []
-    found = with_errors(model, plain, shown, Listener(remark=told.append))
+    state = Calibrated(model, plain)
+    found = recipe.calibrate(state, CalibrationData(samples), Listener(remark=told.append)).ranges
     assert found == centred(model, plain, samples, config)
     assert "1 last layers" in told[0]
     found.save(tmp_path / "ranges.json")
-    saved = replace(shown, calibration=None, ranges=tmp_path / "ranges.json")
-    assert with_errors(model, Ranges.load(tmp_path / "ranges.json"), saved, Listener()) == found
+    saved = CalibrationData(ranges=Ranges.load(tmp_path / "ranges.json"))
+    assert Recipe(config).calibrate(model, saved).ranges == found
 
 
 def mean_errors(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config) -> list[np.ndarray]:
@@ -160,11 +159,15 @@ def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
     found.save(tmp_path / "ranges.json")
     told: list[str] = []
-    request = Request(tmp_path / "model.onnx", ranges=tmp_path / "ranges.json", config=narrow)
-    assert calibrated(model, request, Listener(remark=told.append)) == found
+    listener, saved = (
+        Listener(remark=told.append),
+        CalibrationData(ranges=Ranges.load(tmp_path / "ranges.json")),
+    )
+    assert Recipe(narrow).calibrate(model, saved, listener).ranges == found
     assert not told
-    wide = replace(request, config=Config.parse({"quantize": {"dtype": "int16"}}))
-    assert not calibrated(model, wide, Listener(remark=told.append)).errors
+    wide = Recipe(Config.parse({"quantize": {"dtype": "int16"}})).calibrate(model, saved, listener)
+    assert wide.ranges is not None
+    assert not wide.ranges.errors
     assert "int8, 4-bit weights" in told[0]
     assert "int16, 16-bit weights" in told[0]
 

@@ -5,17 +5,17 @@
 
 A request may also start in the middle, from a quantised graph.
 
-    request.py      what to build, and whom to tell of it
-    pipeline.py     the stages in a row
-    stages.py       those before the schedule; samples.py: the samples they are given
+    request.py      what to build
+    pipeline.py     the stages in a row: import, the recipe of `tpuflow.refine`, schedule with its check
+    stages.py       what a request means for each of them; samples.py: the samples they are given
     trials.py       networks with layers of any precision, for searches and questions
     intermediates.py files of what lies between the stages
     sizes.py        bytes of constants, and of the process
 """
 
 from tpuflow.build.pipeline import Built, build
-from tpuflow.build.request import Listener, Request
-from tpuflow.build.samples import made_up, samples_of
+from tpuflow.build.request import Request
+from tpuflow.build.samples import calibration_data, made_up, samples_of
 from tpuflow.build.sizes import (
     Sizes,
     activation_bytes,
@@ -24,8 +24,9 @@ from tpuflow.build.sizes import (
     graph_bytes,
     peak_rss_bytes,
 )
-from tpuflow.build.stages import calibrated, divided, quantized, with_errors, with_tuned
+from tpuflow.build.stages import calibrated, starting
 from tpuflow.build.trials import trials
+from tpuflow.refine import Listener
 
 __all__ = [
     "Built",
@@ -36,14 +37,12 @@ __all__ = [
     "bit_operations",
     "build",
     "calibrated",
-    "divided",
+    "calibration_data",
     "float_bytes",
     "graph_bytes",
     "made_up",
     "peak_rss_bytes",
-    "quantized",
     "samples_of",
+    "starting",
     "trials",
-    "with_errors",
-    "with_tuned",
 ]

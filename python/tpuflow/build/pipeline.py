@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.build.intermediates import save_stages
-from tpuflow.build.request import Listener, Request, forbid_float_options, forbid_ranges
-from tpuflow.build.samples import samples_of
+from tpuflow.build.request import Request, forbid_float_options, forbid_ranges
+from tpuflow.build.samples import calibration_data, samples_of
 from tpuflow.build.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
-from tpuflow.build.stages import (
-    alike,
-    calibrated,
-    divided,
-    imported,
-    quantized,
-    refined_by_chain,
-    with_errors,
-    with_tuned,
-)
+from tpuflow.build.stages import alike, calibrated, imported, scheduled, starting
 from tpuflow.build.trials import judges, measured, searched
-from tpuflow.compile import compile as compile_graph
 from tpuflow.compile import machine_text
 from tpuflow.event_log import log_stages, require
-from tpuflow.parameters import parameters_of
-from tpuflow.partition import partition
 from tpuflow.plugins import configured
 from tpuflow.quantize import by_layer
-from tpuflow.refine import noted_factors
+from tpuflow.refine import Listener, Recipe
 from tpuflow.store import load_graph
-from tpuflow.tiling import tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuflow.calibrate import Ranges
     from tpuflow.frontend import FloatModel
+    from tpuflow.judge import Judge
     from tpuflow.precision import Trials
     from tpuflow.store import AnyGraph, AnyProgram
 
@@ -57,6 +45,7 @@ class Built:
         seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0. A search
             for precisions is a stage of its own.
         peak_rss_bytes: Largest resident memory of the process so far.
+        stages: Seconds by stage of the recipe, which `seconds` counts together as calibrate.
     """
 
     program: AnyProgram
@@ -66,6 +55,24 @@ class Built:
     sizes: Sizes
     seconds: dict[str, float]
     peak_rss_bytes: int
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """What there is before the schedule.
+
+    Attributes:
+        graph: The quantised network.
+        original: Its float model as it was imported; None from a graph, like all that follows.
+        ranges: Ranges of activations.
+        layers: Settings and results by layer.
+    """
+
+    graph: AnyGraph
+    original: FloatModel | None = None
+    ranges: Ranges | None = None
+    layers: dict[str, dict[str, Any]] | None = None
 
 
 class _Clock:
@@ -73,15 +80,21 @@ class _Clock:
 
     def __init__(self, listener: Listener) -> None:
         self.seconds = dict.fromkeys(("import", "calibrate", "quantize", "schedule"), 0.0)
-        self._listener = listener
+        self.stages: dict[str, float] = {}
+        self.listener = replace(listener, stage=self._note)
+        self._told = listener.stage
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.stages[name] = seconds
+        self._told(name, seconds)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        self._listener.begin(name)
+        self.listener.begin(name)
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start
-        self._listener.end(name, self.seconds[name])
+        self.listener.end(name, self.seconds[name])
 
 
 def build(request: Request, listener: Listener | None = None) -> Built:
@@ -95,74 +108,81 @@ def build(request: Request, listener: Listener | None = None) -> Built:
     if request.log is not None:
         require()
     clock = _Clock(listener)
-    model: FloatModel | None = None
-    original: FloatModel | None = None
-    graph: AnyGraph
-    ranges: Ranges | None = None
-    floating: int | None = None
-    layers: dict[str, dict[str, Any]] | None = None
     if request.model.suffix == ".tpuq":
         forbid_float_options(request)
         with clock.stage("import"):
-            graph = load_graph(request.model)
+            made = _Quantized(load_graph(request.model))
     else:
-        with clock.stage("import"):
-            model = imported(request, listener)
-            parts = partition(model) if request.host else None
-            if request.qconfig is not None:
-                settings = configured(request.config, request.plugins, request.qconfig, model.model)
-                request = replace(request, config=settings)
-        debugged = request.config.quantize
-        if debugged.fake_quant_operators or debugged.fake_quant_scopes:
-            listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
-        floating, original = float_bytes(model), model
-        found: Trials | None = None
-        if request.config.evaluate.searches:
-            with clock.stage("search"):
-                found, chosen = searched(model, request, listener)
-                request = replace(request, config=chosen)
-        # What it is judged by is better known to be wrong before the long stages than after.
-        judging = judges(original, request) if request.config.evaluate.measures else []
-        if request.config.needs_ranges:
-            with clock.stage("calibrate"):
-                model = divided(model, request, listener)
-                parts = partition(model) if request.host else None
-                ranges = calibrated(parts or model, request, listener)
-                if request.config.calibrate.chain:
-                    model, ranges = refined_by_chain(model, ranges, request, listener)
-                    parts = partition(model) if request.host else None
-                ranges = with_tuned(model, ranges, request, listener)
-                ranges = with_errors(model, ranges, request, listener)
-                ranges = replace(ranges, factors=noted_factors(model))
-            if request.qconfig is not None:
-                settings = configured(request.config, request.plugins, request.qconfig, model.model)
-                request = replace(request, config=settings)
-        else:
-            forbid_ranges(request)
-        with clock.stage("quantize"):
-            graph = quantized(parts or model, ranges, request.config)
-            layers = by_layer(graph, model.model, request.config, ranges, alike(original, graph, request))
-        if found is not None:
-            judge = found.judge
-            value = judge.value(judge.outputs(graph))
-            listener.remark(f"verified: {judge.name} {value:.4f}, float {judge.base:.4f}")
-        if judging:
-            with clock.stage("evaluate"):
-                for line in measured(judging, graph, request):
-                    listener.remark(line)
-        save_stages(request, model, ranges, graph)
+        made = _quantized(request, clock)
     with clock.stage("schedule"):
-        program: AnyProgram = compile_graph(
-            graph,
-            machine=request.machine,
-            level=request.level,
-            parameters=parameters_of(request.level, request.config.schedule),
-            tiling=tiling_of(request.config.schedule),
-            time_limit=request.time_limit,
-            seed=request.seed,
-            strict=request.strict,
-        )
-    if request.log is not None and original is not None:
-        log_stages(request.log, original, graph, program, samples_of(original, request))
-    sizes = Sizes(floating, graph_bytes(graph))
-    return Built(program, graph, ranges, layers, sizes, clock.seconds, peak_rss_bytes())
+        program = scheduled(made.graph, request)
+    if request.log is not None and made.original is not None:
+        samples = samples_of(made.original, request)
+        log_stages(request.log, made.original, made.graph, program, samples)
+    floating = None if made.original is None else float_bytes(made.original)
+    return Built(
+        program=program,
+        graph=made.graph,
+        ranges=made.ranges,
+        layers=made.layers,
+        sizes=Sizes(floating, graph_bytes(made.graph)),
+        seconds=clock.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+        stages=clock.stages,
+    )
+
+
+def _quantized(request: Request, clock: _Clock) -> _Quantized:
+    """Imports a float model, runs the recipe and measures what the configuration asks for."""
+    listener = clock.listener
+    with clock.stage("import"):
+        original = imported(request, listener)
+        request = _with_plugin(request, original)
+    debugged = request.config.quantize
+    if debugged.fake_quant_operators or debugged.fake_quant_scopes:
+        listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
+    found: Trials | None = None
+    if request.config.evaluate.searches:
+        with clock.stage("search"):
+            found, chosen = searched(original, request, listener)
+            request = replace(request, config=chosen)
+    # What it is judged by is better known to be wrong before the long stages than after.
+    judging = judges(original, request) if request.config.evaluate.measures else []
+    state = starting(original, request)
+    if request.config.needs_ranges:
+        with clock.stage("calibrate"):
+            data = calibration_data(original, request)
+            state = calibrated(state, request, listener, data=data)
+        request = _with_plugin(request, state.model)
+    else:
+        forbid_ranges(request)
+        data = calibration_data(original, request)
+    with clock.stage("quantize"):
+        graph = Recipe(request.config).graph(state)
+        similar = alike(original, graph, request, data)
+        layers = by_layer(graph, state.model.model, request.config, state.ranges, similar)
+    _measure(found, judging, graph, request, clock)
+    save_stages(request, state.model, state.ranges, graph)
+    return _Quantized(graph, original, state.ranges, layers)
+
+
+def _with_plugin(request: Request, model: FloatModel) -> Request:
+    """The request with the settings by layer that its plugin gives for a model, if it names one."""
+    if request.qconfig is None:
+        return request
+    settings = configured(request.config, request.plugins, request.qconfig, model.model)
+    return replace(request, config=settings)
+
+
+def _measure(
+    found: Trials | None, judging: list[Judge], graph: AnyGraph, request: Request, clock: _Clock
+) -> None:
+    """Tells what the graph is worth, by what a search judged by and by the metrics of the configuration."""
+    remark = clock.listener.remark
+    if found is not None:
+        value = found.judge.value(found.judge.outputs(graph))
+        remark(f"verified: {found.judge.name} {value:.4f}, float {found.judge.base:.4f}")
+    if judging:
+        with clock.stage("evaluate"):
+            for line in measured(judging, graph, request):
+                remark(line)

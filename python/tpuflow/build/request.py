@@ -1,14 +1,13 @@
-"""What to build, and whom to tell of it."""
+"""What to build."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuflow.calibrate import Ranges, Statistics
+from tpuflow.calibrate import Ranges
 from tpuflow.config import Config, OutputConfig, ScheduleConfig
 from tpuflow.errors import ModelError
 from tpuflow.event_log import log_folder
@@ -16,31 +15,15 @@ from tpuflow.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
+    from typing import Any
 
-__all__ = ["Listener", "Request", "forbid_float_options", "forbid_ranges"]
+    from numpy.typing import NDArray
 
+    from tpuflow.machine import Machine
+    from tpuflow.samples import Samples
 
-def _ignore(*_: object) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Whom a build tells what it is doing.
-
-    Attributes:
-        begin: A stage begins.
-        end: A stage is done, in so many seconds.
-        step: So much of the current stage is done, and of how much.
-        remark: Something the user should know.
-        counted: Handed what calibration counted, with histograms; None: they need not be made.
-    """
-
-    begin: Callable[[str], None] = _ignore
-    end: Callable[[str, float], None] = _ignore
-    step: Callable[[int, int], None] = _ignore
-    remark: Callable[[str], None] = _ignore
-    counted: Callable[[Statistics], None] | None = None
+__all__ = ["Request", "forbid_float_options", "forbid_ranges"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +33,9 @@ class Request:
     Attributes:
         model: `.onnx`, or `.tpuq` to start from a quantised graph.
         level: Optimisation level, 1 or 5.
-        machine: Preset or TOML file.
-        calibration: Samples: `.npz` or a directory of them, or a dataset plugin, `NAME(data_file)`.
+        machine: Preset, TOML file, or a machine.
+        calibration: Samples: `.npz` or a directory of them, a dataset plugin, `NAME(data_file)`, or in
+            memory.
         plugins: What plugins registered.
         qconfig: The plugin that gives settings by layer.
         ranges: Saved ranges; they make samples superfluous.
@@ -73,8 +57,8 @@ class Request:
 
     model: Path
     level: int = 1
-    machine: str = "128x128_asic"
-    calibration: Path | None = None
+    machine: str | PathLike[str] | Machine = "128x128_asic"
+    calibration: Path | Samples | Mapping[str, NDArray[Any]] | None = None
     plugins: Registry = field(default_factory=Registry)
     qconfig: str | None = None
     ranges: Path | None = None
@@ -110,7 +94,7 @@ def forbid_float_options(request: Request) -> None:
         ModelError: An option would have no effect.
     """
     given = {
-        "--calib": request.calibration,
+        "--calib": request.calibration is not None,
         "--ranges": request.ranges,
         "--batch": request.batch,
         "--input-shape": request.input_shapes,

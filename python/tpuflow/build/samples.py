@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.errors import FileError
 from tpuflow.frontend import FloatModel, generate_samples
 from tpuflow.plugins import dataset_samples, is_dataset
+from tpuflow.refine import CalibrationData
 from tpuflow.samples import Samples, load_samples
 
 if TYPE_CHECKING:
     from tpuflow.build.request import Request
 
-__all__ = ["GENERATED", "made_up", "samples_of"]
+__all__ = ["GENERATED", "calibration_data", "made_up", "samples_of"]
 
 GENERATED = 8
 """Samples made up where none are given."""
 
 
+def calibration_data(model: FloatModel, request: Request) -> CalibrationData:
+    """What a request calibrates its model with; samples are read when the first stage asks for them.
+
+    Raises:
+        FileError: Samples and saved ranges are both given.
+    """
+    if request.ranges is not None and request.calibration is not None:
+        raise FileError(f"{request.calibration}: not needed beside the ranges of {request.ranges}: give one")
+    generated = ""
+    if request.calibration is None:
+        zeros = request.config.calibrate.no_data == "zeros"
+        generated = "a sample of zeros" if zeros else f"{GENERATED} generated samples"
+    return CalibrationData(
+        lambda: samples_of(model, request),
+        generated=generated,
+        ranges=request.saved,
+        ranges_file=str(request.ranges),
+    )
+
+
 def samples_of(model: FloatModel, request: Request) -> Samples:
     """The samples of a request, or what its configuration says of samples that are not there."""
-    workers = request.config.evaluate.dataloader_workers
-    if request.calibration is None and request.config.calibrate.no_data == "zeros":
+    workers, given = request.config.evaluate.dataloader_workers, request.calibration
+    if given is None and request.config.calibrate.no_data == "zeros":
         feed = {port.name: np.zeros(port.shape, port.dtype) for port in model.inputs}
         return Samples.of_feeds([feed], model.inputs)
-    if request.calibration is None:
+    if given is None:
         return made_up(model, GENERATED, request.seed)
-    if is_dataset(str(request.calibration)) and not request.calibration.exists():
-        return dataset_samples(request.plugins, str(request.calibration), model.inputs, workers)[0]
-    return load_samples(request.calibration, model.inputs, workers)
+    if isinstance(given, Samples):
+        return given
+    if not isinstance(given, str | Path):
+        return Samples.of(given, model.inputs)
+    if is_dataset(str(given)) and not Path(given).exists():
+        return dataset_samples(request.plugins, str(given), model.inputs, workers)[0]
+    return load_samples(given, model.inputs, workers)
 
 
 def made_up(model: FloatModel, count: int, seed: int) -> Samples:

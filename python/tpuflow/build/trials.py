@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuflow.build.request import Listener
 from tpuflow.build.samples import samples_of
-from tpuflow.build.stages import calibrated
+from tpuflow.build.stages import calibrated, starting
 from tpuflow.judge import Judge
 from tpuflow.metrics import metric_list, spelt
-from tpuflow.partition import partition
 from tpuflow.plugins import dataset_samples, is_dataset, plugin_metrics
 from tpuflow.precision import Trials, parsed_rule, raised_from_the_end
+from tpuflow.refine import Listener, Recipe
 from tpuflow.samples import load_judged
 
 if TYPE_CHECKING:
@@ -35,10 +34,13 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
         TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
     """
     judge = judges(model, request, loss)[0]
-    parts = partition(model) if request.host else model
+    state = starting(model, request)
 
     def ranges(config: Config) -> Ranges:
-        return calibrated(parts, replace(request, config=config), Listener())
+        recipe = Recipe(config, stages=("calibrate",))
+        found = calibrated(state, replace(request, config=config), Listener(), recipe).ranges
+        assert found is not None, "the stage makes them"
+        return found
 
     return Trials(
         model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host

@@ -12,6 +12,7 @@ from tpuflow.commands.console import bytes_text, progress, say, say_host
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Statistics
+    from tpuflow.config import Config
 
 __all__ = ["calibrate", "quantize"]
 
@@ -57,14 +58,11 @@ def calibrate(
     ] = 0,
 ) -> None:
     """Run a float network over samples and save the range of every tensor."""
-    from dataclasses import replace
-
-    from tpuflow.build import Listener, Request, calibrated, divided, samples_of, with_errors, with_tuned
+    from tpuflow.build import Listener, Request, calibrated, calibration_data, starting
     from tpuflow.calibrate import Artefacts, save_artefacts
     from tpuflow.frontend import load
-    from tpuflow.partition import partition
     from tpuflow.plugins import load_plugins
-    from tpuflow.refine import noted_factors
+    from tpuflow.refine import Recipe
     from tpuflow.report import save_histograms, tensor_histograms
 
     settings = options.configuration(config, dtype, lenient=lenient)
@@ -72,29 +70,29 @@ def calibrate(
     given = {key: str(path) for key, path in named.items() if path is not None}
     settings = settings.model_copy(update={"calibrate": settings.calibrate.model_copy(update=given)})
     found = load_plugins(named=plugins or ())
-    request = Request(model, calibration=calib, plugins=found, config=settings, batch=batch, seed=seed)
+    request = Request(
+        model, calibration=calib, plugins=found, config=settings, batch=batch, seed=seed, host=host
+    )
     float_model = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         preprocess=settings.preprocess,
         host=host,
     )
-
+    if settings.calibrate.chain:
+        say("global_calibration is left out: it changes weights, which ranges cannot hold (quantize --calib)")
     counted: list[Statistics] = []
+    data = calibration_data(float_model, request)
     with progress("calibrate") as advance:
         listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
-        if settings.needs_ranges:
-            float_model = divided(float_model, request, listener)
-        parts = partition(float_model) if host else float_model
-        ranges = calibrated(parts, request, listener)
-        if settings.needs_ranges:
-            ranges = with_tuned(float_model, ranges, request, listener)
-            ranges = with_errors(float_model, ranges, request, listener)
-        ranges = replace(ranges, factors=noted_factors(float_model))
+        recipe = Recipe(settings).without("refine")
+        state = calibrated(starting(float_model, request), request, listener, recipe, data)
+    ranges = state.ranges
+    assert ranges is not None, "calibration gives some"
     ranges.save(output)
     if save_dir:
         kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
-        written = save_artefacts(parts, samples_of(float_model, request), ranges, kept)
+        written = save_artefacts(state.network, data.samples, ranges, kept)
         say(f"{save_dir}: thresholds.json, statistics.json, histograms of {len(written) - 2} tensors")
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
     if histograms is not None:
@@ -107,9 +105,11 @@ def quantize(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.")
     ],
+    calib: options.Calib = None,
+    plugins: options.Plugins = None,
     ranges: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`; floats need none."),
+        typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`, instead of samples."),
     ] = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -121,23 +121,31 @@ def quantize(
     cut_preset: options.CutPreset = None,
     host: options.Host = True,
 ) -> None:
-    """Turn a float network and its ranges into an integer graph, or a graph of floats."""
-    from tpuflow.build import float_bytes, graph_bytes, quantized
-    from tpuflow.calibrate import Ranges
+    """Turn a float network into an integer graph, or a graph of floats.
+
+    With --calib the whole recipe of `build` runs: equalize, calibrate, tune, refine, correct. With --ranges
+    the network is lowered by saved ranges, and no method that needs samples runs. Floats need neither.
+    """
+    from tpuflow.build import Listener, Request, calibrated, float_bytes, graph_bytes, starting
     from tpuflow.config import refuse_calibration
     from tpuflow.frontend import load
-    from tpuflow.partition import device_networks, partition
-    from tpuflow.refine import with_factors
+    from tpuflow.partition import device_networks
+    from tpuflow.plugins import load_plugins
+    from tpuflow.refine import Recipe
 
     settings = options.configuration(config, dtype, lenient=lenient)
-    if settings.calibrate.chain:
-        raise options.OptionError(
-            f"{model}: global_calibration needs samples, which `quantize` lacks: use `build` or `search`"
-        )
-    if ranges is None and settings.needs_ranges:
-        raise options.OptionError(f"{model}: {settings.quantize.dtype} needs ranges: give --ranges")
-    found = None if ranges is None else Ranges.load(ranges)
-    if found is not None:
+    _check_source(model, calib, ranges, settings)
+    request = Request(
+        model,
+        calibration=calib,
+        ranges=ranges,
+        plugins=load_plugins(named=plugins or ()),
+        config=settings,
+        batch=batch,
+        host=host,
+    )
+    saved = request.saved
+    if saved is not None:
         refuse_calibration(settings, f"ranges come from {ranges}")
     float_model = load(
         model,
@@ -145,11 +153,34 @@ def quantize(
         preprocess=settings.preprocess,
         host=host,
     )
-    if found is not None and found.factors:
-        float_model = with_factors(float_model, found.factors)
-    graph = quantized(partition(float_model) if host else float_model, found, settings)
+    recipe, state = Recipe(settings), starting(float_model, request)
+    if calib is not None or saved is not None:
+        with progress("calibrate") as advance:
+            state = calibrated(state, request, Listener(step=advance, remark=say), recipe)
+    graph = recipe.graph(state)
     graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)
     layers = sum(len(part.layers) for part in device_networks(graph))
     say(f"{output}: {layers} layers, constants {bytes_text(integers)}, as floats {bytes_text(floating)}")
     say_host(graph)
+
+
+def _check_source(model: Path, calib: Path | None, ranges: Path | None, settings: Config) -> None:
+    """Whether there is what codes are chosen by, and no more than that.
+
+    Raises:
+        OptionError: Samples and ranges are both given, neither is and they are needed, or one is and is not.
+    """
+    dtype = settings.quantize.dtype
+    if calib is not None and ranges is not None:
+        raise options.OptionError(
+            f"{model}: --calib runs the whole recipe, --ranges none of it: give one of them"
+        )
+    if calib is not None and not settings.needs_ranges:
+        raise options.OptionError(
+            f"{model}: {dtype} needs no ranges, --calib would have no effect: leave it out"
+        )
+    if calib is None and settings.calibrate.chain:
+        raise options.OptionError(f"{model}: global_calibration needs samples: give --calib")
+    if calib is None and ranges is None and settings.needs_ranges:
+        raise options.OptionError(f"{model}: {dtype} needs ranges: give --calib or --ranges")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibrate import Artefacts, Means, Range, Ranges, calibrate, save_artefacts
+from tpuflow.calibrate import Artefacts, Means, Range, Ranges, save_artefacts
 from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
@@ -21,7 +21,8 @@ from tpuflow.files import make_folder, parse_json, read_text, write_json
 from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import FloatModel, load
 from tpuflow.partition import Partitioned
-from tpuflow.quantize import Graph, quantize
+from tpuflow.quantize import Graph
+from tpuflow.refine import Calibrated, CalibrationData, Recipe
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 from tpuflow.simulate import ProgramPort
@@ -280,7 +281,9 @@ class RegularModel:
             FileError: A file cannot be written.
         """
         samples = self._samples(calibration_data)
-        ranges = calibrate(self.model, samples, self._config)
+        recipe = Recipe(self._config, stages=("calibrate",))
+        ranges = recipe.calibrate(self.model, CalibrationData(samples)).ranges
+        assert ranges is not None, "the stage makes them"
         self._means = ranges.means
         kept = Artefacts(
             save_dir, save_output_histograms, debug_sample_number, original_model_statistic_filename
@@ -356,7 +359,9 @@ class RegularModel:
         tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
         # Thresholds are ranges alone; the averages by which biases are corrected stay with the model.
         ranges = Ranges(tensors, means=self._means)
-        return InMemoryQuantizedModel(quantize(self.model, ranges, self._config), self, thresholds)
+        graph = Recipe(self._config).lower(Calibrated(self.model, ranges))
+        assert not isinstance(graph, Partitioned), "the model is whole"
+        return InMemoryQuantizedModel(graph, self, thresholds)
 
 
 def _by_batch(function: Callable[[ProgramPort, Array], Array], port: ProgramPort, array: Array) -> Array:

@@ -1,12 +1,15 @@
 """Refinement: a calibrated float model becomes one whose quantised form is closer to it.
 
-    refined_model, ranges = refined(model, ranges, samples, config)
+    graph = quantize(model, samples=samples)               # the whole recipe
+    state = Recipe(config).calibrate(model, data)          # or its stages, to look at what they leave
 
-Stands between `calibrate` and `quantize`: what it gives is a float model again, whose weights lie on the
-grids they will be stored on and whose biases make up for the mean of what that changes (`quantize` keeps such
-weights as they are), or whose channels were scaled, which `quantize` notes on the tensors; and ranges that
-may have moved.
+`recipe.py` is the way through: every other module is a stage of it, a method that a stage tries, or what
+methods rest on. What stages before lowering give is a float model again, whose weights lie on the grids they
+will be stored on and whose biases make up for the mean of what that changes (`quantize` keeps such weights as
+they are), or whose channels were scaled, which `quantize` notes on the tensors; and ranges that may have
+moved.
 
+    recipe.py      the stages in their order; listener.py: whom they tell what they do
     better.py      what comes no closer to float is undone, as `tpuflow.judge` sees it
     equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
     attention.py   the same inside attention, where factors cancel in scores
@@ -22,18 +25,26 @@ from tpuflow.refine.auto_tune import better_tuned
 from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
 from tpuflow.refine.equalize import noted_factors, with_factors
+from tpuflow.refine.listener import Listener
 from tpuflow.refine.outputs import centred
+from tpuflow.refine.recipe import STAGES, Calibrated, CalibrationData, Recipe, quantize
 from tpuflow.refine.search import Candidate, Searched, search
 from tpuflow.refine.weights import RefinedLayer, refine_weights
 
 __all__ = [
+    "STAGES",
+    "Calibrated",
+    "CalibrationData",
     "Candidate",
+    "Listener",
+    "Recipe",
     "RefinedLayer",
     "Searched",
     "better_equalized",
     "better_tuned",
     "centred",
     "noted_factors",
+    "quantize",
     "refine_weights",
     "refined",
     "search",

@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.calibrate import calibrate, collect, ranges_of
+from tpuflow.calibrate import calibrate, collect
 from tpuflow.config import Config, scoped
 from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
 from tpuflow.quantize import added_values
 from tpuflow.refine.averaged import averaged_last
-from tpuflow.refine.better import SCALED, graph_of, parts_of
+from tpuflow.refine.better import SCALED, parts_of
 from tpuflow.refine.doubled import doubled, multiplications
 from tpuflow.refine.equalize import MILD, equalized, noted_factors
 from tpuflow.refine.layers import linear_layers
-from tpuflow.refine.outputs import centred
+from tpuflow.refine.recipe import Calibrated, CalibrationData, Recipe
 from tpuflow.refine.weights import refine_weights
 from tpuflow.samples import Samples
 
@@ -133,6 +133,11 @@ class Plan:
     def steps(self) -> int:
         """How much is done to the network, at no cost or hardly any, beside choosing ranges."""
         return bool(self.scaled) + self.refined + self.centred + self.config.quantize.wide_sums
+
+    @property
+    def recipe(self) -> Recipe:
+        """The stages that follow when its float model is made; methods of other stages made that model."""
+        return Recipe(self.config, ("calibrate", "correct") if self.centred else ("calibrate",))
 
     @property
     def key(self) -> Hashable:
@@ -243,8 +248,9 @@ def search(
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
     chosen = _best(tried).plan
     whole = _Sources(model, samples, samples.count, growth, config)
-    ranges = whole.ranges(chosen)
-    return Searched(graph_of(whole.of(chosen), ranges, chosen.config), chosen.config, ranges, tuple(tried))
+    state = whole.calibrated(chosen)
+    assert state.ranges is not None, "calibration gives some"
+    return Searched(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
 
 
 class _Sources:
@@ -272,17 +278,17 @@ class _Sources:
 
     def graph(self, plan: Plan) -> AnyGraph:
         """The graph of a plan."""
-        return graph_of(self.of(plan), self.ranges(plan), plan.config)
+        return plan.recipe.graph(self.calibrated(plan))
 
-    def ranges(self, plan: Plan) -> Ranges:
-        """Its ranges, by what was counted of its model, with mean errors of outputs if it is centred."""
+    def calibrated(self, plan: Plan) -> Calibrated:
+        """Its model with ranges, by what was counted of that model once for all plans that share it."""
         model, key = self.of(plan), plan.key
         if key not in self._counts:
             calibrate(
                 parts_of(model), self._samples, plan.config, counted=lambda found: self._keep(key, found)
             )
-        found = ranges_of(parts_of(model), self._counts[key], plan.config)
-        return centred(model, found, self._samples, plan.config) if plan.centred else found
+        data = CalibrationData(self._samples, statistics=self._counts[key])
+        return plan.recipe.calibrate(Calibrated(model, hosted=frozenset()), data)
 
     def _keep(self, key: Hashable, found: Statistics) -> None:
         self._counts[key] = found
@@ -294,7 +300,9 @@ class _Sources:
                 before = replace(plan, doubled=False, centred=False)
                 source = self.of(before)
                 growth = self._most / max(1, _multiplications(source))
-                made = doubled(source, self.ranges(before), self._samples, plan.config, growth).model
+                ranges = self.calibrated(before).ranges
+                assert ranges is not None, "calibration gives some"
+                made = doubled(source, ranges, self._samples, plan.config, growth).model
             elif plan.refined:
                 source = self.of(replace(plan, refined=False))
                 made, _ = refine_weights(source, self._refined, plan.config)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.arrays import read_arrays
-from tpuflow.build import float_bytes, graph_bytes, quantized
+from tpuflow.build import float_bytes, graph_bytes
 from tpuflow.calibrate import Ranges, collect, fit
 from tpuflow.compile import compile as compile_graph
 from tpuflow.config import Config, QuantizeConfig
@@ -31,6 +31,7 @@ from tpuflow.errors import TpuflowError, VerificationError
 from tpuflow.files import write_arrays
 from tpuflow.frontend import FloatSession, load
 from tpuflow.partition import Partitioned, device_networks, partition
+from tpuflow.refine import Calibrated, Recipe
 from tpuflow.run import graph_level, program_level
 from tpuflow.samples import Samples
 from tpuflow.similarity import Similarity, similarity
@@ -168,7 +169,8 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
         start = time.perf_counter()
         made["model"] = model = load(network.complete(work / MODELS), cut_preset=network.preset, host=True)
         found["import_seconds"] = time.perf_counter() - start
-        made["graph"] = graph = quantized(partition(model), ranges, config_of(dtype))
+        state = Calibrated(model, ranges, hosted=frozenset())
+        made["graph"] = graph = Recipe(config_of(dtype)).graph(state)
         found |= {"graph_bytes": graph_bytes(graph), "host_operators": _host_operators(model, graph)}
     if not recorder.passed("quantize"):
         return
