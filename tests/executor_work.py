@@ -1,0 +1,38 @@
+"""Work for executors: functions of a module, which other processes can import."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tpuflow.errors import ModelError
+
+
+class OddError(Exception):
+    """One that cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first}, {second}")
+
+
+def square(number: int) -> int:
+    if number == 3:
+        raise ModelError("3 is not squared")
+    return number * number
+
+
+def wait_for_ever() -> None:
+    while True:
+        time.sleep(1)
+
+
+def die() -> None:
+    os._exit(7)
+
+
+def unsendable() -> object:
+    return lambda: None
+
+
+def odd_error() -> None:
+    raise OddError("one", "two")

@@ -1,0 +1,82 @@
+"""Executors: the same results here and in processes, failures that stay with their task, cancelling."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+
+import pytest
+
+from executor_work import die, odd_error, square, unsendable, wait_for_ever
+from tpuflow.errors import ModelError
+from tpuflow.executor import CancelledError, ExecutorError, InProcess, LocalProcesses
+
+Made = Callable[[], InProcess | LocalProcesses]
+BOTH = pytest.mark.parametrize("make", [InProcess, lambda: LocalProcesses(2)], ids=["here", "processes"])
+
+
+@BOTH
+def test_results_come_as_they_are_done_and_failures_stay_with_their_task(make: Made) -> None:
+    with make() as executor:
+        tasks = [executor.submit(square, number) for number in range(6)]
+        ended = list(executor.finished())
+        assert sorted(task.number for task in ended) == list(range(6))
+        assert [task.result() for task in tasks if task.number != 3] == [0, 1, 4, 16, 25]
+        with pytest.raises(ModelError, match="3 is not squared"):
+            tasks[3].result()
+        again = executor.submit(square, number=7)
+        assert [task.result() for task in executor.finished()] == [49]
+        assert again.number == 6
+    assert not multiprocessing.active_children()
+
+
+@BOTH
+def test_what_has_not_begun_can_be_cancelled(make: Made) -> None:
+    with make() as executor:
+        first, second = executor.submit(square, 1), executor.submit(square, 2)
+        with pytest.raises(ExecutorError, match="task 0 is waiting"):
+            first.result()
+        assert executor.cancel(second)
+        assert not executor.cancel(second)
+        assert list(executor.finished()) == [first]
+        assert not executor.cancel(first)
+        with pytest.raises(CancelledError):
+            second.result()
+
+
+def test_a_task_under_way_is_cancelled_and_its_place_taken() -> None:
+    with LocalProcesses(2) as executor:
+        endless, quick = executor.submit(wait_for_ever), executor.submit(square, 2)
+        finished = executor.finished()
+        assert next(finished) is quick
+        assert endless.state == "running"
+        assert executor.cancel(endless)
+        more = [executor.submit(square, number) for number in (4, 5)]
+        assert sorted(task.number for task in finished) == [task.number for task in more]
+        with pytest.raises(CancelledError):
+            endless.result()
+    assert not multiprocessing.active_children()
+
+
+def test_leaving_early_leaves_no_process_behind() -> None:
+    with LocalProcesses(2) as executor:
+        endless, quick = executor.submit(wait_for_ever), executor.submit(square, 1)
+        assert next(executor.finished()) is quick
+    assert endless.state == "cancelled"
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_and_a_result_that_cannot_be_sent_are_failures() -> None:
+    with LocalProcesses(1) as executor:
+        dead, odd, well = executor.submit(die), executor.submit(unsendable), executor.submit(square, 2)
+        strange = executor.submit(odd_error)
+        assert list(executor.finished()) == [dead, odd, well, strange]
+        with pytest.raises(ExecutorError, match="OddError: one, two"):
+            strange.result()
+        with pytest.raises(ExecutorError, match="task 0: its process ended with status 7"):
+            dead.result()
+        with pytest.raises(ExecutorError, match="cannot be sent back"):
+            odd.result()
+        assert well.result() == 4
+    with pytest.raises(ExecutorError, match="0 workers"):
+        LocalProcesses(0)
