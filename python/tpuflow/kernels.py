@@ -132,8 +132,8 @@ def requantize(
 
 
 def lookup(entries: Sequence[int], codes: NDArray[Any], *, lo: int, hi: int) -> NDArray[np.int16]:
-    """The table's value at every code of an int8 or int16 array; `2^k + 1` entries."""
-    return _core.lookup(entries, codes, lo, hi)
+    """The table's value at every code of an int8 or int16 array; words as docs/arithmetic.md, section 5."""
+    return _core.lookup(np.array(entries, np.int32), codes, lo, hi)
 
 
 def gemm(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:

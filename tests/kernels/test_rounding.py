@@ -136,5 +136,6 @@ def test_tables_around_every_knot(steps: int) -> None:
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 4, 6, 513])
 def test_a_table_of_another_size_is_refused(entries: int) -> None:
-    with pytest.raises(GraphError, match=f"{entries} entries are no table of 8-bit codes"):
+    refused = "words" if entries and entries % 2 == 0 else f"{entries} entries are no table of 8-bit codes"
+    with pytest.raises(GraphError, match=refused):
         kernels.lookup([0] * entries, np.zeros(1, np.int8), lo=LIMITS["int8"][0], hi=LIMITS["int8"][1])

@@ -25,6 +25,7 @@ pub mod program_file;
 pub mod quant;
 pub mod real;
 pub mod shape;
+pub mod table;
 pub mod text;
 pub mod tiling;
 pub mod timing;

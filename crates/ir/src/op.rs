@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::arithmetic::Arithmetic;
 use crate::{Finish, Real, Requant, TensorId};
 
-/// A lookup table for codes `x` of an integer type with `b` bits: `entries` holds `2^k + 1` values for the codes
-/// `-2^(b-1) + (i << (b-k))`; between them the value is interpolated and rounded half to even; then clamped.
+/// A function of one variable: sampled values between which is interpolated, in one of the forms of [`crate::table`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// Constant `[2^k + 1]`, int32, unclamped output codes.
+    /// Constant `[n]`, int32: a table of a form that [`crate::table::Form`] knows, of unclamped output codes.
     pub entries: TensorId,
     /// Lower clamp of the result.
     pub lo: i32,

@@ -1,6 +1,7 @@
 //! The shape and type rule of every operator: what it produces from its operands, or why it cannot.
 
 use crate::op::{BinaryKind, Epilogue, ReduceKind};
+use crate::table::Form;
 use crate::{Arithmetic, DType, Finish, Op, PadMode, Real, Requant, Table, Tensor, TensorId};
 
 /// Element types an operator's output may have.
@@ -105,11 +106,10 @@ fn requant(requant: &Requant, channels: usize) -> Result<(), String> {
 
 fn table(table: &Table, tensors: &[Tensor], bits: u32) -> Result<(), String> {
     let entries = &tensors[table.entries.index()];
-    let n = entries.elements().saturating_sub(1);
-    if entries.constant.is_none() || entries.dtype != DType::I32 || !n.is_power_of_two() || n > 1 << bits || n < 2 {
-        return Err(format!("table \"{}\" must be a constant of 2^k + 1 int32, k <= {bits}", entries.name));
+    if entries.constant.is_none() || entries.dtype != DType::I32 {
+        return Err(format!("table \"{}\" must be a constant of int32", entries.name));
     }
-    Ok(())
+    Form::new(&entries.i32s(), bits).map(drop).map_err(|reason| format!("table \"{}\": {reason}", entries.name))
 }
 
 /// Number of output elements and the element types the output may have.

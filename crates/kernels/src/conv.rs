@@ -385,6 +385,7 @@ mod tests {
     use super::*;
     use crate::epilogue::Epilogue;
     use crate::linear::Matrix;
+    use crate::table::Lookup;
     use crate::{Isa, Values};
     use proptest::prelude::*;
     use tpuflow_ir::Requant;
@@ -420,7 +421,7 @@ mod tests {
             let entries: Vec<i32> = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
             let mut expected: Option<Vec<i8>> = None;
             for isa in Isa::variants() {
-                let table = table.then(|| (entries.clone(), -120, 101));
+                let table = table.then(|| Lookup::new(entries.clone(), 16, -120, 101).expect("a table"));
                 let requant = if table.is_some() { Requant { lo: -32768, hi: 32767, ..requant.clone() } } else { requant.clone() };
                 let epilogue = Epilogue::with(isa, requant, table);
                 let linear = |group: usize, runs: usize| {

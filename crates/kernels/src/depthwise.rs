@@ -156,6 +156,7 @@ mod tests {
     use crate::Values;
     use crate::conv::conv;
     use crate::linear::{Linear, Matrix};
+    use crate::table::Lookup;
     use proptest::prelude::*;
     use tpuflow_ir::{Requant, Window};
 
@@ -179,7 +180,7 @@ mod tests {
             let requant = Requant { multiplier: vec![77; c], shift: vec![14; c], zero_point: 3, lo, hi: 127 };
             let entries: Vec<i32> = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
             for isa in Isa::variants() {
-                let epilogue = Epilogue::with(isa, requant.clone(), table.then(|| (entries.clone(), -120, 101)));
+                let epilogue = Epilogue::with(isa, requant.clone(), table.then(|| Lookup::new(entries.clone(), 16, -120, 101).expect("a table")));
                 let codes = Values::I8(w.clone());
                 let groups: Vec<Linear> = (0..c).map(|j| {
                     let matrix = Matrix { codes: &codes, start: j * taps, shape: [taps, 1], strides: [1, taps], zero_point: zeros.1 };

@@ -71,9 +71,7 @@ impl First {
 
 #[derive(Clone, Debug)]
 struct Table {
-    entries: Vec<i32>,
-    lo: i32,
-    hi: i32,
+    lookup: Arc<Lookup>,
     /// The result of every 16-bit code, where all are int8 codes: what vectors look up.
     #[cfg(target_arch = "x86_64")]
     codes: Option<Arc<[i8]>>,
@@ -83,20 +81,16 @@ struct Table {
 }
 
 impl Table {
-    fn new(isa: Isa, (entries, lo, hi): (Vec<i32>, i32, i32)) -> Self {
+    fn new(isa: Isa, lookup: Lookup) -> Self {
         #[cfg(target_arch = "x86_64")]
-        let codes: Option<Arc<[i8]>> =
-            (matches!(isa.lanes(), Lanes::Avx512(_)) && lo >= -128 && hi <= 127).then(|| {
-                let lookup = Lookup::new(&entries, 16, lo, hi);
-                let codes = (-32768..=32767).map(|code| lookup.at(code) as i8);
-                codes.chain([0; codes512::TABLE - (1 << 16)]).collect()
-            });
+        let codes: Option<Arc<[i8]>> = (matches!(isa.lanes(), Lanes::Avx512(_)) && lookup.is_narrow()).then(|| {
+            let codes = (-32768..=32767).map(|code| lookup.at(code) as i8);
+            codes.chain([0; codes512::TABLE - (1 << 16)]).collect()
+        });
         #[cfg(not(target_arch = "x86_64"))]
         let _ = isa;
         Self {
-            entries,
-            lo,
-            hi,
+            lookup: Arc::new(lookup),
             #[cfg(target_arch = "x86_64")]
             steps: codes
                 .as_deref()
@@ -119,15 +113,15 @@ pub struct Offsets<'a, T> {
 }
 
 impl Epilogue {
-    /// Requantisation and, if there is one, the table's entries and clamp.
+    /// Requantisation and, if there is one, the table of 16-bit codes behind it.
     #[must_use]
-    pub fn new(requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
+    pub fn new(requant: Requant, table: Option<Lookup>) -> Self {
         Self::with(Isa::selected(), requant, table)
     }
 
     /// As [`Self::new`], with the instruction set that everything built upon the epilogue uses.
     #[must_use]
-    pub fn with(isa: Isa, requant: Requant, table: Option<(Vec<i32>, i32, i32)>) -> Self {
+    pub fn with(isa: Isa, requant: Requant, table: Option<Lookup>) -> Self {
         let pairs = requant.multiplier.iter().zip(&requant.shift);
         let factors = pairs.map(|(&m, &n)| f64::from(m) * 2f64.powi(-i32::from(n))).collect();
         Self { isa, first: None, factors, requant, table: table.map(|table| Table::new(isa, table)) }
@@ -290,10 +284,7 @@ impl Epilogue {
         let codes = (first..).zip(sums).map(|(j, sum)| requantize(rounded(j, sum), &self.requant, j));
         match &self.table {
             None => y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(code)),
-            Some(table) => {
-                let lookup = Lookup::new(&table.entries, 16, table.lo, table.hi);
-                y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(lookup.at(code)));
-            }
+            Some(table) => y.iter_mut().zip(codes).for_each(|(y, code)| *y = Y::narrow(table.lookup.at(code))),
         }
     }
 }
@@ -339,7 +330,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn check<Y: Element>(requant: &Requant, table: Option<&(Vec<i32>, i32, i32)>, sums: &[i64]) {
+    fn table(entries: impl Iterator<Item = i32>, lo: i32, hi: i32) -> Lookup {
+        Lookup::new(entries.collect(), 16, lo, hi).expect("a table")
+    }
+
+    fn check<Y: Element>(requant: &Requant, table: Option<&Lookup>, sums: &[i64]) {
         let n = sums.len();
         let mut expected = vec![Y::default(); n];
         Epilogue::with(Isa::Reference, requant.clone(), table.cloned()).apply(sums.iter().copied(), &mut expected);
@@ -360,7 +355,7 @@ mod tests {
     }
 
     /// Sums of a row of a tile.
-    fn check_tile(requant: &Requant, table: Option<&(Vec<i32>, i32, i32)>, sums: &[i64]) {
+    fn check_tile(requant: &Requant, table: Option<&Lookup>, sums: &[i64]) {
         let mut expected = vec![0i8; sums.len()];
         Epilogue::with(Isa::Reference, requant.clone(), table.cloned()).apply(sums.iter().copied(), &mut expected);
         for isa in Isa::variants() {
@@ -397,11 +392,11 @@ mod tests {
             let requant = Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo, hi };
             check_tile(&requant, None, &sums);
             let between = Requant { lo: -32768, hi: 32767, ..requant };
-            check_tile(&between, Some(&((0..=65536).map(|i| i % 251 - 125).collect(), -128, 127)), &sums);
+            check_tile(&between, Some(&table((0..=65536).map(|i| i % 251 - 125), -128, 127)), &sums);
             // Interpolated, which vectors look up in registers.
-            check_tile(&between, Some(&((0..=1024).map(|i: i32| (i - 300).abs() / 2 - 125).collect(), -120, 127)), &sums);
+            check_tile(&between, Some(&table((0..=1024).map(|i: i32| (i - 300).abs() / 2 - 125), -120, 127)), &sums);
             let bounded = Requant { lo: -2000, hi: 1999, ..between };
-            check_tile(&bounded, Some(&((0..=1024).map(|i| i - 512).collect(), -128, 127)), &sums);
+            check_tile(&bounded, Some(&table((0..=1024).map(|i| i - 512), -128, 127)), &sums);
         }
     }
 
@@ -448,7 +443,7 @@ mod tests {
             check_tile(&requant, None, &sums);
             check_tile(&Requant { lo: -100, hi: 99, ..requant.clone() }, None, &sums);
             let between = Requant { lo: -32768, hi: 32767, ..requant };
-            check_tile(&between, Some(&((0..=65536).map(|i| i % 251 - 125).collect(), -128, 127)), &sums);
+            check_tile(&between, Some(&table((0..=65536).map(|i| i % 251 - 125), -128, 127)), &sums);
         }
     }
 
@@ -478,15 +473,15 @@ mod tests {
                     shift: pairs[..count].iter().map(|p| p.1).collect(),
                     zero_point, lo, hi,
                 };
-                let entries = (0..=1024).map(|i| (i * i) % 301 - 150).collect();
+                let curve = table((0..=1024).map(|i| (i * i) % 301 - 150), -120, 32000);
                 check::<i8>(&requant, None, sums);
                 if sums.iter().all(|&sum| i32::try_from(sum + 7).is_ok()) {
                     let between = Requant { lo: -32768, hi: 32767, ..requant.clone() };
                     check_tile(&requant, None, sums);
-                    check_tile(&between, Some(&((0..=64).map(|i| i * i % 201 - 100).collect(), lo, hi)), sums);
-                    check_tile(&between, Some(&((0..=65536).map(|i| i / 256 - 128).collect(), -128, 127)), sums);
+                    check_tile(&between, Some(&table((0..=64).map(|i| i * i % 201 - 100), lo, hi)), sums);
+                    check_tile(&between, Some(&table((0..=65536).map(|i| i / 256 - 128), -128, 127)), sums);
                 }
-                check::<i16>(&requant, Some(&(entries, -120, 32000)), sums);
+                check::<i16>(&requant, Some(&curve), sums);
                 check::<i16>(&Requant { lo: -32768, hi: 32767, ..requant }, None, sums);
             }
         }

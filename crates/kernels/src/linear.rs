@@ -311,6 +311,7 @@ mod tests {
     use super::*;
     use crate::Isa;
     use crate::requant::reference::requantize;
+    use crate::table::Lookup;
     use tpuflow_ir::Requant;
 
     /// Products by their definition, on pools of 1, 2 and 3 threads; where there are tiles, more than one thread share columns.
@@ -373,7 +374,7 @@ mod tests {
             let beside = |j: usize| ((2 * (first + j as i64) + 1) << (shift - 1)) + j as i64 % 3 - 1;
             let bias: Vec<i64> = (0..n).map(beside).collect();
             let codes = bias.iter().map(|&sum| requantize(sum, 1, shift, 0, lo, hi));
-            let table = (shift == 16).then(|| (entries.clone(), -128, 127));
+            let table = (shift == 16).then(|| Lookup::new(entries.clone(), 16, -128, 127).expect("a table"));
             let expected: Vec<i32> = codes.map(|code| if table.is_some() { looked_up(code) } else { code }).collect();
             let requant = Requant { multiplier: vec![1; n], shift: vec![shift; n], zero_point: 0, lo, hi };
             for isa in Isa::variants() {

@@ -99,7 +99,8 @@ class QuantizeConfig(Section):
     force_shift_positive: Annotated[bool, PerLayer()] = False
     """Requantisations never shift to the left: factors too large for that saturate."""
     table_bits: Annotated[int, PerLayer(), Also("lut_items_in_bits"), Field(ge=8, le=16)] = 10
-    """A function of a 16-bit operand is sampled at `2^table_bits + 1` points."""
+    """A function of a 16-bit operand takes `2^table_bits` equal steps where they suffice, otherwise
+    segments of different steps with at most four times as many words."""
     headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
     """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit."""
     resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False

@@ -144,6 +144,8 @@ class Tape:
     def look_up(self, entries: NDArray[Any], codes: str, *, bits: int, lo: int, hi: int) -> str:
         """A table's value at codes of `bits` bits, interpolated between its `2^k + 1` entries."""
         entries = entries.astype(np.int64).ravel()
+        if len(entries) % 2 == 0:
+            return self.clamp(self._by_segment(entries, codes), lo, hi)
         step = 1 << (bits - (len(entries) - 1).bit_length() + 1)
         position = self.add(codes, 1 << (bits - 1))
         index = self.op("Div", position, self.constant(step))
@@ -154,6 +156,27 @@ class Tape:
             rise = self.op("Mul", self.op("Sub", second, first), fraction)
             first = self.op("Add", first, self.divide(rise, self.constant(step)))
         return self.clamp(first, lo, hi)
+
+    def _by_segment(self, table: NDArray[Any], codes: str) -> str:
+        """A table's value where its steps differ by segment (docs/arithmetic.md, section 5)."""
+        segments, fraction_bits = 1 << int(table[0] & 0xFF), int(table[0] >> 8)
+        multiplier, offset = (int(table[i] & 0xFFFFFFFF) + (int(table[i + 1]) << 32) for i in (1, 3))
+        sizes, extent = 1 << table[5 : 5 + segments], self.constant((1 << 24) // segments)
+        counts = (1 << 24) // segments // sizes
+        starts = np.cumsum(counts) - counts
+
+        phase = self.op("Mod", self.add(self.multiply(codes, multiplier), offset), self.constant(1 << 40))
+        position = self.op("Div", phase, self.constant(1 << 16))
+        segment, rest = self.op("Div", position, extent), self.op("Mod", position, extent)
+        size = self.op("Gather", self.constant(sizes), segment)
+        start = self.op("Gather", self.constant(starts), segment)
+        index = self.op("Add", start, self.op("Div", rest, size))
+        entries = table[5 + segments :][: int(counts.sum()) + 1]
+        first = self.op("Gather", self.constant(entries), index)
+        second = self.op("Gather", self.constant(entries), self.add(index, 1))
+        rise = self.op("Mul", self.op("Sub", second, first), self.op("Mod", rest, size))
+        value = self.op("Add", first, self.divide(rise, size))
+        return value if fraction_bits == 0 else self.divide(value, self.constant(1 << fraction_bits))
 
     def _value(self, value: str | int) -> str:
         return self.constant(value) if isinstance(value, int) else value

@@ -19,7 +19,7 @@ from tpuflow.quantize.nodes import attribute, constant
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["FUNCTIONS", "Function", "gate"]
+__all__ = ["FUNCTIONS", "PERIODS", "Function", "gate"]
 
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
@@ -145,3 +145,6 @@ FUNCTIONS: dict[str, Callable[[ir.Node], Function]] = {
     "ThresholdedRelu": _thresholded_relu,
 }
 """By operator type; `Silu` is the model-local function of that name."""
+
+PERIODS = {"Sin": 2 * math.pi, "Cos": 2 * math.pi, "Tan": math.pi}
+"""Of those that have one."""

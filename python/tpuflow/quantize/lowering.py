@@ -31,7 +31,7 @@ from tpuflow.frontend.values import factors_of
 from tpuflow.quantize import scheme
 from tpuflow.quantize.expressions import EXPRESSIONS, program
 from tpuflow.quantize.fixed_point import Requant
-from tpuflow.quantize.functions import FUNCTIONS
+from tpuflow.quantize.functions import FUNCTIONS, PERIODS
 from tpuflow.quantize.grids import (
     TRUTH,
     Grids,
@@ -48,14 +48,13 @@ from tpuflow.quantize.plan import Step, plan
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError
 from tpuflow.quantize.scheme import Quant
 from tpuflow.quantize.settings import REQUANT, WIDE_TABLE, Settings
-from tpuflow.quantize.tables import sample
+from tpuflow.quantize.tables import Sampled, sample
 from tpuflow.quantize.unify import unified
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
     from tpuflow.calibrate import Means, Range
     from tpuflow.config import Config, QuantizeConfig
-    from tpuflow.quantize.functions import Function
 
 __all__ = ["Graph", "Layer", "Lowering", "Tensor"]
 
@@ -303,13 +302,15 @@ class Lowering:
             raise UnsupportedNodeError(f"function has no form in {target.dtype}")
         if target.is_float:
             return {"float": {"function": program(EXPRESSIONS[node.op_type](node))}}
-        return self.table(step, FUNCTIONS[node.op_type](node), source, target)
+        period = PERIODS.get(node.op_type)
+        return self.table(step, Sampled(FUNCTIONS[node.op_type](node), source, target, period))
 
-    def table(self, step: Step, function: Function, source: Quant, target: Quant) -> dict[str, Any]:
+    def table(self, step: Step, sampled: Sampled) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
-        if source.dtype == "int16":
+        target = sampled.target
+        if sampled.source.dtype == "int16":
             self.settings.honours(step.names, WIDE_TABLE)
-        entries = sample(function, source, target, self.settings.of(step.names).table_bits)
+        entries = sample(sampled, self.settings.of(step.names).table_bits, _core.lookup)
         index = self.constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}
 

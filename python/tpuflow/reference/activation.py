@@ -14,14 +14,32 @@ if TYPE_CHECKING:
 
 
 def lookup(entries: Integers, codes: Integers, *, bits: int, lo: int, hi: int) -> Integers:
-    """The table's value at codes of `bits` bits, interpolated between its `2^k + 1` entries."""
+    """The table's value at codes of `bits` bits: `2^k + 1` entries, or a header and entries by segment."""
     table = exact(entries).ravel()
+    if len(table) % 2 == 0:
+        return clamp(_by_segment(table, codes), lo, hi)
     step_bits = bits - (len(table) - 1).bit_length() + 1
     position = codes.astype(np.int64) + 2 ** (bits - 1)
     index, fraction = position >> step_bits, position & (2**step_bits - 1)
     # The last entry is only ever the end of a step, so `index + 1` exists.
     rise = (table[index + 1] - table[index]) * exact(fraction)
     return clamp(table[index] + round_shift(rise, step_bits), lo, hi)
+
+
+def _by_segment(table: Integers, codes: Integers) -> Integers:
+    """Values of a table whose steps differ by segment, reduced to one period."""
+    segments, fraction_bits = 2 ** (table[0] & 255), table[0] >> 8
+    multiplier, offset = (table[i] % 2**32 + table[i + 1] * 2**32 for i in (1, 3))
+    sizes = 2 ** table[5 : 5 + segments]
+    extent = 2**24 // segments
+    starts = 5 + segments + np.concatenate([[0], np.cumsum(extent // sizes)[:-1]])
+
+    position = (exact(codes) * multiplier + offset) % 2**40 // 2**16
+    segment = (position // extent).astype(np.int64)
+    size, rest = sizes[segment], position % extent
+    index = (starts[segment] + rest // size).astype(np.int64)
+    rise = (table[np.minimum(index + 1, len(table) - 1)] - table[index]) * (rest % size)
+    return round_shift(table[index] + round_divide(rise, size), fraction_bits)
 
 
 def unary(x: Integers, entries: Integers, *, lo: int, hi: int) -> Integers:

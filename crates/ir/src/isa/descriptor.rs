@@ -16,10 +16,10 @@ pub enum Descriptor {
     Vector(VectorOp),
 }
 
-/// Size and clamp of a table; its int32 entries lie in the EWP cache.
+/// Size and clamp of a table; its int32 words lie in the EWP cache ([`crate::table`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TableShape {
-    /// `2^k + 1`.
+    /// Number of words.
     pub entries: u32,
     /// Lower clamp.
     pub lo: i32,

@@ -3,6 +3,7 @@
 
 pub mod operators;
 mod random;
+mod tables;
 pub mod wild;
 
 use tpuflow_ir::function::Step;
@@ -10,7 +11,7 @@ use tpuflow_ir::graph::GraphBuilder;
 use tpuflow_ir::op::{Average, Divisor, Exponentials, FloatNorm, FloatReduction, FloatSlopes, Norm, PadMode, Slopes};
 use tpuflow_ir::{
     Arithmetic, BinaryKind, DType, Epilogue, Finish, Function, Graph, LinearTap, Machine, Op, Quant, Real, ReduceKind,
-    Requant, Table, Tensor, TensorId, Window,
+    Requant, Tensor, TensorId, Window,
 };
 
 #[allow(unused_imports, reason = "not every test file draws whole networks")]
@@ -139,13 +140,6 @@ impl Net {
         let shift = (0..count).map(|_| self.random.range(low_shift, low_shift + 4) as i8).collect();
         let (lo, hi) = dtype.range();
         Requant { multiplier, shift, zero_point: self.random.range(-9, 9) as i32, lo: lo as i32, hi: hi as i32 }
-    }
-
-    fn table(&mut self, bits: u32, dtype: DType) -> Table {
-        let (lo, hi) = dtype.range();
-        let k = self.random.range(1, i64::from(bits.min(9))) as u32;
-        let entries = self.constant(&[(1 << k) + 1], DType::I32, lo, hi);
-        Table { entries, lo: lo as i32, hi: hi as i32 }
     }
 
     fn layer(&mut self, what: &str, op: Op, shape: &[usize], dtype: DType) -> TensorId {

@@ -8,7 +8,7 @@ use tpuflow_kernels::epilogue::Epilogue;
 use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
-use tpuflow_kernels::table::{self, Lookup};
+use tpuflow_kernels::table;
 use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 
 use super::float;
@@ -134,9 +134,8 @@ pub(super) fn execute(
                 elementwise::binary(&function, broadcast, a, b, y);
             })));
         }
-        (Op::Unary { input, function: Arithmetic::Fixed(table) }, Prepared::Table(entries)) => {
-            let lookup = Lookup::new(entries, tensor(*input).dtype.bits(), table.lo, table.hi);
-            codes!(value(*input), x => codes!(&mut y, y => table::lookup(&lookup, x, y)));
+        (Op::Unary { input, function: Arithmetic::Fixed(_) }, Prepared::Table(lookup)) => {
+            codes!(value(*input), x => codes!(&mut y, y => table::lookup(lookup, x, y)));
         }
         (Op::Rescale { input, requant: Arithmetic::Fixed(requant) }, _) => {
             let zero = zero(*input);

@@ -1,6 +1,6 @@
 //! What is computed once per layer: packed weights, pooling geometry, reduction order, decoded parameters.
 
-use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Tensor, TensorId, Window};
+use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Table, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
 use tpuflow_kernels::conv::{Conv, Geometry};
 use tpuflow_kernels::depthwise::Depthwise;
@@ -11,6 +11,7 @@ use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::pages::Addresses;
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::reduce::Reduction;
+use tpuflow_kernels::table::Lookup;
 
 use super::float;
 use crate::SimError;
@@ -32,8 +33,8 @@ pub(super) enum Prepared {
     Binary(Broadcast),
     /// A selection: how its operands broadcast to the output, condition first.
     Select([Broadcast; 3]),
-    /// Entries of a table.
-    Table(Vec<i32>),
+    /// A table.
+    Table(Lookup),
     /// A mask, one entry per element of the operand, or empty.
     Mask(Vec<i8>),
     /// A normalisation.
@@ -81,9 +82,15 @@ pub(super) fn image(tensor: &Tensor) -> [usize; 4] {
     [n, h, w, c]
 }
 
+/// A table for codes of `bits` bits.
+fn lookup(graph: &Graph, table: &Table, bits: u32) -> Lookup {
+    Lookup::new(graph.tensor(table.entries).i32s(), bits, table.lo, table.hi)
+        .expect("the shape rule admits only tables")
+}
+
 /// What follows the sums; biases that do, too, are taken from `bias`.
 fn epilogue(graph: &Graph, epilogue: &Epilogue, bias: &mut [i64]) -> epilogue::Epilogue {
-    let table = epilogue.table.as_ref().map(|t| (graph.tensor(t.entries).i32s(), t.lo, t.hi));
+    let table = epilogue.table.as_ref().map(|t| lookup(graph, t, 16));
     epilogue::Epilogue::new(epilogue.requant.clone(), table).with_first_shift(epilogue.first_shift, bias)
 }
 
@@ -190,7 +197,9 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             });
             Prepared::Select(shapes.map(|shape| broadcast(shape, &result)))
         }
-        Op::Unary { function: Arithmetic::Fixed(table), .. } => Prepared::Table(tensor(table.entries).i32s()),
+        Op::Unary { input, function: Arithmetic::Fixed(table) } => {
+            Prepared::Table(lookup(graph, table, tensor(*input).dtype.bits()))
+        }
         Op::Softmax { input, mask, .. } => Prepared::Mask(full_mask(graph, *input, *mask)),
         Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Prepared::Norm(LayerNorm {
             center: *center,

@@ -23,7 +23,7 @@ impl Channels {
     /// Bias of every channel, and requantisation with the table after it.
     ///
     /// # Errors
-    /// A shift that no graph may have.
+    /// A shift or a table that no graph may have.
     pub(super) fn decode(&self, parameters: &[u8], table: &[u8]) -> Result<(Vec<i64>, Epilogue), Fault> {
         let parameters: Vec<ChannelParameters> = parameters
             .chunks_exact(ChannelParameters::bytes(self.wide))
@@ -40,9 +40,10 @@ impl Channels {
             lo: self.codes.lo,
             hi: self.codes.hi,
         };
-        let entries = || table.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+        let table = self.table.map(|shape| super::lookup(table, shape, 16)).transpose();
+        let table = table.map_err(|rule| ((Space::EwpCache, self.address.into()), rule))?;
         let mut bias: Vec<i64> = parameters.iter().map(|p| p.bias).collect();
-        let epilogue = Epilogue::new(requant, self.table.map(|shape| (entries(), shape.lo, shape.hi)));
+        let epilogue = Epilogue::new(requant, table);
         let epilogue = epilogue.with_first_shift(self.first_shift, &mut bias);
         Ok((bias, epilogue))
     }

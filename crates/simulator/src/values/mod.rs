@@ -25,8 +25,9 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tpuflow_ir::isa::{Direction, Lookup, Transfer};
+use tpuflow_ir::isa::{Direction, Lookup, TableShape, Transfer};
 use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, View, Window, Work, layout};
+use tpuflow_kernels::table;
 
 use crate::check::hazard;
 use crate::dma::element_address;
@@ -161,10 +162,10 @@ impl Memories {
         self.read(Space::EwpCache, address.into(), length)
     }
 
-    /// Entries of a table in the EWP cache.
-    fn table(&self, address: u32, entries: u32) -> Result<Vec<i32>, Fault> {
-        let bytes = self.parameters(address, entries as usize * 4)?;
-        Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect())
+    /// A table in the EWP cache for codes of `bits` bits.
+    fn table(&self, address: u32, shape: TableShape, bits: u32) -> Result<table::Lookup, Fault> {
+        let bytes = self.parameters(address, shape.entries as usize * 4)?;
+        lookup(bytes, shape, bits).map_err(|rule| ((Space::EwpCache, address.into()), rule))
     }
 
     /// Makes the copies that were put off of what an instruction may read; weights are left to those who want them.
@@ -420,4 +421,10 @@ fn check_size(
     }
     let (given_type, expected_type) = (dtype, dtype);
     Err(SimError::Input { name: port.name.clone(), given: given / bytes, given_type, expected, expected_type })
+}
+
+/// A table for codes of `bits` bits in these bytes of the EWP cache.
+fn lookup(bytes: &[u8], shape: TableShape, bits: u32) -> Result<table::Lookup, Rule> {
+    let words = bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+    table::Lookup::new(words, bits, shape.lo, shape.hi).map_err(|reason| Rule::Shape(format!("has {reason}")))
 }

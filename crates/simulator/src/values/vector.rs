@@ -2,18 +2,16 @@
 
 use tpuflow_ir::isa::{FloatFunction, NormParameters, Scaling, Slope, Vector, VectorOp};
 use tpuflow_ir::op::LinearTap;
-use tpuflow_ir::{DType, Requant, Space};
+use tpuflow_ir::{DType, Requant};
 use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
 use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::reduce::{self, Reduction};
 use tpuflow_kernels::requant::requantize;
 use tpuflow_kernels::resize::resize_linear;
 use tpuflow_kernels::softmax::Softmax;
-use tpuflow_kernels::table::Lookup;
 
 use super::tensor::{broadcast_row, encode};
 use super::{Fault, Memories};
-use crate::hazard::Rule;
 
 fn requant(scaling: &Scaling) -> Requant {
     Requant {
@@ -279,16 +277,10 @@ impl Memories {
                 })
             }
             VectorOp::Table(shape) => {
-                let entries = self.table(v.parameters, shape.entries)?;
-                let (lo, hi, bits) = (shape.lo, shape.hi, v.inputs[0].dtype.bits());
-                let steps = entries.len().saturating_sub(1);
-                if !(steps.is_power_of_two() && steps >= 2 && steps <= 1 << bits) {
-                    let rule = Rule::Shape(format!("has a table of {} entries", entries.len()));
-                    return Err(((Space::EwpCache, v.parameters.into()), rule));
-                }
+                let bits = v.inputs[0].dtype.bits();
+                let table = self.table(v.parameters, *shape, bits)?;
                 if bits == 8 {
                     // Every code's value, once.
-                    let table = Lookup::new(&entries, bits, lo, hi);
                     let values: Vec<i16> = (-128..=127).map(|code| table.at(code) as i16).collect();
                     return Ok(Box::new(move |x, y| {
                         for (y, &x) in y.iter_mut().zip(&x[0]) {
@@ -297,7 +289,6 @@ impl Memories {
                     }));
                 }
                 Box::new(move |x, y| {
-                    let table = Lookup::new(&entries, bits, lo, hi);
                     for (y, &x) in y.iter_mut().zip(&x[0]) {
                         *y = table.at(x.into()) as i16;
                     }

@@ -13,6 +13,7 @@ from tpuflow.quantize.grids import CODES, integer_grid, is_number, padding
 from tpuflow.quantize.layout import Stored, natural_order
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.quantize.registry import VIEWS, UnsupportedNodeError, lowers, views
+from tpuflow.quantize.tables import Sampled
 from tpuflow.quantize.view import View
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def cast(context: Lowering, step: Step) -> None:
             _truncated(context, step, source)
             return
         target = integer_grid(step.output)
-        table = context.table(step, np.trunc, source.grid, target)
+        table = context.table(step, Sampled(np.trunc, source.grid, target))
         op = {"op": "unary", "input": source.tensor, "function": table}
         context.emit(step, op, source.shape, source.view, target)
         return
@@ -179,7 +180,7 @@ def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
     limits = np.iinfo(step.output.dtype.numpy())
     low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
     source, target = context.whole(value), integer_grid(step.output)
-    table = context.table(step, lambda x: (x - low) % span + low, integer_grid(value), target)
+    table = context.table(step, Sampled(lambda x: (x - low) % span + low, integer_grid(value), target))
     op = {"op": "unary", "input": source.tensor, "function": table}
     context.emit(step, op, source.shape, source.view, target)
 

@@ -13,6 +13,7 @@ from tpuflow.quantize.grids import grid_of
 from tpuflow.quantize.nodes import attribute, float_constant, is_constant, shape_of
 from tpuflow.quantize.plan import GATED
 from tpuflow.quantize.registry import UnsupportedNodeError, lowers
+from tpuflow.quantize.tables import Sampled
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -117,7 +118,7 @@ def table(context: Lowering, step: Step) -> None:
 def _product(context: Lowering, step: Step, stored: Stored, target: Quant) -> None:
     """A gated function as it is written: the gate by a table, then its product with the operand."""
     between = grid_of(0.0, 1.0, context.config(step).model_copy(update={"dtype": stored.grid.dtype}))
-    entries = context.table(step, gate(step.node), stored.grid, between)
+    entries = context.table(step, Sampled(gate(step.node), stored.grid, between))
     name = f"{step.output.name}/gate"
     op: dict[str, Any] = {"op": "unary", "input": stored.tensor, "function": entries}
     factor = context.hidden_layer(name, op, stored.shape, between, [step.node.name or ""])
