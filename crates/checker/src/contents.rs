@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{Real, Space};
+use tpuflow_ir::{DType, Real, Space};
 
 /// Byte of a tensor, counted as the tensor lies in memory: pixels of `payload` bytes, `pixel` bytes apart. A row of pixels is
 /// then one run, padding included.
@@ -52,10 +52,10 @@ pub(crate) enum Value {
     Element(Element),
     /// Byte `byte` of the constants of a DDR address space.
     Image { space: u8, byte: u64 },
-    /// An element that is this code (fills).
-    Code(i32),
-    /// A float element that is this number, rounded to its type (fills).
-    Number(Real),
+    /// Byte `byte` of an element of `size` bytes that is this code (fills).
+    Code { code: i32, size: u8, byte: u8 },
+    /// Byte `byte` of a float element that is this number, rounded to its type (fills).
+    Number { number: Real, dtype: DType, byte: u8 },
     /// Byte `byte` of the running results of a reduction to `tensor`, with `terms` terms of each element.
     Running { tensor: u32, terms: u64, byte: u64 },
     /// Defined, but nobody may depend on it (padding, or values of a program checked without its graph).
@@ -79,13 +79,30 @@ impl Value {
             if (u64::from(e.payload), u64::from(e.pixel)) == (payload, pixel) && e.byte % pixel == first)
     }
 
+    /// Byte `within` of an element that is a code.
+    pub(crate) fn code(code: i32, dtype: DType, within: u64) -> Self {
+        Self::Code { code, size: dtype.bytes() as u8, byte: within as u8 }
+    }
+
+    /// Byte `within` of an element that is a number.
+    pub(crate) fn number(number: Real, dtype: DType, within: u64) -> Self {
+        Self::Number { number, dtype, byte: within as u8 }
+    }
+
     /// The value `bytes` further on.
     pub(crate) fn advance(self, bytes: u64) -> Self {
         match self {
             Self::Element(element) => Self::Element(Element { byte: element.byte + bytes, ..element }),
             Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
             Self::Running { tensor, terms, byte } => Self::Running { tensor, terms, byte: byte + bytes },
-            other => other,
+            Self::Code { code, size, byte } => {
+                Self::Code { code, size, byte: ((u64::from(byte) + bytes) % u64::from(size)) as u8 }
+            }
+            Self::Number { number, dtype, byte } => {
+                let byte = ((u64::from(byte) + bytes) % dtype.bytes() as u64) as u8;
+                Self::Number { number, dtype, byte }
+            }
+            Self::Any | Self::Undefined => self,
         }
     }
 }
@@ -158,8 +175,13 @@ impl Memories {
         pieces
     }
 
+    /// End of the last byte that was read or written.
+    pub(crate) fn end(&self, space: Space) -> u64 {
+        self.spaces.get(&space).and_then(|memory| memory.values().next_back()).map_or(0, |run| run.end)
+    }
+
     /// Puts `value` onwards into `start .. end`; `disturbed` is raised to the tokens that prove earlier readers and writers
-    /// of these bytes finished.
+    /// of these bytes finished. Whether the writer itself has read some of them.
     pub(crate) fn write(
         &mut self,
         space: Space,
@@ -168,10 +190,11 @@ impl Memories {
         value: Value,
         writer: Option<Actor>,
         disturbed: &mut Tokens,
-    ) {
+    ) -> bool {
         if start >= end {
-            return;
+            return false;
         }
+        let mut own = false;
         let memory = self.spaces.entry(space).or_default();
         split(memory, start);
         split(memory, end);
@@ -181,6 +204,7 @@ impl Memories {
                 if let Some(writer) = run.writer {
                     disturbed[writer.unit] = disturbed[writer.unit].max(writer.number);
                 }
+                own |= writer.is_some_and(|writer| run.readers[writer.unit] == writer.number);
                 for (needed, reader) in disturbed.iter_mut().zip(run.readers) {
                     *needed = (*needed).max(reader);
                 }
@@ -193,9 +217,10 @@ impl Memories {
             && last.value.advance(start - at) == value
         {
             last.end = end;
-            return;
+            return own;
         }
         memory.insert(start, Run { end, value, writer, readers: [0; 5] });
+        own
     }
 }
 

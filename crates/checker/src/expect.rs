@@ -84,8 +84,8 @@ impl<'a> Expectation<'a> {
                     (Some(source), run) => follow(*input, source, run),
                     (None, run) => {
                         let value = match mode {
-                            PadMode::Constant(code) => Value::Code(*code),
-                            PadMode::Value(number) => Value::Number(*number),
+                            PadMode::Constant(code) => Value::code(*code, info.dtype, within),
+                            PadMode::Value(number) => Value::number(*number, info.dtype, within),
                             PadMode::Reflect | PadMode::Edge => return own,
                         };
                         (Some(value), run * size - within)
@@ -103,7 +103,7 @@ impl<'a> Expectation<'a> {
                 if y % sh == 0 && x % sw == 0 {
                     follow(*input, ((image * h + y / sh) * w + x / sw) * c + channel, c - channel)
                 } else {
-                    (Some(Value::Code(from.zero_point())), (c - channel) * size - within)
+                    (Some(Value::code(from.zero_point(), info.dtype, within)), (c - channel) * size - within)
                 }
             }
             _ => own,

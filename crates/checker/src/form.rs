@@ -1,98 +1,148 @@
 //! Whether an instruction makes sense by itself: views that do not contradict themselves, in memories their unit has a port to,
 //! and loops that are not empty. Only what passes is followed further.
 
-use tpuflow_ir::isa::{Descriptor, PoolKind, VectorOp, Work};
+use tpuflow_ir::isa::{Descriptor, FloatFunction, Lookup, Matrix, Pool, PoolKind, Vector, VectorOp, Work};
 use tpuflow_ir::{DType, Instruction, Port, Program, Space, View, Window};
 
-use crate::walk::Fault;
+use crate::rule::{Fault, Operand, Rule};
 
 /// Checks one instruction.
 pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Result<(), Fault> {
-    let descriptor = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
-    let cached = |v: &View| view(program, v, v.space == Space::Cache);
     match &instruction.work {
         Work::Transfer(t) => {
             let moves = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
-            require(moves, "range", "a transfer that moves nothing")?;
-            require(!matches!(t.local_space, Space::Ddr(_)), "descriptor", "a transfer's local side is a cache")?;
+            Rule::Empty.holds(moves, "bytes to move", format_args!("{} x {:?}", t.bytes, t.counts))?;
+            let local = !matches!(t.local_space, Space::Ddr(_));
+            Rule::MemoryPort.holds(local, "a cache as the local side", format_args!("{:?}", t.local_space))?;
             // Addresses beyond every memory must not wrap around to good ones.
             let reach = |address: u64, strides: [u64; 2]| {
                 let along = |axis: usize| strides[axis].checked_mul(u64::from(t.counts[axis] - 1));
                 address.checked_add(along(0)?)?.checked_add(along(1)?)?.checked_add(u64::from(t.bytes))
             };
             let ends = reach(t.ddr_address, t.ddr_strides).and(reach(t.local_address, t.local_strides));
-            require(ends.is_some(), "range", "a transfer beyond all memories")
+            Rule::Memory.holds(ends.is_some(), "addresses below 2^64", "a transfer beyond all memories")
         }
-        Work::Lookup(l) => {
-            view(program, &l.table, matches!(l.table.space, Space::Ddr(_)))?;
-            cached(&l.indices)?;
-            cached(&l.output)?;
-            let end = u64::from(l.first) + u64::from(l.count);
-            let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
-            let room = pixels(&l.output).min(pixels(&l.indices) * u64::from(l.indices.channels));
-            require(l.count > 0 && end <= room, "range", "a lookup of nothing, or beyond its indices")?;
-            let rows = l.table.rows == 1 && l.table.payload() == l.output.payload();
-            require(rows && l.indices.dtype == DType::I32, "descriptor", "a lookup of other rows than its result's")
+        Work::Lookup(l) => lookup(program, l),
+        Work::Matrix(m) => matrix(program, m),
+        Work::Pool(p) => pool(program, p),
+        Work::Vector(v) => vector(program, v),
+    }
+}
+
+fn lookup(program: &Program, l: &Lookup) -> Result<(), Fault> {
+    view(program, &l.table, matches!(l.table.space, Space::Ddr(_))).map_err(|fault| fault.of(Operand::Table))?;
+    cached(program, &l.indices).map_err(|fault| fault.of(Operand::Indices))?;
+    cached(program, &l.output).map_err(|fault| fault.of(Operand::Output))?;
+    let end = u64::from(l.first) + u64::from(l.count);
+    let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
+    let limit = pixels(&l.output).min(pixels(&l.indices) * u64::from(l.indices.channels));
+    let some = l.count > 0 && end <= limit;
+    Rule::Extent.holds(
+        some,
+        format_args!("some of {limit} indices"),
+        format_args!("{} from {} on", l.count, l.first),
+    )?;
+    let rows = l.table.rows == 1 && l.table.payload() == l.output.payload() && l.table.dtype == l.output.dtype;
+    Rule::Lookup.holds(
+        rows,
+        "rows as long as pixels of the result",
+        format_args!("{} rows of {} bytes for {}", l.table.rows, l.table.payload(), l.output.payload()),
+    )?;
+    Rule::ElementTypes.equal("indices of", &DType::I32, &l.indices.dtype)
+}
+
+fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {
+    cached(program, &m.input).map_err(|fault| fault.of(Operand::Input(0)))?;
+    cached(program, &m.output).map_err(|fault| fault.of(Operand::Output))?;
+    let Some(Descriptor::Matrix(d)) = program.descriptors.get(m.descriptor.index()) else {
+        return Err(Rule::DescriptorKind.broken("that of a product", format_args!("descriptor {}", m.descriptor.0)));
+    };
+    let rows = taps(&d.window)?.checked_mul(u64::from(d.group_in));
+    let groups = d.group_in > 0 && d.group_out > 0;
+    Rule::Window.holds(groups, "channels in every group", format_args!("{} to {}", d.group_in, d.group_out))?;
+    // No cache holds more rows of weights than it has bytes.
+    let rows = rows.is_some_and(|rows| rows <= program.machine.cache_bytes());
+    Rule::Window.holds(rows, "weights that fit the cache", format_args!("{:?} x {}", d.window.kernel, d.group_in))?;
+    let types = [m.input.dtype, m.output.dtype, d.weight_dtype];
+    let fits = match &d.float {
+        Some(_) => m.input.dtype == d.weight_dtype && types.into_iter().all(DType::is_float),
+        None => types.into_iter().all(DType::is_code),
+    };
+    Rule::ElementTypes.holds(fits, "codes, or floats of one type", format_args!("{types:?}"))?;
+    let ends = m.first_pixel.checked_add(m.pixels).and(m.first_column.checked_add(m.columns));
+    let ends = ends.and(m.output_channel.checked_add(m.columns));
+    let ends = ends.and(m.output.origin[1].checked_add(m.output_channel));
+    let some = ends.is_some() && m.pixels > 0 && m.columns > 0;
+    Rule::Extent.holds(some, "some pixels and columns", format_args!("{} and {}", m.pixels, m.columns))?;
+    Rule::Unused.holds(d.table.is_some() || m.table == 0, "no address of a table", m.table)
+}
+
+fn pool(program: &Program, p: &Pool) -> Result<(), Fault> {
+    cached(program, &p.input).map_err(|fault| fault.of(Operand::Input(0)))?;
+    cached(program, &p.output).map_err(|fault| fault.of(Operand::Output))?;
+    let Some(Descriptor::Pool(d)) = program.descriptors.get(p.descriptor.index()) else {
+        return Err(Rule::DescriptorKind.broken("that of a pooling", format_args!("descriptor {}", p.descriptor.0)));
+    };
+    let taps = taps(&d.window)?;
+    let types = [p.input.dtype, p.output.dtype];
+    let codes = types.into_iter().all(DType::is_code);
+    let floats = types.into_iter().all(DType::is_float);
+    let (fits, weighted, tabled) = match &d.kind {
+        PoolKind::Max => (p.input.dtype == p.output.dtype && (codes || floats), false, false),
+        PoolKind::Average { .. } => (codes, false, false),
+        PoolKind::Depthwise { weight_dtype, table, .. } => (codes && weight_dtype.is_code(), true, table.is_some()),
+        PoolKind::FloatAverage { .. } => (floats, false, false),
+        PoolKind::FloatDepthwise { weight_dtype, .. } => (floats && *weight_dtype == p.input.dtype, true, false),
+    };
+    Rule::ElementTypes.holds(fits, "types of this pooling", format_args!("{types:?}"))?;
+    let weights = !weighted || taps <= program.machine.ewp_cache_bytes();
+    Rule::Window.holds(weights, "weights that fit the EWP cache", format_args!("{:?}", d.window.kernel))?;
+    let unused = (weighted || (p.weights, p.parameters) == (0, 0)) && (tabled || p.table == 0);
+    Rule::Unused.holds(
+        unused,
+        "no addresses of what is not there",
+        format_args!("{}, {}, {}", p.weights, p.parameters, p.table),
+    )?;
+    rows(p.first_row, p.rows, p.output.rows.into())
+}
+
+fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
+    for (number, input) in v.inputs.iter().enumerate() {
+        cached(program, input).map_err(|fault| fault.of(Operand::Input(number)))?;
+    }
+    cached(program, &v.output).map_err(|fault| fault.of(Operand::Output))?;
+    let Some(Descriptor::Vector(op)) = program.descriptors.get(v.descriptor.index()) else {
+        return Err(Rule::DescriptorKind.broken("that of elements", format_args!("descriptor {}", v.descriptor.0)));
+    };
+    let reads = matches!(
+        op,
+        VectorOp::Table(_)
+            | VectorOp::PRelu { .. }
+            | VectorOp::LayerNorm { .. }
+            | VectorOp::Float { function: FloatFunction::PRelu { .. } | FloatFunction::LayerNorm { .. }, .. }
+    );
+    Rule::Unused.holds(reads || v.parameters == 0, "no address of parameters", v.parameters)?;
+    let single = |what: &str| Rule::Operands.equal(what, &1, &v.inputs.len());
+    match op {
+        VectorOp::Move { dims, input_strides, output_strides, .. } => {
+            let even = dims.len() == input_strides.len() && dims.len() == output_strides.len();
+            let loops = even && !dims.is_empty() && dims.iter().all(|&extent| extent > 0);
+            Rule::Loops.holds(loops, "even loops", format_args!("{dims:?} {input_strides:?} {output_strides:?}"))?;
+            single("a move of")?;
+            rows(v.first_row, v.rows, dims[0].into())
         }
-        Work::Matrix(m) => {
-            cached(&m.input)?;
-            cached(&m.output)?;
-            let Some(Descriptor::Matrix(d)) = descriptor(m.descriptor) else {
-                return Err(("descriptor", "not a matrix descriptor".to_owned()));
-            };
-            window(&d.window)?;
-            require(d.group_in > 0 && d.group_out > 0, "descriptor", "empty groups")?;
-            let types = [m.input.dtype, m.output.dtype, d.weight_dtype];
-            let fits = match &d.float {
-                Some(_) => m.input.dtype == d.weight_dtype && types.into_iter().all(DType::is_float),
-                None => types.into_iter().all(DType::is_code),
-            };
-            require(fits, "descriptor", "a product of elements of the wrong types")?;
-            let ends = m.first_pixel.checked_add(m.pixels).and(m.first_column.checked_add(m.columns));
-            let ends = ends.and(m.output_channel.checked_add(m.columns));
-            let ends = ends.and(m.output.origin[1].checked_add(m.output_channel));
-            require(ends.is_some() && m.pixels > 0 && m.columns > 0, "range", "an empty tile, or one without an end")
+        VectorOp::Gather { outer, extent, inner, indices } => {
+            let loops = *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
+            Rule::Loops.holds(loops, "indices inside their axis", format_args!("{indices:?} of {extent}"))?;
+            single("a gather of")?;
+            rows(v.first_row, v.rows, u64::from(*outer) * indices.len() as u64)
         }
-        Work::Pool(p) => {
-            cached(&p.input)?;
-            cached(&p.output)?;
-            let Some(Descriptor::Pool(d)) = descriptor(p.descriptor) else {
-                return Err(("descriptor", "not a pool descriptor".to_owned()));
-            };
-            window(&d.window)?;
-            let types = [p.input.dtype, p.output.dtype];
-            let codes = types.into_iter().all(DType::is_code);
-            let floats = types.into_iter().all(DType::is_float);
-            let fits = match &d.kind {
-                PoolKind::Max => p.input.dtype == p.output.dtype && (codes || floats),
-                PoolKind::Average { .. } => codes,
-                PoolKind::Depthwise { weight_dtype, .. } => codes && weight_dtype.is_code(),
-                PoolKind::FloatAverage { .. } => floats,
-                PoolKind::FloatDepthwise { weight_dtype, .. } => floats && *weight_dtype == p.input.dtype,
-            };
-            require(fits, "descriptor", "a pool of elements of the wrong types")?;
-            rows(p.first_row, p.rows, p.output.rows.into())
+        VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => {
+            Rule::Operands.equal("a fill of", &0, &v.inputs.len())?;
+            rows(v.first_row, v.rows, v.output.rows.into())
         }
-        Work::Vector(v) => {
-            v.inputs.iter().chain([&v.output]).try_for_each(cached)?;
-            let Some(Descriptor::Vector(op)) = descriptor(v.descriptor) else {
-                return Err(("descriptor", "not a vector descriptor".to_owned()));
-            };
-            match op {
-                VectorOp::Move { dims, input_strides, output_strides, .. } => {
-                    let even = dims.len() == input_strides.len() && dims.len() == output_strides.len();
-                    let loops = even && !dims.is_empty() && dims.iter().all(|&extent| extent > 0);
-                    require(loops && v.inputs.len() == 1, "descriptor", "a move with uneven loops")?;
-                    rows(v.first_row, v.rows, dims[0].into())
-                }
-                VectorOp::Gather { outer, extent, inner, indices } => {
-                    let loops = *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
-                    require(loops && v.inputs.len() == 1, "descriptor", "a gather beyond its axis")?;
-                    rows(v.first_row, v.rows, u64::from(*outer) * indices.len() as u64)
-                }
-                _ => rows(v.first_row, v.rows, v.output.rows.into()),
-            }
-        }
+        _ if op.reduces() => Rule::Extent.equal("all rows,", &(0, v.output.rows), &(v.first_row, v.rows)),
+        _ => rows(v.first_row, v.rows, v.output.rows.into()),
     }
 }
 
@@ -101,13 +151,16 @@ pub(crate) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
     let placed = &port.view;
     let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
     view(program, placed, matches!(placed.space, Space::Ddr(_)))?;
-    let same = *placed == View { origin: placed.origin, ..whole };
-    require(same, "range", &format!("port \"{}\" does not lie as its shape says", port.name))
+    Rule::PortView.equal("", &whole, placed)
+}
+
+fn cached(program: &Program, v: &View) -> Result<(), Fault> {
+    view(program, v, v.space == Space::Cache)
 }
 
 /// A view on a word, of whole images, whose pixels hold their channels.
 fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
-    require(has_port, "descriptor", "an operand in a memory its unit has no port to")?;
+    Rule::MemoryPort.holds(has_port, "a memory the unit has a port to", format_args!("{:?}", v.space))?;
     let (machine, word) = (&program.machine, program.machine.cache.word_bytes);
     let pixel = if v.pixel_bytes < word { v.pixel_bytes.is_power_of_two() } else { v.pixel_bytes.is_multiple_of(word) };
     let payload = u64::from(v.channel_offset) + u64::from(v.channels) * v.dtype.bytes() as u64;
@@ -116,8 +169,9 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         && v.rows.is_multiple_of(v.height)
         && pixel
         && payload <= u64::from(v.pixel_bytes)
+        && v.channel_offset.is_multiple_of(v.dtype.bytes() as u32)
         && v.address.is_multiple_of(word.into());
-    require(sound, "range", "a view that contradicts itself")?;
+    Rule::View.holds(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
     let end =
         v.row_bytes(word as usize).checked_mul(v.stored_rows.into()).and_then(|bytes| v.address.checked_add(bytes));
     let limit = match v.space {
@@ -125,22 +179,29 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         Space::EwpCache => machine.ewp_cache_bytes(),
         Space::Ddr(space) => program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0),
     };
-    require(end.is_some_and(|end| end <= limit), "range", "a view that leaves its memory")?;
+    let inside = end.is_some_and(|end| end <= limit);
+    Rule::Memory.holds(inside, format_args!("bytes of {:?} below {limit:#x}", v.space), format_args!("{v:?}"))?;
     // Whoever reads whatever is stored would read them.
     let stored = v.first_row.checked_add(v.stored_rows).is_some_and(|end| end <= v.rows);
-    require(stored, "range", "a view that stores rows beyond the last")
+    Rule::StoredRows.holds(
+        stored,
+        format_args!("some of {} rows", v.rows),
+        format_args!("{} from {} on", v.stored_rows, v.first_row),
+    )
 }
 
-fn window(window: &Window) -> Result<(), Fault> {
+/// Taps of a window that has some.
+fn taps(window: &Window) -> Result<u64, Fault> {
     let positive = window.kernel.iter().chain(&window.stride).chain(&window.dilation).all(|&n| n > 0);
-    require(positive, "descriptor", "an empty window")
+    // Steps and padding are added and multiplied further on.
+    let small = window.stride.iter().chain(&window.pads).all(|&n| n < 1 << 24)
+        && (0..2).all(|axis| u64::from(window.kernel[axis]) * u64::from(window.dilation[axis]) < 1 << 24);
+    Rule::Window.holds(positive && small, "taps and steps between 1 and 2^24", format_args!("{window:?}"))?;
+    Ok(u64::from(window.kernel[0]) * u64::from(window.kernel[1]))
 }
 
 /// Some of `limit` rows, at least one.
 fn rows(first: u32, count: u32, limit: u64) -> Result<(), Fault> {
-    require(count > 0 && u64::from(first) + u64::from(count) <= limit, "range", "no rows, or rows beyond the last")
-}
-
-fn require(condition: bool, rule: &'static str, what: &str) -> Result<(), Fault> {
-    if condition { Ok(()) } else { Err((rule, what.to_owned())) }
+    let some = count > 0 && u64::from(first) + u64::from(count) <= limit;
+    Rule::Extent.holds(some, format_args!("some of {limit} rows"), format_args!("{count} from {first} on"))
 }

@@ -21,39 +21,22 @@
 mod contents;
 mod expect;
 mod form;
+mod header;
+mod lookup;
 mod matrix;
 mod movement;
 mod order;
 mod parts;
 mod pool;
 mod reduce;
+mod rule;
 mod tile;
 mod vector;
 mod views;
 mod walk;
 
+pub use rule::{Operand, Rule, Violation};
 use tpuflow_ir::{Graph, Program, TensorId, Tiling};
-
-/// A broken rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Violation {
-    /// Position of the instruction in the program; `None` for the program as a whole.
-    pub instruction: Option<usize>,
-    /// The rule, in a word: `token`, `order`, `undefined`, `value`, `constant`, `range`, `descriptor`, `output`,
-    /// `parts`.
-    pub rule: &'static str,
-    /// What is wrong, with names and addresses.
-    pub detail: String,
-}
-
-impl std::fmt::Display for Violation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.instruction {
-            Some(at) => write!(f, "instruction {at}: {}: {}", self.rule, self.detail),
-            None => write!(f, "{}: {}", self.rule, self.detail),
-        }
-    }
-}
 
 /// Violations reported at most; a broken program breaks many rules at once.
 pub const REPORTED: usize = 20;
@@ -63,12 +46,20 @@ pub const REPORTED: usize = 20;
 /// # Errors
 /// The first [`REPORTED`] violations in program order.
 pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
+    check_to(graph, program, REPORTED)
+}
+
+/// As [`check`], up to the violation number `most`.
+///
+/// # Errors
+/// The first `most` violations in program order.
+pub fn check_to(graph: &Graph, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
     if program.tilings.is_empty() {
-        return walk::walk(Some(graph), program);
+        return walk::walk(Some(graph), program, most);
     }
     match in_parts(graph, &program.tilings) {
-        Ok(tiled) => walk::walk(Some(&tiled), program),
-        Err(detail) => Err(vec![Violation { instruction: None, rule: "parts", detail }]),
+        Ok(tiled) => walk::walk(Some(&tiled), program, most),
+        Err(reason) => Err(vec![rule::Rule::Parts.broken("parts of the layers", reason).by(None)]),
     }
 }
 
@@ -94,7 +85,7 @@ pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[(TensorId, Vec<(usize
 /// # Errors
 /// As [`check`].
 pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
-    walk::walk(None, program)
+    walk::walk(None, program, REPORTED)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Matrix instructions: operand windows, weights, channel parameters, and the tile they produce.
 
-use tpuflow_ir::isa::{ChannelParameters, FloatOutput, Matrix, MatrixDescriptor, TableShape};
+use tpuflow_ir::isa::{ChannelParameters, Codes, FloatOutput, Matrix, MatrixDescriptor, TableShape};
 use tpuflow_ir::op::Epilogue;
-use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, Window};
+use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, View, Window};
 
 use crate::contents::{Element, Value};
-use crate::walk::{Fault, Walk};
+use crate::rule::{Fault, Operand, Rule};
+use crate::walk::{Compared, Walk};
 
 /// The linear operator an instruction claims to work for.
 struct Linear<'g> {
@@ -23,43 +24,46 @@ const PLAIN: Window = Window { kernel: [1, 1], stride: [1, 1], dilation: [1, 1],
 impl Walk<'_> {
     pub(crate) fn matrix(&mut self, m: &Matrix, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
         let Some(Descriptor::Matrix(d)) = self.program.descriptors.get(m.descriptor.index()) else {
-            return Err(("descriptor", "not a matrix descriptor".to_owned()));
+            return Err(Rule::DescriptorKind.broken("that of a product", m.descriptor.0));
         };
         let wide = wide(m.input.dtype, d.weight_dtype);
         let (pixels, columns) = (self.machine().matrix_rows(wide), self.machine().array.columns);
-        if m.pixels as usize > pixels || m.columns > columns {
-            return Err(("range", format!("a tile of {} x {} exceeds {pixels} x {columns}", m.pixels, m.columns)));
-        }
+        let fits = m.pixels as usize <= pixels && m.columns <= columns;
+        let found = format_args!("{} x {}", m.pixels, m.columns);
+        Rule::TileSize.holds(fits, format_args!("at most {pixels} x {columns}"), found)?;
         let end = u64::from(m.first_pixel) + u64::from(m.pixels);
-        if end > u64::from(m.output.rows) * u64::from(m.output.width)
-            || m.output_channel + m.columns > m.output.channels
-            || m.output.origin[1] + m.output_channel != m.first_column
-        {
-            return Err(("range", "the tile leaves its output".to_owned()));
-        }
+        let inside = end <= u64::from(m.output.rows) * u64::from(m.output.width)
+            && m.output_channel + m.columns <= m.output.channels;
+        Rule::Extent.holds(inside, "a tile of the result", format_args!("{m:?}"))?;
+        Rule::Channels.equal("first column", &(m.output.origin[1] + m.output_channel), &m.first_column)?;
         let linear = layer.map(|l| self.linear(l, d)).transpose()?;
-        self.all_channels(&m.input, linear.as_ref().map(|l| l.input))?;
-        self.true_pixels(&m.output, linear.as_ref().map(|l| l.output))?;
-        self.operand_window(m, d, linear.as_ref())?;
-        self.weights(m, d, linear.as_ref(), id)?;
-        let bytes = self.parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize)?;
+        let (input, output) = linear.as_ref().map(|l| (l.input, l.output)).unzip();
+        self.all_channels(&m.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
+        self.true_pixels(&m.output, output).map_err(|fault| fault.of(Operand::Output))?;
+        self.operand_window(m, d, linear.as_ref()).map_err(|fault| fault.of(Operand::Input(0)))?;
+        self.weights(m, d, linear.as_ref(), id).map_err(|fault| fault.of(Operand::Weights))?;
+        let bytes = ChannelParameters::bytes(wide) * m.columns as usize;
+        let bytes = self.parameters(m.parameters, bytes).map_err(|fault| fault.of(Operand::Parameters))?;
         if let Some(linear) = &linear {
-            self.channel_parameters(&bytes, wide, m.first_column, linear.bias, linear.epilogue)?;
+            self.channel_parameters(&bytes, wide, m.first_column, linear.bias, linear.epilogue)
+                .map_err(|fault| fault.of(Operand::Parameters))?;
         }
-        self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue.fixed()))?;
+        self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue.fixed()))
+            .map_err(|fault| fault.of(Operand::Table))?;
         let (first, width) = (m.first_pixel, m.output.width);
         for row in first / width..=(first + m.pixels - 1) / width {
             let from = first.max(row * width) - row * width;
             let to = (first + m.pixels).min((row + 1) * width) - row * width;
             let channels = m.output_channel..m.output_channel + m.columns;
-            self.produce(&m.output, linear.as_ref().map(|l| l.output), row..row + 1, from..to, channels)?;
+            self.produce(&m.output, output, row..row + 1, from..to, channels)
+                .map_err(|fault| fault.of(Operand::Output))?;
         }
         Ok(())
     }
 
     /// The layer's operator, after comparing everything the descriptor repeats of it.
     fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
-        let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
+        let Some(e) = &self.expectation else { return Err(Rule::Operator.broken("a graph", "none")) };
         let (linear, window, group_in, group_out) = match &layer.op {
             Op::Conv { input, weights, bias, window, groups, epilogue } => {
                 let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
@@ -76,7 +80,7 @@ impl Walk<'_> {
             }
             Op::MatMul { a, b, bias, epilogue } => {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
-                    return Err(("descriptor", "a right operand of rank below 2".to_owned()));
+                    return Err(Rule::Operator.broken("a right operand of rank 2 or more", "one below"));
                 };
                 let linear = Linear {
                     input: *a,
@@ -89,30 +93,34 @@ impl Walk<'_> {
                 };
                 (linear, PLAIN, k as u32, n as u32)
             }
-            other => return Err(("descriptor", format!("a matrix instruction for {}", other.name()))),
+            other => return Err(Rule::Operator.broken(other.name(), "a product")),
         };
-        let finished = match linear.epilogue {
-            Arithmetic::Fixed(Epilogue { first_shift, requant, .. }) => {
-                (d.codes.zero_point, d.codes.lo, d.codes.hi) == (requant.zero_point, requant.lo, requant.hi)
-                    && d.first_shift == *first_shift
-                    && d.float.is_none()
+        let codes = Codes { zero_point: 0, lo: 0, hi: 0 };
+        let (codes, first_shift, float) = match linear.epilogue {
+            Arithmetic::Fixed(Epilogue { first_shift, requant: r, .. }) => {
+                (Codes { zero_point: r.zero_point, lo: r.lo, hi: r.hi }, *first_shift, None)
             }
-            Arithmetic::Float(finish) => {
-                let unused = (d.codes.zero_point, d.codes.lo, d.codes.hi) == (0, 0, 0) && d.first_shift.is_none();
-                unused && d.float.as_ref().is_some_and(|output| finishes(output, finish))
-            }
+            Arithmetic::Float(finish) => (codes, None, Some(FloatOutput::from(finish))),
         };
         let weights = e.graph.tensor(linear.weights);
         // How a stretch of a line is padded is for its pixels to show.
         let same_window =
             d.window == window || (is_line(&window) && is_line(&d.window) && unpadded(&d.window) == unpadded(&window));
-        let agrees = same_window
-            && (d.group_in, d.group_out) == (group_in, group_out)
-            && d.input_zero == e.graph.tensor(linear.input).zero_point()
-            && d.weight_zero == weights.zero_point()
-            && d.weight_dtype == weights.dtype
-            && finished;
-        if agrees { Ok(linear) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+        // The table's entries and limits are compared where the table is.
+        let expected = MatrixDescriptor {
+            window: if same_window { d.window } else { window },
+            group_in,
+            group_out,
+            input_zero: e.graph.tensor(linear.input).zero_point(),
+            weight_zero: weights.zero_point(),
+            weight_dtype: weights.dtype,
+            first_shift,
+            codes,
+            table: d.table,
+            float,
+        };
+        Rule::Descriptor.equal("", &expected, d)?;
+        Ok(linear)
     }
 
     /// Every input pixel under the windows of the tile's output pixels.
@@ -120,19 +128,16 @@ impl Walk<'_> {
         let (input, output) = linear.map(|l| (l.input, l.output)).unzip();
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
-        if channels.end > m.input.channels {
-            return Err(("range", format!("input channels {channels:?} of {}", m.input.channels)));
-        }
+        let (inside, found) = (channels.end <= m.input.channels, format_args!("{channels:?}"));
+        Rule::Extent.holds(inside, format_args!("some of {} input channels", m.input.channels), found)?;
         let width = m.output.width;
         let rows = m.first_pixel / width..(m.first_pixel + m.pixels - 1) / width + 1;
         if let Some(linear) = linear.filter(|l| l.window != d.window || self.in_part(m, l)) {
             self.is_stretch(m, d, linear)?;
         } else if is_plain(&d.window) {
-            if (m.input.width, m.input.rows, m.input.height) != (width, m.output.rows, m.output.height)
-                || m.input.origin[0] != m.output.origin[0]
-            {
-                return Err(("descriptor", "operand and result of a 1x1 window lie differently".to_owned()));
-            }
+            let shown = |v: &View| (v.width, v.rows, v.height, v.origin[0]);
+            let what = "under a 1x1 window width, rows, height, first pixel";
+            Rule::SamePixels.equal(what, &shown(&m.output), &shown(&m.input))?;
         } else {
             self.true_geometry(&m.input, input)?;
             self.true_geometry(&m.output, output)?;
@@ -159,7 +164,7 @@ impl Walk<'_> {
     /// Operand and result must be stretches of single lines, the window's left edge where the layer's is, and every tap that
     /// falls outside the operand one that falls outside the image.
     fn is_stretch(&self, m: &Matrix, d: &MatrixDescriptor, linear: &Linear<'_>) -> Result<(), Fault> {
-        let broken = |what: &str| Err(("descriptor", format!("a stretch of a line {what}")));
+        let broken = |what: &str| Err(Rule::Stretch.broken("a stretch under its window", format_args!("one {what}")));
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
         let window = &linear.window;
         let (from, to) = (&graph.tensor(linear.input).shape, &graph.tensor(linear.output).shape);
@@ -198,7 +203,7 @@ impl Walk<'_> {
         let size = d.weight_dtype.bytes() as u64;
         let apart = m.weights.plane_bytes > 0;
         if apart && d.weight_dtype != DType::I16 {
-            return Err(("descriptor", "planes of weights that are not int16".to_owned()));
+            return Err(Rule::ElementTypes.broken("planes of int16", format_args!("planes of {:?}", d.weight_dtype)));
         }
         let inner = u64::from(m.columns) * if apart { 1 } else { size };
         let stride = u64::from(m.weights.row_bytes);
@@ -220,9 +225,16 @@ impl Walk<'_> {
             }
             let single = match pieces.as_slice() {
                 [one] if (one.start, one.end) == (start, start + span) => match one.value {
-                    Value::Image { byte, .. } => {
-                        Some((id.0, byte * 2 + plane, [m.first_column, m.columns, m.weights.row_bytes]))
-                    }
+                    Value::Image { space, byte } => Some(Compared {
+                        layer: id,
+                        batch: self.batch_entry(m, linear)?,
+                        plane: apart.then_some(plane),
+                        first_column: m.first_column,
+                        columns: m.columns,
+                        row_bytes: m.weights.row_bytes,
+                        space,
+                        byte,
+                    }),
                     _ => None,
                 },
                 _ => None,
@@ -234,10 +246,8 @@ impl Walk<'_> {
                 let found = self.image_bytes(&pieces, start + k * stride, inner)?;
                 let expected = self.constant_row(m, linear, k, plane, apart);
                 if expected.as_deref() != Some(&found[..]) {
-                    return Err((
-                        "constant",
-                        format!("weights of row {k}, columns {}.. differ from the graph's", m.first_column),
-                    ));
+                    let row = format_args!("row {k}, columns {}..: {expected:?}", m.first_column);
+                    return Err(Rule::Weights.broken(row, format_args!("{found:?}")));
                 }
             }
             self.compared.extend(single);
@@ -278,7 +288,8 @@ impl Walk<'_> {
         let first = u64::from(m.output.origin[0]) + u64::from(m.first_pixel);
         let last = first + u64::from(m.pixels) - 1;
         if first / rows as u64 != last / rows as u64 {
-            return Err(("value", "a tile spans two matrices of a batch".to_owned()));
+            let pixels = format_args!("pixels {first} to {last}, {rows} of each");
+            return Err(Rule::BatchEntry.broken("pixels of one matrix", pixels));
         }
         Ok(first / rows as u64)
     }
@@ -326,10 +337,8 @@ impl Walk<'_> {
             };
             let (multiplier, shift) = epilogue.fixed().map_or((0, 0), |e| e.requant.of(channel));
             if (found.bias, i32::from(found.multiplier), found.shift) != (expected, multiplier, shift) {
-                return Err((
-                    "constant",
-                    format!("channel {channel}: found {found:?}, expected {expected}, {multiplier}, {shift}"),
-                ));
+                let expected = format_args!("of channel {channel} {expected}, {multiplier}, {shift}");
+                return Err(Rule::ChannelParameters.broken(expected, format_args!("{found:?}")));
             }
         }
         Ok(())
@@ -347,14 +356,17 @@ impl Walk<'_> {
             None => None,
         };
         let Some((e, epilogue)) = self.expectation.as_ref().zip(epilogue) else { return Ok(()) };
-        let agrees = match (epilogue.and_then(|e| e.table.as_ref()), &found) {
-            (None, None) => true,
+        match (epilogue.and_then(|e| e.table.as_ref()), &found) {
+            (None, None) => Ok(()),
             (Some(table), Some((shape, bytes))) => {
-                (shape.lo, shape.hi) == (table.lo, table.hi) && e.constant(table.entries.0) == Some(&bytes[..])
+                Rule::Descriptor.equal("limits of the table", &(table.lo, table.hi), &(shape.lo, shape.hi))?;
+                Rule::Parameters.equal("entries", &e.constant(table.entries.0), &Some(&bytes[..]))
             }
-            _ => false,
-        };
-        if agrees { Ok(()) } else { Err(("constant", "the fused table differs from the graph's".to_owned())) }
+            (expected, found) => {
+                let some = |there: bool| if there { "a fused table" } else { "none" };
+                Err(Rule::Descriptor.broken(some(expected.is_some()), some(found.is_some())))
+            }
+        }
     }
 }
 

@@ -8,8 +8,9 @@ use tpuflow_ir::layout::pixel_bytes;
 use tpuflow_ir::{Arithmetic, Layer, Op, View};
 
 use crate::contents::{Element, Piece, Value};
+use crate::rule::{Fault, Operand, Rule};
 use crate::vector::scales;
-use crate::walk::{Fault, Walk, defined};
+use crate::walk::{Walk, defined};
 
 /// Loops of a move: extent, input stride, output stride, in elements.
 pub(crate) type Nest = [(u64, i64, i64)];
@@ -46,10 +47,12 @@ impl Walk<'_> {
         rescale: Option<&(i32, Scaling)>,
         layer: Option<&Layer>,
     ) -> Result<(), Fault> {
-        let [input] = v.inputs.as_slice() else { return Err(("descriptor", "a move has one operand".to_owned())) };
+        let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.broken(1, v.inputs.len())) };
         let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
         if rescale.is_none() && size != out_size {
-            return Err(("descriptor", "a move changes the element size".to_owned()));
+            return Err(
+                Rule::ElementTypes.broken(format_args!("{:?}", input.dtype), format_args!("{:?}", v.output.dtype))
+            );
         }
         let pieces = self.source(input, nest, from)?;
         let natural = pixel_bytes(v.output.payload(), self.machine().word());
@@ -58,6 +61,7 @@ impl Walk<'_> {
         let region = start..start + v.output.bytes(self.machine().word());
         let padded = padded && self.owns_padding(v.output.space, region, payload, natural as u64);
         let slack = if padded { natural as u64 - payload } else { 0 };
+        let mut read: Vec<(u64, u64)> = Vec::new();
         let mut written = Written { stretches: Vec::new(), slack };
         let (inner, outer) = match nest.split_last() {
             Some((&(extent, 1, 1), outer)) => (extent, outer),
@@ -73,11 +77,14 @@ impl Walk<'_> {
             while left > 0 {
                 let (start, a) = self.place(input, source, left)?;
                 let (end, b) = self.place(&v.output, target, left)?;
-                let count = a.min(b);
+                let mut count = a.min(b).min(self.row_of_result(v, target, layer));
                 let result = self.result(v, target, layer);
                 let arrived = match (rescale, layer, result) {
                     (Some(rescale), Some(layer), Some(result)) => {
-                        self.rescaled(&pieces, start, count * size, target, v, rescale, layer)?;
+                        let (source, run) = self.rescaled(target, v, rescale, layer)?;
+                        count = count.min(run);
+                        self.same_values(&pieces, start, count * size, source)
+                            .map_err(|fault| fault.of(Operand::Input(0)))?;
                         Some(Value::Element(result))
                     }
                     (None, _, Some(result)) => {
@@ -86,6 +93,10 @@ impl Walk<'_> {
                     }
                     _ => Some(Value::Any),
                 };
+                match read.last_mut() {
+                    Some((_, to)) if *to == start => *to = start + count * size,
+                    _ => read.push((start, start + count * size)),
+                }
                 let covered = crate::walk::within(&pieces, start, start + count * size);
                 defined(&covered, input.space, start, start + count * size)?;
                 match arrived {
@@ -105,7 +116,14 @@ impl Walk<'_> {
             index[axis] += 1;
             index[axis + 1..].fill(0);
         }
+        // What lies between the elements read was not read.
+        self.in_place = true;
+        read.sort_unstable();
         for (start, end, value) in written.stretches {
+            let next = read.partition_point(|&(_, to)| to <= start);
+            let apart = read.get(next).is_none_or(|&(from, _)| from >= end);
+            let found = format_args!("elements it reads at {start:#x}..{end:#x}");
+            Rule::InPlace.holds(apart, "a place of its own for the result", found)?;
             self.store(v.output.space, start, end, value)?;
         }
         Ok(())
@@ -140,26 +158,35 @@ impl Walk<'_> {
         Some(Element::new(tensor.0, payload as u32, natural as u32, pixel, within))
     }
 
-    /// A rescaled stretch of a concatenation (or of a rescaling done as a move) must come from the right place with the right
-    /// factor.
-    #[expect(clippy::too_many_arguments, reason = "one stretch of one instruction")]
+    /// For how many elements from a view's on those of the layer's output go on as well: where the view shows some of its
+    /// channels, to the last of them.
+    fn row_of_result(&self, v: &Vector, target: i64, layer: Option<&Layer>) -> u64 {
+        let whole = layer.map(|l| self.whole_channels(&v.output, Some(l.output)));
+        let channels = u64::from(v.output.channels);
+        match whole {
+            Some(Ok(whole)) if whole != channels => channels - target.cast_unsigned() % channels,
+            _ => u64::MAX,
+        }
+    }
+
+    /// What a rescaling move must bring to a view's element, and for how many elements, by a concatenation (or a rescaling done
+    /// as a move): with the factor of that branch.
     fn rescaled(
         &self,
-        pieces: &[Piece],
-        start: u64,
-        bytes: u64,
         target: i64,
         v: &Vector,
         (input_zero, scaling): &(i32, Scaling),
         layer: &Layer,
-    ) -> Result<(), Fault> {
-        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
+    ) -> Result<(Element, u64), Fault> {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else {
+            return Err(Rule::Operator.broken("a graph", "none"));
+        };
         let whole = self.whole_channels(&v.output, Some(layer.output))?;
         let (channels, target) = (u64::from(v.output.channels), target.cast_unsigned());
         let pixel = u64::from(v.output.origin[0]) + target / channels;
         let element = pixel * whole + u64::from(v.output.origin[1]) + target % channels;
-        let (source, requant, at) = match &layer.op {
-            Op::Rescale { input, requant: Arithmetic::Fixed(requant) } => (*input, requant, element),
+        let (source, requant, at, run) = match &layer.op {
+            Op::Rescale { input, requant: Arithmetic::Fixed(requant) } => (*input, requant, element, u64::MAX),
             Op::Concat { inputs, axis, requants } => {
                 let shape = &graph.tensor(layer.output).shape;
                 let inner: u64 = shape[*axis as usize + 1..].iter().map(|&n| n as u64).product();
@@ -169,30 +196,30 @@ impl Walk<'_> {
                 for (&input, requant) in inputs.iter().zip(requants) {
                     let part = graph.tensor(input).shape[*axis as usize] as u64 * inner;
                     if at < part {
-                        found = requant.as_ref().map(|r| (input, r, outer * part + at));
+                        found = requant.as_ref().map(|r| (input, r, outer * part + at, part - at));
                         break;
                     }
                     at -= part;
                 }
-                found.ok_or_else(|| ("descriptor", "rescales a branch that needs none".to_owned()))?
+                found.ok_or_else(|| Rule::Descriptor.broken("a branch taken as it is", "a rescaling"))?
             }
-            other => return Err(("descriptor", format!("a rescaling move for {}", other.name()))),
+            other => return Err(Rule::Operator.broken(other.name(), "a rescaling move")),
         };
-        if !scales(scaling, requant) || *input_zero != graph.tensor(source).zero_point() {
-            return Err(("descriptor", format!("rescaling differs from layer \"{}\"", layer.name)));
-        }
-        let size = graph.tensor(source).dtype.bytes() as u64;
-        self.same_values(pieces, start, bytes, Element::dense(source.0, at * size))
+        scales(scaling, requant)?;
+        let tensor = graph.tensor(source);
+        Rule::Descriptor.equal("zero point", &tensor.zero_point(), input_zero)?;
+        Rule::Tensor.equal("elements of", &tensor.dtype, &v.inputs[0].dtype)?;
+        Ok((Element::dense(source.0, at * tensor.dtype.bytes() as u64), run))
     }
 
     /// Address of a view's row-major element, and for how many of at most `limit` elements the bytes go on.
     fn place(&self, view: &View, element: i64, limit: u64) -> Result<(u64, u64), Fault> {
         let (channels, width) = (u64::from(view.channels), u64::from(view.width));
-        let element = u64::try_from(element).map_err(|_| ("range", "a move before its operand".to_owned()))?;
+        let element = u64::try_from(element).map_err(|_| Rule::Extent.broken("an element of a view", element))?;
         let (pixel, channel) = (element / channels, element % channels);
         let (row, column) = (pixel / width, pixel % width);
         if row >= u64::from(view.rows) {
-            return Err(("range", format!("element {element} leaves a view of {} rows", view.rows)));
+            return Err(Rule::Extent.broken(format_args!("an element of {} rows", view.rows), element));
         }
         let row = row as u32;
         self.holds(view, row)?;

@@ -7,6 +7,7 @@
 use tpuflow_ir::{Instruction, Unit};
 
 use crate::contents::{Actor, Tokens};
+use crate::rule::{Fault, Rule};
 
 /// Walks the program and keeps the knowledge of every instruction at its start.
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub(crate) struct Order {
 impl Order {
     /// Takes the next instruction of the list. Gives it its number in its unit and its knowledge, or what is wrong with its
     /// waits.
-    pub(crate) fn start(&mut self, instruction: &Instruction) -> (Actor, Tokens, Result<(), String>) {
+    pub(crate) fn start(&mut self, instruction: &Instruction) -> (Actor, Tokens, Result<(), Fault>) {
         let unit = instruction.unit.index();
         let mut known = self.started[unit].last().copied().unwrap_or_default();
         let mut outcome = Ok(());
@@ -28,15 +29,12 @@ impl Order {
             let other = &self.started[wait.unit.index()];
             let count = wait.count as usize;
             if count > other.len() {
-                outcome = Err(format!(
-                    "waits for {count} tokens of {}, of which only {} can have been deposited",
-                    wait.unit.name(),
-                    other.len()
-                ));
+                let name = wait.unit.name();
+                outcome = Err(Rule::WaitAhead.broken(format_args!("at most {} of {name}", other.len()), count));
                 continue;
             }
             if instruction.waits[..position].iter().any(|w| w.unit == wait.unit) {
-                outcome = Err(format!("waits twice for {}", wait.unit.name()));
+                outcome = Err(Rule::WaitTwice.broken("one wait", format_args!("two for {}", wait.unit.name())));
             }
             if let Some(last) = count.checked_sub(1).map(|i| other[i]) {
                 for (mine, theirs) in known.iter_mut().zip(last) {
@@ -88,6 +86,6 @@ mod tests {
         let (_, known, outcome) = order.start(&instruction(Unit::Ewp, &[(Unit::Me, 1)]));
         assert_eq!((known, outcome), ([2, 0, 1, 0, 0], Ok(())));
         let (_, _, outcome) = order.start(&instruction(Unit::Pdp, &[(Unit::Me, 3)]));
-        assert!(outcome.is_err_and(|e| e.contains("only 2")));
+        assert!(outcome.is_err_and(|fault| fault.rule == Rule::WaitAhead));
     }
 }

@@ -5,23 +5,22 @@ use tpuflow_ir::op::Average;
 use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId, Window};
 
 use crate::matrix::{finishes, wide};
-use crate::walk::{Fault, Walk};
+use crate::rule::{Fault, Operand, Rule};
+use crate::walk::Walk;
 
 impl Walk<'_> {
     pub(crate) fn pool(&mut self, p: &Pool, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(Descriptor::Pool(d)) = self.program.descriptors.get(p.descriptor.index()) else {
-            return Err(("descriptor", "not a pool descriptor".to_owned()));
+            return Err(Rule::DescriptorKind.broken("that of a pooling", p.descriptor.0));
         };
-        if p.input.channels != p.output.channels {
-            return Err(("range", "operand and result of different channels".to_owned()));
-        }
+        Rule::Channels.equal("channels,", &p.output.channels, &p.input.channels)?;
         let input = layer.map(|l| self.pool_operand(l, d)).transpose()?;
         let output = layer.map(|l| l.output);
-        self.true_geometry(&p.input, input)?;
-        self.true_geometry(&p.output, output)?;
-        if p.input.origin[1] != p.output.origin[1] {
-            return Err(("value", "operand and result show different channels".to_owned()));
-        }
+        self.true_geometry(&p.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
+        self.true_geometry(&p.output, output).map_err(|fault| fault.of(Operand::Output))?;
+        Rule::Channels.equal("first channel", &p.output.origin[1], &p.input.origin[1])?;
+        self.true_pixels(&p.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
+        self.true_pixels(&p.output, output).map_err(|fault| fault.of(Operand::Output))?;
         let (height, last) = (p.output.height, p.first_row + p.rows - 1);
         for image in p.first_row / height..=last / height {
             let from = p.first_row.max(image * height) - image * height;
@@ -29,7 +28,8 @@ impl Walk<'_> {
             let lines = lines_between(&d.window, from, to, p.input.height);
             let lines = image * p.input.height + lines.start..image * p.input.height + lines.end;
             if !lines.is_empty() {
-                self.consume(&p.input, input, lines, 0..p.input.width, 0..p.input.channels)?;
+                self.consume(&p.input, input, lines, 0..p.input.width, 0..p.input.channels)
+                    .map_err(|fault| fault.of(Operand::Input(0)))?;
             }
         }
         let depthwise = match &d.kind {
@@ -41,8 +41,11 @@ impl Walk<'_> {
             let wide = wide(p.input.dtype, weight_dtype);
             let channels = p.input.channels as usize;
             let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
-            let weights = self.parameters(p.weights, taps * channels * weight_dtype.bytes())?;
-            let parameters = self.parameters(p.parameters, ChannelParameters::bytes(wide) * channels)?;
+            let weights = taps * channels * weight_dtype.bytes();
+            let weights = self.parameters(p.weights, weights).map_err(|fault| fault.of(Operand::Weights))?;
+            let parameters = ChannelParameters::bytes(wide) * channels;
+            let parameters =
+                self.parameters(p.parameters, parameters).map_err(|fault| fault.of(Operand::Parameters))?;
             let epilogue = match layer.map(|l| &l.op) {
                 Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
                     let first = p.input.origin[1];
@@ -52,15 +55,16 @@ impl Walk<'_> {
                 }
                 _ => None,
             };
-            self.table(table, p.table, epilogue)?;
+            self.table(table, p.table, epilogue).map_err(|fault| fault.of(Operand::Table))?;
         }
         let rows = p.first_row..p.first_row + p.rows;
         self.produce(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
+            .map_err(|fault| fault.of(Operand::Output))
     }
 
     /// The layer's operand, after comparing everything the descriptor repeats of it.
     fn pool_operand(&self, layer: &Layer, d: &PoolDescriptor) -> Result<TensorId, Fault> {
-        let Some(e) = &self.expectation else { return Err(("descriptor", "no graph".to_owned())) };
+        let Some(e) = &self.expectation else { return Err(Rule::Operator.broken("a graph", "none")) };
         let zero = |id: TensorId| e.graph.tensor(id).zero_point();
         let (agrees, input) = match (&layer.op, &d.kind) {
             (Op::MaxPool { input, window }, PoolKind::Max) => (d.window == *window, *input),
@@ -111,9 +115,10 @@ impl Walk<'_> {
                     && finishes(output, finish);
                 (agrees, *input)
             }
-            _ => return Err(("descriptor", format!("a pool instruction for {}", layer.op.name()))),
+            _ => return Err(Rule::Operator.broken(layer.op.name(), "a pooling")),
         };
-        if agrees { Ok(input) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{d:?}"))?;
+        Ok(input)
     }
 
     /// `[tap][channel]` against the graph's `[channel][tap]`.
@@ -128,16 +133,15 @@ impl Walk<'_> {
         let Some(e) = &self.expectation else { return Ok(()) };
         let size = e.graph.tensor(weights).dtype.bytes();
         let Some(constant) = e.constant(weights.0) else {
-            return Err(("descriptor", "depthwise weights that are computed".to_owned()));
+            return Err(Rule::NotConstant.broken("constant weights", "computed ones"));
         };
         for tap in 0..taps {
             for channel in 0..channels {
                 let (a, b) = ((tap * channels + channel) * size, ((first + channel) * taps + tap) * size);
-                if found.get(a..a + size) != constant.get(b..b + size) {
-                    return Err((
-                        "constant",
-                        format!("depthwise weight of tap {tap}, channel {} differs", first + channel),
-                    ));
+                let (found, expected) = (found.get(a..a + size), constant.get(b..b + size));
+                if found.is_none() || found != expected {
+                    let expected = format_args!("of tap {tap}, channel {} {expected:?}", first + channel);
+                    return Err(Rule::Weights.broken(expected, format_args!("{found:?}")));
                 }
             }
         }

@@ -6,8 +6,9 @@ use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
 
 use crate::contents::Value;
 use crate::matrix::finishes;
+use crate::rule::{Fault, Operand, Rule};
 use crate::vector::scales;
-use crate::walk::{Fault, Walk, defined};
+use crate::walk::{Walk, defined};
 
 /// What an instruction says of its stretch.
 struct Claim<'p> {
@@ -42,19 +43,24 @@ struct Place {
 
 impl Walk<'_> {
     pub(crate) fn reduction(&mut self, op: &VectorOp, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
-        let Some(claim) = Claim::of(op) else { return Err(("descriptor", "not a reduction".to_owned())) };
+        let Some(claim) = Claim::of(op) else {
+            return Err(Rule::DescriptorKind.broken("that of a reduction", "another"));
+        };
         let (Some(operand), true) = (v.inputs.first(), v.inputs.len() <= 2) else {
-            return Err(("descriptor", "a reduction has one operand and running results".to_owned()));
+            return Err(Rule::Operands.broken("one operand, and running results", v.inputs.len()));
         };
         let sizes = |view: &View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
         let all: u64 = claim.shape.iter().map(|&n| u64::from(n)).product();
         if sizes(operand) != all || claim.axes.iter().any(|&axis| axis as usize >= claim.shape.len()) {
-            return Err(("descriptor", "a stretch of another size than its operand".to_owned()));
+            let stretch = format_args!("{:?} over {:?}", claim.shape, claim.axes);
+            return Err(Rule::Stretches.broken(format_args!("a stretch of {} elements", sizes(operand)), stretch));
         }
+        // Running results are read before they are written; the operand is not.
+        self.in_place = crate::vector::apart(operand, &v.output, self.machine().word());
         let output_type = running(claim.kind, operand.dtype);
         let typed = !claim.partial || v.output.dtype == output_type;
         if !typed || v.inputs.get(1).is_some_and(|sums| sums.dtype != output_type) {
-            return Err(("descriptor", "running results of another type".to_owned()));
+            return Err(Rule::ElementTypes.broken(format_args!("running results of {output_type:?}"), "others"));
         }
         let Some(layer) = layer else {
             for view in &v.inputs {
@@ -67,7 +73,8 @@ impl Walk<'_> {
         self.consume(operand, Some(input), 0..operand.rows, 0..operand.width, 0..operand.channels)?;
         let wanted = u64::from(place.before > 0);
         if v.inputs.len() as u64 != 1 + wanted {
-            return Err(("value", format!("{} terms are missing", place.before)));
+            let found = format_args!("{} operands behind {} terms", v.inputs.len(), place.before);
+            return Err(Rule::Terms.broken("running results of the terms before, if any", found));
         }
         if let Some(sums) = v.inputs.get(1) {
             let (start, end) = self.running_bytes(sums, &place)?;
@@ -76,7 +83,8 @@ impl Walk<'_> {
             let expected = self.running_value(layer, &place, place.before, sums.dtype);
             let agrees = pieces.iter().all(|piece| piece.value == expected.advance(piece.start - start));
             if !agrees {
-                return Err(("value", "running results of other elements, or of other stretches".to_owned()));
+                let found = format_args!("{:?}", pieces.first().map(|piece| piece.value));
+                return Err(Rule::Terms.broken(format_args!("{expected:?}"), found).of(Operand::Input(1)));
             }
         }
         if claim.partial {
@@ -85,13 +93,16 @@ impl Walk<'_> {
             return self.store(v.output.space, start, end, value);
         }
         if place.before + place.terms != self.terms(&axes, input) {
-            return Err(("value", "a result without all of its terms".to_owned()));
+            let found = format_args!("{} and {}", place.before, place.terms);
+            return Err(Rule::Terms.broken(format_args!("all {} terms", self.terms(&axes, input)), found));
         }
         let channels = self.whole_channels(&v.output, Some(layer.output))?;
         let first = u64::from(v.output.origin[0]) * channels + u64::from(v.output.origin[1]);
         let contiguous = channels == u64::from(v.output.channels) || v.output.rows * v.output.width == 1;
         if (first, sizes(&v.output)) != (place.kept, place.count) || !contiguous {
-            return Err(("value", "the result is that of other elements".to_owned()));
+            let found = format_args!("{} from {first} on", sizes(&v.output));
+            let expected = format_args!("{} elements from {} on", place.count, place.kept);
+            return Err(Rule::SamePixels.broken(expected, found).of(Operand::Output));
         }
         let (rows, columns) = (0..v.output.rows, 0..v.output.width);
         self.produce(&v.output, Some(layer.output), rows, columns, 0..v.output.channels)
@@ -99,13 +110,15 @@ impl Walk<'_> {
 
     /// The layer's operand and reduced axes, after comparing what the instruction repeats of it.
     fn reduces(&self, op: &VectorOp, layer: &Layer) -> Result<(TensorId, Vec<u32>), Fault> {
-        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Err(("descriptor", String::new())) };
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else {
+            return Err(Rule::Operator.broken("a graph", "none"));
+        };
         let zero = |id: TensorId| graph.tensor(id).zero_point();
         let (agrees, input, axes) = match &layer.op {
             Op::Reduce { input, kind, requant, axes } => {
                 let agrees = match (op, requant) {
                     (VectorOp::Reduce { kind: k, input_zero, scaling, .. }, Arithmetic::Fixed(requant)) => {
-                        k == kind && *input_zero == zero(*input) && scales(scaling, requant)
+                        k == kind && *input_zero == zero(*input) && scales(scaling, requant).is_ok()
                     }
                     (
                         VectorOp::Float { function: FloatFunction::Reduce { kind: k, divisor, .. }, output },
@@ -139,9 +152,10 @@ impl Walk<'_> {
                 };
                 (agrees && whole, *input, vec![1, 2])
             }
-            other => return Err(("descriptor", format!("a reduction for {}", other.name()))),
+            other => return Err(Rule::Operator.broken(other.name(), "a reduction")),
         };
-        if agrees { Ok((input, axes)) } else { Err(("descriptor", format!("differs from layer \"{}\"", layer.name))) }
+        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
+        Ok((input, axes))
     }
 
     fn terms(&self, axes: &[u32], input: TensorId) -> u64 {
@@ -152,7 +166,7 @@ impl Walk<'_> {
 
     /// Finds the stretch in the layer's operand: single indices, then a range, then everything.
     fn place_of(&self, view: &View, claim: &Claim<'_>, input: TensorId, axes: &[u32]) -> Result<Place, Fault> {
-        let wrong = |what: &str| ("value", format!("a stretch that {what}"));
+        let wrong = |what: &str| Rule::Stretches.broken("a box of the operand", format_args!("one that {what}"));
         let Some(e) = &self.expectation else { return Err(wrong("is none")) };
         let shape: Vec<u64> = e.graph.tensor(input).shape.iter().map(|&n| n as u64).collect();
         let channels = self.whole_channels(view, Some(input))?;
@@ -212,7 +226,8 @@ impl Walk<'_> {
     /// Running results lie as one pixel.
     fn running_bytes(&self, view: &View, place: &Place) -> Result<(u64, u64), Fault> {
         if view.rows * view.width != 1 || u64::from(view.channels) != place.count {
-            return Err(("descriptor", "running results of another number".to_owned()));
+            let found = format_args!("{} x {} x {}", view.rows, view.width, view.channels);
+            return Err(Rule::Terms.broken(format_args!("{} running results in one pixel", place.count), found));
         }
         self.holds(view, 0)?;
         let start = view.pixel_address(0, 0, self.machine().word());

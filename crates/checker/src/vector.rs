@@ -2,19 +2,22 @@
 //! and whoever reads the result finds out whether they went to the right place.
 
 use tpuflow_ir::Arithmetic::{Fixed, Float};
-use tpuflow_ir::isa::{FloatFunction, FloatOutput, NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::isa::{
+    Codes, FLOAT_NORM_BYTES, FloatFunction, FloatOutput, NormParameters, Scaling, Slope, Vector, VectorOp,
+};
 use tpuflow_ir::op::{Exponentials, Norm, Slopes};
 use tpuflow_ir::{Descriptor, Finish, Layer, Op, Requant, TensorId, View};
 
 use crate::contents::{Element, Value};
 use crate::matrix::finishes;
-use crate::walk::{Fault, Walk};
+use crate::rule::{Fault, Operand, Rule};
+use crate::walk::Walk;
 
 impl Walk<'_> {
     pub(crate) fn vector(&mut self, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
         let program = self.program;
         let Some(Descriptor::Vector(op)) = program.descriptors.get(v.descriptor.index()) else {
-            return Err(("descriptor", "not a vector descriptor".to_owned()));
+            return Err(Rule::DescriptorKind.broken("that of elements", v.descriptor.0));
         };
         match op {
             VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, rescale } => {
@@ -30,7 +33,7 @@ impl Walk<'_> {
                 self.transport(v, &nest, from, to, rescale.as_ref(), layer)
             }
             VectorOp::Gather { extent, inner, indices, .. } => {
-                self.all_defined(&v.inputs[0])?;
+                self.all_defined(&v.inputs[0]).map_err(|fault| fault.of(Operand::Input(0)))?;
                 let count = indices.len() as u32;
                 for row in v.first_row..v.first_row + v.rows {
                     let source = (row / count) * extent + indices[(row % count) as usize];
@@ -41,13 +44,13 @@ impl Walk<'_> {
             }
             VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => {
                 let value = match op {
-                    VectorOp::Fill { code } => Value::Code(*code),
+                    VectorOp::Fill { code } => Value::code(*code, v.output.dtype, 0),
                     VectorOp::Float { function: FloatFunction::Constant(number), output }
                         if *output == FloatOutput::default() && v.output.dtype.is_float() =>
                     {
-                        Value::Number(*number)
+                        Value::number(*number, v.output.dtype, 0)
                     }
-                    _ => return Err(("descriptor", "a fill that computes".to_owned())),
+                    _ => return Err(Rule::ElementTypes.broken("a fill with floats as they are", "one that computes")),
                 };
                 let word = self.machine().word();
                 for row in v.first_row..v.first_row + v.rows {
@@ -72,6 +75,10 @@ impl Walk<'_> {
                     None => None,
                 };
                 self.operands(op, v, operands.as_deref(), layer.map(|l| l.output))?;
+                self.in_place = elementwise(op)
+                    && v.inputs
+                        .iter()
+                        .all(|view| apart(view, &v.output, self.machine().word()) || same_place(view, &v.output));
                 let rows = v.first_row..v.first_row + v.rows;
                 let (width, channels) = (0..v.output.width, 0..v.output.channels);
                 self.produce(&v.output, layer.map(|l| l.output), rows, width, channels)
@@ -88,28 +95,35 @@ impl Walk<'_> {
                 VectorOp::Binary { kind, zeros, factors, scaling },
                 Op::Binary { kind: k, a, b, ka, kb, requant: Fixed(requant) },
             ) => (
-                kind == k && *zeros == [zero(*a), zero(*b)] && *factors == [*ka, *kb] && scales(scaling, requant),
+                kind == k
+                    && *zeros == [zero(*a), zero(*b)]
+                    && *factors == [*ka, *kb]
+                    && scales(scaling, requant).is_ok(),
                 vec![*a, *b],
             ),
             (VectorOp::Table(shape), Op::Unary { input, function: Fixed(table) }) => {
-                let bytes = self.parameters(v.parameters, shape.entries as usize * 4)?;
+                let bytes = self.vector_parameters(v, shape.entries as usize * 4)?;
                 let entries = graph.tensor(table.entries).constant.as_deref();
-                ((shape.lo, shape.hi) == (table.lo, table.hi) && entries == Some(&bytes[..]), vec![*input])
+                Rule::Parameters.equal("entries", &entries, &Some(&bytes[..]))?;
+                ((shape.lo, shape.hi) == (table.lo, table.hi), vec![*input])
             }
             (VectorOp::Rescale { input_zero, scaling }, Op::Rescale { input, requant: Fixed(requant) }) => {
-                (*input_zero == zero(*input) && scales(scaling, requant), vec![*input])
+                (*input_zero == zero(*input) && scales(scaling, requant).is_ok(), vec![*input])
             }
             (VectorOp::PRelu { input_zero, positive, per_channel }, Op::PRelu { input, slopes: Fixed(slopes) }) => {
                 let Slopes { positive: requant, negative_multiplier, negative_shift } = slopes;
                 let count = if *per_channel { v.output.channels as usize } else { 1 };
                 let first = if *per_channel { v.output.origin[1] as usize } else { 0 };
-                let bytes = self.parameters(v.parameters, Slope::BYTES * count)?;
+                // Slopes go by the tensor's channels.
+                self.true_pixels(&v.output, Some(layer.output))?;
+                let bytes = self.vector_parameters(v, Slope::BYTES * count)?;
                 let slopes = bytes.chunks_exact(Slope::BYTES).map(Slope::decode).enumerate().all(|(i, s)| {
                     negative_multiplier.get(first + i) == Some(&i32::from(s.multiplier))
                         && negative_shift.get(first + i) == Some(&s.shift)
                 });
                 let agrees = *per_channel == (negative_multiplier.len() > 1) || negative_multiplier.len() == 1;
-                (agrees && slopes && *input_zero == zero(*input) && scales(positive, requant), vec![*input])
+                Rule::Parameters.holds(slopes, format_args!("slopes of {:?}", layer.op), format_args!("{bytes:?}"))?;
+                (agrees && *input_zero == zero(*input) && scales(positive, requant).is_ok(), vec![*input])
             }
             (
                 VectorOp::Softmax { coefficient, scaling },
@@ -132,8 +146,8 @@ impl Walk<'_> {
             }
             (VectorOp::Select, Op::Select { condition, a, b }) => (true, vec![*condition, *a, *b]),
             (VectorOp::Float { function, output }, _) => {
-                let Some((finish, operands)) = self.float(function, v, &layer.op)? else {
-                    return Err(("descriptor", format!("differs from layer \"{}\"", layer.name)));
+                let Some((finish, operands)) = self.float(function, v, layer)? else {
+                    return Err(Rule::Descriptor.broken(format_args!("{:?}", layer.op), format_args!("{op:?}")));
                 };
                 (finishes(output, finish), operands)
             }
@@ -142,11 +156,9 @@ impl Walk<'_> {
             }
             _ => (false, vec![]),
         };
-        if agrees && operands.len() == v.inputs.len() {
-            Ok(operands)
-        } else {
-            Err(("descriptor", format!("differs from layer \"{}\" ({})", layer.name, layer.op.name())))
-        }
+        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
+        Rule::Operands.equal("operands,", &operands.len(), &v.inputs.len())?;
+        Ok(operands)
     }
 
     /// How the layer ends and what it reads, if a float instruction with its parameters computes it.
@@ -154,12 +166,12 @@ impl Walk<'_> {
         &mut self,
         function: &FloatFunction,
         v: &Vector,
-        op: &'o Op,
+        layer: &'o Layer,
     ) -> Result<Option<(&'o Finish, Vec<TensorId>)>, Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(None) };
         let singles =
             |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect() };
-        Ok(match (function, op) {
+        Ok(match (function, &layer.op) {
             (
                 FloatFunction::Identity,
                 Op::Unary { input, function: Float(finish) } | Op::Rescale { input, requant: Float(finish) },
@@ -173,12 +185,14 @@ impl Walk<'_> {
             }
             (FloatFunction::PRelu { per_channel }, Op::PRelu { input, slopes: Float(slopes) }) => {
                 let (first, count) = if *per_channel { (v.output.origin[1], v.output.channels) } else { (0, 1) };
-                let found = singles(&self.parameters(v.parameters, 4 * count as usize)?);
+                self.true_pixels(&v.output, Some(layer.output))?;
+                let found = singles(&self.vector_parameters(v, 4 * count as usize)?);
                 let expected = slopes.negative.get(first as usize..(first + count) as usize);
                 let same = expected.is_some_and(|expected| {
-                    expected.iter().map(|slope| slope.get() as f32).map(f32::to_bits).eq(found)
+                    expected.iter().map(|slope| slope.get() as f32).map(f32::to_bits).eq(found.iter().copied())
                 });
-                let agrees = same && *per_channel == (slopes.negative.len() > 1);
+                Rule::Parameters.holds(same, format_args!("slopes {expected:?}"), format_args!("{found:?}"))?;
+                let agrees = *per_channel == (slopes.negative.len() > 1);
                 agrees.then(|| (&slopes.finish, vec![*input]))
             }
             (FloatFunction::Softmax, Op::Softmax { input, exponentials: Float(finish), mask }) => {
@@ -188,10 +202,11 @@ impl Walk<'_> {
                 FloatFunction::LayerNorm { center, epsilon },
                 Op::LayerNorm { input, gamma, beta, center: c, norm: Float(norm) },
             ) => {
-                let found = singles(&self.parameters(v.parameters, 8 * v.output.channels as usize)?);
+                let found = singles(&self.vector_parameters(v, FLOAT_NORM_BYTES * v.output.channels as usize)?);
                 let bits = |id: TensorId| graph.tensor(id).f32s().into_iter().map(f32::to_bits);
                 let same = bits(*gamma).zip(bits(*beta)).flat_map(|(gamma, beta)| [gamma, beta]).eq(found);
-                let agrees = same && center == c && *epsilon == norm.epsilon;
+                Rule::Parameters.holds(same, "gamma and beta of the layer", "others")?;
+                let agrees = center == c && *epsilon == norm.epsilon;
                 agrees.then(|| (&norm.finish, vec![*input]))
             }
             _ => None,
@@ -199,7 +214,7 @@ impl Walk<'_> {
     }
 
     fn norm_agrees(&mut self, op: &VectorOp, v: &Vector, layer: &Op) -> Result<bool, Fault> {
-        let bytes = self.parameters(v.parameters, NormParameters::BYTES * v.output.channels as usize)?;
+        let bytes = self.vector_parameters(v, NormParameters::BYTES * v.output.channels as usize)?;
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(true) };
         let (
             VectorOp::LayerNorm { center, input_zero, epsilon, normalise, codes },
@@ -217,10 +232,14 @@ impl Walk<'_> {
                     && betas.get(i) == Some(&p.beta)
                     && (i32::from(p.multiplier), p.shift) == (m, n)
             });
-        Ok(parameters
-            && (center, epsilon, *normalise) == (c, e, (*multiplier, *shift))
+        Rule::Parameters.holds(parameters, "gamma, beta and factors of the layer", "others")?;
+        Ok((center, epsilon, *normalise) == (c, e, (*multiplier, *shift))
             && *input_zero == graph.tensor(*input).zero_point()
             && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi))
+    }
+
+    fn vector_parameters(&mut self, v: &Vector, bytes: usize) -> Result<Vec<u8>, Fault> {
+        self.parameters(v.parameters, bytes).map_err(|fault| fault.of(Operand::Parameters))
     }
 
     /// Reads what a computing instruction needs, row by row.
@@ -232,51 +251,108 @@ impl Walk<'_> {
         output: Option<TensorId>,
     ) -> Result<(), Fault> {
         for (i, view) in v.inputs.iter().enumerate() {
-            let tensor = operands.map(|o| o[i]);
-            let whole_pixels = matches!(
-                op,
-                VectorOp::Softmax { .. }
-                    | VectorOp::LayerNorm { .. }
-                    | VectorOp::ArgMax { .. }
-                    | VectorOp::Float { function: FloatFunction::Softmax | FloatFunction::LayerNorm { .. }, .. }
-            );
-            if whole_pixels && !self.is_expanded(view, tensor) {
-                self.all_channels(view, tensor)?;
+            self.operand(op, v, view, operands.map(|o| o[i]), output).map_err(|fault| fault.of(Operand::Input(i)))?;
+        }
+        Ok(())
+    }
+
+    fn operand(
+        &mut self,
+        op: &VectorOp,
+        v: &Vector,
+        view: &View,
+        tensor: Option<TensorId>,
+        output: Option<TensorId>,
+    ) -> Result<(), Fault> {
+        let whole_pixels = matches!(
+            op,
+            VectorOp::Softmax { .. }
+                | VectorOp::LayerNorm { .. }
+                | VectorOp::ArgMax { .. }
+                | VectorOp::Float { function: FloatFunction::Softmax | FloatFunction::LayerNorm { .. }, .. }
+        );
+        if whole_pixels && !self.is_expanded(view, tensor) {
+            self.all_channels(view, tensor)?;
+        }
+        let rows = v.first_row..v.first_row + v.rows;
+        match op {
+            VectorOp::ArgMax { .. } => {
+                let found = (view.rows, view.width, v.output.channels);
+                Rule::Geometry.equal("one index per pixel,", &(v.output.rows, v.output.width, 1), &found)?;
+                self.index_of_its_pixel(view, &v.output, output)?;
+                self.consume(view, tensor, rows, 0..view.width, 0..view.channels)
             }
-            match op {
-                VectorOp::ArgMax { .. } => {
-                    if (view.rows, view.width, v.output.channels) != (v.output.rows, v.output.width, 1) {
-                        return Err(("descriptor", "not one index per pixel".to_owned()));
-                    }
-                    for row in v.first_row..v.first_row + v.rows {
-                        self.consume(view, tensor, row..row + 1, 0..view.width, 0..view.channels)?;
-                    }
-                }
-                VectorOp::ResizeLinear { rows, .. } => {
-                    self.true_geometry(view, tensor)?;
-                    self.true_geometry(&v.output, output)?;
-                    for row in v.first_row..v.first_row + v.rows {
-                        let (image, y) = (row / v.output.height, row % v.output.height);
-                        let tap = rows.get(y as usize).ok_or(("range", format!("row {y} has no tap")))?;
-                        for line in [tap.first, tap.second] {
-                            let line = image * view.height + line;
-                            self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
-                        }
-                    }
-                }
-                _ => {
-                    for row in v.first_row..v.first_row + v.rows {
-                        if self.is_expanded(view, tensor) {
-                            self.expanded_row(view, &v.output, row, tensor.zip(output))?;
-                            continue;
-                        }
-                        let line = self.same_row(view, &v.output, row, tensor.zip(output))?;
+            VectorOp::ResizeLinear { rows: taps, columns } => {
+                self.true_geometry(view, tensor)?;
+                self.true_geometry(&v.output, output)?;
+                self.same_channels(view, &v.output, tensor.zip(output))?;
+                let sizes = (taps.len(), columns.len());
+                Rule::Geometry.equal("taps", &(v.output.height as usize, v.output.width as usize), &sizes)?;
+                for row in rows {
+                    let (image, y) = (row / v.output.height, row % v.output.height);
+                    let tap = taps[y as usize];
+                    for line in [tap.first, tap.second] {
+                        let inside = format_args!("one of {} lines", view.height);
+                        Rule::Extent.holds(line < view.height, inside, line)?;
+                        let line = image * view.height + line;
                         self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
                     }
                 }
+                Ok(())
+            }
+            _ => {
+                self.same_channels(view, &v.output, tensor.zip(output))?;
+                for row in rows {
+                    if self.is_expanded(view, tensor) {
+                        self.expanded_row(view, &v.output, row, tensor.zip(output))?;
+                        continue;
+                    }
+                    let line = self.same_row(view, &v.output, row, tensor.zip(output))?;
+                    self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
+                }
+                Ok(())
             }
         }
-        Ok(())
+    }
+
+    /// Element `i` of a result with one index per pixel must be that of pixel `i`.
+    fn index_of_its_pixel(&self, view: &View, output: &View, result: Option<TensorId>) -> Result<(), Fault> {
+        if result.is_none() || self.expectation.is_none() {
+            return Ok(());
+        }
+        let whole = self.whole_channels(output, result)?;
+        let apart = whole == 1 || output.rows * output.width == 1;
+        Rule::Channels.holds(apart, "one index per pixel", format_args!("{whole} channels"))?;
+        let first = u64::from(output.origin[0]) * whole + u64::from(output.origin[1]);
+        Rule::SamePixels.equal("first pixel", &first, &u64::from(view.origin[0]))
+    }
+
+    /// An operand of an operator that works element by element shows the result's channels, or the single one that serves all.
+    /// Pixels must be the tensors' own, but where neither is broadcast both may be shown in the same other shape.
+    fn same_channels(&self, view: &View, output: &View, tensors: Option<(TensorId, TensorId)>) -> Result<(), Fault> {
+        let Some((graph, (tensor, result))) = self.expectation.as_ref().map(|e| e.graph).zip(tensors) else {
+            return Ok(());
+        };
+        let (operand, of) = (graph.tensor(tensor), graph.tensor(result));
+        let shown = |view: &View| (view.channels, view.origin[1]);
+        let what = "channels, the first";
+        if operand.elements() == 1 {
+            return Rule::Channels.equal(what, &(1, 0), &shown(view));
+        }
+        if operand.elements() == of.elements() {
+            let pixels = (self.whole_channels(output, Some(result))?, self.whole_channels(view, Some(tensor))?);
+            Rule::Pixels.equal("channels of a pixel,", &pixels.0, &pixels.1)?;
+            return Rule::Channels.equal(what, &shown(output), &shown(view));
+        }
+        self.true_pixels(output, Some(result))?;
+        let last = |shape: &[usize]| shape.last().copied().unwrap_or(1);
+        if last(&operand.shape) == 1 && last(&of.shape) != 1 {
+            return Rule::Channels.equal(what, &(1, 0), &shown(view));
+        }
+        if !self.is_expanded(view, Some(tensor)) {
+            self.true_pixels(view, Some(tensor))?;
+        }
+        Rule::Channels.equal(what, &shown(output), &shown(view))
     }
 
     /// Whether a view has more pixels than its tensor: an operand already repeated along axes that no view can repeat.
@@ -300,7 +376,7 @@ impl Walk<'_> {
             return Ok(());
         };
         if view.dtype != graph.tensor(tensor).dtype {
-            return Err(("descriptor", format!("\"{}\" has another element type", graph.tensor(tensor).name)));
+            return Err(Rule::Tensor.broken(format_args!("{:?}", graph.tensor(tensor).dtype), format_args!("{view:?}")));
         }
         self.holds(view, line)?;
         let (from, to) = (&graph.tensor(tensor).shape, &graph.tensor(result).shape);
@@ -331,28 +407,60 @@ impl Walk<'_> {
             || !fits(view.height, output.height)
             || !fits(images, out_images)
         {
-            return Err(("descriptor", "an operand does not broadcast to the result".to_owned()));
+            return Err(
+                Rule::SamePixels.broken(format_args!("what broadcasts to {output:?}"), format_args!("{view:?}"))
+            );
         }
         let line = (if images == 1 { 0 } else { image }) * view.height + if view.height == 1 { 0 } else { y };
         if let Some((graph, (tensor, result))) = self.expectation.as_ref().map(|e| e.graph).zip(tensors) {
             let (from, to) = (&graph.tensor(tensor).shape, &graph.tensor(result).shape);
-            for column in [0, output.width - 1] {
+            // Pixels go up by one at most: where both ends of a row are right, so is all between, unless one pixel serves all.
+            let step = if view.width == 1 { 1 } else { (output.width - 1).max(1) };
+            for column in (0..output.width).step_by(step as usize) {
                 let pixel = u64::from(output.origin[0]) + u64::from(row) * u64::from(output.width) + u64::from(column);
                 let x = if view.width == 1 { 0 } else { column };
                 let shown = u64::from(view.origin[0]) + u64::from(line) * u64::from(view.width) + u64::from(x);
-                if broadcast_pixel(to, from, pixel) != shown {
-                    return Err(("value", format!("operand \"{}\" shows other pixels", graph.tensor(tensor).name)));
-                }
+                Rule::SamePixels.equal("pixel", &broadcast_pixel(to, from, pixel), &shown)?;
             }
         }
         Ok(line)
     }
 }
 
-pub(crate) fn scales(scaling: &Scaling, requant: &Requant) -> bool {
-    requant.of(0) == (scaling.multiplier, scaling.shift)
-        && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi)
-            == (requant.zero_point, requant.lo, requant.hi)
+/// Whether element `i` of the result is made of element `i` of each operand.
+fn elementwise(op: &VectorOp) -> bool {
+    match op {
+        VectorOp::Binary { .. }
+        | VectorOp::Table(_)
+        | VectorOp::Rescale { .. }
+        | VectorOp::PRelu { .. }
+        | VectorOp::Quantize { .. }
+        | VectorOp::Select => true,
+        VectorOp::Float { function, .. } => {
+            !matches!(function, FloatFunction::Softmax | FloatFunction::LayerNorm { .. } | FloatFunction::Reduce { .. })
+        }
+        _ => false,
+    }
+}
+
+/// Whether the bytes of two views lie apart.
+pub(crate) fn apart(one: &View, other: &View, word: usize) -> bool {
+    let end = |view: &View| view.address + view.bytes(word);
+    one.space != other.space || end(one) <= other.address || end(other) <= one.address
+}
+
+/// Whether every element of one lies where that of the other does.
+fn same_place(one: &View, other: &View) -> bool {
+    let size = one.dtype.bytes() == other.dtype.bytes();
+    size && *one == View { dtype: one.dtype, origin: one.origin, ..*other }
+}
+
+/// A scaling says what a change of scale with one factor says.
+pub(crate) fn scales(scaling: &Scaling, requant: &Requant) -> Result<(), Fault> {
+    Rule::Descriptor.equal("factors of a scaling,", &1, &requant.multiplier.len())?;
+    let (multiplier, shift) = requant.of(0);
+    let codes = Codes { zero_point: requant.zero_point, lo: requant.lo, hi: requant.hi };
+    Rule::Descriptor.equal("", &Scaling { multiplier, shift, codes }, scaling)
 }
 
 /// The pixel (all axes but the last, row-major) of `from` that pixel `pixel` of `to` reads under broadcasting.

@@ -4,7 +4,8 @@ use tpuflow_ir::layout::{image, pixel_bytes};
 use tpuflow_ir::{TensorId, View};
 
 use crate::contents::Element;
-use crate::walk::{Fault, Walk};
+use crate::rule::{Fault, Rule};
+use crate::walk::Walk;
 
 impl Walk<'_> {
     /// Contiguous stretches of some pixels of a row. A row of naturally padded whole pixels is one.
@@ -38,13 +39,8 @@ impl Walk<'_> {
     }
 
     pub(crate) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
-        if !view.holds(row) {
-            return Err((
-                "range",
-                format!("row {row} is not among rows {}..{}", view.first_row, view.first_row + view.stored_rows),
-            ));
-        }
-        Ok(())
+        let stored = format_args!("one of {} rows from {} on", view.stored_rows, view.first_row);
+        Rule::RowPresent.holds(view.holds(row), stored, row)
     }
 
     /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
@@ -67,7 +63,8 @@ impl Walk<'_> {
             || channel + u64::from(view.channels) > channels
             || (pixel + pixels) * channels > info.elements() as u64
         {
-            return Err(("descriptor", format!("a view does not fit tensor \"{}\" {:?}", info.name, info.shape)));
+            let tensor = format_args!("elements of \"{}\" {:?} {:?}", info.name, info.shape, info.dtype);
+            return Err(Rule::Tensor.broken(tensor, format_args!("{view:?}")));
         }
         Ok(channels)
     }
@@ -77,7 +74,8 @@ impl Walk<'_> {
         let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
         let info = e.graph.tensor(id);
         if self.whole_channels(view, tensor)? != info.shape.last().copied().unwrap_or(1) as u64 {
-            return Err(("descriptor", format!("a view cuts \"{}\" into other pixels", info.name)));
+            let pixels = format_args!("pixels of \"{}\" {:?}", info.name, info.shape);
+            return Err(Rule::Pixels.broken(pixels, format_args!("{view:?}")));
         }
         Ok(())
     }
@@ -85,22 +83,15 @@ impl Walk<'_> {
     /// Operators over channels need all of a pixel's.
     pub(crate) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         self.true_pixels(view, tensor)?;
-        if self.whole_channels(view, tensor)? != u64::from(view.channels) {
-            return Err(("descriptor", "a view hides channels of its pixels".to_owned()));
-        }
-        Ok(())
+        Rule::AllChannels.equal("channels,", &self.whole_channels(view, tensor)?, &u64::from(view.channels))
     }
 
     /// Spatial operators need the tensor's true geometry.
     pub(crate) fn true_geometry(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
         let (rows, height, width, _) = image(&e.graph.tensor(id).shape);
-        if (view.rows as usize, view.height as usize, view.width as usize) != (rows, height, width)
-            || view.origin[0] != 0
-        {
-            return Err(("descriptor", format!("a view hides the geometry of \"{}\"", e.graph.tensor(id).name)));
-        }
-        Ok(())
+        let found = (view.rows as usize, view.height as usize, view.width as usize, view.origin[0]);
+        Rule::Geometry.equal("rows, height, width, first pixel", &(rows, height, width, 0), &found)
     }
 }
 

@@ -1,18 +1,28 @@
 //! The walk over a program: memories, knowledge, and the primitives by which instructions read and write symbols.
 
-use tpuflow_ir::isa::{Direction, Lookup, Transfer, Work};
-use tpuflow_ir::layout::image;
-use tpuflow_ir::{Graph, Instruction, Layer, Machine, Op, Program, Space, TensorId, View};
+use tpuflow_ir::isa::{Direction, Transfer, Work};
+use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
 
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use crate::expect::{Expectation, same};
-use crate::{REPORTED, Violation};
+use crate::rule::Violation;
+use crate::rule::{Fault, Operand, Rule};
 
-/// Why an instruction fails: the rule and the detail.
-pub(crate) type Fault = (&'static str, String);
-
-/// Form of a weight tile: first column, columns, bytes between rows.
-pub(crate) type Tile = [u32; 3];
+/// Weights that were compared: everything that says which bytes of the graph's they must be, and where they were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Compared {
+    pub(crate) layer: LayerId,
+    /// Which matrix of a batch.
+    pub(crate) batch: u64,
+    /// Which plane of bytes, of those that lie apart.
+    pub(crate) plane: Option<u64>,
+    pub(crate) first_column: u32,
+    pub(crate) columns: u32,
+    pub(crate) row_bytes: u32,
+    /// DDR address space of the constants, and the first byte there.
+    pub(crate) space: u8,
+    pub(crate) byte: u64,
+}
 
 /// State of the walk.
 pub(crate) struct Walk<'a> {
@@ -21,32 +31,37 @@ pub(crate) struct Walk<'a> {
     memories: Memories,
     actor: Option<Actor>,
     known: Tokens,
-    /// Weights already compared: layer, address in the image (with the plane), and the tile's form.
-    pub(crate) compared: std::collections::BTreeSet<(u32, u64, Tile)>,
+    /// Whether the instruction may write over what it has read: each element over itself.
+    pub(crate) in_place: bool,
+    /// Weights already compared.
+    pub(crate) compared: std::collections::BTreeSet<Compared>,
 }
 
-pub(crate) fn walk(graph: Option<&Graph>, program: &Program) -> Result<(), Vec<Violation>> {
+pub(crate) fn walk(graph: Option<&Graph>, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
     let mut walk = Walk {
         program,
         expectation: graph.map(Expectation::new),
         memories: Memories::default(),
         actor: None,
         known: [0; 5],
+        in_place: false,
         compared: std::collections::BTreeSet::new(),
     };
     let mut violations = Vec::new();
-    let mut report = |instruction, (rule, detail): Fault| {
-        violations.push(Violation { instruction, rule, detail });
-        violations.len() >= REPORTED
+    let mut report = |instruction, fault: Fault| {
+        violations.push(fault.by(instruction));
+        violations.len() >= most
     };
-    if let Err(fault) = walk.start() {
-        report(None, fault);
+    if let Err(fault) = walk.start()
+        && report(None, fault)
+    {
+        return Err(violations);
     }
     let mut order = crate::order::Order::default();
     for (at, instruction) in program.instructions.iter().enumerate() {
         let (actor, known, outcome) = order.start(instruction);
         (walk.actor, walk.known) = (Some(actor), known);
-        let result = outcome.map_err(|detail| ("token", detail)).and_then(|()| walk.step(instruction));
+        let result = outcome.and_then(|()| walk.step(instruction));
         if let Err(fault) = result
             && report(Some(at), fault)
         {
@@ -68,65 +83,71 @@ impl<'a> Walk<'a> {
     /// Constants and inputs appear in DDR.
     fn start(&mut self) -> Result<(), Fault> {
         let program = self.program;
-        if program.constants.len() > program.ddr_bytes.len() || program.ddr_bytes.len() > self.machine().ddr_spaces() {
-            return Err(("range", "more address spaces than the machine has".to_owned()));
-        }
+        let spaces = [program.constants.len(), program.ddr_bytes.len(), self.machine().ddr_spaces()];
+        let fits = spaces.is_sorted();
+        let found = format_args!("{} and {}", spaces[0], spaces[1]);
+        Rule::Ddr.holds(fits, format_args!("constants and bytes of at most {} spaces", spaces[2]), found)?;
         for (space, bytes) in program.constants.iter().enumerate() {
             let (space, len) = (space as u8, bytes.len() as u64);
             self.store(Space::Ddr(space), 0, len, Value::Image { space, byte: 0 })?;
         }
         let capacity = self.machine().ddr.capacity_bytes;
-        if let Some(bytes) = program.ddr_bytes.iter().find(|&&b| b > capacity) {
-            return Err(("range", format!("{bytes} bytes exceed a DDR space of {capacity}")));
+        for bytes in &program.ddr_bytes {
+            Rule::Ddr.holds(*bytes <= capacity, format_args!("at most {capacity} bytes"), bytes)?;
+        }
+        if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
+            Rule::PortCount.equal("inputs,", &graph.inputs.len(), &program.inputs.len())?;
+            Rule::PortCount.equal("outputs,", &graph.outputs.len(), &program.outputs.len())?;
+            crate::header::header(graph, program)?;
         }
         for (i, port) in program.inputs.iter().enumerate() {
-            crate::form::port(self.program, port)?;
-            let view = port.view;
-            self.store(view.space, view.address, view.address + view.bytes(self.machine().word()), Value::Any)?;
-            if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
-                let tensor = *graph.inputs.get(i).ok_or(("output", "more input ports than inputs".to_owned()))?;
-                if image(&graph.tensor(tensor).shape) != image(&port.shape) || graph.tensor(tensor).dtype != port.dtype
-                {
-                    return Err(("output", format!("input port \"{}\" has another shape or type", port.name)));
-                }
-                self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
-            }
+            self.input(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
+        crate::form::port(self.program, port)?;
+        let view = port.view;
+        let end = view.address + view.bytes(self.machine().word());
+        let before = self.memories.read(view.space, view.address, end, None, &mut [0; 5]);
+        let alone = before.is_empty();
+        Rule::PortOverlap.holds(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
+        self.store(view.space, view.address, end, Value::Any)?;
+        if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
+            let tensor = graph.inputs[number];
+            same_port(graph.tensor(tensor), port)?;
+            self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
         }
         Ok(())
     }
 
     /// Outputs are where the ports say.
     fn finish(&mut self) -> Result<(), Fault> {
-        let graph = self.expectation.as_ref().map(|e| e.graph);
-        if let Some(graph) = graph
-            && (graph.outputs.len() != self.program.outputs.len() || graph.inputs.len() != self.program.inputs.len())
-        {
-            return Err(("output", "the program has not the graph's inputs and outputs".to_owned()));
-        }
         for (i, port) in self.program.outputs.iter().enumerate() {
-            crate::form::port(self.program, port).map_err(|(_, detail)| ("output", detail))?;
-            let view = port.view;
-            if let Some(graph) = graph {
-                let tensor = graph.tensor(graph.outputs[i]);
-                if tensor.dtype != port.dtype || tensor.shape != port.shape || tensor.quant != port.quant {
-                    return Err(("output", format!("output port \"{}\" has another shape or type", port.name)));
-                }
-            }
-            self.consume(&view, graph.map(|g| g.outputs[i]), 0..view.rows, 0..view.width, 0..view.channels)
-                .map_err(|(_, detail)| ("output", format!("\"{}\": {detail}", port.name)))?;
+            self.output(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
         }
-        Ok(())
+        crate::header::memory(self.program, self.memories.end(Space::Cache))
+    }
+
+    fn output(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
+        crate::form::port(self.program, port)?;
+        let view = port.view;
+        let tensor = self.expectation.as_ref().map(|e| e.graph.outputs[number]);
+        if let Some((graph, tensor)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) {
+            same_port(graph.tensor(tensor), port)?;
+        }
+        self.consume(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)
     }
 
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
+        self.in_place = false;
         crate::form::instruction(self.program, instruction)?;
+        let layers = self.expectation.as_ref().map_or(self.program.layers.len(), |e| e.graph.layers.len());
+        let number = instruction.layer.index();
+        Rule::Layer.holds(number < layers, format_args!("one of {layers} layers"), number)?;
         let layer = match &self.expectation {
-            Some(e) => Some(
-                e.graph
-                    .layers
-                    .get(instruction.layer.index())
-                    .ok_or_else(|| ("descriptor", format!("layer {} does not exist", instruction.layer.0)))?,
-            ),
+            Some(e) => Some(&e.graph.layers[instruction.layer.index()]),
             None => None,
         };
         use tpuflow_ir::Unit::{Dtl0, Dtl1, Ewp, Me, Pdp};
@@ -136,7 +157,16 @@ impl<'a> Walk<'a> {
             (Work::Matrix(m), Me) => self.matrix(m, layer, instruction.layer),
             (Work::Pool(p), Pdp) => self.pool(p, layer),
             (Work::Vector(v), Ewp) => self.vector(v, layer),
-            (_, unit) => Err(("descriptor", format!("{} cannot execute this", unit.name()))),
+            (work, unit) => {
+                let name = match work {
+                    Work::Transfer(_) => "transfer",
+                    Work::Lookup(_) => "lookup",
+                    Work::Matrix(_) => "product",
+                    Work::Pool(_) => "pooling",
+                    Work::Vector(_) => "work on elements",
+                };
+                Err(Rule::Unit.broken(format_args!("work of {}", unit.name()), format_args!("a {name}")))
+            }
         }
     }
 
@@ -150,10 +180,8 @@ impl<'a> Walk<'a> {
 
     fn in_range(&self, space: Space, start: u64, end: u64) -> Result<(), Fault> {
         let limit = self.limit(space);
-        if start > end || end > limit {
-            return Err(("range", format!("{space:?} bytes {start:#x}..{end:#x} leave its {limit:#x}")));
-        }
-        Ok(())
+        let (inside, found) = (start <= end && end <= limit, format_args!("{start:#x}..{end:#x}"));
+        Rule::Memory.holds(inside, format_args!("bytes of {space:?} below {limit:#x}"), found)
     }
 
     /// Reads a stretch; its writers must be known to have finished.
@@ -161,7 +189,7 @@ impl<'a> Walk<'a> {
         self.in_range(space, start, end)?;
         let mut written = [0; 5];
         let pieces = self.memories.read(space, start, end, self.actor, &mut written);
-        self.must_know(written, space, start, end, "reads", true)?;
+        self.must_know(written, space, start, end, Rule::ReadOrder)?;
         Ok(pieces)
     }
 
@@ -169,29 +197,21 @@ impl<'a> Walk<'a> {
     pub(crate) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
         self.in_range(space, start, end)?;
         let mut disturbed = [0; 5];
-        self.memories.write(space, start, end, value, self.actor, &mut disturbed);
-        self.must_know(disturbed, space, start, end, "overwrites", false)
+        let own = self.memories.write(space, start, end, value, self.actor, &mut disturbed);
+        let found = format_args!("what it reads at {space:?} bytes {start:#x}..{end:#x}");
+        Rule::InPlace.holds(!own || self.in_place, "a place of its own for the result", found)?;
+        self.must_know(disturbed, space, start, end, Rule::WriteOrder)
     }
 
-    fn must_know(
-        &self,
-        tokens: Tokens,
-        space: Space,
-        start: u64,
-        end: u64,
-        verb: &str,
-        own: bool,
-    ) -> Result<(), Fault> {
+    fn must_know(&self, tokens: Tokens, space: Space, start: u64, end: u64, rule: Rule) -> Result<(), Fault> {
         let Some(actor) = self.actor else { return Ok(()) };
         for (unit, (&needed, &known)) in tokens.iter().zip(&self.known).enumerate() {
-            if needed > known && (own || unit != actor.unit) {
+            // A unit finishes in order: what it wrote or read before is over when it writes again.
+            if needed > known && (rule == Rule::ReadOrder || unit != actor.unit) {
                 let name = tpuflow_ir::Unit::ALL[unit].name();
-                return Err((
-                    "order",
-                    format!(
-                        "{verb} {space:?} bytes {start:#x}..{end:#x} while {name} may still be at its instruction {needed}"
-                    ),
-                ));
+                let expected = format_args!("{needed} instructions of {name} known to have finished");
+                let found = format_args!("{known}, at {space:?} bytes {start:#x}..{end:#x}");
+                return Err(rule.broken(expected, found));
             }
         }
         Ok(())
@@ -299,13 +319,15 @@ impl<'a> Walk<'a> {
             };
             let name = &expectation.graph.tensor(TensorId(expected.tensor)).name;
             let Some(piece) = piece else {
-                return Err(("undefined", format!("byte {at:#x}, {element:?} of \"{name}\", was never written")));
+                let expected = format_args!("{element:?} of \"{name}\"");
+                return Err(Rule::Undefined.broken(expected, format_args!("nothing at {at:#x}")));
             };
             let found = piece.value.advance(at - piece.start);
             let agreed = self.agreed(found, expected.tensor, byte, run.min(piece.end - at).min(bytes - done));
             if agreed == 0 {
                 let value = expectation.origin(expected.tensor, byte).0;
-                return Err(("value", format!("at {at:#x}, for \"{name}\": found {found:?}, expected {value:?}")));
+                let expected = format_args!("{value:?} for \"{name}\"");
+                return Err(Rule::Value.broken(expected, format_args!("{found:?} at {at:#x}")));
             }
             done += agreed;
         }
@@ -341,14 +363,16 @@ impl<'a> Walk<'a> {
         while (out.len() as u64) < bytes {
             let at = start + out.len() as u64;
             let piece = covering(pieces, at)
-                .ok_or_else(|| ("undefined", format!("parameter byte {at:#x} was never written")))?;
+                .ok_or_else(|| Rule::Undefined.broken("a byte of a parameter", format_args!("nothing at {at:#x}")))?;
             let run = (piece.end - at).min(bytes - out.len() as u64);
             let Value::Image { space, byte } = piece.value.advance(at - piece.start) else {
-                return Err(("constant", format!("byte {at:#x} holds no constant")));
+                return Err(Rule::NotConstant.broken("a constant", format_args!("{:?} at {at:#x}", piece.value)));
             };
             let image = self.program.constants.get(usize::from(space)).map(|c| &c[..]).unwrap_or_default();
             let slice = image.get(byte as usize..(byte + run) as usize);
-            out.extend_from_slice(slice.ok_or_else(|| ("range", format!("constant {byte:#x} does not exist")))?);
+            out.extend_from_slice(
+                slice.ok_or_else(|| Rule::Memory.broken("a byte of the constants", format_args!("{byte:#x}")))?,
+            );
         }
         Ok(out)
     }
@@ -368,19 +392,16 @@ impl<'a> Walk<'a> {
                 Direction::Load => ((ddr_space, ddr), (transfer.local_space, local)),
                 Direction::Store => ((transfer.local_space, local), (ddr_space, ddr)),
             };
-            if let (Space::Ddr(space), Direction::Store) = (to_space, transfer.direction)
-                && to < self.program.constants.get(usize::from(space)).map_or(0, |c| c.len() as u64)
-            {
-                return Err(("range", format!("a store to {to:#x} overwrites constants")));
+            if transfer.direction == Direction::Store {
+                let constants = self.program.constants.get(usize::from(transfer.ddr_space)).map_or(0, |c| c.len());
+                let behind = format_args!("a store behind {constants:#x}");
+                Rule::ConstantsKept.holds(to >= constants as u64, behind, format_args!("{to:#x}"))?;
             }
             // What is undefined at the source wipes out what the destination held.
             let mut done = from;
             let pieces = self.load(from_space, from, from + bytes)?;
             if pieces.is_empty() && bytes > 0 {
-                return Err((
-                    "undefined",
-                    format!("a transfer of nothing: no byte from {from:#x} on was ever written"),
-                ));
+                return Err(Rule::Undefined.broken("something to move", format_args!("nothing from {from:#x} on")));
             }
             for piece in pieces {
                 let at = to + (piece.start - from);
@@ -389,33 +410,6 @@ impl<'a> Walk<'a> {
                 done = piece.end;
             }
             self.store(to_space, to + (done - from), to + bytes, Value::Undefined)?;
-        }
-        Ok(())
-    }
-
-    fn lookup(&mut self, lookup: &Lookup, layer: Option<&Layer>) -> Result<(), Fault> {
-        let operands = match layer.map(|l| &l.op) {
-            Some(Op::Embedding { table, indices }) => Some((*table, *indices)),
-            Some(_) => return Err(("descriptor", "a lookup for a layer that is no embedding".to_owned())),
-            None => None,
-        };
-        let (width, table) = (u64::from(lookup.indices.width), &lookup.table);
-        self.consume(table, operands.map(|o| o.0), 0..1, 0..table.width, 0..table.channels)?;
-        let channels = u64::from(lookup.indices.channels);
-        for index in u64::from(lookup.first)..u64::from(lookup.first) + u64::from(lookup.count) {
-            let (pixel, channel) = (index / channels, (index % channels) as u32);
-            let (row, column) = ((pixel / width) as u32, (pixel % width) as u32);
-            self.consume(
-                &lookup.indices,
-                operands.map(|o| o.1),
-                row..row + 1,
-                column..column + 1,
-                channel..channel + 1,
-            )?;
-            let out = &lookup.output;
-            let (row, column) = ((index / u64::from(out.width)) as u32, (index % u64::from(out.width)) as u32);
-            let whole = layer.map(|l| l.output);
-            self.produce(out, whole, row..row + 1, column..column + 1, 0..out.channels)?;
         }
         Ok(())
     }
@@ -439,6 +433,15 @@ pub(crate) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
         .collect()
 }
 
+/// A port says of its tensor what the graph says.
+fn same_port(tensor: &Tensor, port: &Port) -> Result<(), Fault> {
+    Rule::PortName.equal("", &tensor.name, &port.name)?;
+    Rule::PortShape.equal("", &tensor.shape, &port.shape)?;
+    Rule::PortType.equal("", &tensor.dtype, &port.dtype)?;
+    Rule::PortQuant.equal("", &tensor.quant, &port.quant)?;
+    Rule::PortSource.equal("", &tensor.source, &port.source)
+}
+
 /// The stretch must be defined throughout.
 pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
     let mut at = start;
@@ -448,5 +451,5 @@ pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> R
         }
         at = piece.end;
     }
-    if at < end { Err(("undefined", format!("{space:?} byte {at:#x} was never written"))) } else { Ok(()) }
+    Rule::Undefined.holds(at >= end, "a byte that was written", format_args!("nothing at {space:?} {at:#x}"))
 }

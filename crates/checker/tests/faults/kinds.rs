@@ -4,6 +4,8 @@ use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::isa::{ChannelParameters, Descriptor, PoolKind, Scaling, TableShape, Unit, VectorOp, Work};
 use tpuflow_ir::{Program, Real, Space, View, Window};
 
+use tpuflow_checker::Rule;
+
 use crate::common::Random;
 use crate::constants;
 use crate::listing::Listing;
@@ -12,25 +14,55 @@ use crate::listing::Listing;
 pub struct Fault {
     pub name: &'static str,
     /// One of these is broken first.
-    pub rules: &'static [&'static str],
+    pub rules: &'static [&'static [Rule]],
     /// Damages some place of a program; whether there was one.
     pub damage: fn(&mut Program, &mut Random) -> bool,
 }
 
-const ORDER: &[&str] = &["order"];
-const TOKEN: &[&str] = &["token"];
-const DESCRIPTOR: &[&str] = &["descriptor"];
-const CONSTANT: &[&str] = &["constant"];
-const OUTPUT: &[&str] = &["output"];
+const ORDER: &[Rule] = &[Rule::ReadOrder, Rule::WriteOrder, Rule::InPlace];
+const TOKEN: &[Rule] = &[Rule::WaitAhead, Rule::WaitTwice];
+const VALUE: &[Rule] = &[Rule::Undefined, Rule::Value, Rule::BatchEntry, Rule::Terms, Rule::Stretches];
+const CONSTANT: &[Rule] = &[Rule::NotConstant, Rule::Weights, Rule::ChannelParameters, Rule::Parameters];
+const RANGE: &[Rule] = &[
+    Rule::Empty,
+    Rule::Memory,
+    Rule::View,
+    Rule::StoredRows,
+    Rule::RowPresent,
+    Rule::Extent,
+    Rule::TileSize,
+    Rule::ConstantsKept,
+    Rule::Unused,
+];
+const DESCRIPTOR: &[Rule] = &[
+    Rule::DescriptorKind,
+    Rule::Layer,
+    Rule::Window,
+    Rule::ElementTypes,
+    Rule::Loops,
+    Rule::Operator,
+    Rule::Descriptor,
+    Rule::Operands,
+    Rule::MemoryPort,
+    Rule::Tensor,
+    Rule::Pixels,
+    Rule::AllChannels,
+    Rule::Channels,
+    Rule::SamePixels,
+    Rule::Geometry,
+    Rule::Stretch,
+    Rule::Lookup,
+];
+const OUTPUT: &[Rule] = &[Rule::PortView, Rule::PortOverlap, Rule::MemoryFigures, Rule::Value, Rule::Undefined];
 /// An instruction at the wrong time or place finds, or leaves to others, something else than expected.
-const TIME: &[&str] = &["token", "order", "undefined", "value", "constant", "descriptor", "output"];
-const PLACE: &[&str] = &["order", "undefined", "value", "constant", "range", "descriptor", "output"];
+const TIME: &[&[Rule]] = &[TOKEN, ORDER, VALUE, CONSTANT, DESCRIPTOR, OUTPUT];
+const PLACE: &[&[Rule]] = &[ORDER, VALUE, CONSTANT, RANGE, DESCRIPTOR, OUTPUT];
 
 pub const FAULTS: &[Fault] = &[
     // Synchronisation.
-    Fault { name: "wait dropped", rules: ORDER, damage: wait_dropped },
-    Fault { name: "wait one too short", rules: ORDER, damage: wait_short },
-    Fault { name: "wait for a later instruction", rules: TOKEN, damage: wait_ahead },
+    Fault { name: "wait dropped", rules: &[ORDER], damage: wait_dropped },
+    Fault { name: "wait one too short", rules: &[ORDER], damage: wait_short },
+    Fault { name: "wait for a later instruction", rules: &[TOKEN], damage: wait_ahead },
     Fault { name: "dependent instructions swapped", rules: TIME, damage: swapped },
     Fault { name: "instruction left out", rules: TIME, damage: left_out },
     Fault { name: "instruction repeated", rules: TIME, damage: repeated },
@@ -41,7 +73,7 @@ pub const FAULTS: &[Fault] = &[
     Fault { name: "cache address in another bank", rules: PLACE, damage: cache_bank },
     Fault { name: "DDR address off by a word", rules: PLACE, damage: ddr_word },
     Fault { name: "parameter address off", rules: PLACE, damage: parameter_address },
-    Fault { name: "output port moved", rules: OUTPUT, damage: output_port },
+    Fault { name: "output port moved", rules: &[OUTPUT, &[Rule::Memory, Rule::View]], damage: output_port },
     Fault { name: "input port moved", rules: PLACE, damage: input_port },
     // Extents.
     Fault { name: "transfer cut short", rules: PLACE, damage: cut_short },
@@ -51,28 +83,28 @@ pub const FAULTS: &[Fault] = &[
     Fault { name: "first row of a view", rules: PLACE, damage: view_row },
     Fault { name: "size of a view", rules: PLACE, damage: view_size },
     Fault { name: "first pixel", rules: PLACE, damage: first_pixel },
-    Fault { name: "first column", rules: &["range", "value", "constant", "descriptor"], damage: first_column },
+    Fault { name: "first column", rules: &[RANGE, VALUE, CONSTANT, DESCRIPTOR], damage: first_column },
     Fault { name: "first row", rules: PLACE, damage: first_row },
     Fault { name: "rows or pixels left out", rules: PLACE, damage: rows_short },
     // What is computed.
     Fault { name: "wrong layer", rules: PLACE, damage: wrong_layer },
     Fault { name: "operands exchanged", rules: PLACE, damage: operands },
-    Fault { name: "window stride or dilation", rules: DESCRIPTOR, damage: window_step },
-    Fault { name: "window padding", rules: DESCRIPTOR, damage: window_pad },
-    Fault { name: "window kernel", rules: DESCRIPTOR, damage: window_kernel },
-    Fault { name: "zero point", rules: DESCRIPTOR, damage: zero_point },
-    Fault { name: "first shift", rules: DESCRIPTOR, damage: first_shift },
-    Fault { name: "clamp", rules: &["descriptor", "constant"], damage: clamp },
-    Fault { name: "scaling of a vector operator", rules: DESCRIPTOR, damage: scaling },
+    Fault { name: "window stride or dilation", rules: &[DESCRIPTOR], damage: window_step },
+    Fault { name: "window padding", rules: &[DESCRIPTOR], damage: window_pad },
+    Fault { name: "window kernel", rules: &[DESCRIPTOR], damage: window_kernel },
+    Fault { name: "zero point", rules: &[DESCRIPTOR], damage: zero_point },
+    Fault { name: "first shift", rules: &[DESCRIPTOR], damage: first_shift },
+    Fault { name: "clamp", rules: &[DESCRIPTOR, CONSTANT], damage: clamp },
+    Fault { name: "scaling of a vector operator", rules: &[DESCRIPTOR], damage: scaling },
     Fault { name: "moved elements", rules: PLACE, damage: moved },
-    Fault { name: "constant written by a fill", rules: &["value", "output"], damage: fill },
+    Fault { name: "constant written by a fill", rules: &[VALUE, OUTPUT], damage: fill },
     // Constants.
-    Fault { name: "weight byte", rules: CONSTANT, damage: constants::weight },
-    Fault { name: "depthwise weight byte", rules: CONSTANT, damage: constants::depthwise_weight },
-    Fault { name: "bias", rules: CONSTANT, damage: constants::bias },
-    Fault { name: "multiplier or shift", rules: CONSTANT, damage: constants::multiplier },
-    Fault { name: "fused table entry", rules: CONSTANT, damage: constants::fused_table },
-    Fault { name: "vector parameter", rules: &["descriptor", "constant"], damage: constants::vector_parameter },
+    Fault { name: "weight byte", rules: &[CONSTANT], damage: constants::weight },
+    Fault { name: "depthwise weight byte", rules: &[CONSTANT], damage: constants::depthwise_weight },
+    Fault { name: "bias", rules: &[CONSTANT], damage: constants::bias },
+    Fault { name: "multiplier or shift", rules: &[CONSTANT], damage: constants::multiplier },
+    Fault { name: "fused table entry", rules: &[CONSTANT], damage: constants::fused_table },
+    Fault { name: "vector parameter", rules: &[DESCRIPTOR, CONSTANT], damage: constants::vector_parameter },
 ];
 
 /// Changes the first instruction from a random one on (around the end) that `change` accepts.
