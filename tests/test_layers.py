@@ -34,7 +34,7 @@ CRATES = {
 CRATES_FOR_TESTS = {
     "simulator": {"scheduler", "checker"},
     "scheduler": {"simulator"},
-    "checker": {"scheduler", "simulator"},
+    "checker": {"bounds", "scheduler", "simulator"},
     "bounds": {"scheduler"},
 }
 
