@@ -9,6 +9,7 @@ use tpuflow_checker::Rule;
 use crate::common::Random;
 use crate::constants;
 use crate::listing::Listing;
+use crate::rules::{CONSTANT, DESCRIPTOR, ORDER, OUTPUT, PLACE, RANGE, TIME, TOKEN, VALUE};
 
 /// A kind of damage.
 pub struct Fault {
@@ -18,45 +19,6 @@ pub struct Fault {
     /// Damages some place of a program; whether there was one.
     pub damage: fn(&mut Program, &mut Random) -> bool,
 }
-
-const ORDER: &[Rule] = &[Rule::ReadOrder, Rule::WriteOrder, Rule::InPlace];
-const TOKEN: &[Rule] = &[Rule::WaitAhead, Rule::WaitTwice];
-const VALUE: &[Rule] = &[Rule::Undefined, Rule::Value, Rule::BatchEntry, Rule::Terms, Rule::Stretches];
-const CONSTANT: &[Rule] = &[Rule::NotConstant, Rule::Weights, Rule::ChannelParameters, Rule::Parameters];
-const RANGE: &[Rule] = &[
-    Rule::Empty,
-    Rule::Memory,
-    Rule::View,
-    Rule::StoredRows,
-    Rule::RowPresent,
-    Rule::Extent,
-    Rule::TileSize,
-    Rule::ConstantsKept,
-    Rule::Unused,
-];
-const DESCRIPTOR: &[Rule] = &[
-    Rule::DescriptorKind,
-    Rule::Layer,
-    Rule::Window,
-    Rule::ElementTypes,
-    Rule::Loops,
-    Rule::Operator,
-    Rule::Descriptor,
-    Rule::Operands,
-    Rule::MemoryPort,
-    Rule::Tensor,
-    Rule::Pixels,
-    Rule::AllChannels,
-    Rule::Channels,
-    Rule::SamePixels,
-    Rule::Geometry,
-    Rule::Stretch,
-    Rule::Lookup,
-];
-const OUTPUT: &[Rule] = &[Rule::PortView, Rule::PortOverlap, Rule::MemoryFigures, Rule::Value, Rule::Undefined];
-/// An instruction at the wrong time or place finds, or leaves to others, something else than expected.
-const TIME: &[&[Rule]] = &[TOKEN, ORDER, VALUE, CONSTANT, DESCRIPTOR, OUTPUT];
-const PLACE: &[&[Rule]] = &[ORDER, VALUE, CONSTANT, RANGE, DESCRIPTOR, OUTPUT];
 
 pub const FAULTS: &[Fault] = &[
     // Synchronisation.

@@ -15,6 +15,7 @@ mod fields;
 mod kinds;
 mod listing;
 mod numbers;
+mod rules;
 
 use common::wild::{long_lines, wild_floats};
 use common::{Net, Random, float_bytes, random, residual, window};
