@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod check;
 mod error;
 mod graph;
 mod kernels;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    check::register(module)?;
     graph::register(module)?;
     kernels::register(module)?;
     runtime::register(module)?;

@@ -15,7 +15,6 @@ use crate::simulator::Program;
 /// Registers the functions of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
-    module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(in_parts, module)?)?;
     module.add_function(wrap_pyfunction!(allocate, module)?)?;
     module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
@@ -58,16 +57,6 @@ fn schedule(
 fn in_parts(graph: &Graph, program: &Program) -> PyResult<Graph> {
     let parts = tpuflow_checker::in_parts(&graph.graph, &program.program.tilings);
     Ok(Graph::new(parts.map_err(PyValueError::new_err)?))
-}
-
-/// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes.
-#[pyfunction]
-fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String> {
-    let checked = py.detach(|| match graph {
-        Some(graph) => tpuflow_checker::check(&graph.graph, &program.program),
-        None => tpuflow_checker::check_rules(&program.program),
-    });
-    checked.err().into_iter().flatten().map(|violation| violation.to_string()).collect()
 }
 
 /// The TOML text of a preset.

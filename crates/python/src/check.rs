@@ -1,0 +1,65 @@
+//! Checking programs: by the checker, and their figures by the bounds and a run of the simulator.
+
+use pyo3::prelude::*;
+use tpuflow_bounds::bounds;
+use tpuflow_ir::{Bounds, Graph as Network, Program as Compiled};
+
+use crate::graph::Graph;
+use crate::simulator::Program;
+
+/// Registers the functions of this room.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(check, module)?)
+}
+
+/// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes; and where it
+/// breaks none, with the cycles and bounds it states.
+#[pyfunction]
+fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String> {
+    let (graph, program) = (graph.map(|graph| &*graph.graph), &program.program);
+    py.detach(|| {
+        let checked = match graph {
+            Some(graph) => tpuflow_checker::check(graph, program),
+            None => tpuflow_checker::check_rules(program),
+        };
+        match checked {
+            Err(violations) => violations.iter().map(ToString::to_string).collect(),
+            Ok(()) => cycles(program).into_iter().chain(graph.into_iter().flat_map(|g| limits(g, program))).collect(),
+        }
+    })
+}
+
+/// What a run says of the cycles a program states.
+fn cycles(program: &Compiled) -> Option<String> {
+    let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
+    match tpuflow_simulator::simulate(program, &[], &untraced) {
+        Err(error) => Some(format!("the simulator refuses it: {error}")),
+        Ok(run) => differs("predicted cycles", run.cycles, program.predicted_cycles),
+    }
+}
+
+/// What the graph says of the bounds a program states.
+fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
+    let parts = match tpuflow_checker::in_parts(graph, &program.tilings) {
+        Ok(parts) => parts,
+        Err(reason) => return vec![reason],
+    };
+    let found = bounds(&parts, &program.machine);
+    let whole: Bounds = if program.tilings.is_empty() {
+        found.whole
+    } else {
+        found.whole.least(&bounds(graph, &program.machine).whole)
+    };
+    let named = whole.named().into_iter().zip(program.bounds.named());
+    let of_all =
+        named.filter_map(|((name, computed), (_, stated))| differs(&format!("bound {name}"), computed, stated));
+    let of_layers = found.layers.iter().zip(&program.layers).filter_map(|(own, layer)| {
+        let name = format!("bound of layer \"{}\"", layer.name);
+        differs(&name, format!("{} ({})", own.cycles, own.binding), format!("{} ({})", layer.bound, layer.binding))
+    });
+    of_all.chain(of_layers).collect()
+}
+
+fn differs<T: PartialEq + std::fmt::Display>(what: &str, computed: T, stated: T) -> Option<String> {
+    (computed != stated).then(|| format!("{what}: expected {computed}, found {stated}"))
+}
