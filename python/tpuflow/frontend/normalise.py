@@ -243,6 +243,7 @@ def _finish(model: ir.Model) -> None:
             node.name = node.outputs[0].name
     apply_once(model, movement.AT_THE_END)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    model.graph.opset_imports[""] = opset.needed_opset(model)
     _define_functions(model)
     common.RemoveUnusedOpsetsPass()(model)
     common.NameFixPass()(model)
@@ -259,6 +260,7 @@ def _define_functions(model: ir.Model) -> None:
         model.graph.opset_imports[DOMAIN] = 1
     for name in sorted(called & FUNCTIONS.keys()):
         function = FUNCTIONS[name]()
+        function.opset_imports[""] = model.graph.opset_imports[""]
         model.functions[function.identifier()] = function
 
 

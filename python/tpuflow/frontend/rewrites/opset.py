@@ -15,23 +15,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import onnx_ir as ir
-
     from tpuflow.frontend.rewrite import Emitter, Rewrite, Rules
     from tpuflow.frontend.values import Attribute
 
-__all__ = ["NEWEST", "OLDEST", "RULES", "TARGET", "note_versions"]
+__all__ = ["NEWEST", "OLDEST", "RULES", "TARGET", "needed_opset", "note_versions"]
 
 OLDEST, NEWEST = 6, 28
 """Opsets accepted."""
 TARGET = 21
-"""The opset of a normalised model."""
+"""The opset of a normalised model, unless nodes that stay as they are need a later one."""
 
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
@@ -42,6 +42,45 @@ def note_versions(model: ir.Model, version: int) -> None:
     for node in model.graph.all_nodes():
         if not node.domain:
             node.version = version
+
+
+def needed_opset(model: ir.Model) -> int:
+    """The oldest opset, from `TARGET` on, that has every node as it is: operator, attributes, inputs, types.
+
+    Only nodes for the host can need a later one. Opsets after `TARGET` add operators and element types and
+    change no meaning, so that the other nodes may be raised with them.
+    """
+    return max((_needed(node) for node in model.graph.all_nodes() if not node.domain), default=TARGET)
+
+
+def _needed(node: ir.Node) -> int:
+    if node.version is None or node.version <= TARGET or _is_of(node, TARGET):
+        return TARGET
+    try:
+        since: int = onnx.defs.get_schema(node.op_type, node.version, "").since_version
+    except onnx.defs.SchemaError:
+        return TARGET
+    return max(TARGET, since)
+
+
+def _is_of(node: ir.Node, version: int) -> bool:
+    """Whether an opset has a node as it is."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        return False
+    if len(node.inputs) > schema.max_input or not set(node.attributes) <= set(schema.attributes):
+        return False
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    pairs = [(node.inputs, schema.inputs), (node.outputs, schema.outputs)]
+    for values, formals in pairs:
+        for index, value in enumerate(values):
+            if value is None or not formals or not isinstance(value.type, ir.TensorType):
+                continue
+            variable = formals[min(index, len(formals) - 1)].type_str
+            if f"tensor({str(value.dtype).lower()})" not in allowed.get(variable, [variable]):
+                return False
+    return True
 
 
 def _before(since: int, rewrite: Rewrite) -> Rewrite:
