@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tpuflow.errors import SampleError
 from tpuflow.frontend import Port
-from tpuflow.samples import Samples, load_labelled, load_samples
+from tpuflow.samples import Samples, joined_samples, load_labelled, load_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,8 +145,29 @@ def test_inputs_without_a_common_batch_are_asked_for_whole() -> None:
     ports = (Port("sequence", (6, 1, 5), FLOAT), Port("state", (2, 1, 4), FLOAT))
     told = 'give whole inputs: "sequence" (samples, 6, 1, 5), "state" (samples, 2, 1, 4)'
     with pytest.raises(SampleError, match=re.escape(told)):
-        Samples.of({"sequence": ramp(6, 1, 5), "state": ramp(2, 1, 4)}, ports)
+        Samples.of({"sequence": ramp(12, 1, 5), "state": ramp(4, 1, 4)}, ports)
     assert Samples.of({"sequence": ramp(3, 6, 1, 5), "state": ramp(3, 2, 1, 4)}, ports).count == 3
+
+
+@pytest.mark.parametrize(
+    "shapes", [{"a": (6, 1, 5), "b": (2, 1, 4)}, {"a": (3, 4), "b": ()}, {"a": ()}, {"a": (3, 4), "b": (3,)}]
+)
+def test_arrays_of_the_inputs_own_shapes_are_one_feed(shapes: dict[str, tuple[int, ...]]) -> None:
+    ports = [Port(name, shape, FLOAT) for name, shape in shapes.items()]
+    arrays = {name: ramp(*shape) for name, shape in shapes.items()}
+    samples = Samples.of(arrays, ports)
+    (feed,) = samples.batches()
+    assert feed.arrays.keys() == arrays.keys()
+    assert all(np.array_equal(feed.arrays[name], array) for name, array in arrays.items())
+    table = ramp(9, 3)
+    assert joined_samples({"out": [table]}, samples)["out"] is table
+    doubled = {name: np.stack([array, array]) for name, array in arrays.items()}
+    assert joined_samples({"out": [table] * 2}, Samples.of(doubled, ports))["out"].shape == (2, 9, 3)
+
+
+def test_a_single_sample_keeps_its_axis() -> None:
+    samples = Samples.of({"image": ramp(1, 2, 3)}, [IMAGE])
+    assert joined_samples({"out": [ramp(9)]}, samples)["out"].shape == (1, 9)
 
 
 def missing(path: Path) -> None:

@@ -20,7 +20,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,7 @@ def recorded(path: Path, samples: Samples, progress: Callable[[int, int], None] 
         FileError: The program cannot be read.
     """
     level = program_level(load_program(path))
+    samples = replace(samples, one_feed=False)  # what is recorded always leads with the samples
     outputs = run_samples(level, samples, progress=progress)
     rows = list(samples.rows())
     inputs = {port.name: np.stack([row[port.name] for row in rows]) for port in samples.ports}
@@ -237,7 +238,7 @@ def run_tests(bundle: Bundle, progress: Callable[[int, int], None] | None = None
     found = []
     for name, data in bundle.tests.items():
         level = program_level(bundle.program(name))
-        samples = Samples.of(data.inputs, level.ports, f"inputs of {name}")
+        samples = replace(Samples.of(data.inputs, level.ports, f"inputs of {name}"), one_feed=False)
         outputs = run_samples(level, samples, progress=progress)
         for output, wanted in data.outputs.items():
             detail = _difference(wanted, outputs.get(output))

@@ -1,7 +1,9 @@
 """Samples of a network's inputs: read, checked and cut into batches.
 
 One array per network input, by its original name, shaped `[samples, ...]`: the first axis replaces the batch
-axis of the network's input, or leads before a whole input of a network without one. Arrays come from one
+axis of the network's input, or leads before a whole input of a network without one. Arrays of exactly the
+inputs' own shapes are one feed, whether or not there is a batch axis; outputs then have their own shapes too,
+except that a single sample keeps its axis. Arrays come from one
 `.npz`, from a directory of `.npz` files (and of `.npy` files, for networks with one input), or from memory.
 A directory is read file by file, and only one file is held at a time.
 
@@ -81,6 +83,7 @@ class Samples:
         count: Number of samples.
         batch: Number of samples in a feed.
         workers: Threads that read files ahead.
+        one_feed: Whether they were given as one feed, in the inputs' own shapes.
     """
 
     ports: tuple[Port, ...]
@@ -88,6 +91,7 @@ class Samples:
     batch: int
     _sources: tuple[Path | Mapping[str, Array], ...]
     workers: int = 0
+    one_feed: bool = False
     _seed: int | None = None
 
     @classmethod
@@ -97,9 +101,13 @@ class Samples:
         Raises:
             SampleError: A name, shape, dtype or value is wrong, or there are no samples.
         """
+        sizes = {port.shape[:1] for port in ports}
+        one_feed = bool(sizes - {(1,)}) and _is_feed(arrays, ports)
+        if one_feed and (len(sizes) > 1 or () in sizes):  # no axis they all share: the whole is one sample
+            arrays = {name: np.asarray(array)[np.newaxis] for name, array in arrays.items()}
         count, batch = _check(arrays, ports, source)
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        return cls(tuple(ports), count, batch, (contiguous,))
+        return cls(tuple(ports), count, batch, (contiguous,), one_feed=one_feed)
 
     @classmethod
     def of_feeds(cls, feeds: Sequence[Mapping[str, Array]], ports: Sequence[Port]) -> Samples:
@@ -259,9 +267,9 @@ def joined_samples(
 
     The first axis takes the place of a tensor's batch axis, which leads where the network's inputs have one
     of the same length; a tensor without it belongs to the whole feed and is given to each of its samples,
-    whole. What a partial feed was filled up with is cut off. Arrays whose sizes differ from feed to feed
-    are filled up at their ends, with zeros or empty text, and `NAME/shape` beside them has their own
-    shapes, one row a sample.
+    whole. What a partial feed was filled up with is cut off. Of samples given as one feed every tensor
+    stays as it is. Arrays whose sizes differ from feed to feed are filled up at their ends, with zeros or
+    empty text, and `NAME/shape` beside them has their own shapes, one row a sample.
 
     Args:
         feeds: By name, one array per feed.
@@ -271,6 +279,8 @@ def joined_samples(
     Raises:
         SampleError: Arrays of one name differ in the number of axes.
     """
+    if samples.one_feed:
+        return {name: array for name, (array,) in feeds.items()}
     found: dict[str, Array] = {}
     for name, arrays in feeds.items():
         shapes = [array.shape for array in arrays]
@@ -303,6 +313,13 @@ def _filled_up(name: str, arrays: Sequence[Array], samples: Samples) -> dict[str
         name: np.repeat(whole, samples.batch, axis=0)[: samples.count],
         f"{name}/shape": np.repeat(shapes, samples.batch, axis=0)[: samples.count],
     }
+
+
+def _is_feed(arrays: Mapping[str, Array], ports: Sequence[Port]) -> bool:
+    """Whether every array has its input's own shape."""
+    return bool(ports) and all(
+        port.name in arrays and np.shape(arrays[port.name]) == port.shape for port in ports
+    )
 
 
 def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from tpuflow.frontend import FloatModel, generate_samples, load, run_float
 from tpuflow.frontend.batch import rebatched
 from tpuflow.frontend.values import shape_of
 from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel
+from tpuflow.run import GraphLevel, graph_level, run_samples
+from tpuflow.samples import Samples
 from tpuflow.simulate import simulate
 
 
@@ -234,6 +235,21 @@ def test_imp_24_networks_without_a_batch_axis() -> None:
         for index in range(3):
             expected = run_float(proto, {"x": arrays["x"][index]})["z"]
             np.testing.assert_allclose(run.outputs["z"][index], expected, atol=0.1)
+
+
+def test_a_network_without_a_batch_axis_takes_exactly_its_own_shape() -> None:
+    """The first axis is one of the network's: with it transposed away, outputs are no samples of it."""
+    proto = graph([("Relu", "x", "y"), ("Transpose", "y", "z")], {"x": [3, 4, 5]}, ["z"])
+    found, arrays = load(proto), {"x": array(3, 4, 5)}
+    settings = config("int8")
+    quantised = quantize(found, calibrate(found, arrays, settings), settings)
+    expected = run_float(proto, arrays)["z"]
+    run = simulate(compile_graph(quantised), arrays)
+    level = graph_level(quantised)
+    same = run_samples(level, Samples.of(arrays, level.ports))
+    assert run.outputs["z"].shape == same["z"].shape == (5, 4, 3)
+    np.testing.assert_allclose(run.outputs["z"], expected, atol=0.1)
+    np.testing.assert_array_equal(run.outputs["z"], same["z"])
 
 
 def test_imp_07_original_names_everywhere() -> None:

@@ -69,7 +69,8 @@ def simulate(
         program: The program, or a network in segments.
         inputs: One array per input by the model's names, `[samples, ...]` in place of the batch axis (or
             before the whole shape, for models without one); any number of samples, run batch after batch,
-            the last one filled up and trimmed. None: one batch of random codes.
+            the last one filled up and trimmed. Arrays of exactly the model's shapes are one feed, and give
+            outputs of the model's shapes. None: one batch of random codes.
         values: Compute values; without, `inputs` must be None, only cycles are counted, and the host does
             nothing.
         trace: Record what every unit did when (in the first batch).
