@@ -192,7 +192,7 @@ impl Campaign {
         // What only reports read shows in the first run or never.
         let runs = if mutant.only_reported() { 1 } else { RUNS };
         let timed = mutant.waits != Waits::Serial;
-        let accepted = match caught(|| checker::check(&self.graph, program).is_ok()) {
+        let accepted = match caught(|| checker::check_to(&self.graph, program, 1).is_ok()) {
             Ok(accepted) => accepted,
             Err(panic) => return Verdict::Panic(format!("checker: {panic}")),
         };
