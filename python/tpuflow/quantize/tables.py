@@ -34,8 +34,9 @@ LIMIT = 1 << 22
 FRACTION_BITS = 8
 """Of entries by segment: their own rounding then adds nothing that counts to the output's."""
 EVERY_CODE = np.arange(-32768, 32768).astype(np.int16)
-SUFFICES = {"int8": 1.0, "int16": 0.75}
-"""Largest error, in codes of the output, of a table that suffices; the output's rounding alone is 0.5."""
+SUFFICES = {"int8": 1.25, "int16": 0.75}
+"""Largest error, in codes of the output, of a table that suffices; the output's rounding alone is 0.5, and 1
+with that of entries without fraction bits."""
 MOST = 4
 """A table has at most so many times `2^table_bits` words."""
 
