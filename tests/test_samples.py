@@ -6,12 +6,17 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tpuflow
+from frontend.graphs import graph
+from tpuflow.config import Config
 from tpuflow.errors import SampleError
-from tpuflow.frontend import Port
+from tpuflow.frontend import Port, run_float
+from tpuflow.run import graph_level, run_samples
 from tpuflow.samples import Samples, joined_samples, load_labelled, load_samples
 
 if TYPE_CHECKING:
@@ -168,6 +173,30 @@ def test_arrays_of_the_inputs_own_shapes_are_one_feed(shapes: dict[str, tuple[in
 def test_a_single_sample_keeps_its_axis() -> None:
     samples = Samples.of({"image": ramp(1, 2, 3)}, [IMAGE])
     assert joined_samples({"out": [ramp(9)]}, samples)["out"].shape == (1, 9)
+
+
+ODD = {"x": np.array([[1, np.nan, np.inf, -np.inf, 0, 2]], np.float32)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_programs_in_floats_take_numbers_that_are_not_finite(dtype: str) -> None:
+    proto = graph([("IsNaN", "x", "n"), ("IsInf", "x", "i"), ("Or", "n i", "y")], {"x": [1, 6]}, ["y"])
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    model, settings = tpuflow.load(proto), Config.model_validate({"quantize": {"dtype": dtype}})
+    quantised = tpuflow.quantize(model, tpuflow.calibrate(model, {"x": ramp(4, 6)}, settings), settings)
+    expected = run_float(proto, ODD)["y"]
+    assert np.array_equal(tpuflow.simulate(tpuflow.compile(quantised), ODD).outputs["y"], expected)
+    level = graph_level(quantised)
+    assert np.array_equal(run_samples(level, Samples.of(ODD, level.ports))["y"], expected)
+
+
+def test_programs_of_codes_and_calibration_take_finite_numbers_alone() -> None:
+    model = tpuflow.load(graph([("Relu", "x", "y")], {"x": [1, 6]}, ["y"]))
+    program = tpuflow.compile(tpuflow.quantize(model, tpuflow.calibrate(model, {"x": ramp(4, 6)})))
+    with pytest.raises(SampleError, match="NaN or infinite values, first in sample 0"):
+        tpuflow.simulate(program, ODD)
+    with pytest.raises(SampleError, match="NaN or infinite values, first in sample 0"):
+        tpuflow.calibrate(model, ODD)
 
 
 def missing(path: Path) -> None:

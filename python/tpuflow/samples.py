@@ -60,6 +60,10 @@ class Port(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Its element type."""
 
+    @property
+    def finite(self) -> bool:
+        """Whether it takes finite numbers alone: NaN and infinity have no code, and no range."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -363,7 +367,7 @@ def _check_array(array: Array, port: Port, where: str) -> int:
         raise SampleError(f"{where}: shape {_shape(array.shape)}, the network wants ({row})")
     if array.shape[0] == 0:
         raise SampleError(f"{where}: there are no samples")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if port.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
         first = int(np.argmin(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)))
         raise SampleError(f"{where}: NaN or infinite values, first in sample {first}")
     return 1 if whole else port.shape[0]

@@ -83,6 +83,7 @@ device and host, all of which give the expected outputs; {refused32} cannot be l
 The tolerance is that of the test, but no narrower than {rtol:g} of the value plus {atol:g}: sums are taken in
 another order. Graphs of up to {small} elements are compiled and simulated too: {equal} programs equal their
 graph in every bit, {not_compiled} do not compile, {different} differ.
+Programs in floats take NaN and infinity as samples; programs of integers and calibration refuse them.
 
 {why}
 

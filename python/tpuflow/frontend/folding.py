@@ -2,22 +2,32 @@
 
 onnxscript does it. It evaluates nodes one by one, by ONNX's reference implementation, and importing all of
 that takes longer than normalising a plain image classifier in which nothing is to be folded: whether there
-is anything to do is seen before.
+is anything to do is seen before. What that implementation does not know, onnxruntime evaluates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from tpuflow.frontend.rewrites import stated
-from tpuflow.frontend.values import shape_of
+from tpuflow.errors import ModelError
+from tpuflow.frontend.rewrites import opset, stated
+from tpuflow.frontend.session import FloatSession
+from tpuflow.frontend.values import bodies, shape_of
 
-__all__ = ["fold_constants", "is_settled", "lift_constants"]
+__all__ = ["fold_constants", "fold_in_onnxruntime", "is_settled", "lift_constants"]
 
 LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
+DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
+"""Operators with inputs whose result is not the same each time."""
+GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
+"""Operators that make much of little, and so must say how much before they are evaluated."""
 
 
 def fold_constants(model: ir.Model) -> bool:
@@ -46,6 +56,65 @@ def _folded(model: ir.Model) -> bool:
         should_fold=lambda node: not (stated.keeps_integers(node) or "Sequence" in node.op_type),
     )
     return bool(result.modified)
+
+
+def fold_in_onnxruntime(model: ir.Model) -> bool:
+    """Evaluates in onnxruntime what still depends on constants only."""
+    constant = dict.fromkeys(model.graph.initializers.values())
+    nodes: dict[ir.Node, None] = {}
+    for node in model.graph:
+        if _depends_on(node, constant):
+            constant |= dict.fromkeys(node.outputs)
+            nodes[node] = None
+    read = [value for node in nodes for value in node.outputs if _is_read_outside(value, nodes)]
+    if not read:
+        return False
+    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    taken = [value for value in inputs if value.is_initializer()]
+    imports = model.graph.opset_imports
+    part = ir.GraphView((), read, nodes=tuple(nodes), initializers=taken, opset_imports=imports)
+    functions = [function.clone() for function in model.functions.values()]
+    alone = ir.Model(part.clone(), ir_version=model.ir_version or 10, functions=functions)
+    alone.graph.name = "constants"
+    alone.graph.opset_imports[""] = opset.needed_opset(alone)
+    try:
+        found = FloatSession(alone, once=True).run({})
+    except ModelError:  # operators that onnxruntime does not know either, which are listed
+        return False
+    arrays = {value: np.asarray(found[value.name or ""]) for value in read}
+    numbers = {value: array for value, array in arrays.items() if array.dtype.kind in "fiub"}
+    for value, array in numbers.items():
+        _replace(model.graph, value, array)
+    lift_constants(model)
+    return bool(numbers)
+
+
+def _depends_on(node: ir.Node, constant: Collection[ir.Value]) -> bool:
+    """Whether a node computes the same each time, of constants alone, and no more than may be folded."""
+    if not node.inputs or node.op_type in DRAWN or "Sequence" in node.op_type or bodies(node):
+        return False
+    if stated.keeps_integers(node) or any(value and value not in constant for value in node.inputs):
+        return False
+    sizes = [shape_of(value) for value in node.outputs]
+    if None in sizes and node.op_type in GROWING:
+        return False
+    return all(size is None or math.prod(size) <= LARGEST_FOLDED for size in sizes)
+
+
+def _is_read_outside(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
+
+
+def _replace(graph: ir.Graph, value: ir.Value, array: npt.NDArray[Any]) -> None:
+    """Puts a constant in the place of what a node computes, under its name."""
+    node = ir.node("Constant", [], {"value": ir.tensor(array)}, name=value.name)
+    made = node.outputs[0]
+    made.type, made.shape = value.type or ir.TensorType(ir.tensor(array).dtype), ir.Shape(array.shape)
+    made.name, value.name = value.name, f"{value.name}/unfolded"
+    maker = value.producer()
+    if maker is not None:
+        graph.insert_before(maker, node)
+    value.replace_all_uses_with(made, replace_graph_outputs=True)
 
 
 def is_settled(model: ir.Model) -> bool:

@@ -46,6 +46,11 @@ class Port:
     dtype: np.dtype[np.generic]
     static: bool = True
 
+    @property
+    def finite(self) -> bool:
+        """That samples of it, which calibration may count, must be finite."""
+        return True
+
 
 @dataclass(frozen=True)
 class FloatModel:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from tpuflow.frontend.folding import fold_constants, lift_constants
+from tpuflow.frontend.folding import fold_constants, fold_in_onnxruntime, lift_constants
 from tpuflow.frontend.functions import expand_functions
 from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.precision import to_float32, weights_to_float32
@@ -142,6 +142,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 """In order; repeated as a whole until nothing changes."""
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
+    fold_in_onnxruntime,
     _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )

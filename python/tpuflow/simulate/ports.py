@@ -75,6 +75,11 @@ class ProgramPort:
             return None
         return int(np.iinfo(self.code).min) - int(np.iinfo(self.dtype).min)
 
+    @property
+    def finite(self) -> bool:
+        """Whether it takes finite numbers alone, as codes do; floats are stored as they are."""
+        return self.code not in FLOATS
+
     def encode(self, array: Array) -> Array:
         """Stored elements of an array in the model's shape; codes and floats of the model stay themselves.
 
