@@ -5,7 +5,8 @@
     sizes            constants beyond the memory of the machine
     ranges           values the saved ranges do not know
 
-Nothing is calibrated, scheduled or run: layers are lowered with a made-up range.
+Nothing is calibrated, scheduled or run: layers are lowered with a made-up range. Which segments
+device and host would share, `segments` finds by lowering as well.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from tpuflow.config import Config
 from tpuflow.errors import Finding, GraphError, UnsupportedModelError
 from tpuflow.frontend import FloatModel, load
 from tpuflow.frontend.source import Source, read
-from tpuflow.quantize import quantize
+from tpuflow.partition import Partitioned, partition
+from tpuflow.quantize import Graph, quantize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "audit", "segments"]
 
 IMAGE_SIDE, OTHER = 224, 16
 """Sizes assumed for open axes: of images, and of anything else."""
@@ -130,19 +132,40 @@ def _sizes(model: ir.Model, machine: str, config: Config) -> list[Finding]:
 
 def _lowered(model: FloatModel, config: Config, ranges: Ranges | None) -> list[Finding]:
     """What lowering objects to, with ranges made up where there are none."""
-    values = [value for node in model.model.graph for value in node.outputs] + list(model.model.graph.inputs)
-    names = [value.name for value in values if value.name and value.dtype == ir.DataType.FLOAT]
-    known: dict[str, Range] = {} if ranges is None else dict(ranges.tensors)
     findings = [
         Finding(name, "tensor", "range", "has no range: calibrate this model again")
-        for name in names
-        if ranges is not None and name not in known
+        for name in _float_names(model)
+        if ranges is not None and name not in ranges.tensors
     ]
-    made_up = dict.fromkeys(names, MADE_UP)
     try:
-        quantize(model, Ranges(tensors=made_up | known), config)
+        quantize(model, _completed(model, ranges), config)
     except UnsupportedModelError as error:
         findings += error.findings
     except GraphError as error:
         findings.append(Finding(model.model.graph.name or "model", "graph", None, str(error)))
     return findings
+
+
+def segments(model: FloatModel, config: Config, ranges: Ranges | None = None) -> Partitioned[Graph]:
+    """The segments of device and host that `build` makes of a model loaded with `host=True`.
+
+    They are those of lowering itself, which sends further nodes to the host; with ranges made up where there
+    are none.
+
+    Raises:
+        UnsupportedModelError: What is wrong is no node's, so that the host cannot help.
+        ModelError: Nothing is left for the device.
+    """
+    return quantize(partition(model), _completed(model, ranges), config)
+
+
+def _completed(model: FloatModel, ranges: Ranges | None) -> Ranges:
+    """Ranges for all floats of a model; those that are not known are made up."""
+    made_up = dict.fromkeys(_float_names(model), MADE_UP)
+    return Ranges(tensors=made_up | ({} if ranges is None else dict(ranges.tensors)))
+
+
+def _float_names(model: FloatModel) -> list[str]:
+    graph = model.model.graph
+    values = [value for node in graph for value in node.outputs] + list(graph.inputs)
+    return [value.name for value in values if value.name and value.dtype == ir.DataType.FLOAT]

@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Command
 from models.builder import samples
-from partition.networks import NETWORKS
+from partition.networks import NETWORKS, written
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,23 @@ def test_no_host_is_an_error_that_suggests_a_cut(shared_network: Shared, command
     assert not out.exists()
     assert command("check", shared_network.model).status == 1
     assert "run on the host" in done(command, "check", "--host", shared_network.model)
+
+
+def test_check_finds_the_segments_that_build_makes(command: Command, tmp_path: Path) -> None:
+    """Only lowering refuses the comparison with infinity."""
+    text = """
+    odd (float[1,3,8,8] x) => (float[1,4,8,8] y, bool[1,5,8,8] odd) {
+      a = Conv <pads = [1, 1, 1, 1]> (x, w)  odd = IsInf (a)  r = Relu (a)  y = Conv (r, v)
+    }"""
+    model, program = tmp_path / "odd.onnx", tmp_path / "odd.tpu"
+    onnx.save(written(text, w=(5, 3, 3, 3), v=(4, 5, 1, 1)), model)
+    shown = done(command, "check", "--host", model)
+    done(command, "build", model, "-O1", "-o", program, "--json", tmp_path / "odd.json")
+    hosts = json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["host_subgraphs"]
+    assert hosts
+    assert f"{len(hosts)} on the host" in shown and "run on the host" in shown
+    rows = [line.split() for line in shown.splitlines() if line.lstrip().startswith("host")]
+    assert [(row[0], int(row[1])) for row in rows] == [(host["name"], len(host["nodes"])) for host in hosts]
 
 
 def test_levels_agree(shared_network: Shared, command: Command) -> None:

@@ -242,17 +242,20 @@ def check(
     from tpuflow.frontend import is_model_file
 
     if is_model_file(file) and host:
+        from tpuflow.audit import segments
+        from tpuflow.calibrate import Ranges
         from tpuflow.frontend import load
-        from tpuflow.partition import partition
 
+        settings = options.configuration(config, None)
         model = load(
             file,
             **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-            preprocess=options.configuration(config, None).preprocess,
+            preprocess=settings.preprocess,
             host=True,
         )
-        _show_segments(partition(model))
-        say(f"{file}: every node can be compiled{', or run on the host' if model.findings else ''}")
+        divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
+        _show_segments(divided)
+        say(f"{file}: every node can be compiled{', or run on the host' if divided.host else ''}")
     elif is_model_file(file):
         from tpuflow.audit import audit
         from tpuflow.calibrate import Ranges
