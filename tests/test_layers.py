@@ -68,7 +68,7 @@ ROOMS = {
     "store": {"errors", "files", "_core", "partition"},
     "plugins": {"errors", "arrays", "samples", "config", "calibrate", "metrics"},
     "weights": {"errors", "partition", "compile", "store"},
-    "audit": VOCABULARY | {"config", "frontend", "calibrate", "quantize", "compile"},
+    "audit": VOCABULARY | {"config", "frontend", "calibrate", "partition", "quantize", "compile"},
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
     "likeness": VOCABULARY | {"frontend", "run", "store"},
