@@ -1,0 +1,42 @@
+//! Addresses of buffers in both caches.
+
+use tpuflow_ir::{Machine, Space};
+
+use crate::ScheduleError;
+use crate::alloc::{Item, Problem, solve};
+use crate::virtual_program::addresses::{Addresses, lifetimes};
+use crate::virtual_program::{Memory, Sketch};
+
+/// Addresses in both caches.
+pub(crate) fn addresses(sketch: &Sketch, machine: &Machine) -> Result<Addresses, ScheduleError> {
+    let lives = lifetimes(sketch);
+    let word = machine.word() as u64;
+    let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
+    for (memory, space, name, capacity) in [
+        (Memory::Cache, Space::Cache, "the shared cache", machine.cache_bytes()),
+        (Memory::Ewp, Space::EwpCache, "the parameter cache", machine.ewp_cache_bytes()),
+    ] {
+        let mut items = Vec::new();
+        let mut owners = Vec::new();
+        for (index, buffer) in sketch.buffers.iter().enumerate() {
+            if let (true, Some((first, last))) = (buffer.memory == memory, lives[index]) {
+                items.push(Item { first, last, size: buffer.bytes.div_ceil(word) });
+                owners.push(index);
+            }
+        }
+        let problem = Problem { items, capacity: capacity / word };
+        let solution = solve(&problem, true);
+        if solution.height > problem.capacity {
+            return Err(ScheduleError::Allocation {
+                memory: name,
+                machine: machine.name.clone(),
+                height: solution.height * word,
+                capacity,
+            });
+        }
+        for (owner, offset) in owners.into_iter().zip(solution.offsets) {
+            addresses[owner] = (space, offset * word);
+        }
+    }
+    Ok(addresses)
+}

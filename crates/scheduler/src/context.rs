@@ -1,0 +1,74 @@
+//! What all plans of a graph for a machine share.
+
+use std::sync::OnceLock;
+
+use tpuflow_ir::{Bounds, Graph, Machine};
+
+use crate::ScheduleError;
+use crate::budget::Effort;
+use crate::lowering::stages;
+use crate::memory_space::passes;
+use crate::network::placement::Placement;
+use crate::network::{Network, prepare};
+use crate::options::Mode;
+use crate::parameters::Parameters;
+
+/// Parts of the bound; a plan within one of them is close to it.
+const CLOSE: u64 = 25;
+
+/// What all plans of a graph for a machine share.
+pub(crate) struct Site<'a> {
+    pub graph: &'a Graph,
+    pub machine: &'a Machine,
+    pub network: Network,
+    pub parameters: &'a Parameters,
+    pub placement: Placement,
+    stages: Vec<u8>,
+    /// The largest of the bounds, once someone asked.
+    bound: OnceLock<u64>,
+    pub effort: Effort,
+}
+
+impl<'a> Site<'a> {
+    pub fn new(
+        graph: &'a Graph,
+        machine: &'a Machine,
+        effort: Effort,
+        parameters: &'a Parameters,
+    ) -> Result<Self, ScheduleError> {
+        let network = prepare(graph)?;
+        let placement = Placement::new(&network, &graph.inputs, machine.word(), machine.array.columns as usize);
+        let mut by_layer = vec![0; graph.layers.len()];
+        for (step, stage) in network.steps.iter().zip(stages(&network)) {
+            by_layer[step.layer.index()] = stage;
+        }
+        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), effort })
+    }
+
+    /// Whether some result of the network need only pass through the cache.
+    pub fn passes(&self) -> bool {
+        passes(&self.network, &self.placement, &self.graph.outputs, self.machine)
+    }
+
+    /// By layer, the stage of its steps.
+    pub fn stages(&self) -> &[u8] {
+        &self.stages
+    }
+
+    /// Whether little can be gained on so many cycles.
+    pub fn is_close(&self, cycles: u64) -> bool {
+        let bound = *self.bound.get_or_init(|| self.bounds().binding().1);
+        cycles <= bound + bound / CLOSE
+    }
+
+    /// Lower bounds of every program.
+    pub fn bounds(&self) -> Bounds {
+        tpuflow_bounds::bounds(self.graph, self.machine).whole
+    }
+
+    /// Share of the free cache a piece may take; a piece alone may take what two would at a time.
+    pub fn utilization(&self, mode: Mode) -> f64 {
+        let share = self.parameters.slicer.max_cache_utilization;
+        if mode.paired() || !self.parameters.parallel() { share } else { (2.0 * share).min(1.0) }
+    }
+}

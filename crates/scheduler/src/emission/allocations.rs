@@ -1,0 +1,22 @@
+//! Cache allocations by time, for reports.
+
+use tpuflow_ir::program::Allocation;
+
+use crate::virtual_program::addresses::Addresses;
+use crate::virtual_program::{Memory, Sketch};
+
+/// Cache allocations by time, for reports.
+pub(crate) fn allocations(sketch: &Sketch, lives: &[Option<(u32, u32)>], addresses: &Addresses) -> Vec<Allocation> {
+    let mut list: Vec<Allocation> = sketch
+        .buffers
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| b.memory == Memory::Cache)
+        .filter_map(|(i, b)| {
+            let (first, last) = lives[i]?;
+            Some(Allocation { name: b.name.clone(), address: addresses[i].1, bytes: b.bytes, first, last })
+        })
+        .collect();
+    list.sort_by_key(|a| (a.first, a.address));
+    list
+}

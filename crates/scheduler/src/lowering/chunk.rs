@@ -1,0 +1,161 @@
+//! Stretches of pixels for the array's instructions.
+//!
+//! Small images are cut in two though each half costs the array a tile, unless that is more than it loses where it drains
+//! between two layers. Halves move up by a row with every window on the
+//! way, so that the first half of a layer finds all it needs in the first half of the layer before:
+//!
+//! ```text
+//!  rows   expand      depthwise 3x3   project   expand      depthwise 3x3   project
+//!  0..    ########    #######         #######   #######     ######          ######
+//!  ..14   ......      .......         .......   .......     ........        ........
+//! ```
+
+use std::ops::Range;
+
+use tpuflow_ir::{Op, TensorId, layout, timing};
+
+use super::{Grain, Lowering, slices};
+use crate::network::Network;
+
+impl Lowering<'_> {
+    /// The pixels `all`, `line` to an image row, in stretches for an instruction each: as many as the accumulators take, or, finely cut, the fewest
+    /// image rows that hide the next instruction's weights and waste no slots. The layer has `blocks` K blocks in all its column tiles.
+    pub(super) fn chunks(&self, line: u32, wide: bool, all: Range<u32>, blocks: u64) -> Vec<Range<u32>> {
+        let (machine, pixels) = (self.setting.machine, all.end - all.start);
+        let most = machine.matrix_rows(wide) as u32;
+        let by = |chunk: u32| -> Vec<Range<u32>> { slices(all.clone(), chunk).collect() };
+        let even = pixels.div_ceil(pixels.div_ceil(most));
+        if !self.setting.parallel || self.grain() == Grain::Coarse {
+            return by(even);
+        }
+        let least = self.least(pixels / line, line);
+        if self.is_halved(pixels / line, line) && self.is_worth_halves(pixels, blocks) {
+            let fits = |&first: &u32| (first * line).max(pixels - first * line) <= most;
+            if let Some(first) = self.shrunk(pixels / line, line).filter(fits) {
+                let middle = all.start + first * line;
+                return vec![all.start..middle, middle..all.end];
+            }
+            return by(((pixels / line).div_ceil(2).max(1) * line).min(even));
+        }
+        let slots = |chunk: u32| {
+            let rest = u64::from(pixels % chunk);
+            let last = if rest > 0 { timing::tile_slots(rest, machine) } else { 0 };
+            u64::from(pixels / chunk) * timing::tile_slots(chunk.into(), machine) + last
+        };
+        let rows = (least..=most / line).map(|lines| lines * line);
+        by(rows.chain([even]).min_by_key(|&chunk| (slots(chunk), chunk)).unwrap_or(even))
+    }
+
+    /// The fewest of `rows` image rows that hide the next instruction's weights.
+    fn least(&self, rows: u32, line: u32) -> u32 {
+        let least = (self.setting.machine.array.rows + self.setting.machine.control.issue as u32).div_ceil(line);
+        least.max((u64::from(rows) / self.setting.pieces) as u32)
+    }
+
+    /// Whether an image is cut in two though each half costs the array a tile.
+    fn is_halved(&self, rows: u32, line: u32) -> bool {
+        let fine = self.setting.parallel && matches!(self.grain(), Grain::Finest(_)) && self.setting.pieces > 1;
+        fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
+    }
+
+    /// Whether two halves of so many pixels cost the array less than to wait for its last results, for those of the elementwise
+    /// unit after them, and to be set up anew.
+    fn is_worth_halves(&self, pixels: u32, blocks: u64) -> bool {
+        let machine = self.setting.machine;
+        let rows = u64::from(machine.array.rows);
+        let lost = (2 * rows).saturating_sub(rows.max(pixels.into())) * blocks;
+        let results = timing::array_depth(machine) + machine.ewp.start + machine.ewp.latency;
+        lost <= results + machine.control.issue_cold + machine.array.setup + rows
+    }
+
+    /// Rows `rows` of a view of the current result that has `count` of them, in pieces of about `piece` rows for the other
+    /// units: whole rows of the image where they are that long. They begin anew where the array's halves of a small image meet.
+    pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
+        let (lines, _, line, _) = layout::image(&self.setting.network.tensor(self.output()).shape);
+        let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
+        let whole = if count.is_multiple_of(lines) { count / lines } else { 1 };
+        let piece = if piece < whole { piece } else { self.suited(lines, line, piece.div_ceil(whole)) * whole };
+        let middle = self.shrunk(lines, line).filter(|_| self.is_halved(lines, line) && count.is_multiple_of(lines));
+        let middle = middle.map(|first| first * (count / lines)).filter(|middle| rows.contains(middle));
+        let ends = [rows.start, middle.unwrap_or(rows.end), rows.end];
+        // About as many pieces in all.
+        let number = |part: u32| ((2 * part + piece) / (2 * piece.max(1))).max(1);
+        let even = |part: u32| if middle.is_some() { part.div_ceil(number(part)) } else { piece };
+        ends.windows(2).flat_map(|ends| slices(ends[0]..ends[1], even(ends[1] - ends[0]))).collect()
+    }
+
+    /// At least `piece` of `rows` image rows, such that pieces end where the array's do, if that is not much more.
+    fn suited(&self, rows: u32, line: u32, piece: u32) -> u32 {
+        let tile = self.chunks(line, false, 0..rows * line, 1)[0].clone();
+        let tile = ((tile.end - tile.start) / line).max(1);
+        if piece >= tile {
+            return piece.next_multiple_of(tile);
+        }
+        (piece..=tile.min(2 * piece)).find(|part| tile.is_multiple_of(*part)).unwrap_or(piece)
+    }
+
+    /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is
+    /// needed of them for the same part of the next layer is there.
+    fn shrunk(&self, rows: u32, line: u32) -> Option<u32> {
+        let most = (self.setting.machine.array.rows / line).min(rows);
+        let least = rows - most;
+        (2 * most >= rows && least > 0).then(|| most - self.halos[self.output().index()] % (most - least + 1))
+    }
+}
+
+/// By tensor, the rows below a row of it that it needs of the first tensor of its size upstream.
+pub(super) fn halos(network: &Network) -> Vec<u32> {
+    let mut halos = vec![0; network.tensors.len()];
+    let image = |tensor: TensorId| {
+        let (_, height, width, _) = layout::image(&network.tensor(tensor).shape);
+        (height, width)
+    };
+    for step in &network.steps {
+        let own = match &step.op {
+            Op::Conv { window, .. } | Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
+                ((window.kernel[0] - 1) * window.dilation[0]).saturating_sub(window.pads[0])
+            }
+            _ => 0,
+        };
+        let alike = network.streams(&step.op).into_iter().filter(|&t| image(t) == image(step.output));
+        halos[step.output.index()] = alike.map(|t| halos[t.index()] + own).max().unwrap_or(0);
+    }
+    halos
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::{Machine, Work};
+
+    use crate::budget::Effort;
+    use crate::common::{Net, window};
+    use crate::context::Site;
+    use crate::lowering::{Grain, Grains};
+    use crate::options::{Manner, Mode};
+    use crate::parameters::Parameters;
+
+    #[test]
+    fn small_images_are_halved_where_that_costs_less_than_to_drain() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        // 169 pixels: a half more costs 87 slots a K block, of which the second layer has four and the third 18.
+        let mut net = Net::new(7);
+        let x = net.input(&[1, 13, 13, 64]);
+        let y = net.conv(x, 512, window(1, 1, 0), 1);
+        let y = net.conv(y, 96, window(1, 1, 0), 1);
+        let y = net.conv(y, 256, window(3, 1, 1), 1);
+        let graph = net.finish(&[y]);
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 1, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        let planned = site
+            .plan(Mode::Woven { grains: Grains::even(Grain::Finest(2)) }, Manner::default(), &|_| None)
+            .expect("room");
+        let pieces = |channels: u32| -> Vec<u32> {
+            let works = planned.draft().0.drafts.iter().map(|draft| &draft.work);
+            let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
+            matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
+        };
+        assert_eq!(pieces(96).len(), 2, "{:?}", pieces(96));
+        assert_eq!(pieces(256), [169, 169]);
+    }
+}

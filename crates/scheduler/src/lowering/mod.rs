@@ -1,0 +1,426 @@
+//! From steps to drafts: every operator cut into instructions over buffers, with the transfers that feed and drain it.
+//!
+//! A tensor whose home is the cache is read and written where it lies. One whose home is the DDR is *staged*: the step runs in
+//! slices of output rows, each of which loads the input rows it needs (halo included) into a buffer of its own, computes, and
+//! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
+
+mod blocks;
+mod chunk;
+mod cut;
+mod grain;
+mod matrix;
+mod movement;
+mod pool;
+mod reduce;
+mod staging;
+mod vector;
+
+use crate::network::{Linear, is_depthwise};
+pub(crate) use grain::{Grain, Grains, STAGES, stages};
+pub(crate) use staging::{piece_bytes, staged, staged_bytes};
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
+use tpuflow_ir::{Descriptor, LayerId, Machine, Op, Requant, Space, Table, TensorId, View, Window, Work};
+
+use crate::network::Network;
+use crate::network::placement::{Placement, natural};
+use crate::virtual_program::{BufferId, Content, Draft, Memory, Packing, Sketch};
+
+/// A step does not fit what is free of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage(pub Memory);
+
+/// Where a root tensor lives from its production to its last use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    Cache,
+    Ddr,
+}
+
+/// What lowering looks at and never changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting<'a> {
+    pub network: &'a Network,
+    pub placement: &'a Placement,
+    pub machine: &'a Machine,
+    pub inputs: &'a [TensorId],
+    pub outputs: &'a [TensorId],
+    /// Cut, for units that work at the same time.
+    pub parallel: bool,
+    /// How finely.
+    pub grains: Grains,
+    /// Most pieces of a layer.
+    pub pieces: u64,
+    /// Share of the free cache a piece may take.
+    pub utilization: f64,
+    /// Weights that take much of the cache come in narrower tiles than the array could take.
+    pub narrow: bool,
+    /// The first rows of an input come in short transfers.
+    pub prompt: bool,
+    /// Large results of the network only pass through the cache, the last of them a few at a time.
+    pub passing: bool,
+}
+
+/// Lengths of the lists of a sketch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    buffers: usize,
+    descriptors: usize,
+    drafts: usize,
+}
+
+/// Lowers one step after the other into a sketch.
+pub(crate) struct Lowering<'a> {
+    pub setting: Setting<'a>,
+    /// By tensor; what counts is the entry of a root.
+    pub homes: Vec<Home>,
+    pub sketch: Sketch,
+    /// Cache and DDR buffers of root tensors.
+    cached: BTreeMap<TensorId, BufferId>,
+    external: BTreeMap<TensorId, BufferId>,
+    /// DDR buffers of outputs that live in the cache.
+    results: BTreeMap<TensorId, BufferId>,
+    /// Cache buffers of tensors in blocks of channels.
+    blocks: BTreeMap<TensorId, Vec<BufferId>>,
+    /// By tensor, rows that windows reach over the edges of what they are computed for, since images last changed their size.
+    halos: Vec<u32>,
+    /// By step.
+    stages: Vec<u8>,
+    /// The last step with constants for weights.
+    last_weights: Option<usize>,
+    /// Bytes of the cache the current step may use for staging and weights.
+    free: u64,
+    index: usize,
+    layer: LayerId,
+}
+
+impl<'a> Lowering<'a> {
+    pub fn new(setting: Setting<'a>, homes: Vec<Home>) -> Self {
+        let mut lowering = Self {
+            setting,
+            homes,
+            sketch: Sketch::default(),
+            cached: BTreeMap::new(),
+            external: BTreeMap::new(),
+            results: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            halos: chunk::halos(setting.network),
+            stages: stages(setting.network),
+            last_weights: staging::last_weights(setting.network),
+            free: 0,
+            index: 0,
+            layer: LayerId(0),
+        };
+        // Ports exist whether or not a step touches them.
+        for &input in setting.inputs {
+            lowering.external_buffer(input);
+        }
+        lowering
+    }
+
+    /// Lowers step `index` with `free` bytes of cache beside the tensors that live there.
+    pub fn step(&mut self, index: usize, free: u64) -> Result<(), Shortage> {
+        let step = &self.setting.network.steps[index];
+        (self.index, self.layer, self.free) = (index, step.layer, free);
+        if !self.setting.placement.is_free(index) {
+            for tensor in self.setting.network.streams(&step.op) {
+                self.fetch_input(tensor);
+            }
+            self.operator(&step.op, step.output)?;
+        }
+        self.deliver(step.output)
+    }
+
+    /// How far lowering has come.
+    pub fn mark(&self) -> Mark {
+        let sketch = &self.sketch;
+        Mark { buffers: sketch.buffers.len(), descriptors: sketch.descriptors.len(), drafts: sketch.drafts.len() }
+    }
+
+    /// Goes back to where it had come to then. What was lowered by then must not depend on homes that have changed since.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.sketch.buffers.truncate(mark.buffers);
+        self.sketch.descriptors.truncate(mark.descriptors);
+        self.sketch.drafts.truncate(mark.drafts);
+        let old = |buffer: &BufferId| buffer.index() < mark.buffers;
+        for known in [&mut self.cached, &mut self.external, &mut self.results] {
+            known.retain(|_, buffer| old(buffer));
+        }
+        self.blocks.retain(|_, buffers| buffers.iter().all(old));
+    }
+
+    fn operator(&mut self, op: &'a Op, output: TensorId) -> Result<(), Shortage> {
+        match op {
+            Op::Conv { groups, input, window, .. } if is_depthwise(self.setting.network, op) => {
+                debug_assert!(*groups > 0);
+                self.depthwise(op, *input, window, output)
+            }
+            Op::Conv { .. } | Op::MatMul { .. } => self.matrix(op, output),
+            Op::MaxPool { .. } | Op::AveragePool { .. } => self.pooling(op, output),
+            Op::Concat { .. } | Op::Pad { .. } | Op::Rearrange { .. } | Op::InsertZeros { .. } => {
+                self.movement(op, output)
+            }
+            Op::Gather { input, axis, indices } => self.gather(*input, *axis, indices, output),
+            Op::Embedding { table, indices } => self.embedding(*table, *indices, output),
+            Op::Reduce { input, kind, axes, requant } => self.reduction(*input, *kind, axes, requant, output),
+            _ => self.elementwise(op, output),
+        }
+    }
+
+    /// The tensor where it lives.
+    fn operand(&mut self, tensor: TensorId) -> View {
+        let root = self.setting.placement.of(tensor).root;
+        let (space, buffer) = match self.home(root) {
+            Home::Cache => (Space::Cache, self.cache_buffer(root)),
+            Home::Ddr => (Space::Ddr(0), self.external_buffer(root)),
+        };
+        self.setting.placement.view(self.setting.network, tensor, space, buffer.at(0))
+    }
+
+    /// Where a root lives; constants always live in DDR.
+    fn home(&self, root: TensorId) -> Home {
+        if self.setting.network.is_constant(root) { Home::Ddr } else { self.homes[root.index()] }
+    }
+
+    fn cache_buffer(&mut self, root: TensorId) -> BufferId {
+        if let Some(&buffer) = self.cached.get(&root) {
+            return buffer;
+        }
+        let name = self.setting.network.tensor(root).name.clone();
+        let bytes = self.setting.placement.bytes(self.setting.network, root);
+        let buffer = self.sketch.buffer(name, bytes, Memory::Cache, Content::Computed);
+        self.cached.insert(root, buffer);
+        buffer
+    }
+
+    /// The DDR buffer of a root.
+    fn external_buffer(&mut self, root: TensorId) -> BufferId {
+        if let Some(&buffer) = self.external.get(&root) {
+            return buffer;
+        }
+        let setting = &self.setting;
+        let tensor = setting.network.tensor(root);
+        let content = if setting.inputs.contains(&root) {
+            Content::Input
+        } else if tensor.constant.is_some() {
+            Content::Constant(Packing::Activation { tensor: root })
+        } else if setting.outputs.iter().any(|&t| setting.placement.of(t).root == root) {
+            Content::Output
+        } else {
+            Content::Computed
+        };
+        let bytes = setting.placement.bytes(setting.network, root);
+        let buffer = self.sketch.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
+        self.external.insert(root, buffer);
+        buffer
+    }
+
+    /// Brings a network input whose home is the cache there, once.
+    fn fetch_input(&mut self, tensor: TensorId) {
+        let root = self.setting.placement.of(tensor).root;
+        if !self.setting.inputs.contains(&root) || self.home(root) == Home::Ddr || self.cached.contains_key(&root) {
+            return;
+        }
+        let word = self.setting.machine.word();
+        let (cached, external) = (self.cache_buffer(root), self.external_buffer(root));
+        let view = natural(self.setting.network, root, word);
+        let local = View { address: cached.at(0), ..view };
+        let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
+        for rows in self.arrivals(&view) {
+            self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
+        }
+    }
+
+    /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless its home is one.
+    fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
+        let wanted = self.setting.outputs.contains(&tensor);
+        if !wanted || self.results.contains_key(&tensor) || self.at_home(tensor) {
+            return Ok(());
+        }
+        self.fetch_input(tensor);
+        let word = self.setting.machine.word();
+        let mut views = [self.operand(tensor), natural(self.setting.network, tensor, word)];
+        views[1] = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..views[1] };
+        if self.setting.parallel && views[0].space == Space::Cache {
+            refine(&mut views, word);
+        }
+        let [from, to] = views;
+        let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
+        let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
+        for rows in slices(0..to.rows, height.min(self.transfer_rows(&to))) {
+            let local = self.stage_in(&from, rows.clone());
+            self.sketch.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
+        }
+        Ok(())
+    }
+
+    /// The buffer of a port of its own.
+    fn result(&mut self, tensor: TensorId) -> BufferId {
+        if let Some(&buffer) = self.results.get(&tensor) {
+            return buffer;
+        }
+        let word = self.setting.machine.word();
+        let name = self.setting.network.tensor(tensor).name.clone();
+        let bytes = natural(self.setting.network, tensor, word).bytes(word);
+        let buffer = self.sketch.buffer(name, bytes, Memory::Ddr, Content::Output);
+        self.results.insert(tensor, buffer);
+        buffer
+    }
+
+    /// Whether a port can show the tensor where it lives in DDR.
+    fn at_home(&self, tensor: TensorId) -> bool {
+        let place = self.setting.placement.of(tensor);
+        let word = self.setting.machine.word();
+        let external = self.home(place.root) == Home::Ddr || self.setting.inputs.contains(&place.root);
+        let view = natural(self.setting.network, tensor, word);
+        external
+            && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)
+            && place.offset.is_multiple_of(word as u64)
+    }
+
+    /// Where a network's port lies.
+    pub fn port(&mut self, tensor: TensorId) -> View {
+        let word = self.setting.machine.word();
+        if let Some(&buffer) = self.results.get(&tensor) {
+            let view = natural(self.setting.network, tensor, word);
+            return View { address: buffer.at(0), space: Space::Ddr(0), ..view };
+        }
+        let root = self.setting.placement.of(tensor).root;
+        let buffer = self.external_buffer(root);
+        self.setting.placement.view(self.setting.network, tensor, Space::Ddr(0), buffer.at(0))
+    }
+
+    /// Whether nothing else lives in the pixels of `tensor`.
+    fn alone(&self, tensor: TensorId) -> bool {
+        let root = self.setting.placement.of(tensor).root;
+        let channels = |t: TensorId| self.setting.network.tensor(t).shape.last().copied().unwrap_or(1);
+        channels(tensor) == channels(root)
+    }
+
+    /// A constant in the parameter cache, loaded here.
+    fn parameters(&mut self, what: &str, bytes: usize, packing: Packing) -> BufferId {
+        let word = self.setting.machine.word();
+        let bytes = bytes.next_multiple_of(word) as u64;
+        let name = format!("{what} of {}", self.setting.network.layer_name(self.index));
+        let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
+        let to = self.sketch.buffer(name, bytes, Memory::Ewp, Content::Computed);
+        self.sketch.load_whole(self.layer, from, to, Memory::Ewp, bytes);
+        to
+    }
+
+    fn table(&mut self, table: &Table) -> (TableShape, BufferId) {
+        let entries = self.setting.network.tensor(table.entries).elements();
+        let shape = TableShape { entries: entries as u32, lo: table.lo, hi: table.hi };
+        (shape, self.parameters("table", entries * 4, Packing::Table { tensor: table.entries }))
+    }
+
+    /// Bytes of the parameter cache a step may use at a time: half of it when the next step's may be loaded meanwhile.
+    fn parameter_space(&self) -> u64 {
+        self.setting.machine.ewp_cache_bytes() / if self.setting.parallel { 2 } else { 1 }
+    }
+
+    /// How finely the current step is cut.
+    fn grain(&self) -> Grain {
+        self.setting.grains.of(self.stages.get(self.index).copied().unwrap_or(0))
+    }
+
+    fn output(&self) -> TensorId {
+        self.setting.network.steps[self.index].output
+    }
+
+    fn draft(&mut self, work: Work, ewp: [Option<(BufferId, u32)>; 3]) {
+        self.sketch.drafts.push(Draft { layer: self.layer, work, ewp });
+    }
+
+    fn descriptor(&mut self, descriptor: Descriptor) -> tpuflow_ir::DescriptorId {
+        self.sketch.descriptor(descriptor)
+    }
+
+    /// Bytes of the cache a piece may take: a share of what is free, so that the next can be loaded meanwhile.
+    fn piece_space(&self) -> u64 {
+        (self.free as f64 * self.setting.utilization) as u64
+    }
+
+    /// Rows per instruction for `rows` rows that take `cycles` in all.
+    fn rows_per_piece(&self, rows: u32, cycles: u64, start: u64) -> u32 {
+        if !self.setting.parallel {
+            return rows.max(1);
+        }
+        let pieces = self.grain().pieces(cycles, start).min(self.setting.pieces);
+        u64::from(rows).div_ceil(pieces).max(1) as u32
+    }
+}
+
+/// Cuts the rows of a result, the last of `views`, and of its operands into more and shorter ones, if that changes no address:
+/// rows of one pixel where pixels are whole words, else rows of one word of the smallest pixel. Operands may have a single row
+/// or a single pixel per row for all of the result's.
+pub(crate) fn refine(views: &mut [View], word: usize) {
+    let Some(&to) = views.last() else { return };
+    let (rows, width) = (to.rows, to.width);
+    let fits = views.iter().all(|v| {
+        let whole = v.stored_rows == v.rows && v.first_row == 0;
+        whole && (v.rows == rows || v.rows == 1) && (v.width == width || v.width == 1)
+    });
+    let long = || views.iter().filter(|v| v.width > 1);
+    let least = long().map(|v| v.pixel_bytes).min().unwrap_or(1);
+    let short = (word as u32 / least.min(word as u32)).max(1);
+    let dense = long().all(|v| (short * v.pixel_bytes).is_multiple_of(word as u32));
+    if !fits || !dense || short >= width || !width.is_multiple_of(short) {
+        return;
+    }
+    // Where nothing broadcasts there are no images to tell apart.
+    let alike = long().all(|v| v.rows == rows) && (rows == 1 || views.iter().all(|v| v.width > 1 || v.rows == 1));
+    for view in views.iter_mut() {
+        let count = if view.width > 1 { width / short } else { 1 };
+        view.rows *= count;
+        view.stored_rows = view.rows;
+        view.height = if alike { view.rows } else { count };
+        view.width = if view.width > 1 { short } else { 1 };
+    }
+}
+
+/// Input rows that output rows need through a window; at least one row.
+pub(crate) fn window_rows(window: &Window, input: &View, out_height: u32, rows: Range<u32>) -> Range<u32> {
+    let height = i64::from(input.height);
+    let top = |row: u32| i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
+    let reach = i64::from((window.kernel[0] - 1) * window.dilation[0]);
+    let last = rows.end - 1;
+    let base = |row: u32| i64::from(row / out_height) * height;
+    let low = base(rows.start) + top(rows.start).clamp(0, height);
+    let high = base(last) + (top(last) + reach + 1).clamp(0, height);
+    let low = low.clamp(0, i64::from(input.rows) - 1);
+    (low as u32)..(high.max(low + 1) as u32)
+}
+
+/// Largest slice height for which every slice of `rows` fits; `None` when not even one row does.
+pub(crate) fn slice_rows(rows: Range<u32>, budget: u64, need: impl Fn(Range<u32>) -> u64) -> Option<u32> {
+    let count = rows.end - rows.start;
+    let fits = |height: u32| slices(rows.clone(), height).all(|slice| need(slice) <= budget);
+    if fits(count) {
+        return Some(count.max(1));
+    }
+    let (mut good, mut bad) = (0, count);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle) { good = middle } else { bad = middle }
+    }
+    (good > 0).then_some(good)
+}
+
+/// `rows` in slices of `height`.
+pub(crate) fn slices(rows: Range<u32>, height: u32) -> impl Iterator<Item = Range<u32>> {
+    let end = rows.end;
+    rows.step_by(height.max(1) as usize).map(move |start| start..(start + height).min(end))
+}
+
+pub(crate) fn codes(requant: &Requant) -> Codes {
+    Codes { zero_point: requant.zero_point, lo: requant.lo, hi: requant.hi }
+}
+
+pub(crate) fn scaling(requant: &Requant) -> Scaling {
+    let (multiplier, shift) = requant.of(0);
+    Scaling { multiplier, shift, codes: codes(requant) }
+}

@@ -1,0 +1,145 @@
+//! What lives in DDR and passes through the cache: buffers for rows of tensors and for weights, and the transfers that fill and
+//! empty them. A transfer should be long enough for its start-up to be lost, and short enough for others to begin with what
+//! has come.
+
+use std::ops::Range;
+
+use tpuflow_ir::isa::Direction;
+use tpuflow_ir::{Machine, Space, View};
+
+use super::{Grain, Linear, Lowering};
+use crate::network::Network;
+use crate::virtual_program::{BufferId, Content, Memory};
+
+/// Transfers of more than twice so many start-ups of a DMA line are cut.
+const LONG: u64 = 64;
+
+/// Start-ups of a DMA line that the first rows of an input take.
+const FIRST: u64 = 2;
+
+impl Lowering<'_> {
+    /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
+    pub(super) fn transfer_rows(&self, view: &View) -> u32 {
+        let row = view.row_bytes(self.setting.machine.word()).max(1);
+        let few = ((self.piece_bytes() / 4 / row) as u32).clamp(1, view.rows.max(1));
+        if self.setting.parallel { few } else { view.rows.max(1) }
+    }
+
+    /// Rows of an input in parts to be loaded by a transfer each. Nothing can begin before the first is there, so a prompt one
+    /// takes little longer than its start-up; each of the next takes twice as long, up to where start-ups are lost in the noise.
+    pub(super) fn arrivals(&self, view: &View) -> Vec<Range<u32>> {
+        let machine = self.setting.machine;
+        let most = self.transfer_rows(view);
+        let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
+        let start = (FIRST * (machine.dma.start + machine.dma.latency)).div_ceil(line);
+        let mut rows = if self.setting.prompt { (start as u32).clamp(1, most) } else { most };
+        let mut parts: Vec<Range<u32>> = Vec::new();
+        let mut first = 0;
+        while first < view.rows {
+            parts.push(first..(first + rows).min(view.rows));
+            first += rows;
+            rows = (2 * rows).min(most);
+        }
+        parts
+    }
+
+    /// The rows of `view` in a buffer that a slice may use: the view itself when it is in the cache.
+    pub(super) fn stage_in(&mut self, view: &View, rows: Range<u32>) -> View {
+        if view.space == Space::Cache {
+            return *view;
+        }
+        let word = self.setting.machine.word();
+        let local = self.stage(view, rows.clone());
+        let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
+        for part in self.transfers(view, rows) {
+            self.sketch.copy_rows(self.layer, Direction::Load, view, &local, part, alone, word);
+        }
+        local
+    }
+
+    /// Rows in parts to be moved by a transfer each: what takes long begins with the first rows made, and lets who reads begin
+    /// with the first rows there.
+    fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
+        let machine = self.setting.machine;
+        let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
+        let step = (rows.end - rows.start).div_ceil(self.transfer_count(cycles) as u32);
+        rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
+    }
+
+    /// Transfers to cut one of so many cycles into.
+    fn transfer_count(&self, cycles: u64) -> u64 {
+        let start = (LONG * self.setting.machine.dma.start).max(1);
+        if self.grain() == Grain::Coarse { 1 } else { (cycles / start).max(1) }
+    }
+
+    /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
+    pub(super) fn stage_out(&mut self, view: &View, rows: Range<u32>) -> View {
+        if view.space == Space::Cache { *view } else { self.stage(view, rows) }
+    }
+
+    pub(super) fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
+        let word = self.setting.machine.word();
+        let mut local = staged(view, rows, word);
+        let (home, _) = BufferId::split(view.address);
+        let name = self.sketch.buffers[home.index()].name.clone();
+        local.address = self.sketch.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
+        local
+    }
+
+    /// Stores the rows of a slice to where `view` has its home, if that is the DDR. `alone` as for copies of rows.
+    pub(super) fn store(&mut self, view: &View, local: &View, rows: Range<u32>, alone: bool) {
+        if view.space == Space::Cache {
+            return;
+        }
+        let word = self.setting.machine.word();
+        for part in self.transfers(view, rows) {
+            self.sketch.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
+        }
+    }
+
+    /// A buffer of weights in parts to be loaded by a transfer each. Nothing is loaded behind those of the last step that has
+    /// any: in parts those of its `last` tile keep both lines busy to the end.
+    pub(super) fn weight_parts(&self, bytes: u64, last: bool) -> Vec<Range<u64>> {
+        let machine = self.setting.machine;
+        let last = last && self.setting.parallel && self.last_weights == Some(self.index);
+        let parts = if last { self.transfer_count(machine.ddr_cycles(bytes)) } else { 1 };
+        let step = bytes.div_ceil(parts).next_multiple_of(machine.ddr.page_bytes.max(machine.word() as u64));
+        (0..bytes).step_by(step as usize).map(|first| first..(first + step).min(bytes)).collect()
+    }
+
+    /// Size of transfers at which start-up is lost in the noise.
+    pub(super) fn piece_bytes(&self) -> u64 {
+        piece_bytes(self.setting.machine)
+    }
+}
+
+/// The last step with constants for weights.
+pub(super) fn last_weights(network: &Network) -> Option<usize> {
+    let has_weights = |op| Linear::of(op, network).is_some_and(|linear| network.is_constant(linear.right));
+    network.steps.iter().rposition(|step| has_weights(&step.op))
+}
+
+/// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.
+pub(crate) fn piece_bytes(machine: &Machine) -> u64 {
+    let start = machine.dma.start + machine.dma.latency;
+    let per_page = machine.ddr_cycles(machine.ddr.page_bytes) + machine.page_miss();
+    (64 * start).div_ceil(per_page.max(1)).max(4) * machine.ddr.page_bytes
+}
+
+/// A view of some rows in their natural layout, still without an address.
+pub(crate) fn staged(view: &View, rows: Range<u32>, word: usize) -> View {
+    View {
+        space: Space::Cache,
+        address: 0,
+        pixel_bytes: tpuflow_ir::layout::pixel_bytes(view.payload(), word) as u32,
+        channel_offset: 0,
+        first_row: rows.start,
+        stored_rows: rows.end - rows.start,
+        ..*view
+    }
+}
+
+/// Bytes needed to stage rows of a view: nothing when it is in the cache.
+pub(crate) fn staged_bytes(view: &View, rows: Range<u32>, word: usize) -> u64 {
+    if view.space == Space::Cache { 0 } else { staged(view, rows, word).bytes(word) }
+}

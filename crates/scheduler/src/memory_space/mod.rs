@@ -1,0 +1,240 @@
+//! Which tensors live in the cache and which in DDR.
+//!
+//! Everything starts in the cache. Steps are lowered one by one with what the tensors alive leave free; where a step does not
+//! fit, the tensor that can be missed best moves to DDR for its whole life: one the step does not touch before one it does,
+//! the furthest next use first, the largest of those. Lowering then goes back to where that tensor is touched first.
+
+pub(crate) mod constant_groups;
+pub(crate) mod split;
+
+use tpuflow_ir::{Machine, TensorId};
+
+use crate::ScheduleError;
+use crate::lowering::{Grains, Home, Lowering, Mark, Setting, Shortage};
+use crate::network::Network;
+use crate::network::placement::Placement;
+use crate::virtual_program::{Memory, Sketch};
+
+/// Life of a root tensor in steps, both ends inclusive.
+#[derive(Clone, Debug)]
+struct Life {
+    root: TensorId,
+    first: usize,
+    last: usize,
+    uses: Vec<usize>,
+    bytes: u64,
+}
+
+/// The network lowered, and where its ports lie.
+#[derive(Clone)]
+pub(crate) struct Housed {
+    pub sketch: Sketch,
+    pub inputs: Vec<tpuflow_ir::View>,
+    pub outputs: Vec<tpuflow_ir::View>,
+}
+
+/// Results of more than one of so many parts of the cache are in the way of what is to be loaded.
+const MUCH: u64 = 8;
+
+/// What housing looks at.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub network: &'a Network,
+    pub placement: &'a Placement,
+    pub machine: &'a Machine,
+    pub inputs: &'a [TensorId],
+    pub outputs: &'a [TensorId],
+    pub parallel: bool,
+    pub grains: Grains,
+    /// Most pieces a layer is cut into where it need not be.
+    pub pieces: u64,
+    /// Share of the free cache a piece may take.
+    pub utilization: f64,
+    /// Weights that take much of the cache come in narrower tiles.
+    pub narrow: bool,
+    /// The first rows of an input come in short transfers.
+    pub prompt: bool,
+    /// Large results of the network only pass through the cache, the last of them a few at a time.
+    pub passing: bool,
+    /// Every tensor starts with DDR as its home.
+    pub outside: bool,
+    /// Bytes of the cache to plan with.
+    pub capacity: u64,
+}
+
+/// Lowers every step, moving tensors to DDR until all fit.
+///
+/// # Errors
+/// [`ScheduleError::Capacity`] naming the layer that does not fit even alone.
+pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
+    let network = request.network;
+    let lives = lives(network, request.placement, request.outputs);
+    let count = network.steps.len();
+    let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
+    if request.passing {
+        for root in passing(&lives, request.outputs, request.machine) {
+            homes[root.index()] = Home::Ddr;
+        }
+    }
+    // Bytes that live in the cache during every step, and how far lowering had come before it.
+    let mut loads = vec![0u64; count];
+    for life in lives.iter().filter(|life| homes[life.root.index()] == Home::Cache) {
+        loads[life.first..=life.last].iter_mut().for_each(|load| *load += life.bytes);
+    }
+    let mut marks: Vec<Mark> = Vec::with_capacity(count);
+    let setting = Setting {
+        network,
+        placement: request.placement,
+        machine: request.machine,
+        inputs: request.inputs,
+        outputs: request.outputs,
+        parallel: request.parallel,
+        grains: request.grains,
+        pieces: request.pieces,
+        utilization: request.utilization,
+        narrow: request.narrow,
+        prompt: request.prompt,
+        passing: request.passing,
+    };
+    let mut lowering = Lowering::new(setting, homes);
+    while marks.len() < count {
+        let index = marks.len();
+        marks.push(lowering.mark());
+        let outcome = match request.capacity.checked_sub(loads[index]) {
+            Some(free) => lowering.step(index, free),
+            None => Err(Shortage(Memory::Cache)),
+        };
+        let Err(Shortage(memory)) = outcome else { continue };
+        let inside = |l: &&Life| l.first <= index && index <= l.last && lowering.homes[l.root.index()] == Home::Cache;
+        let victim = lives.iter().filter(|l| memory == Memory::Cache && inside(l)).max_by_key(|l| {
+            let next = l.uses.iter().copied().find(|&u| u >= index);
+            let touched = next == Some(index) || l.first == index;
+            (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
+        });
+        let Some(victim) = victim else {
+            return Err(capacity(request, index, memory));
+        };
+        lowering.homes[victim.root.index()] = Home::Ddr;
+        loads[victim.first..=victim.last].iter_mut().for_each(|load| *load -= victim.bytes);
+        // Nothing before touches it.
+        lowering.rewind(marks[victim.first]);
+        marks.truncate(victim.first);
+    }
+    debug_assert!(as_from_the_start(&lowering, request.capacity, &loads), "lowering went back too little");
+    let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
+    let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
+    let mut sketch = lowering.sketch;
+    sketch.spill_bytes = spilled(&sketch);
+    Ok(Housed { sketch, inputs, outputs })
+}
+
+/// Whether lowering with the homes found, without going back, gives the same.
+fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
+    let mut anew = Lowering::new(found.setting, found.homes.clone());
+    let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());
+    let (one, other) = (&found.sketch, &anew.sketch);
+    fits && (&one.buffers, &one.drafts, &one.descriptors) == (&other.buffers, &other.drafts, &other.descriptors)
+}
+
+/// Whether some result of the network need only pass through the cache.
+pub(crate) fn passes(network: &Network, placement: &Placement, outputs: &[TensorId], machine: &Machine) -> bool {
+    passing(&lives(network, placement, outputs), outputs, machine).next().is_some()
+}
+
+/// Results that nobody reads and that take so much of the cache that they are in the way of what is to be loaded.
+fn passing(lives: &[Life], outputs: &[TensorId], machine: &Machine) -> impl Iterator<Item = TensorId> {
+    let is_unread = |life: &Life| life.first == life.last && life.uses.is_empty();
+    let takes_much = |life: &Life| life.bytes > machine.cache_bytes() / MUCH;
+    let found = lives.iter().filter(move |life| is_unread(life) && takes_much(life));
+    found.map(|life| life.root).filter(|root| outputs.contains(root))
+}
+
+fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
+    let (memory, capacity) = match memory {
+        Memory::Ewp => ("the parameter cache", request.machine.ewp_cache_bytes()),
+        Memory::Cache | Memory::Ddr => ("the shared cache", request.machine.cache_bytes()),
+    };
+    let layer = request.network.layer_name(index).to_owned();
+    ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
+}
+
+fn lives(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<Life> {
+    let mut lives: Vec<Option<Life>> = vec![None; network.tensors.len()];
+    let mut touch = |tensor: TensorId, index: usize, used: bool| {
+        let root = placement.of(tensor).root;
+        if network.is_constant(root) {
+            return;
+        }
+        let bytes = placement.bytes(network, root);
+        let life = lives[root.index()].get_or_insert(Life { root, first: index, last: index, uses: vec![], bytes });
+        life.last = life.last.max(index);
+        if used {
+            life.uses.push(index);
+        }
+    };
+    for (index, step) in network.steps.iter().enumerate() {
+        let free = placement.is_free(index);
+        for operand in network.streams(&step.op) {
+            if !free {
+                touch(operand, index, true);
+            }
+        }
+        if !free || outputs.contains(&step.output) {
+            touch(step.output, index, free);
+        }
+    }
+    lives.into_iter().flatten().collect()
+}
+
+/// Bytes moved from or to DDR buffers that are neither constants nor ports.
+fn spilled(sketch: &Sketch) -> u64 {
+    use crate::virtual_program::{BufferId, Content};
+    let computed = |address: u64| {
+        let (buffer, _) = BufferId::split(address);
+        sketch.buffers[buffer.index()].content == Content::Computed
+    };
+    let transfers = sketch.drafts.iter().filter_map(|d| d.transfer());
+    transfers.filter(|t| computed(t.ddr_address)).map(|t| t.total_bytes()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::{Machine, ReduceKind, Space};
+
+    use crate::budget::Effort;
+    use crate::common::Net;
+    use crate::context::Site;
+    use crate::options::{Manner, Mode};
+    use crate::parameters::Parameters;
+    use crate::virtual_program::Memory;
+
+    #[test]
+    fn large_results_that_nobody_reads_pass_through_the_cache() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.banks = 2;
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 10, deadline: None };
+        for is_read in [false, true] {
+            let mut net = Net::new(3);
+            let x = net.input(&[128, 1024]);
+            let y = net.matmul(x, 2048);
+            let mut outputs = vec![y];
+            if is_read {
+                outputs.push(net.reduce(y, ReduceKind::Max, &[1], true));
+            }
+            let graph = net.finish(&outputs);
+            let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+            assert_eq!(site.passes(), !is_read);
+            for passing in [false, true] {
+                let manner = Manner { passing, ..Manner::default() };
+                let planned = site.plan(Mode::Layers { paired: true }, manner, &|_| None).expect("room for all");
+                let buffers = &planned.draft().0.buffers;
+                let stays = buffers.iter().any(|b| b.memory == Memory::Cache && b.bytes == 128 * 2048);
+                assert_eq!(stays, !passing || is_read, "{buffers:?}");
+                let program = planned.program(&site);
+                assert_eq!(program.outputs[0].view.space, Space::Ddr(0));
+                assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
+            }
+        }
+    }
+}

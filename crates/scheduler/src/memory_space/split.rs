@@ -1,0 +1,322 @@
+//! Buffers cut into stripes of rows where no instruction looks across.
+//!
+//! A bank serves one word a cycle, and a buffer is one stretch of memory: who writes the next rows of a tensor and who reads
+//! the last ones are mostly at the same bank. Stripes are buffers of their own, which can lie in different banks, and whose
+//! memory is free as soon as its own rows are no longer needed.
+//!
+//! ```text
+//!  rows      0  1  2  3  4  5  6  7  8
+//!  written   |--|--|--|--|--|--|--|--|         stripes: rows 0..3, 3..6, 6..8
+//!  read      |--------|--------|-----|
+//! ```
+//!
+//! What the pooling unit's windows see of the rows before a stripe is copied there, where that is little beside the stripe: the
+//! array would hold it up at the bank else. What is read as a whole stays so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use tpuflow_ir::access::{Stretch, accesses};
+use tpuflow_ir::isa::{Vector, VectorOp};
+use tpuflow_ir::{Descriptor, Machine, Space, Unit, View, Work};
+
+use crate::virtual_program::addresses::{lifetimes, resolve, unit};
+use crate::virtual_program::dependence::side_by_side;
+use crate::virtual_program::{BufferId, Content, Draft, Memory, Sketch};
+
+/// Stripes of a buffer at most.
+const MOST: u64 = 16;
+
+/// Words of a stripe at least.
+const LEAST: u64 = 128;
+
+/// The same with rows copied there, and how many times these it must be.
+const LEAST_WITH_HALO: u64 = 512;
+const HALO: u64 = 4;
+
+/// What a draft touches of a buffer.
+struct Touched {
+    draft: usize,
+    bytes: Range<u64>,
+    writes: bool,
+}
+
+/// A stretch of a buffer that becomes one of its own.
+struct Stripe {
+    /// Those that are written there.
+    bytes: Range<u64>,
+    /// Bytes before these that are copied there.
+    halo: u64,
+    buffer: BufferId,
+}
+
+impl Stripe {
+    /// Bytes of the whole that it holds.
+    fn all(&self) -> Range<u64> {
+        self.bytes.start - self.halo..self.bytes.end
+    }
+
+    fn holds(&self, t: &Touched) -> bool {
+        let from = if t.writes { self.bytes.start } else { self.all().start };
+        from <= t.bytes.start && t.bytes.end <= self.bytes.end
+    }
+}
+
+/// Whether what is computed never takes more than half of the cache: stripes lie in many banks, and a cache that is nearly full
+/// has better use for stretches without holes.
+pub(crate) fn has_room(sketch: &Sketch, machine: &Machine) -> bool {
+    let loaded: BTreeSet<BufferId> = sketch.drafts.iter().filter_map(|draft| Some(draft.load()?.0)).collect();
+    let lives = lifetimes(sketch);
+    let mut changes: Vec<(u32, i64)> = Vec::new();
+    for ((buffer, life), id) in sketch.buffers.iter().zip(lives).zip((0..).map(BufferId)) {
+        if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded.contains(&id)) {
+            changes.extend([(first, buffer.bytes as i64), (last + 1, -(buffer.bytes as i64))]);
+        }
+    }
+    changes.sort_unstable();
+    let mut bytes = 0;
+    let most = changes.iter().map(|&(_, change)| {
+        bytes += change;
+        bytes
+    });
+    2 * most.max().unwrap_or(0) <= machine.cache_bytes() as i64
+}
+
+/// Cuts the computed buffers of the cache wherever nothing, or next to nothing, touches both sides of the cut.
+pub(crate) fn stripes(sketch: &mut Sketch, machine: &Machine) {
+    let word = machine.word();
+    // Drafts to come before others.
+    let mut copies: Vec<(usize, Draft)> = Vec::new();
+    for (buffer, touched) in touched(sketch, machine) {
+        let cuts = cuts(sketch, buffer, &touched, word);
+        let Some(mut list) = list(sketch, buffer, &touched, &cuts, word) else { continue };
+        let whole = sketch.buffers[buffer.index()].clone();
+        for stripe in &mut list {
+            let bytes = stripe.bytes.end - stripe.all().start;
+            if stripe.bytes.start > 0 {
+                stripe.buffer = sketch.buffer(whole.name.clone(), bytes, whole.memory, whole.content.clone());
+            } else {
+                sketch.buffers[buffer.index()].bytes = bytes;
+            }
+        }
+        for pair in list.windows(2).filter(|pair| pair[1].halo > 0) {
+            copies.extend(copy(sketch, buffer, &touched, &pair[0], &pair[1], word));
+        }
+        for t in &touched {
+            if let Some(stripe) = list.iter().find(|stripe| stripe.holds(t)) {
+                moved(&mut sketch.drafts[t.draft], buffer, stripe, word);
+            }
+        }
+    }
+    copies.sort_by_key(|&(position, _)| position);
+    let mut copies = copies.into_iter().peekable();
+    let mut drafts = Vec::with_capacity(sketch.drafts.len() + copies.len());
+    for (position, draft) in std::mem::take(&mut sketch.drafts).into_iter().enumerate() {
+        while let Some((_, copy)) = copies.next_if(|&(before, _)| before == position) {
+            drafts.push(copy);
+        }
+        drafts.push(draft);
+    }
+    sketch.drafts = drafts;
+}
+
+/// By buffer that may be cut, what each draft touches of it.
+fn touched(sketch: &Sketch, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched>> {
+    let word = machine.word() as u64;
+    let apart = side_by_side(sketch, word);
+    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+    let mut found: BTreeMap<BufferId, Vec<Touched>> = BTreeMap::new();
+    let mut fixed = vec![false; sketch.buffers.len()];
+    for (index, draft) in sketch.drafts.iter().enumerate() {
+        let touched = accesses(&resolve(draft, unit(&draft.work, Unit::Dtl0), &apart), &descriptors, machine);
+        for buffer in draft.touches() {
+            let b = &sketch.buffers[buffer.index()];
+            let start = apart[buffer.index()].1;
+            let inside = |s: &&Stretch| s.space == Space::Cache && start <= s.start && s.start < start + b.bytes;
+            let writes = touched.writes.iter().any(|s| inside(&s));
+            let stretches = touched.reads.iter().chain(&touched.writes).filter(inside);
+            let hull = stretches.map(|s| (s.start - start, s.end - start)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+            let large = b.memory == Memory::Cache && b.content == Content::Computed && b.bytes >= 2 * LEAST * word;
+            match hull {
+                Some((start, end)) if large => {
+                    let list = found.entry(buffer).or_default();
+                    if list.last().is_none_or(|last| last.draft != index) {
+                        list.push(Touched { draft: index, bytes: start..end.min(b.bytes), writes });
+                    }
+                }
+                _ => fixed[buffer.index()] = true,
+            }
+        }
+        // Weights are no view.
+        if let Work::Matrix(m) = &draft.work {
+            fixed[BufferId::split(m.weights.address).0.index()] = true;
+        }
+    }
+    found.retain(|buffer, _| !fixed[buffer.index()]);
+    found
+}
+
+/// Where a buffer is cut, at rows of every view of it, and how many bytes before the cut are still needed behind it.
+fn cuts(sketch: &Sketch, buffer: BufferId, touched: &[Touched], word: usize) -> Vec<(u64, u64)> {
+    let mut pitches: Vec<(u64, u64, u64)> = Vec::new();
+    for view in touched.iter().flat_map(|t| views(&sketch.drafts[t.draft].work)) {
+        let (own, start) = BufferId::split(view.address);
+        let pitch = (start, view.row_bytes(word), start + view.bytes(word));
+        if own == buffer && pitches.last() != Some(&pitch) {
+            pitches.push(pitch);
+        }
+    }
+    pitches.sort_unstable();
+    pitches.dedup();
+    let at_rows = |cut: u64| {
+        pitches.iter().all(|&(start, row, end)| cut <= start || end <= cut || (cut - start).is_multiple_of(row))
+    };
+    let bytes = sketch.buffers[buffer.index()].bytes;
+    let mut starts: Vec<u64> = touched.iter().filter(|t| t.writes).map(|t| t.bytes.start).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let (mut last, mut cuts) = (0, Vec::new());
+    for start in starts {
+        let crossing = || touched.iter().filter(|t| t.bytes.start < start && start < t.bytes.end);
+        let halo = start - crossing().map(|t| t.bytes.start).min().unwrap_or(start);
+        let least = if halo > 0 { (LEAST_WITH_HALO * word as u64).max(HALO * halo) } else { LEAST * word as u64 };
+        let least = least.max(bytes / MOST);
+        if start >= last + least
+            && bytes >= start + least
+            && start - halo >= last
+            && at_rows(start)
+            && at_rows(start - halo)
+            && (halo == 0 || can_copy(sketch, touched, &crossing().collect::<Vec<_>>(), start - halo..start))
+        {
+            cuts.push((start, halo));
+            last = start;
+        }
+    }
+    cuts
+}
+
+/// Whether bytes can be copied before the first of some readers: the pooling unit reads them, as the array has written them.
+fn can_copy(sketch: &Sketch, touched: &[Touched], readers: &[&Touched], bytes: Range<u64>) -> bool {
+    let Some(first) = readers.iter().map(|t| t.draft).min() else { return false };
+    let Some(view) = pooled(&sketch.drafts[first].work) else { return false };
+    let same = |other: &View| {
+        let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
+        let form = |v: &View| (v.address, v.dtype, v.channels, v.pixel_bytes, v.channel_offset, v.origin, v.first_row);
+        form(other) == form(view) && pixels(other) == pixels(view)
+    };
+    let written = |t: &&Touched| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end;
+    readers.iter().all(|t| !t.writes && pooled(&sketch.drafts[t.draft].work) == Some(view))
+        && touched.iter().filter(written).all(|t| match &sketch.drafts[t.draft].work {
+            Work::Matrix(m) => t.draft < first && same(&m.output),
+            _ => false,
+        })
+}
+
+fn pooled(work: &Work) -> Option<&View> {
+    if let Work::Pool(p) = work { Some(&p.input) } else { None }
+}
+
+/// The stripes, all still of the same buffer; `None` if something would touch two of them.
+fn list(
+    sketch: &Sketch,
+    buffer: BufferId,
+    touched: &[Touched],
+    cuts: &[(u64, u64)],
+    word: usize,
+) -> Option<Vec<Stripe>> {
+    let bytes = sketch.buffers[buffer.index()].bytes;
+    let starts = [(0, 0)].into_iter().chain(cuts.iter().copied());
+    let ends = cuts.iter().map(|cut| cut.0).chain([bytes]);
+    let list: Vec<Stripe> =
+        starts.zip(ends).map(|((start, halo), end)| Stripe { bytes: start..end, halo, buffer }).collect();
+    let fits = |t: &Touched| {
+        let Some(stripe) = list.iter().find(|stripe| stripe.holds(t)) else { return false };
+        views(&sketch.drafts[t.draft].work)
+            .filter(|view| BufferId::split(view.address).0 == buffer)
+            .all(|view| narrowed(view, &stripe.all(), buffer, word).is_some())
+    };
+    (list.len() > 1 && touched.iter().all(fits)).then_some(list)
+}
+
+/// Copies what the pooling unit needs of the stripe before: where this comes in the order, and the draft.
+fn copy(
+    sketch: &mut Sketch,
+    buffer: BufferId,
+    touched: &[Touched],
+    before: &Stripe,
+    stripe: &Stripe,
+    word: usize,
+) -> Option<(usize, Draft)> {
+    let bytes = stripe.all().start..stripe.bytes.start;
+    let crossing = |t: &&Touched| t.bytes.start < bytes.end && bytes.end < t.bytes.end;
+    let reader = touched.iter().filter(crossing).map(|t| t.draft).min()?;
+    let writer = touched.iter().find(|t| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end)?.draft;
+    let view = *pooled(&sketch.drafts[reader].work)?;
+    let from = narrowed(&view, &before.all(), before.buffer, word)?;
+    let to = narrowed(&view, &stripe.all(), stripe.buffer, word)?;
+    let line = view.width * view.channels;
+    let row = view.row_bytes(word);
+    debug_assert_eq!(BufferId::split(view.address).0, buffer);
+    let first = u64::from(view.first_row) + (bytes.start - BufferId::split(view.address).1) / row;
+    let rows = ((bytes.end - bytes.start) / row) as u32;
+    let steps = vec![i64::from(line), 1];
+    let offset = first as i64 * i64::from(line);
+    let op = VectorOp::Move {
+        dims: vec![rows, line],
+        input_strides: steps.clone(),
+        input_offset: offset,
+        output_strides: steps,
+        output_offset: offset,
+        rescale: None,
+    };
+    let descriptor = sketch.descriptor(Descriptor::Vector(op));
+    let inputs = SmallVec::from_iter([from]);
+    let work = Work::Vector(Vector { descriptor, inputs, output: to, first_row: 0, rows, parameters: 0 });
+    // What is copied is the writer's result.
+    Some((reader, Draft::new(sketch.drafts[writer].layer, work)))
+}
+
+fn views(work: &Work) -> impl Iterator<Item = &View> {
+    let list: Vec<&View> = match work {
+        Work::Transfer(_) => vec![],
+        Work::Lookup(l) => vec![&l.table, &l.indices, &l.output],
+        Work::Matrix(m) => vec![&m.input, &m.output],
+        Work::Pool(p) => vec![&p.input, &p.output],
+        Work::Vector(v) => v.inputs.iter().chain([&v.output]).collect(),
+    };
+    list.into_iter()
+}
+
+/// The rows of a view of `buffer` inside some of its bytes, at an address counted from the first of these.
+fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> Option<View> {
+    let (row, start) = (view.row_bytes(word), BufferId::split(view.address).1);
+    let before = bytes.start.saturating_sub(start) / row.max(1);
+    let until = (bytes.end.checked_sub(start)? / row.max(1)).min(view.stored_rows.into());
+    let address = buffer.at(start.max(bytes.start) - bytes.start);
+    let (before, until) = (before as u32, until as u32);
+    (before < until).then(|| View { address, first_row: view.first_row + before, stored_rows: until - before, ..*view })
+}
+
+/// Lets a draft touch a stripe in place of the whole buffer.
+fn moved(draft: &mut Draft, buffer: BufferId, stripe: &Stripe, word: usize) {
+    let put = |view: &mut View| {
+        if BufferId::split(view.address).0 == buffer
+            && let Some(found) = narrowed(view, &stripe.all(), stripe.buffer, word)
+        {
+            *view = found;
+        }
+    };
+    match &mut draft.work {
+        Work::Transfer(t) => {
+            let (own, at) = BufferId::split(t.local_address);
+            if own == buffer {
+                t.local_address = stripe.buffer.at(at - stripe.all().start);
+            }
+        }
+        Work::Lookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),
+        Work::Matrix(m) => [&mut m.input, &mut m.output].into_iter().for_each(put),
+        Work::Pool(p) => [&mut p.input, &mut p.output].into_iter().for_each(put),
+        Work::Vector(v) => v.inputs.iter_mut().chain([&mut v.output]).for_each(put),
+    }
+}

@@ -1,0 +1,231 @@
+//! The graph in the form the scheduler lowers: every result in the geometry its operator gives it, every broadcast one that
+//! the elementwise unit can address.
+//!
+//! Where a layer's output tensor has another shape than the operator computes (an index per pixel stored as a vector, say),
+//! a hidden tensor takes the result and a reshape follows; where a broadcast exceeds what a [`View`](tpuflow_ir::View) can say,
+//! the operand is expanded first (constants while compiling).
+
+pub(crate) mod linear;
+pub(crate) mod placement;
+pub(crate) mod summary;
+
+pub(crate) use linear::{Linear, is_depthwise, row_bytes};
+
+use tpuflow_ir::layout::image;
+use tpuflow_ir::shape::{broadcast, product};
+use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
+
+use crate::ScheduleError;
+
+/// One operator to execute. Several steps may belong to one layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// The layer it works for.
+    pub layer: LayerId,
+    /// What is computed.
+    pub op: Op,
+    /// Where it goes.
+    pub output: TensorId,
+}
+
+/// A graph made ready.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    /// The graph's tensors, then hidden ones.
+    pub tensors: Vec<Tensor>,
+    /// In topological order.
+    pub steps: Vec<Step>,
+    /// Names of the graph's layers.
+    names: Vec<String>,
+}
+
+impl Network {
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    /// Name of the layer a step works for.
+    pub fn layer_name(&self, step: usize) -> &str {
+        &self.names[self.steps[step].layer.index()]
+    }
+
+    pub fn is_constant(&self, id: TensorId) -> bool {
+        self.tensor(id).constant.is_some()
+    }
+
+    /// Operands a step reads as activations: all but the constants that live in packed form.
+    pub fn streams(&self, op: &Op) -> Vec<TensorId> {
+        match op {
+            Op::Conv { input, .. } => vec![*input],
+            Op::MatMul { a, b, .. } if self.is_constant(*b) => vec![*a],
+            Op::MatMul { a, b, .. } => vec![*a, *b],
+            Op::Unary { input, .. } | Op::LayerNorm { input, .. } => vec![*input],
+            Op::Embedding { indices, .. } => vec![*indices],
+            other => other.operands(),
+        }
+    }
+
+    fn hidden(&mut self, like: &Tensor, suffix: &str, shape: Vec<usize>) -> TensorId {
+        let id = TensorId::new(self.tensors.len());
+        self.tensors.push(Tensor {
+            name: format!("{}{suffix}", like.name),
+            shape,
+            dtype: like.dtype,
+            quant: like.quant.clone(),
+            source: None,
+            constant: None,
+        });
+        id
+    }
+}
+
+/// Prepares `graph`.
+///
+/// # Errors
+/// [`ScheduleError::Graph`] when an invariant of the graph is broken.
+pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
+    if let Some(broken) = graph.verify().into_iter().next() {
+        return Err(ScheduleError::Graph(broken));
+    }
+    let names = graph.layers.iter().map(|l| l.name.clone()).collect();
+    let mut network = Network { tensors: graph.tensors.clone(), steps: Vec::with_capacity(graph.layers.len()), names };
+    for (index, layer) in graph.layers.iter().enumerate() {
+        let id = LayerId::new(index);
+        let mut op = layer.op.clone();
+        broadcasts(&mut network, id, &mut op);
+        let shape = result_shape(&op, &network);
+        let output = network.tensor(layer.output).clone();
+        match shape {
+            Some(shape) if image(&shape) != image(&output.shape) => {
+                let hidden = network.hidden(&output, ":computed", shape);
+                network.steps.push(Step { layer: id, op, output: hidden });
+                let dims = vec![output.elements() as u32];
+                let op = Op::Rearrange { input: hidden, dims, strides: vec![1], offset: 0 };
+                network.steps.push(Step { layer: id, op, output: layer.output });
+            }
+            _ => network.steps.push(Step { layer: id, op, output: layer.output }),
+        }
+    }
+    Ok(network)
+}
+
+/// The shape an operator computes, where its instructions depend on it.
+fn result_shape(op: &Op, network: &Network) -> Option<Vec<usize>> {
+    let shape = |id: &TensorId| network.tensor(*id).shape.clone();
+    let windowed = |input: &TensorId, window: &tpuflow_ir::Window, channels: usize| {
+        let x = shape(input);
+        let [h, w] = window.output(x[1], x[2])?;
+        Some(vec![x[0], h, w, channels])
+    };
+    match op {
+        Op::Conv { input, weights, window, .. } => windowed(input, window, shape(weights)[0]),
+        Op::MaxPool { input, window } | Op::AveragePool { input, window, .. } => {
+            windowed(input, window, shape(input)[3])
+        }
+        Op::MatMul { a, b, .. } => {
+            let mut out = shape(a);
+            *out.last_mut()? = *shape(b).last()?;
+            Some(out)
+        }
+        Op::Binary { a, b, .. } => broadcast(&shape(a), &shape(b)),
+        Op::Select { condition, a, b } => broadcast(&broadcast(&shape(a), &shape(b))?, &shape(condition)),
+        Op::Unary { input, .. }
+        | Op::Rescale { input, .. }
+        | Op::Quantize { input, .. }
+        | Op::Dequantize { input, .. }
+        | Op::PRelu { input, .. }
+        | Op::Softmax { input, .. }
+        | Op::LayerNorm { input, .. } => Some(shape(input)),
+        Op::ArgMax { input, .. } => {
+            let mut out = shape(input);
+            match out.last_mut() {
+                Some(last) => *last = 1,
+                None => out.push(1),
+            }
+            Some(out)
+        }
+        Op::Embedding { table, indices } => {
+            let mut out = shape(indices);
+            out.push(shape(table)[1]);
+            Some(out)
+        }
+        Op::ResizeLinear { input, rows, columns } => {
+            let x = shape(input);
+            Some(vec![x[0], rows.len(), columns.len(), x[3]])
+        }
+        // These address row-major elements, whatever the shape.
+        Op::Reduce { .. }
+        | Op::Concat { .. }
+        | Op::Pad { .. }
+        | Op::Rearrange { .. }
+        | Op::Gather { .. }
+        | Op::InsertZeros { .. } => None,
+    }
+}
+
+/// Gives operands of row-wise operators shapes of the result's rank, and expands those whose leading axes broadcast partly.
+fn broadcasts(network: &mut Network, layer: LayerId, op: &mut Op) {
+    let shape = |id: TensorId| network.tensor(id).shape.clone();
+    let (mut operands, target) = match &*op {
+        Op::Binary { a, b, .. } => (vec![*a, *b], broadcast(&shape(*a), &shape(*b))),
+        Op::Softmax { input, mask: Some(mask), .. } => (vec![*input, *mask], Some(shape(*input))),
+        Op::Select { condition, a, b } => {
+            let both = broadcast(&shape(*a), &shape(*b));
+            (vec![*condition, *a, *b], both.and_then(|s| broadcast(&s, &shape(*condition))))
+        }
+        _ => return,
+    };
+    let Some(target) = target else { return };
+    for operand in &mut operands {
+        *operand = expanded(network, layer, *operand, &target);
+    }
+    match op {
+        Op::Binary { a, b, .. } => [*a, *b] = [operands[0], operands[1]],
+        Op::Softmax { input, mask, .. } => (*input, *mask) = (operands[0], Some(operands[1])),
+        Op::Select { condition, a, b } => [*condition, *a, *b] = [operands[0], operands[1], operands[2]],
+        _ => {}
+    }
+}
+
+/// `operand`, or a tensor whose images are those of `target`.
+fn expanded(network: &mut Network, layer: LayerId, operand: TensorId, target: &[usize]) -> TensorId {
+    let tensor = network.tensor(operand).clone();
+    let rank = target.len();
+    let mut padded = vec![1; rank - tensor.shape.len()];
+    padded.extend(&tensor.shape);
+    let lead = rank.saturating_sub(3);
+    let images = &padded[..lead];
+    if images.iter().all(|&n| n == 1) || images == &target[..lead] {
+        return operand;
+    }
+    let mut shape = target[..lead].to_vec();
+    shape.extend(&padded[lead..]);
+    let mut stride = 1i64;
+    let mut strides = vec![0; rank];
+    for axis in (0..rank).rev() {
+        strides[axis] = if padded[axis] == 1 { 0 } else { stride };
+        stride *= padded[axis] as i64;
+    }
+    let wide = network.hidden(&tensor, &format!(":expanded{}", network.tensors.len()), shape.clone());
+    if let Some(bytes) = &tensor.constant {
+        network.tensors[wide.index()].constant = Some(expand(bytes, tensor.dtype.bytes(), &shape, &strides).into());
+    } else {
+        let dims = shape.iter().map(|&d| d as u32).collect();
+        let op = Op::Rearrange { input: operand, dims, strides, offset: 0 };
+        network.steps.push(Step { layer, op, output: wide });
+    }
+    wide
+}
+
+fn expand(bytes: &[u8], size: usize, shape: &[usize], strides: &[i64]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(product(shape) * size);
+    for mut index in 0..product(shape) {
+        let mut element = 0;
+        for (&extent, &stride) in shape.iter().zip(strides).rev() {
+            element += (index % extent) * stride as usize;
+            index /= extent;
+        }
+        out.extend_from_slice(&bytes[element * size..][..size]);
+    }
+    out
+}

@@ -1,0 +1,286 @@
+//! Which tensors share storage: concatenations whose operands are produced in place, and reshapes, splits and slices that
+//! change nothing physically.
+//!
+//! A *root* tensor owns storage in its natural layout. Any other tensor may live in a part of a root's storage if that part
+//! can be said as a [`View`]: whole rows, whole pixels of a single row, or a range of channels of every pixel.
+//!
+//! ```text
+//!  concat of a (48 channels) and b (16), words of 64 bytes:      | a a a b | a a a b | a a a b | ...   no copy
+//! ```
+//!
+//! A range of channels is used only where it starts on a word or stays inside one, or where the array makes it in as many column
+//! tiles of which only the first begins inside a word: a producer's words are then never shared between two of its writes, and
+//! a consumer reads no more words than from a tensor of its own.
+
+use tpuflow_ir::layout::image;
+use tpuflow_ir::{Op, Space, TensorId, View};
+
+use crate::network::Network;
+use crate::network::{Linear, is_depthwise};
+
+/// Where a tensor lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The tensor whose storage it is.
+    pub root: TensorId,
+    /// Bytes from the storage's start to row 0.
+    pub offset: u64,
+    /// Bytes from pixel to pixel.
+    pub pixel_bytes: u32,
+    /// Bytes into the pixel.
+    pub channel_offset: u32,
+}
+
+/// The place of every tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    places: Vec<Place>,
+    /// By step: the result is already where it belongs.
+    free: Vec<bool>,
+    /// By tensor: the concatenation it is produced into.
+    absorbed: Vec<Option<TensorId>>,
+    word: usize,
+}
+
+impl Placement {
+    /// Decides all places.
+    pub fn new(network: &Network, inputs: &[TensorId], word: usize, columns: usize) -> Self {
+        let own = |(index, _)| {
+            let root = TensorId::new(index);
+            let view = natural(network, root, word);
+            Place { root, offset: 0, pixel_bytes: view.pixel_bytes, channel_offset: 0 }
+        };
+        let places = network.tensors.iter().enumerate().map(own).collect();
+        let absorbed = vec![None; network.tensors.len()];
+        let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word };
+        for step in network.steps.iter().rev() {
+            if let Op::Concat { .. } = step.op {
+                placement.concat(network, inputs, &step.op, step.output, columns);
+            }
+        }
+        for (index, step) in network.steps.iter().enumerate() {
+            if let Op::Rearrange { input, dims, strides, offset } = &step.op
+                && placement.absorbed[step.output.index()].is_none()
+                && let Some(place) = placement.alias(network, *input, step.output, dims, strides, *offset)
+                && !placement.slows(network, step.output, place)
+            {
+                placement.places[step.output.index()] = place;
+                placement.free[index] = true;
+            }
+            if let Op::Concat { inputs, .. } = &step.op {
+                placement.free[index] = inputs.iter().all(|&t| placement.in_place(t, step.output));
+            }
+        }
+        placement
+    }
+
+    /// The place of a tensor.
+    pub fn of(&self, tensor: TensorId) -> Place {
+        self.places[tensor.index()]
+    }
+
+    /// Whether step `index` needs no instruction.
+    pub fn is_free(&self, index: usize) -> bool {
+        self.free[index]
+    }
+
+    /// Whether operand `tensor` of a concatenation into `output` is produced in place.
+    pub fn in_place(&self, tensor: TensorId, output: TensorId) -> bool {
+        self.absorbed[tensor.index()] == Some(output)
+    }
+
+    /// The tensor as a view of storage at `address`.
+    pub fn view(&self, network: &Network, tensor: TensorId, space: Space, address: u64) -> View {
+        let place = self.of(tensor);
+        View {
+            space,
+            address: address + place.offset,
+            pixel_bytes: place.pixel_bytes,
+            channel_offset: place.channel_offset,
+            ..natural(network, tensor, self.word)
+        }
+    }
+
+    /// Bytes of a root's storage.
+    pub fn bytes(&self, network: &Network, root: TensorId) -> u64 {
+        natural(network, root, self.word).bytes(self.word)
+    }
+
+    /// Whether the array would take more steps to read `tensor` there than from storage of its own: larger pixels put fewer taps
+    /// of a window into a word. A copy costs less.
+    fn slows(&self, network: &Network, tensor: TensorId, place: Place) -> bool {
+        let own = natural(network, tensor, self.word).pixel_bytes;
+        network.steps.iter().filter(|step| !is_depthwise(network, &step.op)).any(|step| {
+            Linear::of(&step.op, network).filter(|linear| linear.input == tensor).is_some_and(|linear| {
+                let taps = linear.window.kernel[0] * linear.window.kernel[1];
+                let blocks = |pixel: u32| taps.div_ceil((self.word as u32 / pixel).max(1));
+                blocks(place.pixel_bytes) > blocks(own)
+            })
+        })
+    }
+
+    fn fits_channels(&self, offset: usize, payload: usize) -> bool {
+        offset.is_multiple_of(self.word) || offset % self.word + payload <= self.word
+    }
+
+    fn concat(&mut self, network: &Network, inputs: &[TensorId], op: &Op, output: TensorId, columns: usize) {
+        let Op::Concat { inputs: operands, axis, requants } = op else { return };
+        let (axis, out) = (*axis as usize, network.tensor(output));
+        let (rows, _, width, _) = image(&out.shape);
+        let by_channels = axis + 1 == out.shape.len();
+        let host = self.of(output);
+        let host_row =
+            View { pixel_bytes: host.pixel_bytes, ..natural(network, output, self.word) }.row_bytes(self.word);
+        let mut before = 0;
+        let mut found = Vec::new();
+        for (operand, requant) in operands.iter().zip(requants) {
+            let tensor = network.tensor(*operand);
+            let start = before;
+            before += tensor.shape[axis];
+            let producer = network.steps.iter().find(|s| s.output == *operand);
+            let suited = producer.is_some_and(|p| writes_anywhere(&p.op))
+                && requant.is_none()
+                && tensor.dtype == out.dtype
+                && tensor.elements() > 0
+                && self.absorbed[operand.index()].is_none()
+                && operands.iter().filter(|t| *t == operand).count() == 1
+                && !inputs.contains(operand);
+            if !suited {
+                continue;
+            }
+            let view = natural(network, *operand, self.word);
+            let size = tensor.dtype.bytes();
+            let mut place = host;
+            if by_channels {
+                let offset = host.channel_offset as usize + start * size;
+                let tile = view.payload().min(columns * size);
+                let aligned = offset.is_multiple_of(self.word);
+                let behind = || {
+                    let lead = self.word - offset % self.word;
+                    let words = (offset % self.word + view.payload()).div_ceil(self.word);
+                    let linear = producer.filter(|p| !is_depthwise(network, &p.op));
+                    linear.and_then(|p| Linear::of(&p.op, network)).is_some_and(|linear| {
+                        words == view.payload().div_ceil(self.word)
+                            && lead.is_multiple_of(size)
+                            && linear.tiles_behind(columns as u32, (lead / size) as u32).is_some()
+                    })
+                };
+                let fits = self.fits_channels(offset, tile) && (view.payload() <= tile || aligned);
+                if (view.rows as usize, view.width as usize) != (rows, width) || !(fits || !aligned && behind()) {
+                    continue;
+                }
+                place.channel_offset = offset as u32;
+            } else {
+                let channels = image(&out.shape).3;
+                let elements = start * tensor.shape[axis + 1..].iter().product::<usize>();
+                let pixels = elements % (channels * width) / channels;
+                let shift = pixels as u64 * u64::from(host.pixel_bytes);
+                let apart = out.shape[..axis].iter().any(|&n| n != 1);
+                let inside = pixels > 0 && rows > 1 || view.rows > 1 && view.width as usize != width;
+                if apart || inside || !shift.is_multiple_of(self.word as u64) {
+                    continue;
+                }
+                place.offset += (elements / (channels * width)) as u64 * host_row + shift;
+            }
+            if !self.slows(network, *operand, place) {
+                found.push((*operand, place));
+            }
+        }
+        // Rows of one operand may share words with rows of the next only if one pass writes them all.
+        if by_channels || found.len() == operands.len() {
+            for (operand, place) in found {
+                self.places[operand.index()] = place;
+                self.absorbed[operand.index()] = Some(output);
+            }
+        }
+    }
+
+    /// The place of `output` inside the storage of `input` if moving nothing gives the same elements.
+    fn alias(
+        &self,
+        network: &Network,
+        input: TensorId,
+        output: TensorId,
+        dims: &[u32],
+        strides: &[i64],
+        offset: i64,
+    ) -> Option<Place> {
+        let host = self.of(input);
+        let from = self.view(network, input, Space::Cache, 0);
+        let to = natural(network, output, self.word);
+        let (word, size) = (self.word as u64, from.dtype.bytes() as u64);
+        if from.dtype != to.dtype || to.rows == 0 || offset < 0 {
+            return None;
+        }
+        let channels = i64::from(from.channels);
+        let pixel = u64::from(from.pixel_bytes);
+        let loops = coalesced(dims, strides);
+        if let [(_, 1)] = loops[..] {
+            let row = channels * i64::from(from.width);
+            let (at_row, within) = (offset / row, offset % row);
+            let base = host.offset + at_row as u64 * from.row_bytes(self.word);
+            if to.channels == from.channels && within % channels == 0 {
+                let shift = (within / channels) as u64 * pixel;
+                let dense = |view: &View| view.rows == 1 || (u64::from(view.width) * pixel).is_multiple_of(word);
+                let same_rows = to.width == from.width && within == 0;
+                let one_row = to.rows == 1 && within / channels + i64::from(to.width) <= i64::from(from.width);
+                if shift.is_multiple_of(word) && (same_rows || one_row || (dense(&from) && dense(&to))) {
+                    return Some(Place { offset: base + shift, ..host });
+                }
+            }
+            let full = |view: &View| {
+                view.payload() as u64 == u64::from(view.pixel_bytes)
+                    && (view.rows == 1 || (u64::from(view.width) * u64::from(view.pixel_bytes)).is_multiple_of(word))
+            };
+            let shift = offset as u64 * size;
+            if full(&from) && full(&to) && from.channel_offset == 0 && shift.is_multiple_of(word) {
+                return Some(Place { offset: host.offset + shift, pixel_bytes: to.pixel_bytes, ..host });
+            }
+        }
+        // A range of channels of every pixel.
+        let pixels = i64::from(from.rows) * i64::from(from.width);
+        let count = i64::from(to.channels);
+        let channel_range = match loops[..] {
+            [(n, s), (c, 1)] => n == pixels && s == channels && c == count,
+            [(n, s)] => count == 1 && n == pixels && s == channels,
+            _ => false,
+        };
+        let place = host.channel_offset as usize + (offset as u64 * size) as usize;
+        if channel_range
+            && (to.rows, to.width) == (from.rows, from.width)
+            && offset + count <= channels
+            && self.fits_channels(place, to.payload())
+        {
+            return Some(Place { channel_offset: place as u32, ..host });
+        }
+        None
+    }
+}
+
+/// Whether an operator's unit can write its result anywhere a view describes.
+fn writes_anywhere(op: &Op) -> bool {
+    !matches!(op, Op::Embedding { .. })
+}
+
+/// The tensor in storage of its own.
+pub(crate) fn natural(network: &Network, tensor: TensorId, word: usize) -> View {
+    let tensor = network.tensor(tensor);
+    View::whole(&tensor.shape, tensor.dtype, word, Space::Cache, 0)
+}
+
+/// Loops of extent over one, neighbours joined where they walk one stretch; at least one loop.
+pub(crate) fn coalesced(dims: &[u32], strides: &[i64]) -> Vec<(i64, i64)> {
+    let mut loops: Vec<(i64, i64)> = Vec::new();
+    for (&extent, &stride) in dims.iter().zip(strides) {
+        let extent = i64::from(extent);
+        match loops.last_mut() {
+            _ if extent == 1 => {}
+            Some((n, s)) if *s == stride * extent => (*n, *s) = (*n * extent, stride),
+            _ => loops.push((extent, stride)),
+        }
+    }
+    if loops.is_empty() {
+        loops.push((1, 1));
+    }
+    loops
+}

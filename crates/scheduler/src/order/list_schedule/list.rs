@@ -1,0 +1,292 @@
+//! One list schedule: every unit, whenever it is free, takes up the most urgent of the instructions that may begin.
+//!
+//! What may begin is a matter of three things: its predecessors are done (they wait in the unit's [`Lane`]), its layer is among
+//! those that may be under way ([`Group`]), and there is room for the buffers it opens ([`Open`]). Memory is a resource like
+//! units: an instruction that opens a buffer for which there is no room waits until others are closed; where everything waits,
+//! the first in the given order goes on, so that no order can get stuck.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use smallvec::SmallVec;
+use tpuflow_ir::Unit;
+
+use super::Loom;
+use crate::virtual_program::Sketch;
+use crate::virtual_program::bank_traffic::waits;
+
+pub(super) const LANES: usize = Unit::ALL.len();
+
+/// Instructions looked at for the one that meets the fewest others at banks.
+const CHOICES: usize = 6;
+
+/// A list schedule.
+#[derive(Clone, Debug)]
+pub(super) struct Woven {
+    /// Drafts in the order taken up.
+    pub(super) order: Vec<u32>,
+    /// By draft.
+    pub(super) starts: Vec<u64>,
+    pub(super) makespan: u64,
+}
+
+impl Loom<'_> {
+    /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
+    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> Woven {
+        let count = self.jobs.len();
+        let (before, after) =
+            if reverse { (&self.depend.after, &self.depend.before) } else { (&self.depend.before, &self.depend.after) };
+        let mut left: Vec<u32> = before.iter().map(|list| list.len() as u32).collect();
+        let mut ready = vec![0u64; count];
+        let mut starts = vec![0u64; count];
+        let mut order = Vec::with_capacity(count);
+        let mut lanes: [Lane; LANES] = Default::default();
+        let mut memory = Open::new(self, room);
+        let mut group = Group::new(self.sketch, if reverse { u32::MAX } else { self.window });
+        let mut makespan = 0;
+        for draft in (0..count).filter(|&d| left[d] == 0) {
+            lanes[self.jobs[draft].lane].push(0, draft as u32);
+        }
+        while order.len() < count {
+            // The lane that can decide first.
+            let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
+            let (time, draft) = if let Some((time, at)) = next {
+                lanes[at].wake(time, keys, &memory);
+                let is_near = |&(_, draft): &(u64, u32)| group.has(self.layer(draft));
+                let found = if self.traffic.is_empty() || reverse {
+                    lanes[at].first(is_near, 1, &memory).first().copied()
+                } else {
+                    let choices = lanes[at].first(is_near, CHOICES, &memory);
+                    choices
+                        .into_iter()
+                        .min_by_key(|&(key, draft)| key + self.met(&lanes, draft, time).iter().sum::<u64>())
+                };
+                let Some(found) = found else {
+                    lanes[at].blocked = true;
+                    continue;
+                };
+                lanes[at].remove(found, &memory);
+                (time, found.1)
+            } else {
+                // Everybody waits for room.
+                let waiting = lanes.iter().filter_map(|lane| lane.numbers.first());
+                let Some(&draft) = waiting.min() else { break };
+                let lane = &mut lanes[self.jobs[draft as usize].lane];
+                lane.remove((keys[draft as usize], draft), &memory);
+                (lane.free.max(ready[draft as usize]), draft)
+            };
+            let mut job = self.jobs[draft as usize];
+            if !self.traffic.is_empty() && !reverse {
+                let met = self.met(&lanes, draft, time);
+                for (other, &cycles) in met.iter().enumerate() {
+                    if waits(Unit::ALL[job.lane], Unit::ALL[other]) {
+                        job.busy += cycles;
+                    } else {
+                        lanes[other].free += cycles;
+                    }
+                }
+                lanes[job.lane].last = Some(draft);
+            }
+            starts[draft as usize] = time;
+            makespan = makespan.max(time + job.busy + job.tail);
+            lanes[job.lane].free = time + job.busy;
+            order.push(draft);
+            let changed = |user: u32, needed: [u64; 2]| {
+                lanes[self.jobs[user as usize].lane].needs(needed, (keys[user as usize], user));
+            };
+            if memory.touch(self, draft, changed) | group.placed(self.layer(draft)) {
+                lanes.iter_mut().for_each(|lane| lane.blocked = false);
+            }
+            for edge in &after[draft as usize] {
+                let other = edge.draft as usize;
+                let tail = match (edge.finish, reverse) {
+                    (false, _) => 0,
+                    (true, false) => job.tail,
+                    (true, true) => self.jobs[other].tail,
+                };
+                ready[other] = ready[other].max(time + job.busy + tail);
+                left[other] -= 1;
+                if left[other] == 0 {
+                    lanes[self.jobs[other].lane].push(ready[other], edge.draft);
+                }
+            }
+        }
+        Woven { order, starts, makespan }
+    }
+
+    fn layer(&self, draft: u32) -> u32 {
+        self.sketch.drafts[draft as usize].layer.0
+    }
+
+    /// By lane, cycles lost at banks between `draft` from `time` on and what the lane is at.
+    fn met(&self, lanes: &[Lane; LANES], draft: u32, time: u64) -> [u64; LANES] {
+        let (own, job) = (&self.traffic[draft as usize], self.jobs[draft as usize]);
+        std::array::from_fn(|lane| match lanes[lane].last {
+            Some(other) if lane != job.lane => {
+                own.collisions(&self.traffic[other as usize], job.busy.min(lanes[lane].free.saturating_sub(time)))
+            }
+            _ => 0,
+        })
+    }
+}
+
+/// A unit and the drafts whose predecessors are done.
+#[derive(Debug, Default)]
+struct Lane {
+    free: u64,
+    /// What it took up last.
+    last: Option<u32>,
+    /// By the time they may begin.
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Those that may begin, by the room they need, then by key.
+    open: BTreeMap<u64, BTreeSet<(u64, u32)>>,
+    /// The same, by draft.
+    numbers: BTreeSet<u32>,
+    /// Nothing open has room.
+    blocked: bool,
+}
+
+impl Lane {
+    fn push(&mut self, ready: u64, draft: u32) {
+        self.waiting.push(Reverse((ready, draft)));
+    }
+
+    /// When the unit can next choose.
+    fn decision(&self) -> Option<u64> {
+        if !self.numbers.is_empty() && !self.blocked {
+            return Some(self.free);
+        }
+        self.waiting.peek().map(|Reverse((ready, _))| self.free.max(*ready))
+    }
+
+    /// Opens what may begin at `time`.
+    fn wake(&mut self, time: u64, keys: &[u64], memory: &Open) {
+        while let Some(&Reverse((ready, draft))) = self.waiting.peek()
+            && ready <= time
+        {
+            self.waiting.pop();
+            self.open.entry(memory.needed(draft)).or_default().insert((keys[draft as usize], draft));
+            self.numbers.insert(draft);
+        }
+        self.blocked = false;
+    }
+
+    /// A draft has come to need less room.
+    fn needs(&mut self, [before, now]: [u64; 2], entry: (u64, u32)) {
+        if self.take(before, entry) {
+            self.open.entry(now).or_default().insert(entry);
+        }
+    }
+
+    fn remove(&mut self, entry: (u64, u32), memory: &Open) {
+        self.take(memory.needed(entry.1), entry);
+        self.numbers.remove(&entry.1);
+    }
+
+    /// Takes a draft from those that need so much room; whether it was among them.
+    fn take(&mut self, needed: u64, entry: (u64, u32)) -> bool {
+        let Some(alike) = self.open.get_mut(&needed) else { return false };
+        let was_there = alike.remove(&entry);
+        if alike.is_empty() {
+            self.open.remove(&needed);
+        }
+        was_there
+    }
+
+    /// The first by key that there is room for, of some: at most `count`.
+    fn first(&self, is_one: impl Fn(&(u64, u32)) -> bool, count: usize, memory: &Open) -> Vec<(u64, u32)> {
+        let fitting = self.open.range(..=memory.room.saturating_sub(memory.bytes));
+        let of_each = |alike: &BTreeSet<(u64, u32)>| -> SmallVec<[(u64, u32); CHOICES]> {
+            alike.iter().copied().filter(&is_one).take(count).collect()
+        };
+        let mut found: Vec<(u64, u32)> = fitting.flat_map(|(_, alike)| of_each(alike)).collect();
+        found.sort_unstable();
+        found.truncate(count);
+        found
+    }
+}
+
+/// Layers under way: from the first that is not done, as many as the window holds.
+struct Group {
+    /// By layer, drafts not yet placed.
+    left: Vec<u32>,
+    first: usize,
+    window: usize,
+}
+
+impl Group {
+    fn new(sketch: &Sketch, window: u32) -> Self {
+        let mut left = vec![0; sketch.drafts.iter().map(|draft| draft.layer.0 as usize + 1).max().unwrap_or(0)];
+        for draft in &sketch.drafts {
+            left[draft.layer.0 as usize] += 1;
+        }
+        let mut group = Self { left, first: 0, window: window as usize };
+        group.advance();
+        group
+    }
+
+    fn has(&self, layer: u32) -> bool {
+        (layer as usize) < self.first.saturating_add(self.window)
+    }
+
+    /// Books a draft; whether others may now begin.
+    fn placed(&mut self, layer: u32) -> bool {
+        self.left[layer as usize] -= 1;
+        self.advance()
+    }
+
+    fn advance(&mut self) -> bool {
+        let before = self.first;
+        while self.left.get(self.first) == Some(&0) {
+            self.first += 1;
+        }
+        self.first > before
+    }
+}
+
+/// Buffers that hold something.
+struct Open {
+    /// By buffer, drafts that are still to touch it.
+    left: Vec<u32>,
+    opened: Vec<bool>,
+    /// By draft, bytes of buffers it would open.
+    more: Vec<u64>,
+    bytes: u64,
+    room: u64,
+}
+
+impl Open {
+    fn new(loom: &Loom, room: u64) -> Self {
+        let size = |&buffer: &u32| loom.sketch.buffers[buffer as usize].bytes;
+        let more = loom.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
+        Self { left: loom.touches.clone(), opened: vec![false; loom.touches.len()], more, bytes: 0, room }
+    }
+
+    /// Bytes of buffers that a draft would open; nothing where there is room for all.
+    fn needed(&self, draft: u32) -> u64 {
+        if self.room == u64::MAX { 0 } else { self.more[draft as usize] }
+    }
+
+    /// Books what a draft opens and closes, and tells who needs less room by it; whether anything was closed.
+    fn touch(&mut self, loom: &Loom, draft: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
+        let mut closed = false;
+        for &buffer in &loom.buffers[draft as usize] {
+            let (index, bytes) = (buffer as usize, loom.sketch.buffers[buffer as usize].bytes);
+            if !self.opened[index] {
+                self.opened[index] = true;
+                self.bytes += bytes;
+                for &user in &loom.users[index] {
+                    let before = self.needed(user);
+                    self.more[user as usize] -= bytes;
+                    changed(user, [before, self.needed(user)]);
+                }
+            }
+            self.left[index] -= 1;
+            if self.left[index] == 0 {
+                self.bytes -= bytes;
+                closed = true;
+            }
+        }
+        closed
+    }
+}

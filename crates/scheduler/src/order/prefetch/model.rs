@@ -1,0 +1,108 @@
+//! How long a sketch takes with its loads in given places: every unit takes its drafts in order, each when what it depends on is
+//! done, a load when what lay in its place is used up.
+//!
+//! Coarser than the cost model (no channels, pages, tokens or banks), but it needs no addresses in instructions: many
+//! placements can be compared in the time one program takes to be made.
+
+use tpuflow_ir::Unit;
+
+use super::{Ahead, Placement};
+use crate::virtual_program::dependence::Depend;
+use crate::virtual_program::unit_work::{Job, jobs};
+use crate::virtual_program::{Content, Memory};
+
+/// What a buffer of the shared cache is for.
+struct Resident {
+    /// Its load, if it has one; else where it is.
+    load: Result<usize, u64>,
+    words: u64,
+    /// The last draft that touches it.
+    last: u32,
+}
+
+pub(super) struct Model<'a> {
+    ahead: &'a Ahead<'a>,
+    depend: Depend,
+    jobs: Vec<Job>,
+    /// By draft, whether it loads a constant, which either line may do.
+    is_constant: Vec<bool>,
+    /// By draft, the load it is part of.
+    load: Vec<Option<usize>>,
+    residents: Vec<Resident>,
+}
+
+impl<'a> Model<'a> {
+    pub fn new(ahead: &'a Ahead<'a>) -> Self {
+        let sketch = ahead.sketch;
+        let word = ahead.machine.word() as u64;
+        let mut load = vec![None; sketch.drafts.len()];
+        let mut owner = vec![None; sketch.buffers.len()];
+        for (index, each) in ahead.loads.iter().enumerate() {
+            owner[each.buffer] = Some(index);
+            each.drafts.iter().for_each(|&draft| load[draft] = Some(index));
+        }
+        let is_constant = |from: usize| matches!(sketch.buffers[from].content, Content::Constant(_));
+        let constants = sketch.drafts.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from.index())));
+        let resident = |(buffer, life): (usize, &Option<(u32, u32)>)| {
+            let (_, last) = (*life).filter(|_| sketch.buffers[buffer].memory == Memory::Cache)?;
+            let load = owner[buffer].ok_or(ahead.addresses[buffer].1 / word);
+            Some(Resident { load, words: sketch.buffers[buffer].bytes.div_ceil(word), last })
+        };
+        Self {
+            ahead,
+            depend: Depend::new(sketch, ahead.machine, None),
+            jobs: jobs(sketch, ahead.machine),
+            is_constant: constants.collect(),
+            load,
+            residents: ahead.lives.iter().enumerate().filter_map(resident).collect(),
+        }
+    }
+
+    /// Cycles until the last draft is done.
+    pub fn makespan(&self, placement: &Placement) -> u64 {
+        let lines = [Unit::Dtl0.index(), Unit::Dtl1.index()];
+        let count = self.ahead.machine.ddr.channels.min(2) as usize;
+        let before = self.before(placement);
+        let (mut taken, mut finished) = (vec![0u64; self.jobs.len()], vec![0u64; self.jobs.len()]);
+        let mut free = [0u64; Unit::ALL.len()];
+        let mut moved = [0u64; 2];
+        let mut end = 0;
+        for draft in self.ahead.order(placement) {
+            let job = self.jobs[draft];
+            let mut lane = job.lane;
+            if self.is_constant[draft] {
+                let line = (0..count).min_by_key(|&line| moved[line]).unwrap_or(0);
+                moved[line] += job.busy;
+                lane = lines[line];
+            }
+            let edges = self.depend.before[draft].iter();
+            let followed = edges.map(|e| if e.finish { finished[e.draft as usize] } else { taken[e.draft as usize] });
+            let gone = self.load[draft].into_iter().flat_map(|load| &before[load]).map(|&d| finished[d as usize]);
+            let begin = followed.chain(gone).fold(free[lane], u64::max);
+            taken[draft] = begin + job.busy;
+            free[lane] = begin + job.busy;
+            finished[draft] = begin + job.busy + job.tail;
+            end = end.max(finished[draft]);
+        }
+        end
+    }
+
+    /// By load, the last drafts of what lay in its place before.
+    fn before(&self, placement: &Placement) -> Vec<Vec<u32>> {
+        let at = |resident: &Resident| match resident.load {
+            Ok(load) => placement.words[load],
+            Err(address) => address,
+        };
+        let places: Vec<(u64, u64, u32)> = self.residents.iter().map(|r| (at(r), at(r) + r.words, r.last)).collect();
+        let of = |(index, load): (usize, &super::Load)| -> Vec<u32> {
+            if self.ahead.memory(load) != Memory::Cache {
+                return vec![];
+            }
+            let (start, slot) = (placement.words[index], placement.slots[index]);
+            let end = start + self.ahead.size(load);
+            let met = places.iter().filter(|&&(from, to, last)| from < end && start < to && last < slot);
+            met.map(|place| place.2).collect()
+        };
+        self.ahead.loads.iter().enumerate().map(of).collect()
+    }
+}

@@ -1,0 +1,158 @@
+//! Small changes to the order of a finished plan, kept where the timing tells that they save cycles.
+//!
+//! What chose the order until here is a model of the units; who meets whom at a bank, or on a channel with which page open, only the
+//! timing knows. So some neighbouring instructions are shaken into another order, that is timed, and the next change
+//! starts from there if it is no slower: a hill climb. Several neighbours are timed side by side, always as many, so that the
+//! outcome does not depend on the number of threads.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rayon::prelude::*;
+
+use crate::Timing;
+use crate::budget::draw;
+use crate::context::Site;
+use crate::emission::Planned;
+use crate::virtual_program::dependence::Depend;
+
+/// Orders that are timed before one is chosen.
+const NEIGHBOURS: u64 = 8;
+
+/// Instructions in the programs that are timed for a step of the budget.
+const STEP: u64 = 4000;
+
+/// Times as many of plans that are not close to the bound, as long as their cycles in all are no more than so many a step.
+const FAR: u64 = 4;
+const CYCLES: u64 = 6_000_000;
+
+/// Turns without a gain after which there will hardly be one.
+const PATIENCE: u64 = 24;
+
+/// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
+pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned {
+    let (sketch, addresses) = planned.draft();
+    if !site.parameters.parallel() || site.parameters.layer_fusion == 0 || sketch.drafts.is_empty() {
+        return planned;
+    }
+    let depend = Depend::new(sketch, site.machine, Some(addresses));
+    let drafts = sketch.drafts.len() as u64;
+    let usual = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts);
+    let cycles = planned.program.predicted_cycles;
+    let many = site.effort.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
+    let turns = if site.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
+    let mut current: Vec<u32> = (0..drafts as u32).collect();
+    let mut shortest = cycles;
+    let (mut best, mut gained) = (None, 0);
+    for turn in 0..turns {
+        if site.effort.is_over() || turn > gained + PATIENCE {
+            break;
+        }
+        let timed = |neighbour: u64| {
+            let seed = site.effort.seed.wrapping_add(turn * NEIGHBOURS + neighbour);
+            let order = changed(&current, &depend, seed);
+            let plan = planned.reordered(site, &order).ok()?.timed(timing);
+            Some((plan.program.predicted_cycles, neighbour, order, plan))
+        };
+        let found: Vec<_> = (0..NEIGHBOURS).into_par_iter().filter_map(timed).collect();
+        let Some((cycles, _, order, plan)) = found.into_iter().min_by_key(|f| (f.0, f.1)) else { break };
+        if cycles <= shortest {
+            current = order;
+            if cycles < shortest {
+                (shortest, gained) = (cycles, turn);
+                best = Some(plan);
+            }
+        }
+    }
+    best.unwrap_or(planned)
+}
+
+/// An order in which some neighbouring drafts have changed places.
+fn changed(order: &[u32], depend: &Depend, seed: u64) -> Vec<u32> {
+    let mut random = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let count = order.len() as u64;
+    // The state is the seed at first.
+    (0..4).for_each(|_| {
+        draw(&mut random);
+    });
+    // From a 16th to a 256th of all.
+    let length = (count >> (4 + draw(&mut random) % 5)).max(2);
+    let first = draw(&mut random) % count;
+    let reach = 2 + draw(&mut random) % length.min(16);
+    let mut keys = vec![0; order.len()];
+    for (place, &draft) in (0..).zip(order) {
+        let shaken = (first..first + length).contains(&place);
+        keys[draft as usize] = place + if shaken { draw(&mut random) % reach } else { 0 };
+    }
+    legal(depend, &keys)
+}
+
+/// The drafts by keys, as far as dependences allow.
+fn legal(depend: &Depend, keys: &[u64]) -> Vec<u32> {
+    let mut left: Vec<usize> = depend.before.iter().map(|before| before.len()).collect();
+    let entry = |draft: u32| Reverse((keys[draft as usize], draft));
+    let mut open: BinaryHeap<_> = (0..keys.len() as u32).filter(|&d| left[d as usize] == 0).map(entry).collect();
+    let mut order = Vec::with_capacity(keys.len());
+    while let Some(Reverse((_, draft))) = open.pop() {
+        order.push(draft);
+        for edge in &depend.after[draft as usize] {
+            left[edge.draft as usize] -= 1;
+            if left[edge.draft as usize] == 0 {
+                open.push(entry(edge.draft));
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tpuflow_ir::Machine;
+
+    use crate::virtual_program::dependence::Edge;
+    use crate::{Options, common, schedule};
+
+    #[test]
+    fn a_graph_without_work_needs_none() {
+        let mut net = common::Net::new(1);
+        let x = net.input(&[1, 2, 2, 8]);
+        let graph = net.finish(&[x]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let options = Options { level: 5, ..Options::default() };
+        let program = schedule(&graph, &machine, &options).expect("a sound graph");
+        assert!(program.instructions.is_empty());
+    }
+
+    #[test]
+    fn changed_orders_keep_dependences() {
+        let count = 200u32;
+        let mut depend = Depend {
+            before: vec![Default::default(); count as usize],
+            after: vec![Default::default(); count as usize],
+        };
+        let mut random = 7;
+        for draft in 1..count {
+            for _ in 0..draw(&mut random) % 3 {
+                let other = (draw(&mut random) % u64::from(draft)) as u32;
+                depend.before[draft as usize].push(Edge { draft: other, finish: true });
+                depend.after[other as usize].push(Edge { draft, finish: true });
+            }
+        }
+        let mut order: Vec<u32> = (0..count).collect();
+        assert_eq!(legal(&depend, &(0..u64::from(count)).collect::<Vec<_>>()), order);
+        let mut moved = 0;
+        for seed in 0..100 {
+            let next = changed(&order, &depend, seed);
+            assert_eq!(next, changed(&order, &depend, seed));
+            let mut place = vec![None; count as usize];
+            (0..).zip(&next).for_each(|(at, &draft)| place[draft as usize] = Some(at));
+            for draft in 0..count as usize {
+                assert!(depend.before[draft].iter().all(|edge| place[edge.draft as usize] < place[draft]));
+            }
+            moved += usize::from(next != order);
+            order = next;
+        }
+        assert!(moved > 50, "{moved}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Where buffers lie, and virtual instructions with the addresses put in.
+
+use tpuflow_ir::{Instruction, Space, Unit, View, Work};
+
+use super::{BufferId, Draft, Sketch};
+
+/// Where every buffer lies: space and byte address.
+pub(crate) type Addresses = Vec<(Space, u64)>;
+
+/// First and last position (in `order`) that touches each buffer; `None` for buffers nothing touches.
+pub(crate) fn lifetimes(sketch: &Sketch) -> Vec<Option<(u32, u32)>> {
+    let mut lives: Vec<Option<(u32, u32)>> = vec![None; sketch.buffers.len()];
+    for (position, draft) in sketch.drafts.iter().enumerate() {
+        for buffer in draft.touches() {
+            let position = position as u32;
+            let life = &mut lives[buffer.index()];
+            *life = Some(life.map_or((position, position), |(first, _)| (first, position)));
+        }
+    }
+    lives
+}
+
+/// The real address behind a virtual one.
+fn resolved(addresses: &Addresses, virtual_address: u64) -> (Space, u64) {
+    let (buffer, offset) = BufferId::split(virtual_address);
+    let (space, address) = addresses[buffer.index()];
+    (space, address + offset)
+}
+
+/// A view with its real address.
+pub(crate) fn resolve_view(addresses: &Addresses, view: &View) -> View {
+    let (space, address) = resolved(addresses, view.address);
+    View { space, address, ..*view }
+}
+
+/// A draft with real addresses, on unit `unit`, without waits.
+pub(crate) fn resolve(draft: &Draft, unit: Unit, addresses: &Addresses) -> Instruction {
+    let mut work = draft.work.clone();
+    let place = |slot: usize| -> u32 {
+        draft.ewp[slot].map_or(0, |(buffer, offset)| addresses[buffer.index()].1 as u32 + offset)
+    };
+    let view = |v: &mut View| *v = resolve_view(addresses, v);
+    match &mut work {
+        Work::Transfer(t) => {
+            let (space, address) = resolved(addresses, t.ddr_address);
+            if let Space::Ddr(space) = space {
+                t.ddr_space = space;
+            }
+            t.ddr_address = address;
+            (t.local_space, t.local_address) = resolved(addresses, t.local_address);
+        }
+        Work::Lookup(l) => [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(view),
+        Work::Matrix(m) => {
+            view(&mut m.input);
+            view(&mut m.output);
+            m.weights.address = resolved(addresses, m.weights.address).1;
+            (m.parameters, m.table) = (place(0), place(1));
+        }
+        Work::Pool(p) => {
+            view(&mut p.input);
+            view(&mut p.output);
+            (p.parameters, p.table, p.weights) = (place(0), place(1), place(2));
+        }
+        Work::Vector(v) => {
+            v.inputs.iter_mut().for_each(view);
+            view(&mut v.output);
+            v.parameters = place(0);
+        }
+    }
+    Instruction { unit, layer: draft.layer, waits: smallvec::SmallVec::new(), work }
+}
+
+/// The unit of a draft; transfers on `line`.
+pub(crate) fn unit(work: &Work, line: Unit) -> Unit {
+    match work {
+        Work::Transfer(_) | Work::Lookup(_) => line,
+        Work::Matrix(_) => Unit::Me,
+        Work::Pool(_) => Unit::Pdp,
+        Work::Vector(_) => Unit::Ewp,
+    }
+}

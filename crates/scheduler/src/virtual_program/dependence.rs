@@ -1,0 +1,262 @@
+//! Which drafts must follow which: the order a sketch's drafts may be permuted within.
+//!
+//! Drafts are looked at in the order of the sketch, which is a legal one. A read follows the last write, a write follows the
+//! last write and all reads since, but writes of one unit to different channels of the same pixels come in any order. What follows on the same unit for the sake of memory alone may begin at once, for a unit
+//! touches memory in order; everything else waits for the end.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+use tpuflow_ir::access::{Stretch, accesses};
+use tpuflow_ir::{Descriptor, Machine, Space, Unit, Work};
+
+use crate::virtual_program::addresses::{Addresses, resolve, unit};
+use crate::virtual_program::{Memory, Sketch};
+
+/// An edge to a later or earlier draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    /// The other end.
+    pub draft: u32,
+    /// Whether the later one waits for the end of the earlier one, not just for its turn.
+    pub finish: bool,
+}
+
+/// Dependences of the drafts of a sketch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Depend {
+    /// By draft, what it follows.
+    pub before: Vec<SmallVec<[Edge; 6]>>,
+    /// By draft, what follows it.
+    pub after: Vec<SmallVec<[Edge; 6]>>,
+}
+
+/// A stretch of memory all of whose bytes were last touched by the same drafts.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    end: u64,
+    /// Drafts that write different channels of the same pixels, in any order, and what each of them follows.
+    writers: SmallVec<[u32; 4]>,
+    before: SmallVec<[u32; 4]>,
+    /// Those that have read since.
+    readers: SmallVec<[u32; 4]>,
+}
+
+/// The channels of every pixel a draft writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lane {
+    unit: Unit,
+    pixel: u64,
+    start: u64,
+    end: u64,
+}
+
+impl Lane {
+    /// Of instructions that write some channels of whole pixels and leave the others alone.
+    fn of(work: &Work, unit: Unit) -> Option<Self> {
+        let (view, first, channels) = match work {
+            Work::Matrix(m) => (&m.output, m.output_channel, m.columns),
+            Work::Pool(p) => (&p.output, 0, p.output.channels),
+            _ => return None,
+        };
+        let size = view.dtype.bytes() as u64;
+        let pixel = u64::from(view.pixel_bytes);
+        let start = (view.address + u64::from(view.channel_offset) + u64::from(first) * size) % pixel;
+        Some(Self { unit, pixel, start, end: start + u64::from(channels) * size })
+    }
+
+    /// Whether no byte is the other's as well, and one unit writes both, which needs no token to do it in either order.
+    fn is_beside(&self, other: &Self) -> bool {
+        let alike = (self.unit, self.pixel) == (other.unit, other.pixel);
+        let inside = self.end.max(other.end) <= self.pixel;
+        alike && inside && (self.end <= other.start || other.end <= self.start)
+    }
+}
+
+type Segments = BTreeMap<u64, Segment>;
+
+impl Depend {
+    /// Finds all dependences: those of values, and with addresses in the caches also those of places used again.
+    pub fn new(sketch: &Sketch, machine: &Machine, addresses: Option<&Addresses>) -> Self {
+        let mut apart = side_by_side(sketch, machine.word() as u64);
+        for (index, place) in apart.iter_mut().enumerate() {
+            if let Some(addresses) = addresses.filter(|_| sketch.buffers[index].memory != Memory::Ddr) {
+                *place = addresses[index];
+            }
+        }
+        let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+        let units: Vec<Unit> = sketch.drafts.iter().map(|draft| unit(&draft.work, Unit::Dtl0)).collect();
+        let mut memories: BTreeMap<Space, Segments> = BTreeMap::new();
+        let mut depend = Self { before: vec![SmallVec::new(); units.len()], after: vec![SmallVec::new(); units.len()] };
+        let mut lanes: Vec<Option<Lane>> = Vec::with_capacity(units.len());
+        for (index, draft) in sketch.drafts.iter().enumerate() {
+            let instruction = resolve(draft, units[index], &apart);
+            let touched = accesses(&instruction, &descriptors, machine);
+            lanes.push(Lane::of(&instruction.work, units[index]));
+            // Earlier drafts, and whether their results are read.
+            let mut found: BTreeMap<u32, bool> = BTreeMap::new();
+            for stretch in &touched.reads {
+                let memory = memories.entry(stretch.space).or_default();
+                for segment in cover(memory, stretch) {
+                    found.extend(segment.writers.iter().map(|&writer| (writer, true)));
+                    segment.readers.push(index as u32);
+                }
+            }
+            for stretch in &touched.writes {
+                let memory = memories.entry(stretch.space).or_default();
+                let is_beside = |&other: &u32| match (&lanes[index], &lanes[other as usize]) {
+                    (Some(mine), Some(other)) => mine.is_beside(other),
+                    _ => false,
+                };
+                let mut merged = Segment { end: stretch.end, ..Segment::default() };
+                let mut joined = false;
+                for segment in cover(memory, stretch) {
+                    let joins = segment.readers.is_empty()
+                        && !segment.writers.is_empty()
+                        && segment.writers.iter().all(is_beside);
+                    if !joins {
+                        segment.before = segment.writers.drain(..).chain(segment.readers.drain(..)).collect();
+                    }
+                    joined |= joins;
+                    segment.before.retain(|other| *other != index as u32);
+                    for &other in &segment.before {
+                        found.entry(other).or_insert(false);
+                    }
+                    segment.writers.push(index as u32);
+                    merged.before.extend(segment.before.iter().copied());
+                }
+                if !joined {
+                    let inside: SmallVec<[u64; 8]> =
+                        memory.range(stretch.start..stretch.end).map(|(&at, _)| at).collect();
+                    for at in inside {
+                        memory.remove(&at);
+                    }
+                    merged.before.sort_unstable();
+                    merged.before.dedup();
+                    merged.writers.push(index as u32);
+                    memory.insert(stretch.start, merged);
+                }
+            }
+            for (other, read) in found {
+                let dma = matches!(units[index], Unit::Dtl0 | Unit::Dtl1);
+                let finish = read || dma || units[index] != units[other as usize];
+                depend.before[index].push(Edge { draft: other, finish });
+                depend.after[other as usize].push(Edge { draft: index as u32, finish });
+            }
+        }
+        depend
+    }
+}
+
+/// Addresses that give every buffer memory of its own.
+pub(crate) fn side_by_side(sketch: &Sketch, word: u64) -> Addresses {
+    let mut ends: BTreeMap<Memory, u64> = BTreeMap::new();
+    let place = |buffer: &crate::virtual_program::Buffer| {
+        let space = match buffer.memory {
+            Memory::Cache => Space::Cache,
+            Memory::Ewp => Space::EwpCache,
+            Memory::Ddr => Space::Ddr(0),
+        };
+        let end = ends.entry(buffer.memory).or_default();
+        let start = *end;
+        *end += buffer.bytes.next_multiple_of(word);
+        (space, start)
+    };
+    sketch.buffers.iter().map(place).collect()
+}
+
+/// The segments of a stretch, cut at its ends and with gaps filled.
+fn cover<'a>(memory: &'a mut Segments, stretch: &Stretch) -> impl Iterator<Item = &'a mut Segment> {
+    for at in [stretch.start, stretch.end] {
+        if let Some((_, segment)) = memory.range_mut(..at).next_back()
+            && segment.end > at
+        {
+            let tail = segment.clone();
+            segment.end = at;
+            memory.insert(at, tail);
+        }
+    }
+    let mut gaps: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+    let mut at = stretch.start;
+    for (&start, segment) in memory.range(stretch.start..stretch.end) {
+        if start > at {
+            gaps.push((at, start));
+        }
+        at = segment.end;
+    }
+    if at < stretch.end {
+        gaps.push((at, stretch.end));
+    }
+    for (start, end) in gaps {
+        memory.insert(start, Segment { end, ..Segment::default() });
+    }
+    memory.range_mut(stretch.start..stretch.end).map(|(_, segment)| segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tpuflow_ir::isa::Matrix;
+
+    use crate::budget::Effort;
+    use crate::common::{Net, window};
+    use crate::context::Site;
+    use crate::lowering::{Grain, Grains};
+    use crate::options::{Manner, Mode};
+    use crate::parameters::Parameters;
+
+    #[test]
+    fn column_tiles_of_a_pixel_come_in_any_order_and_before_its_readers() {
+        let mut net = Net::new(5);
+        let x = net.input(&[1, 8, 8, 32]);
+        let y = net.conv(x, 384, window(1, 1, 0), 1);
+        let y = net.conv(y, 16, window(1, 1, 0), 1);
+        let graph = net.finish(&[y]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let parameters = Parameters::o5();
+        let effort = Effort { seed: 0, steps: 1, deadline: None };
+        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+        let planned =
+            site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, Manner::default(), &|_| None).expect("room");
+        let (sketch, addresses) = planned.draft();
+        for places in [None, Some(addresses)] {
+            let depend = Depend::new(sketch, &machine, places);
+            let matrix = |draft: usize| -> Option<&Matrix> {
+                match &sketch.drafts[draft].work {
+                    Work::Matrix(m) => Some(m),
+                    _ => None,
+                }
+            };
+            let of = |columns: u32| -> Vec<usize> {
+                (0..sketch.drafts.len()).filter(|&d| matrix(d).is_some_and(|m| m.columns == columns)).collect()
+            };
+            let (writers, readers) = (of(128), of(16));
+            assert_eq!((writers.len(), readers.len()), (3, 1));
+            let follows = |later: usize, earlier: usize| {
+                depend.before[later].iter().find(|edge| edge.draft as usize == earlier).map(|edge| edge.finish)
+            };
+            for &one in &writers {
+                assert!(writers.iter().all(|&other| follows(one, other).is_none()));
+                assert_eq!(follows(readers[0], one), Some(true));
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_lie_beside_each_other_within_pixels_of_one_size() {
+        let lane = |unit, pixel, start, end| Lane { unit, pixel, start, end };
+        let mine = lane(Unit::Me, 256, 0, 128);
+        assert!(mine.is_beside(&lane(Unit::Me, 256, 128, 192)));
+        assert!(lane(Unit::Me, 256, 128, 192).is_beside(&mine));
+        for other in [
+            lane(Unit::Me, 256, 127, 192),
+            lane(Unit::Me, 512, 128, 192),
+            lane(Unit::Pdp, 256, 128, 192),
+            // It goes on in the next pixel.
+            lane(Unit::Me, 256, 192, 320),
+            mine,
+        ] {
+            assert!(!mine.is_beside(&other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A program before anything has an address: instructions over numbered buffers.
+//!
+//! Address fields of a draft hold `buffer << 40 | offset`. Buffers in the parameter cache, whose fields are too narrow for
+//! that, stand beside the instruction. Lifetimes follow from which drafts touch which buffers; [`addresses`] puts
+//! addresses in once every buffer has one.
+
+pub(crate) mod addresses;
+pub(crate) mod bank_traffic;
+pub(crate) mod dependence;
+pub(crate) mod unit_work;
+
+use std::ops::Range;
+
+use indexmap::IndexSet;
+use smallvec::SmallVec;
+use tpuflow_ir::isa::{Direction, Transfer};
+use tpuflow_ir::{Descriptor, DescriptorId, LayerId, Space, TensorId, View, Work};
+
+/// A buffer of a sketch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BufferId(pub u32);
+
+const OFFSET_BITS: u32 = 40;
+
+impl BufferId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The virtual address of a byte of the buffer.
+    pub fn at(self, offset: u64) -> u64 {
+        u64::from(self.0) << OFFSET_BITS | offset
+    }
+
+    /// Buffer and offset of a virtual address.
+    pub fn split(address: u64) -> (Self, u64) {
+        (Self((address >> OFFSET_BITS) as u32), address & ((1 << OFFSET_BITS) - 1))
+    }
+}
+
+/// Which memory a buffer is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Memory {
+    Cache,
+    Ewp,
+    Ddr,
+}
+
+/// What fills a buffer of the DDR.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Written by the program.
+    Computed,
+    /// Packed while compiling.
+    Constant(Packing),
+    /// Written before the start.
+    Input,
+    /// Read after the end.
+    Output,
+}
+
+/// Columns of a linear operator: leading index of the right operand, first column, number of columns.
+pub(crate) type Tile = (u32, u32, u32);
+
+/// How the bytes of a constant are made from those of the graph; `step` is a position in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// Weight tiles one after the other.
+    Weights { step: usize, tiles: Vec<Tile> },
+    /// Channel parameters.
+    Parameters { step: usize, first: u32, count: u32 },
+    /// Depthwise weights `[tap][channel]`, then channel parameters on the next word.
+    Depthwise { step: usize, first: u32, count: u32 },
+    /// Parameters of an elementwise operator.
+    Vector { step: usize },
+    /// Entries of a table.
+    Table { tensor: TensorId },
+    /// A tensor as activations lie.
+    Activation { tensor: TensorId },
+    /// Several, each at its offset.
+    Bundle(Vec<(u64, Packing)>),
+}
+
+/// A stretch of memory with a lifetime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer {
+    pub name: String,
+    pub bytes: u64,
+    pub memory: Memory,
+    pub content: Content,
+}
+
+/// An instruction without addresses and tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Draft {
+    pub layer: LayerId,
+    pub work: Work,
+    /// In the parameter cache: parameters, table, depthwise weights.
+    pub ewp: [Option<(BufferId, u32)>; 3],
+}
+
+impl Draft {
+    pub fn new(layer: LayerId, work: Work) -> Self {
+        Self { layer, work, ewp: [None; 3] }
+    }
+
+    /// The transfer, if it is one.
+    pub fn transfer(&self) -> Option<&Transfer> {
+        match &self.work {
+            Work::Transfer(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    /// Destination and source buffer of a load.
+    pub fn load(&self) -> Option<(BufferId, BufferId)> {
+        let t = self.transfer().filter(|t| t.direction == Direction::Load)?;
+        Some((BufferId::split(t.local_address).0, BufferId::split(t.ddr_address).0))
+    }
+
+    /// Every buffer it touches, repeated if touched twice.
+    pub fn touches(&self) -> SmallVec<[BufferId; 6]> {
+        let mut found: SmallVec<[BufferId; 6]> = self.ewp.iter().flatten().map(|(buffer, _)| *buffer).collect();
+        let mut add = |address: u64| found.push(BufferId::split(address).0);
+        match &self.work {
+            Work::Transfer(t) => {
+                add(t.local_address);
+                add(t.ddr_address);
+            }
+            Work::Lookup(l) => [&l.table, &l.indices, &l.output].into_iter().for_each(|v| add(v.address)),
+            Work::Matrix(m) => [m.input.address, m.output.address, m.weights.address].into_iter().for_each(add),
+            Work::Pool(p) => [p.input.address, p.output.address].into_iter().for_each(add),
+            Work::Vector(v) => v.inputs.iter().chain([&v.output]).for_each(|v| add(v.address)),
+        }
+        found
+    }
+}
+
+/// A program without addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sketch {
+    pub buffers: Vec<Buffer>,
+    pub descriptors: IndexSet<Descriptor>,
+    pub drafts: Vec<Draft>,
+    /// Bytes moved between cache and DDR for want of space.
+    pub spill_bytes: u64,
+}
+
+impl Sketch {
+    pub fn buffer(&mut self, name: String, bytes: u64, memory: Memory, content: Content) -> BufferId {
+        self.buffers.push(Buffer { name, bytes, memory, content });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    /// The same drafts in another order.
+    pub fn reordered(&self, order: &[u32]) -> Self {
+        let drafts = order.iter().map(|&draft| self.drafts[draft as usize].clone()).collect();
+        Self {
+            buffers: self.buffers.clone(),
+            descriptors: self.descriptors.clone(),
+            drafts,
+            spill_bytes: self.spill_bytes,
+        }
+    }
+
+    pub fn descriptor(&mut self, descriptor: Descriptor) -> DescriptorId {
+        DescriptorId::new(self.descriptors.insert_full(descriptor).0)
+    }
+
+    /// Copies a whole buffer of the DDR to the start of another memory's.
+    pub fn load_whole(&mut self, layer: LayerId, from: BufferId, to: BufferId, memory: Memory, bytes: u64) {
+        self.load(layer, from, to, memory, 0..bytes);
+    }
+
+    /// Loads bytes of a buffer in DDR to the same place in one of a cache.
+    pub fn load(&mut self, layer: LayerId, from: BufferId, to: BufferId, memory: Memory, bytes: Range<u64>) {
+        let local_space = if memory == Memory::Ewp { Space::EwpCache } else { Space::Cache };
+        let transfer = Transfer {
+            direction: Direction::Load,
+            ddr_space: 0,
+            ddr_address: from.at(bytes.start),
+            local_space,
+            local_address: to.at(bytes.start),
+            bytes: (bytes.end - bytes.start) as u32,
+            counts: [1, 1],
+            ddr_strides: [0, 0],
+            local_strides: [0, 0],
+        };
+        self.drafts.push(Draft::new(layer, Work::Transfer(transfer)));
+    }
+
+    /// Copies rows between a tensor in DDR and rows of the same tensor in the cache. `alone`: no other tensor lives in its
+    /// pixels, so that whole rows may be copied.
+    #[expect(clippy::too_many_arguments, reason = "two ends of a copy and how it is made")]
+    pub fn copy_rows(
+        &mut self,
+        layer: LayerId,
+        direction: Direction,
+        ddr: &View,
+        local: &View,
+        rows: Range<u32>,
+        alone: bool,
+        word: usize,
+    ) {
+        let count = rows.end - rows.start;
+        let same = ddr.pixel_bytes == local.pixel_bytes && ddr.channel_offset == local.channel_offset;
+        let mut transfer = Transfer {
+            direction,
+            ddr_space: 0,
+            ddr_address: ddr.row_address(rows.start, word),
+            local_space: Space::Cache,
+            local_address: local.row_address(rows.start, word),
+            bytes: (u64::from(count) * ddr.row_bytes(word)) as u32,
+            counts: [1, 1],
+            ddr_strides: [0, 0],
+            local_strides: [0, 0],
+        };
+        // A stretch of pixels that begins inside a word must not bring the rest of its last one.
+        let aligned = transfer.ddr_address.is_multiple_of(word as u64);
+        if !(same && alone && aligned) {
+            transfer.ddr_address += u64::from(ddr.channel_offset);
+            transfer.local_address += u64::from(local.channel_offset);
+            transfer.bytes = ddr.payload() as u32;
+            transfer.counts = [count, ddr.width];
+            transfer.ddr_strides = [ddr.row_bytes(word), ddr.pixel_bytes.into()];
+            transfer.local_strides = [local.row_bytes(word), local.pixel_bytes.into()];
+        }
+        self.drafts.push(Draft::new(layer, Work::Transfer(transfer)));
+    }
+}

@@ -1,0 +1,78 @@
+//! Drafts as jobs of their units: how long each holds its unit, when its result is there, and what it moves from and to banks.
+
+use tpuflow_ir::access::accesses;
+use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
+
+use crate::virtual_program::addresses::{Addresses, resolve, unit};
+use crate::virtual_program::bank_traffic::Traffic;
+use crate::virtual_program::{Content, Draft, Sketch};
+
+/// What a draft asks of its unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub lane: usize,
+    /// Cycles until the unit can take the next.
+    pub busy: u64,
+    /// Cycles from then to the result.
+    pub tail: u64,
+}
+
+/// What every draft moves from and to the banks.
+pub(crate) fn traffic(sketch: &Sketch, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
+    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+    let of = |draft: &Draft| {
+        let instruction = resolve(draft, unit(&draft.work, Unit::Dtl0), addresses);
+        Traffic::new(&instruction, &accesses(&instruction, &descriptors, machine), &descriptors, machine)
+    };
+    sketch.drafts.iter().map(of).collect()
+}
+
+/// What every draft asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
+pub(crate) fn jobs(sketch: &Sketch, machine: &Machine) -> Vec<Job> {
+    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+    let lines = if machine.ddr.channels > 1 { 2 } else { 1 };
+    let mut traffic = [0u64; 2];
+    let job = |draft: &Draft| {
+        let mut transfer = |busy: u64, anywhere: bool| {
+            let lane = if anywhere && lines > 1 && traffic[1] < traffic[0] { 1 } else { 0 };
+            traffic[lane] += busy;
+            Job { lane, busy, tail: 1 }
+        };
+        let start = machine.dma.start + machine.dma.latency;
+        match &draft.work {
+            Work::Transfer(t) => {
+                let constant = draft
+                    .load()
+                    .is_some_and(|(_, from)| matches!(sketch.buffers[from.index()].content, Content::Constant(_)));
+                transfer(start + timing::transfer_cycles(t, machine), constant || machine.ddr_spaces() == 1)
+            }
+            Work::Lookup(l) => {
+                let row = machine.ddr_cycles(l.table.payload() as u64) + machine.page_miss();
+                transfer(start + u64::from(l.count) * row, machine.ddr_spaces() == 1)
+            }
+            Work::Matrix(m) => {
+                let slots = match &descriptors[m.descriptor.index()] {
+                    Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),
+                    _ => 0,
+                };
+                let rows = u64::from(machine.array.rows);
+                let lead = machine.control.issue + rows;
+                // The next instruction is issued when the last tile begins to stream.
+                let gap = lead.saturating_sub(timing::tile_slots(m.pixels.into(), machine));
+                Job { lane: Unit::Me.index(), busy: slots + gap, tail: lead + timing::array_depth(machine) - gap + 1 }
+            }
+            work => {
+                // A bank serves a word a cycle, and neighbouring rows lie in the same one.
+                let streams = timing::streams(work, &descriptors, machine);
+                let cycles = streams.map_or(0, |s| s.reads.iter().fold(s.cycles, |most, &reads| most.max(reads)));
+                let (unit, start, latency) = match work {
+                    Work::Pool(_) => (Unit::Pdp, machine.pdp.start, machine.pdp.latency),
+                    _ => (Unit::Ewp, machine.ewp.start, machine.ewp.latency),
+                };
+                let busy = cycles.max(start);
+                Job { lane: unit.index(), busy, tail: start + cycles + latency + 1 - busy }
+            }
+        }
+    };
+    sketch.drafts.iter().map(job).collect()
+}
