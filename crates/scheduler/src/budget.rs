@@ -1,10 +1,15 @@
-//! How long searches go on, and the random numbers they draw.
+//! How long searches go on, the random numbers they draw, and the timing they ask.
 
 use std::time::Instant;
 
+use tpuflow_ir::Program;
+
+/// Cycles of a program that still lacks its constants; `None` where they cannot be told.
+pub type Timing<'a> = &'a (dyn Fn(&Program) -> Option<u64> + Sync);
+
 /// How long to search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct SearchBudget {
     pub seed: u64,
     /// Thousands of instructions to place.
     pub steps: u64,
@@ -12,7 +17,7 @@ pub(crate) struct Effort {
     pub deadline: Option<Instant>,
 }
 
-impl Effort {
+impl SearchBudget {
     /// Whether there is no time left.
     pub fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -20,7 +25,7 @@ impl Effort {
 }
 
 /// The next of a sequence of numbers that look random (xorshift; Marsaglia 2003).
-pub(crate) fn draw(state: &mut u64) -> u64 {
+pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;

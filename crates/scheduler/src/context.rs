@@ -4,20 +4,20 @@ use std::sync::OnceLock;
 
 use tpuflow_ir::{Bounds, Graph, Machine};
 
-use crate::ScheduleError;
-use crate::budget::Effort;
+use crate::budget::SearchBudget;
+use crate::error::ScheduleError;
 use crate::lowering::stages;
-use crate::memory_space::passes;
+use crate::memory_space::can_write_through;
 use crate::network::placement::Placement;
 use crate::network::{Network, prepare};
-use crate::options::Mode;
+use crate::options::PipelineMode;
 use crate::parameters::Parameters;
 
 /// Parts of the bound; a plan within one of them is close to it.
 const CLOSE: u64 = 25;
 
 /// What all plans of a graph for a machine share.
-pub(crate) struct Site<'a> {
+pub(crate) struct PlanningContext<'a> {
     pub graph: &'a Graph,
     pub machine: &'a Machine,
     pub network: Network,
@@ -26,14 +26,14 @@ pub(crate) struct Site<'a> {
     stages: Vec<u8>,
     /// The largest of the bounds, once someone asked.
     bound: OnceLock<u64>,
-    pub effort: Effort,
+    pub budget: SearchBudget,
 }
 
-impl<'a> Site<'a> {
+impl<'a> PlanningContext<'a> {
     pub fn new(
         graph: &'a Graph,
         machine: &'a Machine,
-        effort: Effort,
+        budget: SearchBudget,
         parameters: &'a Parameters,
     ) -> Result<Self, ScheduleError> {
         let network = prepare(graph)?;
@@ -42,12 +42,12 @@ impl<'a> Site<'a> {
         for (step, stage) in network.steps.iter().zip(stages(&network)) {
             by_layer[step.layer.index()] = stage;
         }
-        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), effort })
+        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), budget })
     }
 
     /// Whether some result of the network need only pass through the cache.
-    pub fn passes(&self) -> bool {
-        passes(&self.network, &self.placement, &self.graph.outputs, self.machine)
+    pub fn can_write_through(&self) -> bool {
+        can_write_through(&self.network, &self.placement, &self.graph.outputs, self.machine)
     }
 
     /// By layer, the stage of its steps.
@@ -67,7 +67,7 @@ impl<'a> Site<'a> {
     }
 
     /// Share of the free cache a piece may take; a piece alone may take what two would at a time.
-    pub fn utilization(&self, mode: Mode) -> f64 {
+    pub fn utilization(&self, mode: PipelineMode) -> f64 {
         let share = self.parameters.slicer.max_cache_utilization;
         if mode.paired() || !self.parameters.parallel() { share } else { (2.0 * share).min(1.0) }
     }

@@ -32,7 +32,8 @@ pub use error::ScheduleError;
 
 use std::time::{Duration, Instant};
 
-use budget::Effort;
+use budget::SearchBudget;
+pub use budget::Timing;
 use parameters::Parameters;
 use planning::fallback;
 use planning::portfolio::compiled;
@@ -62,9 +63,6 @@ impl Default for Options {
         Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None, tiling }
     }
 }
-
-/// Cycles of a program that still lacks its constants; `None` where they cannot be told.
-pub type Timing<'a> = &'a (dyn Fn(&Program) -> Option<u64> + Sync);
 
 /// Compiles `graph` for `machine`, choosing among plans by the cost model.
 ///
@@ -99,8 +97,8 @@ pub fn schedule_by(
     let wanted = options.parameters.as_ref().unwrap_or(&preset);
     let tilings = options.tiling.tilings(graph)?;
     let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
-        let effort = Effort { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
-        checked(graph, compiled(graph, machine, &tilings, parameters, effort, timing)?)
+        let budget = SearchBudget { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
+        checked(graph, compiled(graph, machine, &tilings, parameters, budget, timing)?)
     })?;
     Ok(Program { level: options.level, fallback, ..program })
 }

@@ -1,10 +1,10 @@
 //! How a plan is made: how its layers overlap, and what it does otherwise than usual.
 
-use crate::lowering::{Grain, Grains};
+use crate::lowering::{StageGranularities, TileGranularity};
 
 /// How instructions are cut and ordered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum PipelineMode {
     /// One at a time.
     Sequential,
     /// All units at the same time, layer after layer, loads ahead.
@@ -13,39 +13,49 @@ pub(crate) enum Mode {
         paired: bool,
     },
     /// Instructions of different layers interleaved.
-    Woven {
+    Interleaved {
         /// How finely layers are cut.
-        grains: Grains,
+        granularities: StageGranularities,
     },
 }
 
-impl Mode {
+impl PipelineMode {
     pub fn paired(self) -> bool {
-        matches!(self, Self::Layers { paired: true } | Self::Woven { .. })
+        matches!(self, Self::Layers { paired: true } | Self::Interleaved { .. })
     }
 
-    pub fn grains(self) -> Grains {
-        if let Self::Woven { grains } = self { grains } else { Grains::even(Grain::Coarse) }
+    pub fn granularities(self) -> StageGranularities {
+        if let Self::Interleaved { granularities } = self {
+            granularities
+        } else {
+            StageGranularities::even(TileGranularity::Coarse)
+        }
     }
 }
 
 /// What a plan does otherwise than usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct PlanVariant {
     /// Bundles are so many times as large.
-    pub bundles: u64,
+    pub group_scale: u64,
     /// Weights that take much of the cache come in narrower tiles.
-    pub narrow: bool,
+    pub narrow_weight_tiles: bool,
     /// Large results of the network only pass through the cache.
-    pub passing: bool,
+    pub write_through: bool,
     /// Loads are placed in many ways.
-    pub searched: bool,
+    pub search_load_order: bool,
     /// The first rows of an input come in short transfers.
-    pub prompt: bool,
+    pub early_first_rows: bool,
 }
 
-impl Default for Manner {
+impl Default for PlanVariant {
     fn default() -> Self {
-        Self { bundles: 1, narrow: false, passing: false, searched: false, prompt: false }
+        Self {
+            group_scale: 1,
+            narrow_weight_tiles: false,
+            write_through: false,
+            search_load_order: false,
+            early_first_rows: false,
+        }
     }
 }

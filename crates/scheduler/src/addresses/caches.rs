@@ -2,24 +2,24 @@
 
 use tpuflow_ir::{Machine, Space};
 
-use crate::ScheduleError;
 use crate::alloc::{Item, Problem, solve};
+use crate::error::ScheduleError;
 use crate::virtual_program::addresses::{Addresses, lifetimes};
-use crate::virtual_program::{Memory, Sketch};
+use crate::virtual_program::{Memory, VirtualProgram};
 
 /// Addresses in both caches.
-pub(crate) fn addresses(sketch: &Sketch, machine: &Machine) -> Result<Addresses, ScheduleError> {
-    let lives = lifetimes(sketch);
+pub(crate) fn addresses(code: &VirtualProgram, machine: &Machine) -> Result<Addresses, ScheduleError> {
+    let live_ranges = lifetimes(code);
     let word = machine.word() as u64;
-    let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
+    let mut addresses: Addresses = vec![(Space::Ddr(0), 0); code.buffers.len()];
     for (memory, space, name, capacity) in [
         (Memory::Cache, Space::Cache, "the shared cache", machine.cache_bytes()),
         (Memory::Ewp, Space::EwpCache, "the parameter cache", machine.ewp_cache_bytes()),
     ] {
         let mut items = Vec::new();
         let mut owners = Vec::new();
-        for (index, buffer) in sketch.buffers.iter().enumerate() {
-            if let (true, Some((first, last))) = (buffer.memory == memory, lives[index]) {
+        for (index, buffer) in code.buffers.iter().enumerate() {
+            if let (true, Some((first, last))) = (buffer.memory == memory, live_ranges[index]) {
                 items.push(Item { first, last, size: buffer.bytes.div_ceil(word) });
                 owners.push(index);
             }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::{Machine, Space, View, Work, timing};
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 use crate::virtual_program::addresses::Addresses;
-use crate::virtual_program::{BufferId, Content, Draft, Memory, Sketch};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
 
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
 pub(crate) struct External {
@@ -18,7 +18,7 @@ pub(crate) struct External {
 
 /// Which address spaces constants go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Split {
+pub(crate) enum ConstantSplit {
     /// All to the first.
     No,
     /// Each to the one with the least traffic before it.
@@ -28,8 +28,8 @@ pub(crate) enum Split {
 }
 
 /// Bytes a draft moves to or from external memory.
-fn traffic(draft: &Draft) -> u64 {
-    match &draft.work {
+fn traffic(instruction: &VirtualInstruction) -> u64 {
+    match &instruction.work {
         Work::Transfer(t) => t.total_bytes(),
         Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
         _ => 0,
@@ -37,9 +37,9 @@ fn traffic(draft: &Draft) -> u64 {
 }
 
 /// Cycles it holds its channel, and the start of its line.
-fn cycles(draft: &Draft, machine: &Machine) -> u64 {
+fn cycles(instruction: &VirtualInstruction, machine: &Machine) -> u64 {
     let start = machine.dma.start + machine.dma.latency;
-    match &draft.work {
+    match &instruction.work {
         Work::Transfer(t) => start + timing::transfer_cycles(t, machine),
         Work::Lookup(l) => {
             start + u64::from(l.count) * (machine.page_miss() + machine.ddr_cycles(l.table.payload() as u64))
@@ -50,7 +50,7 @@ fn cycles(draft: &Draft, machine: &Machine) -> u64 {
 
 /// How a load travels with those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Join {
+pub(crate) struct CoalescingLimit {
     /// Bytes that the transfer may have with it.
     pub bytes: u64,
     /// With the one before it, whatever space that is in, and not just with that of its own space.
@@ -58,25 +58,25 @@ pub(crate) struct Join {
 }
 
 /// By load: its virtual address in the cache.
-pub(crate) type Joins = BTreeMap<u64, Join>;
+pub(crate) type CoalescingLimits = BTreeMap<u64, CoalescingLimit>;
 
 /// Constants (by buffer) that lie together, by the first of each: those that are loaded one after the other to one stretch of
 /// a cache, as far as they are to travel together.
-fn together(sketch: &Sketch, addresses: &Addresses, joins: &Joins) -> Vec<usize> {
-    let mut first: Vec<usize> = (0..sketch.buffers.len()).collect();
-    let mut seen = vec![false; sketch.buffers.len()];
+fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &CoalescingLimits) -> Vec<usize> {
+    let mut first: Vec<usize> = (0..code.buffers.len()).collect();
+    let mut seen = vec![false; code.buffers.len()];
     // By memory: where the last load ended, the first of its group, and the bytes of that.
     let mut last: BTreeMap<Space, (u64, usize, u64)> = BTreeMap::new();
-    for draft in &sketch.drafts {
-        let (Some((to, from)), Some(t)) = (draft.load(), draft.transfer()) else { continue };
-        let is_constant = matches!(sketch.buffers[from.index()].content, Content::Constant(_));
+    for instruction in &code.instructions {
+        let (Some((to, from)), Some(t)) = (instruction.load(), instruction.transfer()) else { continue };
+        let is_constant = matches!(code.buffers[from.index()].content, Content::Constant(_));
         if !is_constant || std::mem::replace(&mut seen[from.index()], true) {
             continue;
         }
         let (space, address) = addresses[to.index()];
         let start = address + BufferId::split(t.local_address).1;
         let bytes = t.total_bytes();
-        let limit = joins.get(&t.local_address).filter(|join| join.next).map_or(0, |join| join.bytes);
+        let limit = coalescing.get(&t.local_address).filter(|join| join.next).map_or(0, |join| join.bytes);
         let mut group = (start, from.index(), 0);
         if let Some(&(end, root, so_far)) = last.get(&space)
             && end == start
@@ -92,28 +92,29 @@ fn together(sketch: &Sketch, addresses: &Addresses, joins: &Joins) -> Vec<usize>
 
 /// Address spaces of constants (by the first of those that lie together): of any two moments, as much passes through one as
 /// through the other.
-fn spaces(sketch: &Sketch, machine: &Machine, split: Split, first: &[usize]) -> Vec<usize> {
+fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first: &[usize]) -> Vec<usize> {
     let count = machine.ddr_spaces();
-    let mut found = vec![None; sketch.buffers.len()];
+    let mut found = vec![None; code.buffers.len()];
     // Traffic so far, activations included.
     let mut load = vec![0u64; count];
-    let mut visit = |draft: &Draft| {
-        for buffer in draft.touches() {
-            let b = &sketch.buffers[buffer.index()];
+    let mut visit = |instruction: &VirtualInstruction| {
+        for buffer in instruction.touches() {
+            let b = &code.buffers[buffer.index()];
             if b.memory != Memory::Ddr {
                 continue;
             }
             let space = match b.content {
-                Content::Constant(_) if split != Split::No => *found[first[buffer.index()]]
+                Content::Constant(_) if split != ConstantSplit::No => *found[first[buffer.index()]]
                     .get_or_insert_with(|| (0..count).min_by_key(|&s| load[s]).unwrap_or(0)),
                 _ => 0,
             };
-            load[space] += if split == Split::Backward { cycles(draft, machine) } else { traffic(draft) };
+            load[space] +=
+                if split == ConstantSplit::Backward { cycles(instruction, machine) } else { traffic(instruction) };
         }
     };
     match split {
-        Split::Backward => sketch.drafts.iter().rev().for_each(&mut visit),
-        _ => sketch.drafts.iter().for_each(&mut visit),
+        ConstantSplit::Backward => code.instructions.iter().rev().for_each(&mut visit),
+        _ => code.instructions.iter().for_each(&mut visit),
     }
     found.into_iter().map(|space| space.unwrap_or(0)).collect()
 }
@@ -124,24 +125,24 @@ fn spaces(sketch: &Sketch, machine: &Machine, split: Split, first: &[usize]) -> 
 /// # Errors
 /// [`ScheduleError::External`] when an address space overflows.
 pub(crate) fn external(
-    sketch: &Sketch,
+    code: &VirtualProgram,
     machine: &Machine,
-    split: Split,
-    joins: &Joins,
+    split: ConstantSplit,
+    coalescing: &CoalescingLimits,
     ports: &[View],
     addresses: &mut Addresses,
 ) -> Result<External, ScheduleError> {
     let word = machine.word() as u64;
     let spaces = machine.ddr_spaces();
     let mut ends = vec![0u64; spaces];
-    let mut placed = vec![false; sketch.buffers.len()];
+    let mut placed = vec![false; code.buffers.len()];
     let mut recipes: Vec<(usize, u64, BufferId)> = Vec::new();
-    let first = together(sketch, addresses, joins);
-    let space_of = self::spaces(sketch, machine, split, &first);
+    let first = together(code, addresses, coalescing);
+    let space_of = self::spaces(code, machine, split, &first);
     let mut members: BTreeMap<usize, Vec<BufferId>> = BTreeMap::new();
-    let touched = sketch.drafts.iter().flat_map(Draft::touches);
+    let touched = code.instructions.iter().flat_map(VirtualInstruction::touches);
     let constants = touched.filter(|buffer| {
-        let b = &sketch.buffers[buffer.index()];
+        let b = &code.buffers[buffer.index()];
         let is_constant = b.memory == Memory::Ddr && matches!(b.content, Content::Constant(_));
         is_constant && !std::mem::replace(&mut placed[buffer.index()], true)
     });
@@ -158,12 +159,12 @@ pub(crate) fn external(
         for &buffer in &members[&group] {
             addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
             recipes.push((space, ends[space], buffer));
-            ends[space] += sketch.buffers[buffer.index()].bytes.next_multiple_of(word);
+            ends[space] += code.buffers[buffer.index()].bytes.next_multiple_of(word);
         }
     }
     // A constant that is also an output need not be loaded by anyone; it still has a place.
     for (buffer, _) in ports.iter().map(|port| BufferId::split(port.address)) {
-        let b = &sketch.buffers[buffer.index()];
+        let b = &code.buffers[buffer.index()];
         if matches!(b.content, Content::Constant(_)) && !std::mem::replace(&mut placed[buffer.index()], true) {
             addresses[buffer.index()] = (Space::Ddr(0), ends[0]);
             recipes.push((0, ends[0], buffer));
@@ -171,7 +172,7 @@ pub(crate) fn external(
         }
     }
     for kind in [Content::Input, Content::Output, Content::Computed] {
-        for (index, buffer) in sketch.buffers.iter().enumerate() {
+        for (index, buffer) in code.buffers.iter().enumerate() {
             if buffer.memory == Memory::Ddr && buffer.content == kind {
                 let start = ends[0].next_multiple_of(machine.ddr.page_bytes.max(word));
                 addresses[index] = (Space::Ddr(0), start);
@@ -187,6 +188,6 @@ pub(crate) fn external(
 }
 
 /// Bytes of a buffer in whole words.
-pub(crate) fn padded(sketch: &Sketch, buffer: BufferId, word: usize) -> u64 {
-    sketch.buffers[buffer.index()].bytes.next_multiple_of(word as u64)
+pub(crate) fn padded(code: &VirtualProgram, buffer: BufferId, word: usize) -> u64 {
+    code.buffers[buffer.index()].bytes.next_multiple_of(word as u64)
 }

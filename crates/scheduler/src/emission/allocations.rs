@@ -3,17 +3,21 @@
 use tpuflow_ir::program::Allocation;
 
 use crate::virtual_program::addresses::Addresses;
-use crate::virtual_program::{Memory, Sketch};
+use crate::virtual_program::{Memory, VirtualProgram};
 
 /// Cache allocations by time, for reports.
-pub(crate) fn allocations(sketch: &Sketch, lives: &[Option<(u32, u32)>], addresses: &Addresses) -> Vec<Allocation> {
-    let mut list: Vec<Allocation> = sketch
+pub(crate) fn allocations(
+    code: &VirtualProgram,
+    live_ranges: &[Option<(u32, u32)>],
+    addresses: &Addresses,
+) -> Vec<Allocation> {
+    let mut list: Vec<Allocation> = code
         .buffers
         .iter()
         .enumerate()
         .filter(|(_, b)| b.memory == Memory::Cache)
         .filter_map(|(i, b)| {
-            let (first, last) = lives[i]?;
+            let (first, last) = live_ranges[i]?;
             Some(Allocation { name: b.name.clone(), address: addresses[i].1, bytes: b.bytes, first, last })
         })
         .collect();

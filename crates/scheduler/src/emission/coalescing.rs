@@ -12,8 +12,8 @@ use tpuflow_ir::access::Accesses;
 use tpuflow_ir::isa::Transfer;
 use tpuflow_ir::{Instruction, Space, Work};
 
-use crate::addresses::external::Joins;
-use crate::virtual_program::Draft;
+use crate::addresses::external::CoalescingLimits;
+use crate::virtual_program::VirtualInstruction;
 
 /// Runs of a transfer at most, so that they are told apart (`ir::access`).
 const RUNS: u32 = 16;
@@ -28,34 +28,36 @@ struct Open {
 
 /// By draft, the transfer that it becomes; `None` for drafts that are part of a later one. `resolved` and `touched` are all
 /// drafts with addresses and what they touch.
-pub(crate) fn joined(
-    drafts: &[Draft],
+pub(crate) fn coalesce(
+    instructions: &[VirtualInstruction],
     resolved: &mut [Instruction],
     touched: &[Accesses],
-    is_constant: impl Fn(&Draft) -> bool,
-    joins: &Joins,
+    is_constant: impl Fn(&VirtualInstruction) -> bool,
+    coalescing: &CoalescingLimits,
 ) -> Vec<Option<usize>> {
     // Where each draft goes.
-    let mut place: Vec<Option<usize>> = vec![None; drafts.len()];
+    let mut place: Vec<Option<usize>> = vec![None; instructions.len()];
     let mut open: BTreeMap<(u8, Space), Open> = BTreeMap::new();
     let mut done: Vec<Open> = Vec::new();
-    for (position, draft) in drafts.iter().enumerate() {
-        let (Some(virtual_transfer), Work::Transfer(transfer)) = (draft.transfer(), &resolved[position].work) else {
+    for (position, virtual_instruction) in instructions.iter().enumerate() {
+        let (Some(virtual_transfer), Work::Transfer(transfer)) =
+            (virtual_instruction.transfer(), &resolved[position].work)
+        else {
             continue;
         };
-        if !is_constant(draft) {
+        if !is_constant(virtual_instruction) {
             continue;
         }
         let key = (transfer.ddr_space, transfer.local_space);
-        let limit = joins.get(&virtual_transfer.local_address).map_or(0, |join| join.bytes);
+        let limit = coalescing.get(&virtual_transfer.local_address).map_or(0, |join| join.bytes);
         if let Some(group) = open.get_mut(&key)
-            && let Some(longer) = extended(&group.transfer, transfer)
-            && longer.total_bytes() <= limit
+            && let Some(lengthen_transfers) = extended(&group.transfer, transfer)
+            && lengthen_transfers.total_bytes() <= limit
             && touched[group.last + 1..position].iter().all(|other| is_apart(other, &group.transfer))
         {
             let last = std::mem::replace(&mut group.last, position);
             group.first.push(last);
-            group.transfer = longer;
+            group.transfer = lengthen_transfers;
             continue;
         }
         let group = Open { last: position, first: Vec::new(), transfer: *transfer };
@@ -114,7 +116,7 @@ mod tests {
     use tpuflow_ir::isa::Direction;
     use tpuflow_ir::{LayerId, Machine, Unit};
 
-    use crate::addresses::external::Join;
+    use crate::addresses::external::CoalescingLimit;
     use crate::virtual_program::BufferId;
 
     fn load(ddr_address: u64, local_address: u64, bytes: u32) -> Transfer {
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn a_longer_transfer_moves_the_same_bytes() {
         let mut random = 5u64;
-        let mut draw = |most: u64| {
+        let mut next_random = |most: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % most
         };
@@ -144,20 +146,20 @@ mod tests {
         let mut longest = 0;
         for _ in 0..2000 {
             let sizes = [128, 128, 256];
-            let mut group = load(0, 128 * draw(4), sizes[draw(3) as usize] as u32);
+            let mut group = load(0, 128 * next_random(4), sizes[next_random(3) as usize] as u32);
             let mut moved = bytes_of(&group);
             for _ in 0..6 {
                 let (ddr, local) = moved[moved.len() - 1];
                 let gaps = [0, 0, 128, 384];
                 let next = load(
-                    ddr + 1 + gaps[draw(3) as usize],
-                    local + 1 + gaps[draw(4) as usize],
-                    sizes[draw(3) as usize] as u32,
+                    ddr + 1 + gaps[next_random(3) as usize],
+                    local + 1 + gaps[next_random(4) as usize],
+                    sizes[next_random(3) as usize] as u32,
                 );
-                let Some(longer) = extended(&group, &next) else { continue };
+                let Some(lengthen_transfers) = extended(&group, &next) else { continue };
                 moved.extend(bytes_of(&next));
-                assert_eq!(bytes_of(&longer), moved);
-                group = longer;
+                assert_eq!(bytes_of(&lengthen_transfers), moved);
+                group = lengthen_transfers;
             }
             longest = longest.max(group.counts[0]);
         }
@@ -169,28 +171,30 @@ mod tests {
     #[test]
     fn loads_join_where_nobody_uses_the_first_before_the_last() {
         let machine = Machine::preset("128x128_asic").expect("known");
-        let draft = |number: u32, work: Transfer| {
+        let virtual_instruction = |number: u32, work: Transfer| {
             let at = |address| BufferId(number).at(address);
             let (ddr_address, local_address) = (at(0), at(0));
-            Draft::new(LayerId(0), Work::Transfer(Transfer { ddr_address, local_address, ..work }))
+            VirtualInstruction::new(LayerId(0), Work::Transfer(Transfer { ddr_address, local_address, ..work }))
         };
         let instruction =
             |work| Instruction { unit: Unit::Dtl0, layer: LayerId(0), waits: smallvec![], work: Work::Transfer(work) };
         let store = |local_address| Transfer { direction: Direction::Store, ..load(1 << 20, local_address, 128) };
         // Two loads, and between them somebody who reads the first, or what lies beside it.
-        for (used, joins) in [(0, false), (4096, true)] {
+        for (used, coalescing) in [(0, false), (4096, true)] {
             let works = [load(0, 0, 1024), store(used), load(1024, 8192, 1024)];
-            let drafts: Vec<Draft> = (0..).zip(works).map(|(number, work)| draft(number, work)).collect();
+            let instructions: Vec<VirtualInstruction> =
+                (0..).zip(works).map(|(number, work)| virtual_instruction(number, work)).collect();
             let mut resolved: Vec<Instruction> = works.into_iter().map(instruction).collect();
             let touched: Vec<Accesses> =
                 resolved.iter().map(|i| tpuflow_ir::access::accesses(i, &[], &machine)).collect();
-            let together = Join { bytes: 2048, next: false };
-            let wanted: Joins = drafts.iter().map(|d| (d.transfer().expect("one").local_address, together)).collect();
-            let is_constant = |draft: &Draft| draft.load().is_some();
-            let places = joined(&drafts, &mut resolved, &touched, is_constant, &wanted);
-            assert_eq!(places, [joins.then_some(2), None, None]);
+            let together = CoalescingLimit { bytes: 2048, next: false };
+            let wanted: CoalescingLimits =
+                instructions.iter().map(|d| (d.transfer().expect("one").local_address, together)).collect();
+            let is_constant = |virtual_instruction: &VirtualInstruction| virtual_instruction.load().is_some();
+            let places = coalesce(&instructions, &mut resolved, &touched, is_constant, &wanted);
+            assert_eq!(places, [coalescing.then_some(2), None, None]);
             let Work::Transfer(last) = resolved[2].work else { panic!("a transfer") };
-            assert_eq!(last.total_bytes(), if joins { 2048 } else { 1024 });
+            assert_eq!(last.total_bytes(), if coalescing { 2048 } else { 1024 });
         }
     }
 }

@@ -6,14 +6,14 @@ use tpuflow_ir::Image;
 use super::pack::pack;
 use crate::addresses::external::{External, padded};
 use crate::network::Network;
-use crate::virtual_program::{Content, Sketch};
+use crate::virtual_program::{Content, VirtualProgram};
 
 impl External {
     /// Constants of every address space, packed.
-    pub fn constants(&self, sketch: &Sketch, network: &Network, word: usize) -> Vec<Image> {
+    pub fn constants(&self, code: &VirtualProgram, network: &Network, word: usize) -> Vec<Image> {
         let end = |space: usize| {
             let ends = self.recipes.iter().filter(|r| r.0 == space);
-            ends.map(|&(_, at, b)| at + padded(sketch, b, word)).max().unwrap_or(0)
+            ends.map(|&(_, at, b)| at + padded(code, b, word)).max().unwrap_or(0)
         };
         let mut constants: Vec<Vec<u8>> = (0..self.bytes.len()).map(|space| vec![0; end(space) as usize]).collect();
         for (space, memory) in constants.iter_mut().enumerate() {
@@ -21,8 +21,8 @@ impl External {
             let mut stretches = Vec::new();
             let mut rest = memory.as_mut_slice();
             for &(_, _, buffer) in self.recipes.iter().filter(|r| r.0 == space) {
-                let (head, tail) = rest.split_at_mut(padded(sketch, buffer, word) as usize);
-                if let Content::Constant(packing) = &sketch.buffers[buffer.index()].content {
+                let (head, tail) = rest.split_at_mut(padded(code, buffer, word) as usize);
+                if let Content::Constant(packing) = &code.buffers[buffer.index()].content {
                     stretches.push((packing, head));
                 }
                 rest = tail;

@@ -17,7 +17,7 @@ const RECENT: usize = 16;
 
 /// The state of all units after the instructions so far.
 #[derive(Clone, Debug)]
-pub(crate) struct Clock<'a> {
+pub(crate) struct CostModel<'a> {
     machine: &'a Machine,
     /// Per unit, when each instruction finishes.
     finished: [Vec<u64>; UNITS],
@@ -46,7 +46,7 @@ struct Channel {
     hits: u64,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> CostModel<'a> {
     pub fn new(machine: &'a Machine) -> Self {
         Self {
             machine,

@@ -13,24 +13,25 @@ use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
 use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
 
-use crate::addresses::external::{External, Joins, Split, external};
-use crate::context::Site;
+use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, external};
+use crate::budget::Timing;
+use crate::context::PlanningContext;
+use crate::error::ScheduleError;
 use crate::lowering::STAGES;
-use crate::memory_space::Housed;
+use crate::memory_space::LoweredNetwork;
 use crate::network::summary;
-use crate::options::Mode;
+use crate::options::PipelineMode;
 use crate::parameters::Balancing;
 use crate::virtual_program::addresses::{Addresses, resolve, resolve_view, unit};
-use crate::virtual_program::{Content, Draft, Memory, Sketch};
-use crate::{ScheduleError, Timing};
+use crate::virtual_program::{Content, Memory, VirtualInstruction, VirtualProgram};
 use allocations::allocations;
-use coalescing::joined;
-use cost_model::Clock;
-use tokens::Tracker;
+use coalescing::coalesce;
+use cost_model::CostModel;
+use tokens::TokenTracker;
 
 /// Which line takes a transfer that none is set apart for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lines {
+pub(crate) enum LinePolicy {
     /// The one that is free first by the cost model.
     Free,
     /// The one of its address space; where there is only one, that with less to move so far: both end together, whatever they
@@ -40,27 +41,27 @@ pub(crate) enum Lines {
 
 /// How what lies in external memory is brought in.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Ways {
-    pub lines: Lines,
+pub(crate) struct TransferOptions {
+    pub lines: LinePolicy,
     /// Constants are shared out from the last one on, so that channels end together.
     pub backward: bool,
     /// Which loads travel together.
-    pub joins: Joins,
+    pub coalescing: CoalescingLimits,
 }
 
-impl Ways {
-    pub fn new(lines: Lines) -> Self {
-        Self { lines, backward: false, joins: Joins::new() }
+impl TransferOptions {
+    pub fn new(lines: LinePolicy) -> Self {
+        Self { lines, backward: false, coalescing: CoalescingLimits::new() }
     }
 }
 
 /// A program all but for its constants, bounds and allocations.
-pub(crate) struct Planned {
-    housed: Housed,
+pub(crate) struct Plan {
+    lowered: LoweredNetwork,
     addresses: Addresses,
     memory: External,
-    mode: Mode,
-    ways: Ways,
+    mode: PipelineMode,
+    transfer_options: TransferOptions,
     /// Instruction of every draft.
     places: Vec<u32>,
     /// By stage, when the cost model has it and those before it end.
@@ -69,62 +70,66 @@ pub(crate) struct Planned {
     pub program: Program,
 }
 
-impl Planned {
+impl Plan {
     /// Lays out external memory, chooses lines and sets tokens.
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
     pub fn new(
-        site: &Site,
-        housed: Housed,
+        context: &PlanningContext,
+        lowered: LoweredNetwork,
         mut addresses: Addresses,
-        mode: Mode,
-        ways: Ways,
+        mode: PipelineMode,
+        transfer_options: TransferOptions,
     ) -> Result<Self, ScheduleError> {
-        let (machine, sketch) = (site.machine, &housed.sketch);
-        let parallel = mode != Mode::Sequential;
+        let (machine, code) = (context.machine, &lowered.code);
+        let parallel = mode != PipelineMode::Sequential;
         let mirrored =
-            site.parameters.ram_io_balancing == Balancing::Mirror && (parallel || !site.parameters.parallel());
-        let split = match (mirrored, ways.backward) {
-            (false, _) => Split::No,
-            (true, false) => Split::Forward,
-            (true, true) => Split::Backward,
+            context.parameters.ram_io_balancing == Balancing::Mirror && (parallel || !context.parameters.parallel());
+        let split = match (mirrored, transfer_options.backward) {
+            (false, _) => ConstantSplit::No,
+            (true, false) => ConstantSplit::Forward,
+            (true, true) => ConstantSplit::Backward,
         };
-        let lines = ways.lines;
-        let memory = external(sketch, machine, split, &ways.joins, &housed.outputs, &mut addresses)?;
-        let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
-        let place = |draft: &Draft| resolve(draft, unit(&draft.work, Unit::Dtl0), &addresses);
-        let mut resolved: Vec<Instruction> = sketch.drafts.iter().map(place).collect();
+        let lines = transfer_options.lines;
+        let memory = external(code, machine, split, &transfer_options.coalescing, &lowered.outputs, &mut addresses)?;
+        let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
+        let place = |virtual_instruction: &VirtualInstruction| {
+            resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), &addresses)
+        };
+        let mut resolved: Vec<Instruction> = code.instructions.iter().map(place).collect();
         let touch = |instruction: &Instruction| accesses(instruction, &descriptors, machine);
         let mut touched: Vec<Accesses> = resolved.iter().map(touch).collect();
         let mut later = vec![None; resolved.len()];
-        if !ways.joins.is_empty() {
-            let is_constant = |draft: &Draft| constant_space(draft, sketch, &addresses).is_some();
-            later = joined(&sketch.drafts, &mut resolved, &touched, is_constant, &ways.joins);
+        if !transfer_options.coalescing.is_empty() {
+            let is_constant = |virtual_instruction: &VirtualInstruction| {
+                constant_space(virtual_instruction, code, &addresses).is_some()
+            };
+            later = coalesce(&code.instructions, &mut resolved, &touched, is_constant, &transfer_options.coalescing);
             for &last in later.iter().flatten() {
                 touched[last] = touch(&resolved[last]);
             }
         }
-        let mut instructions: Vec<Instruction> = Vec::with_capacity(sketch.drafts.len());
-        let mut places: Vec<u32> = Vec::with_capacity(sketch.drafts.len());
+        let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
+        let mut places: Vec<u32> = Vec::with_capacity(code.instructions.len());
         let mut counts = [0u32; 5];
-        let (mut clock, mut tracker) = (Clock::new(machine), Tracker::default());
-        let stages = site.stages();
+        let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
+        let stages = context.stages();
         let mut ends = vec![0; STAGES];
-        for (index, (draft, mut instruction)) in sketch.drafts.iter().zip(resolved).enumerate() {
+        for (index, (virtual_instruction, mut instruction)) in code.instructions.iter().zip(resolved).enumerate() {
             places.push(instructions.len() as u32);
             if later[index].is_some() {
                 continue;
             }
-            let line = match constant_space(draft, sketch, &addresses) {
+            let line = match constant_space(virtual_instruction, code, &addresses) {
                 _ if !parallel => Unit::Dtl0,
                 // A line for each address space of constants keeps all channels busy.
                 Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
                 // The others lie in the first.
-                _ if lines == Lines::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
-                _ => clock.line(lines == Lines::Even),
+                _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
+                _ => cost.line(lines == LinePolicy::Even),
             };
-            instruction.unit = unit(&draft.work, line);
+            instruction.unit = unit(&virtual_instruction.work, line);
             if parallel {
                 instruction.waits = tracker.add(instruction.unit, &touched[index]);
             } else {
@@ -132,9 +137,9 @@ impl Planned {
                 instruction.waits.extend(last);
             }
             counts[instruction.unit.index()] += 1;
-            clock.run(&instruction, &descriptors, &touched[index]);
-            let end: &mut u64 = &mut ends[usize::from(stages[draft.layer.index()])];
-            *end = clock.last(instruction.unit).max(*end);
+            cost.run(&instruction, &descriptors, &touched[index]);
+            let end: &mut u64 = &mut ends[usize::from(stages[virtual_instruction.layer.index()])];
+            *end = cost.last(instruction.unit).max(*end);
             instructions.push(instruction);
         }
         for (index, last) in later.iter().enumerate() {
@@ -145,7 +150,7 @@ impl Planned {
         for stage in 1..ends.len() {
             ends[stage] = ends[stage].max(ends[stage - 1]);
         }
-        let graph = site.graph;
+        let graph = context.graph;
         let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
             tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
         };
@@ -158,23 +163,23 @@ impl Planned {
             descriptors,
             constants: Vec::new(),
             ddr_bytes: memory.bytes.clone(),
-            spill_bytes: sketch.spill_bytes,
+            spill_bytes: code.spill_bytes,
             cache_peak_bytes: 0,
-            inputs: ports(&graph.inputs, &housed.inputs),
-            outputs: ports(&graph.outputs, &housed.outputs),
+            inputs: ports(&graph.inputs, &lowered.inputs),
+            outputs: ports(&graph.outputs, &lowered.outputs),
             instructions,
             tilings: vec![],
-            layers: summary::layers(graph, &site.network),
+            layers: summary::layers(graph, &context.network),
             bounds: Bounds::default(),
-            predicted_cycles: clock.makespan(),
+            predicted_cycles: cost.makespan(),
             allocations: Vec::new(),
         };
-        Ok(Self { housed, addresses, memory, mode, ways, places, ends, program })
+        Ok(Self { lowered, addresses, memory, mode, transfer_options, places, ends, program })
     }
 
     /// What it is made of.
-    pub fn draft(&self) -> (&Sketch, &Addresses) {
-        (&self.housed.sketch, &self.addresses)
+    pub fn parts(&self) -> (&VirtualProgram, &Addresses) {
+        (&self.lowered.code, &self.addresses)
     }
 
     /// By stage, when it and those before it end, in cycles of the timing as far as the cost model knows their shares.
@@ -188,22 +193,22 @@ impl Planned {
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn reordered(&self, site: &Site, order: &[u32]) -> Result<Self, ScheduleError> {
-        let housed = Housed { sketch: self.housed.sketch.reordered(order), ..self.housed.clone() };
-        Self::new(site, housed, self.addresses.clone(), self.mode, self.ways.clone())
+    pub fn reordered(&self, context: &PlanningContext, order: &[u32]) -> Result<Self, ScheduleError> {
+        let lowered = LoweredNetwork { code: self.lowered.code.reordered(order), ..self.lowered.clone() };
+        Self::new(context, lowered, self.addresses.clone(), self.mode, self.transfer_options.clone())
     }
 
     /// The same instructions, with what lies in external memory brought in otherwise.
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn by(&self, site: &Site, ways: Ways) -> Result<Self, ScheduleError> {
-        Self::new(site, self.housed.clone(), self.addresses.clone(), self.mode, ways)
+    pub fn by(&self, context: &PlanningContext, transfer_options: TransferOptions) -> Result<Self, ScheduleError> {
+        Self::new(context, self.lowered.clone(), self.addresses.clone(), self.mode, transfer_options)
     }
 
     /// How what lies in external memory is brought in.
-    pub fn ways(&self) -> &Ways {
-        &self.ways
+    pub fn transfer_options(&self) -> &TransferOptions {
+        &self.transfer_options
     }
 
     /// The same with its cycles by `timing`, where that can tell.
@@ -219,8 +224,8 @@ impl Planned {
     }
 
     /// Tensors of the graph whose home is external memory though they are neither constants nor ports.
-    pub fn far(&self, graph: &Graph) -> BTreeSet<TensorId> {
-        let buffers = self.housed.sketch.buffers.iter();
+    pub fn spilled_tensors(&self, graph: &Graph) -> BTreeSet<TensorId> {
+        let buffers = self.lowered.code.buffers.iter();
         let names: BTreeSet<&str> = buffers
             .filter(|buffer| buffer.memory == Memory::Ddr && buffer.content == Content::Computed)
             .map(|buffer| buffer.name.as_str())
@@ -230,21 +235,21 @@ impl Planned {
     }
 
     /// The whole program.
-    pub fn program(self, site: &Site) -> Program {
-        let (machine, sketch) = (site.machine, &self.housed.sketch);
-        let mut lives = vec![None; sketch.buffers.len()];
+    pub fn program(self, context: &PlanningContext) -> Program {
+        let (machine, code) = (context.machine, &self.lowered.code);
+        let mut live_ranges = vec![None; code.buffers.len()];
         // Of loads that travel together the first may be part of a later one than the second.
-        for (draft, &place) in sketch.drafts.iter().zip(&self.places) {
-            for buffer in draft.touches() {
-                let life: &mut Option<(u32, u32)> = &mut lives[buffer.index()];
+        for (virtual_instruction, &place) in code.instructions.iter().zip(&self.places) {
+            for buffer in virtual_instruction.touches() {
+                let life: &mut Option<(u32, u32)> = &mut live_ranges[buffer.index()];
                 *life = Some(life.map_or((place, place), |(first, last)| (first.min(place), last.max(place))));
             }
         }
         let mut program = self.program;
-        program.constants = self.memory.constants(sketch, &site.network, machine.word());
-        program.allocations = allocations(sketch, &lives, &self.addresses);
+        program.constants = self.memory.constants(code, &context.network, machine.word());
+        program.allocations = allocations(code, &live_ranges, &self.addresses);
         program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
-        let found = tpuflow_bounds::bounds(site.graph, machine);
+        let found = tpuflow_bounds::bounds(context.graph, machine);
         for (layer, own) in program.layers.iter_mut().zip(found.layers) {
             (layer.binding, layer.bound) = (own.binding.to_owned(), own.cycles);
         }
@@ -254,10 +259,8 @@ impl Planned {
 }
 
 /// The plan of the fewest cycles, the first of equals; without any, the first reason why.
-pub(crate) fn fastest(
-    plans: impl IntoIterator<Item = Result<Planned, ScheduleError>>,
-) -> Result<Planned, ScheduleError> {
-    let cycles = |plan: &Planned| plan.program.predicted_cycles;
+pub(crate) fn fastest(plans: impl IntoIterator<Item = Result<Plan, ScheduleError>>) -> Result<Plan, ScheduleError> {
+    let cycles = |plan: &Plan| plan.program.predicted_cycles;
     let faster = |best, found| match (best, found) {
         (Ok(best), Ok(found)) => Ok(if cycles(&found) < cycles(&best) { found } else { best }),
         (Ok(plan), Err(_)) | (Err(_), Ok(plan)) => Ok(plan),
@@ -267,9 +270,13 @@ pub(crate) fn fastest(
 }
 
 /// Address space of the constant a draft loads.
-fn constant_space(draft: &Draft, sketch: &Sketch, addresses: &Addresses) -> Option<u8> {
-    let (_, from) = draft.load()?;
-    let is_constant = matches!(sketch.buffers[from.index()].content, Content::Constant(_));
+fn constant_space(
+    virtual_instruction: &VirtualInstruction,
+    code: &VirtualProgram,
+    addresses: &Addresses,
+) -> Option<u8> {
+    let (_, from) = virtual_instruction.load()?;
+    let is_constant = matches!(code.buffers[from.index()].content, Content::Constant(_));
     match addresses[from.index()].0 {
         Space::Ddr(space) if is_constant => Some(space),
         _ => None,

@@ -25,13 +25,13 @@ struct Segment {
 
 /// Finds the waits of instructions given in serial order.
 #[derive(Debug, Default)]
-pub(crate) struct Tracker {
+pub(crate) struct TokenTracker {
     memories: BTreeMap<Space, BTreeMap<u64, Segment>>,
     /// Per unit and instruction, what had finished when it started.
     known: [Vec<Counts>; UNITS],
 }
 
-impl Tracker {
+impl TokenTracker {
     /// Adds the next instruction; returns what it waits for, at most one entry per unit.
     pub fn add(&mut self, unit: Unit, accesses: &Accesses) -> SmallVec<[Wait; 4]> {
         let own = unit.index();
@@ -130,13 +130,13 @@ mod tests {
         Accesses { reads: reads.iter().map(stretch).collect(), writes: writes.iter().map(stretch).collect() }
     }
 
-    fn waits(tracker: &mut Tracker, unit: Unit, reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Vec<(Unit, u32)> {
+    fn waits(tracker: &mut TokenTracker, unit: Unit, reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Vec<(Unit, u32)> {
         tracker.add(unit, &accesses(reads, writes)).iter().map(|w| (w.unit, w.count)).collect()
     }
 
     #[test]
     fn true_dependencies_and_nothing_else() {
-        let mut t = Tracker::default();
+        let mut t = TokenTracker::default();
         assert_eq!(waits(&mut t, Unit::Dtl0, &[], &[(0, 8)]), []);
         assert_eq!(waits(&mut t, Unit::Dtl1, &[], &[(8, 16)]), []);
         // Reads the end of one and the start of the other.

@@ -19,7 +19,7 @@ use tpuflow_ir::{Op, Space, TensorId, View, timing};
 
 use super::movement::Part;
 use super::pool::{channels_of, whole_average};
-use super::{Grain, Home, Linear, Lowering, Shortage, is_depthwise};
+use super::{Linear, Lowering, Shortage, TensorSpace, TileGranularity, is_depthwise};
 use crate::virtual_program::{BufferId, Content, Memory};
 
 /// Words that small pixels of the last channels must save.
@@ -48,7 +48,7 @@ impl Lowering<'_> {
         let views: Vec<View> = firsts.into_iter().map(view).collect();
         if !self.blocks.contains_key(&tensor) {
             let name = self.setting.network.tensor(tensor).name.clone();
-            let mut buffer = |bytes| self.sketch.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
+            let mut buffer = |bytes| self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             let buffers: Vec<BufferId> = views.iter().map(|view| buffer(view.bytes(word))).collect();
             self.blocks.insert(tensor, buffers);
         }
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         }
         let view = View { pixel_bytes: pixel, channel_offset: 0, ..*to };
         let name = self.setting.network.tensor(output).name.clone();
-        let buffer = self.sketch.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
+        let buffer = self.code.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
         Some(View { address: buffer.at(0), ..view })
     }
 
@@ -122,13 +122,16 @@ impl Lowering<'_> {
         let (columns, word) = (machine.array.columns as usize, machine.word());
         let info = network.tensor(tensor);
         let wide = info.shape.last().is_some_and(|&channels| channels > columns);
-        if self.grain() == Grain::Coarse || !wide || !(columns * info.dtype.bytes()).is_multiple_of(word) {
+        if self.granularity() == TileGranularity::Coarse
+            || !wide
+            || !(columns * info.dtype.bytes()).is_multiple_of(word)
+        {
             return false;
         }
         let root = self.setting.placement.of(tensor).root;
         let tensors = || (0..network.tensors.len()).map(TensorId::new);
         let shared = root != tensor || tensors().any(|t| t != tensor && self.setting.placement.of(t).root == tensor);
-        if shared || self.home(root) != Home::Cache || self.setting.outputs.contains(&tensor) {
+        if shared || self.home(root) != TensorSpace::Cache || self.setting.outputs.contains(&tensor) {
             return false;
         }
         let made = network.steps.iter().filter(|step| step.output == tensor).all(|step| {

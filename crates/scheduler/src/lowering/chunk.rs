@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use tpuflow_ir::{Op, TensorId, layout, timing};
 
-use super::{Grain, Lowering, slices};
+use super::{Lowering, TileGranularity, slices};
 use crate::network::Network;
 
 impl Lowering<'_> {
@@ -25,7 +25,7 @@ impl Lowering<'_> {
         let most = machine.matrix_rows(wide) as u32;
         let by = |chunk: u32| -> Vec<Range<u32>> { slices(all.clone(), chunk).collect() };
         let even = pixels.div_ceil(pixels.div_ceil(most));
-        if !self.setting.parallel || self.grain() == Grain::Coarse {
+        if !self.setting.parallel || self.granularity() == TileGranularity::Coarse {
             return by(even);
         }
         let least = self.least(pixels / line, line);
@@ -54,7 +54,9 @@ impl Lowering<'_> {
 
     /// Whether an image is cut in two though each half costs the array a tile.
     fn is_halved(&self, rows: u32, line: u32) -> bool {
-        let fine = self.setting.parallel && matches!(self.grain(), Grain::Finest(_)) && self.setting.pieces > 1;
+        let fine = self.setting.parallel
+            && matches!(self.granularity(), TileGranularity::Finest(_))
+            && self.setting.pieces > 1;
         fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
     }
 
@@ -127,11 +129,11 @@ pub(super) fn halos(network: &Network) -> Vec<u32> {
 mod tests {
     use tpuflow_ir::{Machine, Work};
 
-    use crate::budget::Effort;
+    use crate::budget::SearchBudget;
     use crate::common::{Net, window};
-    use crate::context::Site;
-    use crate::lowering::{Grain, Grains};
-    use crate::options::{Manner, Mode};
+    use crate::context::PlanningContext;
+    use crate::lowering::{StageGranularities, TileGranularity};
+    use crate::options::{PipelineMode, PlanVariant};
     use crate::parameters::Parameters;
 
     #[test]
@@ -145,13 +147,17 @@ mod tests {
         let y = net.conv(y, 256, window(3, 1, 1), 1);
         let graph = net.finish(&[y]);
         let parameters = Parameters::o5();
-        let effort = Effort { seed: 0, steps: 1, deadline: None };
-        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        let planned = site
-            .plan(Mode::Woven { grains: Grains::even(Grain::Finest(2)) }, Manner::default(), &|_| None)
+        let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
+        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+        let plan = context
+            .plan(
+                PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Finest(2)) },
+                PlanVariant::default(),
+                &|_| None,
+            )
             .expect("room");
         let pieces = |channels: u32| -> Vec<u32> {
-            let works = planned.draft().0.drafts.iter().map(|draft| &draft.work);
+            let works = plan.parts().0.instructions.iter().map(|instruction| &instruction.work);
             let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
             matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
         };

@@ -117,7 +117,7 @@ impl Lowering<'_> {
     /// What is stored last is to be little, and what is stored before is to be done when that begins: the groups of the last
     /// step that has weights become smaller to the end.
     pub(super) fn taper(&self, cut: &mut Cut, output: TensorId) {
-        let is_last = self.setting.passing && self.last_weights == Some(self.index);
+        let is_last = self.setting.write_through && self.last_weights == Some(self.index);
         if is_last && !cut.rows_outside && cut.groups.len() > 1 && self.setting.outputs.contains(&output) {
             cut.groups = tapered(cut.tiles.len(), cut.groups.iter().map(ExactSizeIterator::len).max().unwrap_or(1));
         }
@@ -136,7 +136,7 @@ impl Lowering<'_> {
     fn widest(&self, shape: &Shape) -> u32 {
         let machine = self.setting.machine;
         let columns = machine.array.columns;
-        if !self.setting.narrow || shape.right.is_some() || shape.linear.groups > 1 {
+        if !self.setting.narrow_weight_tiles || shape.right.is_some() || shape.linear.groups > 1 {
             return columns;
         }
         let bytes = |width: u32| shape.linear.tile_bytes(width, shape.weight_dtype, machine.word());

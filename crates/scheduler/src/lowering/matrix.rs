@@ -15,14 +15,14 @@ use super::reduce::cut_out;
 use super::{Lowering, Shortage, codes, refine, slices};
 use crate::network::placement::natural;
 use crate::network::{Linear, row_bytes};
-use crate::virtual_program::{BufferId, Content, Draft, Memory, Packing, Tile};
+use crate::virtual_program::{BufferId, Content, Memory, Packing, Tile, VirtualInstruction};
 
 /// Weights and channel parameters of a group in the caches.
 struct Loaded {
     /// By tile of the group.
     weights: Vec<Weights>,
     /// By tile, its loads if they are still to be made: as late as possible, for a buffer lives from its load on.
-    pending: Vec<Vec<Draft>>,
+    pending: Vec<Vec<VirtualInstruction>>,
     parameters: BufferId,
     first_column: u32,
 }
@@ -187,11 +187,11 @@ impl Lowering<'_> {
                         };
                         self.multiply(nest, group, &mut loaded, &input, &output, shift, rows.clone());
                         let alone = nest.alone && nest.cut.groups.len() == 1;
-                        if self.setting.passing && !alone && part.space != Space::Cache {
+                        if self.setting.write_through && !alone && part.space != Space::Cache {
                             // A run for every pixel, and no pixel is done before all.
                             let (layer, word) = (self.layer, self.setting.machine.word());
                             let to = Direction::Store;
-                            self.sketch.copy_rows(layer, to, &part, &output, rows.clone(), false, word);
+                            self.code.copy_rows(layer, to, &part, &output, rows.clone(), false, word);
                         } else {
                             self.store(&part, &output, rows.clone(), alone);
                         }
@@ -218,7 +218,7 @@ impl Lowering<'_> {
         let to = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..to[0] };
         let rows = lead * nest.shape.rows..(lead + 1) * nest.shape.rows;
         let (to, from) = (nest.columns(&to, group), nest.columns(&from, group));
-        self.sketch.copy_rows(self.layer, Direction::Store, &to, &from, rows, false, word);
+        self.code.copy_rows(self.layer, Direction::Store, &to, &from, rows, false, word);
     }
 
     /// Loads what a group needs beside its staged rows.
@@ -242,7 +242,12 @@ impl Lowering<'_> {
     }
 
     /// Weights of constant right operands, a buffer for all tiles at once or one for each.
-    fn packed_weights(&mut self, nest: &Nest, lead: u32, tiles: &[(u32, u32)]) -> (Vec<Weights>, Vec<Vec<Draft>>) {
+    fn packed_weights(
+        &mut self,
+        nest: &Nest,
+        lead: u32,
+        tiles: &[(u32, u32)],
+    ) -> (Vec<Weights>, Vec<Vec<VirtualInstruction>>) {
         let word = self.setting.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
         let name = format!("weights of {}", self.setting.network.layer_name(self.index));
@@ -253,14 +258,14 @@ impl Lowering<'_> {
             let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
             let content = Content::Constant(Packing::Weights { step: self.index, tiles: list });
-            let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, content);
-            let to = self.sketch.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
-            let loads = self.sketch.drafts.len();
+            let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, content);
+            let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
+            let loads = self.code.instructions.len();
             let last = part.last() == nest.cut.tiles.last();
             for bytes in self.weight_parts(bytes, last) {
-                self.sketch.load(self.layer, from, to, Memory::Cache, bytes);
+                self.code.load(self.layer, from, to, Memory::Cache, bytes);
             }
-            pending.push(if self.setting.parallel { self.sketch.drafts.split_off(loads) } else { Vec::new() });
+            pending.push(if self.setting.parallel { self.code.instructions.split_off(loads) } else { Vec::new() });
             pending.resize(weights.len() + part.len(), Vec::new());
             let mut offset = 0;
             for &(_, columns) in part {
@@ -325,7 +330,7 @@ impl Lowering<'_> {
         for chunk in chunks {
             for (index, tile) in nest.cut.groups[group].clone().enumerate() {
                 let weights = loaded.weights[index];
-                self.sketch.drafts.append(&mut loaded.pending[index]);
+                self.code.instructions.append(&mut loaded.pending[index]);
                 let (first_column, columns) = nest.cut.tiles[tile];
                 let block = first_column / self.setting.machine.array.columns;
                 let block = nest.blocks.as_ref().and_then(|blocks| blocks.get(block as usize));
@@ -344,7 +349,7 @@ impl Lowering<'_> {
                     table: 0,
                 };
                 let parameters = (loaded.parameters, (first_column - loaded.first_column) * entry);
-                self.draft(Work::Matrix(matrix), [Some(parameters), nest.table.map(|t| (t, 0)), None]);
+                self.instruction(Work::Matrix(matrix), [Some(parameters), nest.table.map(|t| (t, 0)), None]);
             }
         }
     }

@@ -7,7 +7,7 @@
 mod blocks;
 mod chunk;
 mod cut;
-mod grain;
+mod granularity;
 mod matrix;
 mod movement;
 mod pool;
@@ -16,7 +16,7 @@ mod staging;
 mod vector;
 
 use crate::network::{Linear, is_depthwise};
-pub(crate) use grain::{Grain, Grains, STAGES, stages};
+pub(crate) use granularity::{STAGES, StageGranularities, TileGranularity, stages};
 pub(crate) use staging::{piece_bytes, staged, staged_bytes};
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use tpuflow_ir::{Descriptor, LayerId, Machine, Op, Requant, Space, Table, Tensor
 
 use crate::network::Network;
 use crate::network::placement::{Placement, natural};
-use crate::virtual_program::{BufferId, Content, Draft, Memory, Packing, Sketch};
+use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
 /// A step does not fit what is free of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct Shortage(pub Memory);
 
 /// Where a root tensor lives from its production to its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum TensorSpace {
     Cache,
     Ddr,
 }
@@ -51,33 +51,33 @@ pub(crate) struct Setting<'a> {
     /// Cut, for units that work at the same time.
     pub parallel: bool,
     /// How finely.
-    pub grains: Grains,
+    pub granularities: StageGranularities,
     /// Most pieces of a layer.
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles than the array could take.
-    pub narrow: bool,
+    pub narrow_weight_tiles: bool,
     /// The first rows of an input come in short transfers.
-    pub prompt: bool,
+    pub early_first_rows: bool,
     /// Large results of the network only pass through the cache, the last of them a few at a time.
-    pub passing: bool,
+    pub write_through: bool,
 }
 
 /// Lengths of the lists of a sketch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
+pub(crate) struct Checkpoint {
     buffers: usize,
     descriptors: usize,
-    drafts: usize,
+    instructions: usize,
 }
 
 /// Lowers one step after the other into a sketch.
 pub(crate) struct Lowering<'a> {
     pub setting: Setting<'a>,
     /// By tensor; what counts is the entry of a root.
-    pub homes: Vec<Home>,
-    pub sketch: Sketch,
+    pub tensor_spaces: Vec<TensorSpace>,
+    pub code: VirtualProgram,
     /// Cache and DDR buffers of root tensors.
     cached: BTreeMap<TensorId, BufferId>,
     external: BTreeMap<TensorId, BufferId>,
@@ -98,11 +98,11 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(setting: Setting<'a>, homes: Vec<Home>) -> Self {
+    pub fn new(setting: Setting<'a>, tensor_spaces: Vec<TensorSpace>) -> Self {
         let mut lowering = Self {
             setting,
-            homes,
-            sketch: Sketch::default(),
+            tensor_spaces,
+            code: VirtualProgram::default(),
             cached: BTreeMap::new(),
             external: BTreeMap::new(),
             results: BTreeMap::new(),
@@ -135,16 +135,20 @@ impl<'a> Lowering<'a> {
     }
 
     /// How far lowering has come.
-    pub fn mark(&self) -> Mark {
-        let sketch = &self.sketch;
-        Mark { buffers: sketch.buffers.len(), descriptors: sketch.descriptors.len(), drafts: sketch.drafts.len() }
+    pub fn mark(&self) -> Checkpoint {
+        let code = &self.code;
+        Checkpoint {
+            buffers: code.buffers.len(),
+            descriptors: code.descriptors.len(),
+            instructions: code.instructions.len(),
+        }
     }
 
     /// Goes back to where it had come to then. What was lowered by then must not depend on homes that have changed since.
-    pub fn rewind(&mut self, mark: Mark) {
-        self.sketch.buffers.truncate(mark.buffers);
-        self.sketch.descriptors.truncate(mark.descriptors);
-        self.sketch.drafts.truncate(mark.drafts);
+    pub fn rewind(&mut self, mark: Checkpoint) {
+        self.code.buffers.truncate(mark.buffers);
+        self.code.descriptors.truncate(mark.descriptors);
+        self.code.instructions.truncate(mark.instructions);
         let old = |buffer: &BufferId| buffer.index() < mark.buffers;
         for known in [&mut self.cached, &mut self.external, &mut self.results] {
             known.retain(|_, buffer| old(buffer));
@@ -174,15 +178,15 @@ impl<'a> Lowering<'a> {
     fn operand(&mut self, tensor: TensorId) -> View {
         let root = self.setting.placement.of(tensor).root;
         let (space, buffer) = match self.home(root) {
-            Home::Cache => (Space::Cache, self.cache_buffer(root)),
-            Home::Ddr => (Space::Ddr(0), self.external_buffer(root)),
+            TensorSpace::Cache => (Space::Cache, self.cache_buffer(root)),
+            TensorSpace::Ddr => (Space::Ddr(0), self.external_buffer(root)),
         };
         self.setting.placement.view(self.setting.network, tensor, space, buffer.at(0))
     }
 
     /// Where a root lives; constants always live in DDR.
-    fn home(&self, root: TensorId) -> Home {
-        if self.setting.network.is_constant(root) { Home::Ddr } else { self.homes[root.index()] }
+    fn home(&self, root: TensorId) -> TensorSpace {
+        if self.setting.network.is_constant(root) { TensorSpace::Ddr } else { self.tensor_spaces[root.index()] }
     }
 
     fn cache_buffer(&mut self, root: TensorId) -> BufferId {
@@ -191,7 +195,7 @@ impl<'a> Lowering<'a> {
         }
         let name = self.setting.network.tensor(root).name.clone();
         let bytes = self.setting.placement.bytes(self.setting.network, root);
-        let buffer = self.sketch.buffer(name, bytes, Memory::Cache, Content::Computed);
+        let buffer = self.code.buffer(name, bytes, Memory::Cache, Content::Computed);
         self.cached.insert(root, buffer);
         buffer
     }
@@ -213,7 +217,7 @@ impl<'a> Lowering<'a> {
             Content::Computed
         };
         let bytes = setting.placement.bytes(setting.network, root);
-        let buffer = self.sketch.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
+        let buffer = self.code.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
         self.external.insert(root, buffer);
         buffer
     }
@@ -221,7 +225,10 @@ impl<'a> Lowering<'a> {
     /// Brings a network input whose home is the cache there, once.
     fn fetch_input(&mut self, tensor: TensorId) {
         let root = self.setting.placement.of(tensor).root;
-        if !self.setting.inputs.contains(&root) || self.home(root) == Home::Ddr || self.cached.contains_key(&root) {
+        if !self.setting.inputs.contains(&root)
+            || self.home(root) == TensorSpace::Ddr
+            || self.cached.contains_key(&root)
+        {
             return;
         }
         let word = self.setting.machine.word();
@@ -230,14 +237,14 @@ impl<'a> Lowering<'a> {
         let local = View { address: cached.at(0), ..view };
         let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
         for rows in self.arrivals(&view) {
-            self.sketch.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
+            self.code.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
         }
     }
 
     /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless its home is one.
     fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
         let wanted = self.setting.outputs.contains(&tensor);
-        if !wanted || self.results.contains_key(&tensor) || self.at_home(tensor) {
+        if !wanted || self.results.contains_key(&tensor) || self.is_in_place(tensor) {
             return Ok(());
         }
         self.fetch_input(tensor);
@@ -252,7 +259,7 @@ impl<'a> Lowering<'a> {
         let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
         for rows in slices(0..to.rows, height.min(self.transfer_rows(&to))) {
             let local = self.stage_in(&from, rows.clone());
-            self.sketch.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
+            self.code.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
         }
         Ok(())
     }
@@ -265,16 +272,16 @@ impl<'a> Lowering<'a> {
         let word = self.setting.machine.word();
         let name = self.setting.network.tensor(tensor).name.clone();
         let bytes = natural(self.setting.network, tensor, word).bytes(word);
-        let buffer = self.sketch.buffer(name, bytes, Memory::Ddr, Content::Output);
+        let buffer = self.code.buffer(name, bytes, Memory::Ddr, Content::Output);
         self.results.insert(tensor, buffer);
         buffer
     }
 
     /// Whether a port can show the tensor where it lives in DDR.
-    fn at_home(&self, tensor: TensorId) -> bool {
+    fn is_in_place(&self, tensor: TensorId) -> bool {
         let place = self.setting.placement.of(tensor);
         let word = self.setting.machine.word();
-        let external = self.home(place.root) == Home::Ddr || self.setting.inputs.contains(&place.root);
+        let external = self.home(place.root) == TensorSpace::Ddr || self.setting.inputs.contains(&place.root);
         let view = natural(self.setting.network, tensor, word);
         external
             && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)
@@ -305,9 +312,9 @@ impl<'a> Lowering<'a> {
         let word = self.setting.machine.word();
         let bytes = bytes.next_multiple_of(word) as u64;
         let name = format!("{what} of {}", self.setting.network.layer_name(self.index));
-        let from = self.sketch.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
-        let to = self.sketch.buffer(name, bytes, Memory::Ewp, Content::Computed);
-        self.sketch.load_whole(self.layer, from, to, Memory::Ewp, bytes);
+        let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
+        let to = self.code.buffer(name, bytes, Memory::Ewp, Content::Computed);
+        self.code.load_whole(self.layer, from, to, Memory::Ewp, bytes);
         to
     }
 
@@ -323,20 +330,20 @@ impl<'a> Lowering<'a> {
     }
 
     /// How finely the current step is cut.
-    fn grain(&self) -> Grain {
-        self.setting.grains.of(self.stages.get(self.index).copied().unwrap_or(0))
+    fn granularity(&self) -> TileGranularity {
+        self.setting.granularities.of(self.stages.get(self.index).copied().unwrap_or(0))
     }
 
     fn output(&self) -> TensorId {
         self.setting.network.steps[self.index].output
     }
 
-    fn draft(&mut self, work: Work, ewp: [Option<(BufferId, u32)>; 3]) {
-        self.sketch.drafts.push(Draft { layer: self.layer, work, ewp });
+    fn instruction(&mut self, work: Work, ewp: [Option<(BufferId, u32)>; 3]) {
+        self.code.instructions.push(VirtualInstruction { layer: self.layer, work, ewp });
     }
 
     fn descriptor(&mut self, descriptor: Descriptor) -> tpuflow_ir::DescriptorId {
-        self.sketch.descriptor(descriptor)
+        self.code.descriptor(descriptor)
     }
 
     /// Bytes of the cache a piece may take: a share of what is free, so that the next can be loaded meanwhile.
@@ -349,7 +356,7 @@ impl<'a> Lowering<'a> {
         if !self.setting.parallel {
             return rows.max(1);
         }
-        let pieces = self.grain().pieces(cycles, start).min(self.setting.pieces);
+        let pieces = self.granularity().pieces(cycles, start).min(self.setting.pieces);
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

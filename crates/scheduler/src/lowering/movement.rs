@@ -282,7 +282,7 @@ impl Lowering<'_> {
         let piece = self.rows_per_piece(loops[0].0, cycles, machine.ewp.start);
         for range in self.pieces(0..loops[0].0, loops[0].0, piece) {
             (vector.first_row, vector.rows) = (range.start, range.end - range.start);
-            self.draft(Work::Vector(vector.clone()), [None; 3]);
+            self.instruction(Work::Vector(vector.clone()), [None; 3]);
         }
         Ok(())
     }
@@ -297,7 +297,7 @@ impl Lowering<'_> {
             rows: rows.end - rows.start,
             parameters: 0,
         };
-        self.draft(Work::Vector(vector), [None; 3]);
+        self.instruction(Work::Vector(vector), [None; 3]);
     }
 }
 

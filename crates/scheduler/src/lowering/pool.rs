@@ -7,7 +7,7 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::{Average, FloatReduction};
 use tpuflow_ir::{Arithmetic, Descriptor, Op, Real, ReduceKind, Requant, Space, TensorId, View, Window, Work, timing};
 
-use super::{Grain, Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
+use super::{Lowering, Shortage, TileGranularity, codes, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::is_depthwise;
 use crate::virtual_program::{BufferId, Memory, Packing};
 
@@ -121,7 +121,9 @@ impl Lowering<'_> {
     fn is_worth_stretches(&self, input: TensorId, from: &View) -> bool {
         let (setting, elements) = (&self.setting, self.setting.network.tensor(input).elements() as u64);
         let cycles = elements / u64::from(setting.machine.ewp.lanes) * setting.machine.ewp.reduce;
-        self.grain() != Grain::Coarse && from.space == Space::Cache && cycles > 8 * setting.machine.ewp.start
+        self.granularity() != TileGranularity::Coarse
+            && from.space == Space::Cache
+            && cycles > 8 * setting.machine.ewp.start
     }
 
     pub(super) fn depthwise(
@@ -214,13 +216,13 @@ impl Lowering<'_> {
                 parameters: 0,
                 table: 0,
             };
-            let Descriptor::Pool(descriptor) = &self.sketch.descriptors[operation.descriptor.index()] else {
+            let Descriptor::Pool(descriptor) = &self.code.descriptors[operation.descriptor.index()] else {
                 continue;
             };
             let cycles = timing::pool(&pool(&rows), descriptor, machine).cycles;
             let piece = self.rows_per_piece(rows.end - rows.start, cycles, machine.pdp.start);
             for part in self.pieces(rows.clone(), to.rows, piece) {
-                self.draft(Work::Pool(pool(&part)), operation.parameters);
+                self.instruction(Work::Pool(pool(&part)), operation.parameters);
             }
             self.store(to, &output, rows, alone);
         }

@@ -20,7 +20,7 @@ use tpuflow_ir::{DType, Descriptor, ReduceKind, Requant, Space, TensorId, View, 
 use super::movement::Part;
 use super::pool::channels_of;
 use super::vector::float;
-use super::{Grain, Lowering, Shortage, refine, scaling, staged, staged_bytes};
+use super::{Lowering, Shortage, TileGranularity, refine, scaling, staged, staged_bytes};
 use crate::virtual_program::{Content, Memory};
 
 /// A contiguous box of the operand.
@@ -159,7 +159,7 @@ impl Lowering<'_> {
         let ewp = &self.setting.machine.ewp;
         let elements = u64::from(image.rows * image.width) * u64::from(image.channels);
         let cycles = elements / u64::from(ewp.lanes) * ewp.reduce;
-        let pieces = self.grain().pieces(cycles, 2 * ewp.start);
+        let pieces = self.granularity().pieces(cycles, 2 * ewp.start);
         let step = image.channels.div_ceil(pieces as u32).next_multiple_of(self.setting.machine.array.columns);
         let part = |first: u32| first..(first + step).min(image.channels);
         (0..image.channels).step_by(step as usize).map(part).collect()
@@ -170,7 +170,8 @@ impl Lowering<'_> {
     fn images(&self, from: &View, to: &View, axes: &[u32], shape: &[usize]) -> usize {
         let in_cache = from.space == Space::Cache && to.space == Space::Cache;
         let apart = |view: &View| view.rows.is_multiple_of(shape[0] as u32) && view.stored_rows == view.rows;
-        if self.grain() == Grain::Coarse || axes.contains(&0) || !in_cache || !apart(from) || !apart(to) {
+        if self.granularity() == TileGranularity::Coarse || axes.contains(&0) || !in_cache || !apart(from) || !apart(to)
+        {
             return 1;
         }
         shape[0]
@@ -282,27 +283,27 @@ impl Lowering<'_> {
             let last = axis + 1 == shape.len();
             axes.contains(&(axis as u32)) != last || (shape[axis] == 1 && !last)
         });
-        if self.grain() == Grain::Coarse || from.space != Space::Cache || !to_pixel {
+        if self.granularity() == TileGranularity::Coarse || from.space != Space::Cache || !to_pixel {
             return 1;
         }
         let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
         // Each waits for the running results of the one before it.
         let most = cycles / (2 * (machine.ewp.start + machine.ewp.latency)).max(1);
-        self.grain().pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
+        self.granularity().pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {
         let word = self.setting.machine.word();
         let view = View::whole(&[count], dtype, word, Space::Cache, 0);
         let name = self.setting.network.layer_name(self.index).to_owned();
-        let buffer = self.sketch.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
+        let buffer = self.code.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
         View { address: buffer.at(0), ..view }
     }
 
     fn reduce(&mut self, op: VectorOp, inputs: SmallVec<[View; 2]>, output: View) {
         let descriptor = self.descriptor(Descriptor::Vector(op));
         let vector = Vector { descriptor, inputs, output, first_row: 0, rows: output.rows, parameters: 0 };
-        self.draft(Work::Vector(vector), [None; 3]);
+        self.instruction(Work::Vector(vector), [None; 3]);
     }
 }
 

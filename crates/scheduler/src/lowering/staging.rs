@@ -7,7 +7,7 @@ use std::ops::Range;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Machine, Space, View};
 
-use super::{Grain, Linear, Lowering};
+use super::{Linear, Lowering, TileGranularity};
 use crate::network::Network;
 use crate::virtual_program::{BufferId, Content, Memory};
 
@@ -32,7 +32,7 @@ impl Lowering<'_> {
         let most = self.transfer_rows(view);
         let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
         let start = (FIRST * (machine.dma.start + machine.dma.latency)).div_ceil(line);
-        let mut rows = if self.setting.prompt { (start as u32).clamp(1, most) } else { most };
+        let mut rows = if self.setting.early_first_rows { (start as u32).clamp(1, most) } else { most };
         let mut parts: Vec<Range<u32>> = Vec::new();
         let mut first = 0;
         while first < view.rows {
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         let local = self.stage(view, rows.clone());
         let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
         for part in self.transfers(view, rows) {
-            self.sketch.copy_rows(self.layer, Direction::Load, view, &local, part, alone, word);
+            self.code.copy_rows(self.layer, Direction::Load, view, &local, part, alone, word);
         }
         local
     }
@@ -69,7 +69,7 @@ impl Lowering<'_> {
     /// Transfers to cut one of so many cycles into.
     fn transfer_count(&self, cycles: u64) -> u64 {
         let start = (LONG * self.setting.machine.dma.start).max(1);
-        if self.grain() == Grain::Coarse { 1 } else { (cycles / start).max(1) }
+        if self.granularity() == TileGranularity::Coarse { 1 } else { (cycles / start).max(1) }
     }
 
     /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
@@ -81,8 +81,8 @@ impl Lowering<'_> {
         let word = self.setting.machine.word();
         let mut local = staged(view, rows, word);
         let (home, _) = BufferId::split(view.address);
-        let name = self.sketch.buffers[home.index()].name.clone();
-        local.address = self.sketch.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
+        let name = self.code.buffers[home.index()].name.clone();
+        local.address = self.code.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
         local
     }
 
@@ -93,7 +93,7 @@ impl Lowering<'_> {
         }
         let word = self.setting.machine.word();
         for part in self.transfers(view, rows) {
-            self.sketch.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
+            self.code.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
         }
     }
 

@@ -197,7 +197,7 @@ impl Lowering<'_> {
                     let needed = rows_of(&views[0], part);
                     instruction.inputs[0] = narrowed(&inputs[0], needed, word);
                 }
-                self.draft(Work::Vector(instruction.clone()), [parameters, None, None]);
+                self.instruction(Work::Vector(instruction.clone()), [parameters, None, None]);
             }
             self.store(&to, &output, rows, alone);
         }
@@ -264,8 +264,8 @@ impl Lowering<'_> {
             let cycles = timing::vector(&pick(&slice, input), &vector, machine).cycles;
             let piece = self.rows_per_piece(slice.end - slice.start, cycles, machine.ewp.start);
             for part in slices(slice.clone(), piece) {
-                let narrow = narrowed(&input, needed(part.clone()), word);
-                self.draft(Work::Vector(pick(&part, narrow)), [None; 3]);
+                let narrow_weight_tiles = narrowed(&input, needed(part.clone()), word);
+                self.instruction(Work::Vector(pick(&part, narrow_weight_tiles)), [None; 3]);
             }
             self.store(&to, &output, out_rows(slice), alone);
         }
@@ -292,7 +292,7 @@ impl Lowering<'_> {
             let output = self.stage_out(&to, slice.clone());
             let (first, count) = (slice.start * to.width, (slice.end - slice.start) * to.width);
             let lookup = Lookup { table: View { space: Space::Ddr(0), ..rows }, indices, output, first, count };
-            self.draft(Work::Lookup(lookup), [None; 3]);
+            self.instruction(Work::Lookup(lookup), [None; 3]);
             self.store(&to, &output, slice, alone);
         }
         Ok(())

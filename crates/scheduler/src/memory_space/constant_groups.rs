@@ -6,12 +6,12 @@
 use tpuflow_ir::{Machine, Work};
 
 use crate::lowering::piece_bytes;
-use crate::virtual_program::{Buffer, BufferId, Content, Draft, Memory, Packing, Sketch};
+use crate::virtual_program::{Buffer, BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
 /// A bundle that still takes members.
 struct Open {
     /// Draft of its transfer, and the buffers at both ends.
-    draft: usize,
+    instruction: usize,
     from: BufferId,
     to: BufferId,
     bytes: u64,
@@ -20,14 +20,14 @@ struct Open {
 }
 
 /// Merges neighbouring small loads of constants, of at most so many layers, into bundles `times` as large as usual.
-pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32, times: u64) {
-    let mut uses = vec![0u32; sketch.buffers.len()];
-    for (to, from) in sketch.drafts.iter().filter_map(Draft::load) {
+pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, layers: u32, times: u64) {
+    let mut uses = vec![0u32; code.buffers.len()];
+    for (to, from) in code.instructions.iter().filter_map(VirtualInstruction::load) {
         uses[to.index()] += 1;
         uses[from.index()] += 1;
     }
-    let mut moved: Vec<(BufferId, u64)> = (0..sketch.buffers.len() as u32).map(|i| (BufferId(i), 0)).collect();
-    let mut dropped = vec![false; sketch.drafts.len()];
+    let mut moved: Vec<(BufferId, u64)> = (0..code.buffers.len() as u32).map(|i| (BufferId(i), 0)).collect();
+    let mut dropped = vec![false; code.instructions.len()];
     let most = |memory: Memory| match memory {
         Memory::Ewp => (machine.ewp_cache_bytes() / 16).min(piece_bytes(machine) / 4),
         Memory::Cache | Memory::Ddr => (machine.cache_bytes() / 64).min(piece_bytes(machine) * times / 2),
@@ -35,48 +35,49 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32, times:
     let mut open: [Option<Open>; 2] = [None, None];
     let mut loaded = 0;
     for (index, dropped) in dropped.iter_mut().enumerate() {
-        let Some((to, from)) = sketch.drafts[index].load() else { continue };
-        let (memory, bytes) = (sketch.buffers[to.index()].memory, sketch.buffers[to.index()].bytes);
-        let Content::Constant(packing) = sketch.buffers[from.index()].content.clone() else { continue };
+        let Some((to, from)) = code.instructions[index].load() else { continue };
+        let (memory, bytes) = (code.buffers[to.index()].memory, code.buffers[to.index()].bytes);
+        let Content::Constant(packing) = code.buffers[from.index()].content.clone() else { continue };
         let slot = usize::from(memory == Memory::Ewp);
         loaded += bytes;
-        let whole = sketch.drafts[index].transfer().is_some_and(|t| t.total_bytes() == bytes);
+        let whole = code.instructions[index].transfer().is_some_and(|t| t.total_bytes() == bytes);
         if uses[to.index()] != 1 || uses[from.index()] != 1 || !whole || bytes > most(memory) {
-            close(sketch, open[slot].take());
+            close(code, open[slot].take());
             continue;
         }
-        if let Some(bundle) = &mut open[slot]
-            && bundle.bytes + bytes <= bundle.limit
-            && sketch.drafts[index].layer.0.abs_diff(sketch.drafts[bundle.draft].layer.0) < layers
+        if let Some(group_constants) = &mut open[slot]
+            && group_constants.bytes + bytes <= group_constants.limit
+            && code.instructions[index].layer.0.abs_diff(code.instructions[group_constants.instruction].layer.0)
+                < layers
         {
-            moved[to.index()] = (bundle.to, bundle.bytes);
-            bundle.parts.push((bundle.bytes, packing));
-            bundle.bytes += bytes;
+            moved[to.index()] = (group_constants.to, group_constants.bytes);
+            group_constants.parts.push((group_constants.bytes, packing));
+            group_constants.bytes += bytes;
             *dropped = true;
             continue;
         }
-        close(sketch, open[slot].take());
+        close(code, open[slot].take());
         let limit = most(memory).min((loaded / 4).max(u64::from(machine.cache.word_bytes) * 32));
-        open[slot] = Some(Open { draft: index, from, to, bytes, limit, parts: vec![(0, packing)] });
+        open[slot] = Some(Open { instruction: index, from, to, bytes, limit, parts: vec![(0, packing)] });
     }
-    for bundle in open {
-        close(sketch, bundle);
+    for group_constants in open {
+        close(code, group_constants);
     }
     let shift = |address: &mut u64| {
         let (buffer, offset) = BufferId::split(*address);
         let (buffer, base) = moved[buffer.index()];
         *address = buffer.at(base + offset);
     };
-    let mut kept = Vec::with_capacity(sketch.drafts.len());
-    for (draft, dropped) in std::mem::take(&mut sketch.drafts).iter_mut().zip(dropped) {
+    let mut kept = Vec::with_capacity(code.instructions.len());
+    for (instruction, dropped) in std::mem::take(&mut code.instructions).iter_mut().zip(dropped) {
         if dropped {
             continue;
         }
-        for place in draft.ewp.iter_mut().flatten() {
+        for place in instruction.ewp.iter_mut().flatten() {
             let (buffer, base) = moved[place.0.index()];
             *place = (buffer, base as u32 + place.1);
         }
-        match &mut draft.work {
+        match &mut instruction.work {
             Work::Transfer(t) => shift(&mut t.local_address),
             Work::Matrix(m) => {
                 shift(&mut m.weights.address);
@@ -86,20 +87,20 @@ pub(crate) fn bundle(sketch: &mut Sketch, machine: &Machine, layers: u32, times:
             Work::Pool(p) => shift(&mut p.input.address),
             Work::Lookup(l) => shift(&mut l.indices.address),
         }
-        kept.push(draft.clone());
+        kept.push(instruction.clone());
     }
-    sketch.drafts = kept;
+    code.instructions = kept;
 }
 
 /// Enlarges the first member's buffers and transfer to take all members.
-fn close(sketch: &mut Sketch, bundle: Option<Open>) {
-    let Some(bundle) = bundle.filter(|b| b.parts.len() > 1) else { return };
-    for buffer in [bundle.from, bundle.to] {
-        sketch.buffers[buffer.index()].bytes = bundle.bytes;
+fn close(code: &mut VirtualProgram, group_constants: Option<Open>) {
+    let Some(group_constants) = group_constants.filter(|b| b.parts.len() > 1) else { return };
+    for buffer in [group_constants.from, group_constants.to] {
+        code.buffers[buffer.index()].bytes = group_constants.bytes;
     }
-    let from: &mut Buffer = &mut sketch.buffers[bundle.from.index()];
-    from.content = Content::Constant(Packing::Bundle(bundle.parts));
-    if let Work::Transfer(t) = &mut sketch.drafts[bundle.draft].work {
-        t.bytes = bundle.bytes as u32;
+    let from: &mut Buffer = &mut code.buffers[group_constants.from.index()];
+    from.content = Content::Constant(Packing::Bundle(group_constants.parts));
+    if let Work::Transfer(t) = &mut code.instructions[group_constants.instruction].work {
+        t.bytes = group_constants.bytes as u32;
     }
 }

@@ -9,15 +9,15 @@ pub(crate) mod split;
 
 use tpuflow_ir::{Machine, TensorId};
 
-use crate::ScheduleError;
-use crate::lowering::{Grains, Home, Lowering, Mark, Setting, Shortage};
+use crate::error::ScheduleError;
+use crate::lowering::{Checkpoint, Lowering, Setting, Shortage, StageGranularities, TensorSpace};
 use crate::network::Network;
 use crate::network::placement::Placement;
-use crate::virtual_program::{Memory, Sketch};
+use crate::virtual_program::{Memory, VirtualProgram};
 
 /// Life of a root tensor in steps, both ends inclusive.
 #[derive(Clone, Debug)]
-struct Life {
+struct LiveRange {
     root: TensorId,
     first: usize,
     last: usize,
@@ -27,8 +27,8 @@ struct Life {
 
 /// The network lowered, and where its ports lie.
 #[derive(Clone)]
-pub(crate) struct Housed {
-    pub sketch: Sketch,
+pub(crate) struct LoweredNetwork {
+    pub code: VirtualProgram,
     pub inputs: Vec<tpuflow_ir::View>,
     pub outputs: Vec<tpuflow_ir::View>,
 }
@@ -45,17 +45,17 @@ pub(crate) struct Request<'a> {
     pub inputs: &'a [TensorId],
     pub outputs: &'a [TensorId],
     pub parallel: bool,
-    pub grains: Grains,
+    pub granularities: StageGranularities,
     /// Most pieces a layer is cut into where it need not be.
     pub pieces: u64,
     /// Share of the free cache a piece may take.
     pub utilization: f64,
     /// Weights that take much of the cache come in narrower tiles.
-    pub narrow: bool,
+    pub narrow_weight_tiles: bool,
     /// The first rows of an input come in short transfers.
-    pub prompt: bool,
+    pub early_first_rows: bool,
     /// Large results of the network only pass through the cache, the last of them a few at a time.
-    pub passing: bool,
+    pub write_through: bool,
     /// Every tensor starts with DDR as its home.
     pub outside: bool,
     /// Bytes of the cache to plan with.
@@ -66,22 +66,23 @@ pub(crate) struct Request<'a> {
 ///
 /// # Errors
 /// [`ScheduleError::Capacity`] naming the layer that does not fit even alone.
-pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
+pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, ScheduleError> {
     let network = request.network;
-    let lives = lives(network, request.placement, request.outputs);
+    let live_ranges = live_ranges(network, request.placement, request.outputs);
     let count = network.steps.len();
-    let mut homes = vec![if request.outside { Home::Ddr } else { Home::Cache }; network.tensors.len()];
-    if request.passing {
-        for root in passing(&lives, request.outputs, request.machine) {
-            homes[root.index()] = Home::Ddr;
+    let mut tensor_spaces =
+        vec![if request.outside { TensorSpace::Ddr } else { TensorSpace::Cache }; network.tensors.len()];
+    if request.write_through {
+        for root in write_through(&live_ranges, request.outputs, request.machine) {
+            tensor_spaces[root.index()] = TensorSpace::Ddr;
         }
     }
     // Bytes that live in the cache during every step, and how far lowering had come before it.
     let mut loads = vec![0u64; count];
-    for life in lives.iter().filter(|life| homes[life.root.index()] == Home::Cache) {
+    for life in live_ranges.iter().filter(|life| tensor_spaces[life.root.index()] == TensorSpace::Cache) {
         loads[life.first..=life.last].iter_mut().for_each(|load| *load += life.bytes);
     }
-    let mut marks: Vec<Mark> = Vec::with_capacity(count);
+    let mut marks: Vec<Checkpoint> = Vec::with_capacity(count);
     let setting = Setting {
         network,
         placement: request.placement,
@@ -89,14 +90,14 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
         inputs: request.inputs,
         outputs: request.outputs,
         parallel: request.parallel,
-        grains: request.grains,
+        granularities: request.granularities,
         pieces: request.pieces,
         utilization: request.utilization,
-        narrow: request.narrow,
-        prompt: request.prompt,
-        passing: request.passing,
+        narrow_weight_tiles: request.narrow_weight_tiles,
+        early_first_rows: request.early_first_rows,
+        write_through: request.write_through,
     };
-    let mut lowering = Lowering::new(setting, homes);
+    let mut lowering = Lowering::new(setting, tensor_spaces);
     while marks.len() < count {
         let index = marks.len();
         marks.push(lowering.mark());
@@ -105,8 +106,10 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
             None => Err(Shortage(Memory::Cache)),
         };
         let Err(Shortage(memory)) = outcome else { continue };
-        let inside = |l: &&Life| l.first <= index && index <= l.last && lowering.homes[l.root.index()] == Home::Cache;
-        let victim = lives.iter().filter(|l| memory == Memory::Cache && inside(l)).max_by_key(|l| {
+        let inside = |l: &&LiveRange| {
+            l.first <= index && index <= l.last && lowering.tensor_spaces[l.root.index()] == TensorSpace::Cache
+        };
+        let victim = live_ranges.iter().filter(|l| memory == Memory::Cache && inside(l)).max_by_key(|l| {
             let next = l.uses.iter().copied().find(|&u| u >= index);
             let touched = next == Some(index) || l.first == index;
             (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
@@ -114,7 +117,7 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
         let Some(victim) = victim else {
             return Err(capacity(request, index, memory));
         };
-        lowering.homes[victim.root.index()] = Home::Ddr;
+        lowering.tensor_spaces[victim.root.index()] = TensorSpace::Ddr;
         loads[victim.first..=victim.last].iter_mut().for_each(|load| *load -= victim.bytes);
         // Nothing before touches it.
         lowering.rewind(marks[victim.first]);
@@ -123,29 +126,35 @@ pub(crate) fn house(request: &Request) -> Result<Housed, ScheduleError> {
     debug_assert!(as_from_the_start(&lowering, request.capacity, &loads), "lowering went back too little");
     let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
     let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
-    let mut sketch = lowering.sketch;
-    sketch.spill_bytes = spilled(&sketch);
-    Ok(Housed { sketch, inputs, outputs })
+    let mut code = lowering.code;
+    code.spill_bytes = spilled(&code);
+    Ok(LoweredNetwork { code, inputs, outputs })
 }
 
 /// Whether lowering with the homes found, without going back, gives the same.
 fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
-    let mut anew = Lowering::new(found.setting, found.homes.clone());
+    let mut anew = Lowering::new(found.setting, found.tensor_spaces.clone());
     let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());
-    let (one, other) = (&found.sketch, &anew.sketch);
-    fits && (&one.buffers, &one.drafts, &one.descriptors) == (&other.buffers, &other.drafts, &other.descriptors)
+    let (one, other) = (&found.code, &anew.code);
+    fits && (&one.buffers, &one.instructions, &one.descriptors)
+        == (&other.buffers, &other.instructions, &other.descriptors)
 }
 
 /// Whether some result of the network need only pass through the cache.
-pub(crate) fn passes(network: &Network, placement: &Placement, outputs: &[TensorId], machine: &Machine) -> bool {
-    passing(&lives(network, placement, outputs), outputs, machine).next().is_some()
+pub(crate) fn can_write_through(
+    network: &Network,
+    placement: &Placement,
+    outputs: &[TensorId],
+    machine: &Machine,
+) -> bool {
+    write_through(&live_ranges(network, placement, outputs), outputs, machine).next().is_some()
 }
 
 /// Results that nobody reads and that take so much of the cache that they are in the way of what is to be loaded.
-fn passing(lives: &[Life], outputs: &[TensorId], machine: &Machine) -> impl Iterator<Item = TensorId> {
-    let is_unread = |life: &Life| life.first == life.last && life.uses.is_empty();
-    let takes_much = |life: &Life| life.bytes > machine.cache_bytes() / MUCH;
-    let found = lives.iter().filter(move |life| is_unread(life) && takes_much(life));
+fn write_through(live_ranges: &[LiveRange], outputs: &[TensorId], machine: &Machine) -> impl Iterator<Item = TensorId> {
+    let is_unread = |life: &LiveRange| life.first == life.last && life.uses.is_empty();
+    let takes_much = |life: &LiveRange| life.bytes > machine.cache_bytes() / MUCH;
+    let found = live_ranges.iter().filter(move |life| is_unread(life) && takes_much(life));
     found.map(|life| life.root).filter(|root| outputs.contains(root))
 }
 
@@ -158,15 +167,16 @@ fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
     ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
 }
 
-fn lives(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<Life> {
-    let mut lives: Vec<Option<Life>> = vec![None; network.tensors.len()];
+fn live_ranges(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<LiveRange> {
+    let mut live_ranges: Vec<Option<LiveRange>> = vec![None; network.tensors.len()];
     let mut touch = |tensor: TensorId, index: usize, used: bool| {
         let root = placement.of(tensor).root;
         if network.is_constant(root) {
             return;
         }
         let bytes = placement.bytes(network, root);
-        let life = lives[root.index()].get_or_insert(Life { root, first: index, last: index, uses: vec![], bytes });
+        let life =
+            live_ranges[root.index()].get_or_insert(LiveRange { root, first: index, last: index, uses: vec![], bytes });
         life.last = life.last.max(index);
         if used {
             life.uses.push(index);
@@ -183,17 +193,17 @@ fn lives(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<
             touch(step.output, index, free);
         }
     }
-    lives.into_iter().flatten().collect()
+    live_ranges.into_iter().flatten().collect()
 }
 
 /// Bytes moved from or to DDR buffers that are neither constants nor ports.
-fn spilled(sketch: &Sketch) -> u64 {
+fn spilled(code: &VirtualProgram) -> u64 {
     use crate::virtual_program::{BufferId, Content};
     let computed = |address: u64| {
         let (buffer, _) = BufferId::split(address);
-        sketch.buffers[buffer.index()].content == Content::Computed
+        code.buffers[buffer.index()].content == Content::Computed
     };
-    let transfers = sketch.drafts.iter().filter_map(|d| d.transfer());
+    let transfers = code.instructions.iter().filter_map(|d| d.transfer());
     transfers.filter(|t| computed(t.ddr_address)).map(|t| t.total_bytes()).sum()
 }
 
@@ -201,10 +211,10 @@ fn spilled(sketch: &Sketch) -> u64 {
 mod tests {
     use tpuflow_ir::{Machine, ReduceKind, Space};
 
-    use crate::budget::Effort;
+    use crate::budget::SearchBudget;
     use crate::common::Net;
-    use crate::context::Site;
-    use crate::options::{Manner, Mode};
+    use crate::context::PlanningContext;
+    use crate::options::{PipelineMode, PlanVariant};
     use crate::parameters::Parameters;
     use crate::virtual_program::Memory;
 
@@ -213,7 +223,7 @@ mod tests {
         let mut machine = Machine::preset("128x128_asic").expect("known");
         machine.cache.banks = 2;
         let parameters = Parameters::o5();
-        let effort = Effort { seed: 0, steps: 10, deadline: None };
+        let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
         for is_read in [false, true] {
             let mut net = Net::new(3);
             let x = net.input(&[128, 1024]);
@@ -223,15 +233,16 @@ mod tests {
                 outputs.push(net.reduce(y, ReduceKind::Max, &[1], true));
             }
             let graph = net.finish(&outputs);
-            let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-            assert_eq!(site.passes(), !is_read);
-            for passing in [false, true] {
-                let manner = Manner { passing, ..Manner::default() };
-                let planned = site.plan(Mode::Layers { paired: true }, manner, &|_| None).expect("room for all");
-                let buffers = &planned.draft().0.buffers;
+            let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+            assert_eq!(context.can_write_through(), !is_read);
+            for write_through in [false, true] {
+                let variant = PlanVariant { write_through, ..PlanVariant::default() };
+                let plan =
+                    context.plan(PipelineMode::Layers { paired: true }, variant, &|_| None).expect("room for all");
+                let buffers = &plan.parts().0.buffers;
                 let stays = buffers.iter().any(|b| b.memory == Memory::Cache && b.bytes == 128 * 2048);
-                assert_eq!(stays, !passing || is_read, "{buffers:?}");
-                let program = planned.program(&site);
+                assert_eq!(stays, !write_through || is_read, "{buffers:?}");
+                let program = plan.program(&context);
                 assert_eq!(program.outputs[0].view.space, Space::Ddr(0));
                 assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
             }

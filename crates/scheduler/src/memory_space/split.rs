@@ -23,7 +23,7 @@ use tpuflow_ir::{Descriptor, Machine, Space, Unit, View, Work};
 
 use crate::virtual_program::addresses::{lifetimes, resolve, unit};
 use crate::virtual_program::dependence::side_by_side;
-use crate::virtual_program::{BufferId, Content, Draft, Memory, Sketch};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
 
 /// Stripes of a buffer at most.
 const MOST: u64 = 16;
@@ -37,13 +37,13 @@ const HALO: u64 = 4;
 
 /// What a draft touches of a buffer.
 struct Touched {
-    draft: usize,
+    virtual_instruction: usize,
     bytes: Range<u64>,
     writes: bool,
 }
 
 /// A stretch of a buffer that becomes one of its own.
-struct Stripe {
+struct Piece {
     /// Those that are written there.
     bytes: Range<u64>,
     /// Bytes before these that are copied there.
@@ -51,7 +51,7 @@ struct Stripe {
     buffer: BufferId,
 }
 
-impl Stripe {
+impl Piece {
     /// Bytes of the whole that it holds.
     fn all(&self) -> Range<u64> {
         self.bytes.start - self.halo..self.bytes.end
@@ -65,11 +65,12 @@ impl Stripe {
 
 /// Whether what is computed never takes more than half of the cache: stripes lie in many banks, and a cache that is nearly full
 /// has better use for stretches without holes.
-pub(crate) fn has_room(sketch: &Sketch, machine: &Machine) -> bool {
-    let loaded: BTreeSet<BufferId> = sketch.drafts.iter().filter_map(|draft| Some(draft.load()?.0)).collect();
-    let lives = lifetimes(sketch);
+pub(crate) fn has_room(code: &VirtualProgram, machine: &Machine) -> bool {
+    let loaded: BTreeSet<BufferId> =
+        code.instructions.iter().filter_map(|virtual_instruction| Some(virtual_instruction.load()?.0)).collect();
+    let live_ranges = lifetimes(code);
     let mut changes: Vec<(u32, i64)> = Vec::new();
-    for ((buffer, life), id) in sketch.buffers.iter().zip(lives).zip((0..).map(BufferId)) {
+    for ((buffer, life), id) in code.buffers.iter().zip(live_ranges).zip((0..).map(BufferId)) {
         if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded.contains(&id)) {
             changes.extend([(first, buffer.bytes as i64), (last + 1, -(buffer.bytes as i64))]);
         }
@@ -84,54 +85,58 @@ pub(crate) fn has_room(sketch: &Sketch, machine: &Machine) -> bool {
 }
 
 /// Cuts the computed buffers of the cache wherever nothing, or next to nothing, touches both sides of the cut.
-pub(crate) fn stripes(sketch: &mut Sketch, machine: &Machine) {
+pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
     let word = machine.word();
     // Drafts to come before others.
-    let mut copies: Vec<(usize, Draft)> = Vec::new();
-    for (buffer, touched) in touched(sketch, machine) {
-        let cuts = cuts(sketch, buffer, &touched, word);
-        let Some(mut list) = list(sketch, buffer, &touched, &cuts, word) else { continue };
-        let whole = sketch.buffers[buffer.index()].clone();
-        for stripe in &mut list {
-            let bytes = stripe.bytes.end - stripe.all().start;
-            if stripe.bytes.start > 0 {
-                stripe.buffer = sketch.buffer(whole.name.clone(), bytes, whole.memory, whole.content.clone());
+    let mut copies: Vec<(usize, VirtualInstruction)> = Vec::new();
+    for (buffer, touched) in touched(code, machine) {
+        let cuts = cuts(code, buffer, &touched, word);
+        let Some(mut list) = list(code, buffer, &touched, &cuts, word) else { continue };
+        let whole = code.buffers[buffer.index()].clone();
+        for piece in &mut list {
+            let bytes = piece.bytes.end - piece.all().start;
+            if piece.bytes.start > 0 {
+                piece.buffer = code.buffer(whole.name.clone(), bytes, whole.memory, whole.content.clone());
             } else {
-                sketch.buffers[buffer.index()].bytes = bytes;
+                code.buffers[buffer.index()].bytes = bytes;
             }
         }
         for pair in list.windows(2).filter(|pair| pair[1].halo > 0) {
-            copies.extend(copy(sketch, buffer, &touched, &pair[0], &pair[1], word));
+            copies.extend(copy(code, buffer, &touched, &pair[0], &pair[1], word));
         }
         for t in &touched {
-            if let Some(stripe) = list.iter().find(|stripe| stripe.holds(t)) {
-                moved(&mut sketch.drafts[t.draft], buffer, stripe, word);
+            if let Some(piece) = list.iter().find(|piece| piece.holds(t)) {
+                moved(&mut code.instructions[t.virtual_instruction], buffer, piece, word);
             }
         }
     }
     copies.sort_by_key(|&(position, _)| position);
     let mut copies = copies.into_iter().peekable();
-    let mut drafts = Vec::with_capacity(sketch.drafts.len() + copies.len());
-    for (position, draft) in std::mem::take(&mut sketch.drafts).into_iter().enumerate() {
+    let mut instructions = Vec::with_capacity(code.instructions.len() + copies.len());
+    for (position, virtual_instruction) in std::mem::take(&mut code.instructions).into_iter().enumerate() {
         while let Some((_, copy)) = copies.next_if(|&(before, _)| before == position) {
-            drafts.push(copy);
+            instructions.push(copy);
         }
-        drafts.push(draft);
+        instructions.push(virtual_instruction);
     }
-    sketch.drafts = drafts;
+    code.instructions = instructions;
 }
 
 /// By buffer that may be cut, what each draft touches of it.
-fn touched(sketch: &Sketch, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched>> {
+fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched>> {
     let word = machine.word() as u64;
-    let apart = side_by_side(sketch, word);
-    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+    let apart = side_by_side(code, word);
+    let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let mut found: BTreeMap<BufferId, Vec<Touched>> = BTreeMap::new();
-    let mut fixed = vec![false; sketch.buffers.len()];
-    for (index, draft) in sketch.drafts.iter().enumerate() {
-        let touched = accesses(&resolve(draft, unit(&draft.work, Unit::Dtl0), &apart), &descriptors, machine);
-        for buffer in draft.touches() {
-            let b = &sketch.buffers[buffer.index()];
+    let mut fixed = vec![false; code.buffers.len()];
+    for (index, virtual_instruction) in code.instructions.iter().enumerate() {
+        let touched = accesses(
+            &resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), &apart),
+            &descriptors,
+            machine,
+        );
+        for buffer in virtual_instruction.touches() {
+            let b = &code.buffers[buffer.index()];
             let start = apart[buffer.index()].1;
             let inside = |s: &&Stretch| s.space == Space::Cache && start <= s.start && s.start < start + b.bytes;
             let writes = touched.writes.iter().any(|s| inside(&s));
@@ -141,15 +146,15 @@ fn touched(sketch: &Sketch, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched
             match hull {
                 Some((start, end)) if large => {
                     let list = found.entry(buffer).or_default();
-                    if list.last().is_none_or(|last| last.draft != index) {
-                        list.push(Touched { draft: index, bytes: start..end.min(b.bytes), writes });
+                    if list.last().is_none_or(|last| last.virtual_instruction != index) {
+                        list.push(Touched { virtual_instruction: index, bytes: start..end.min(b.bytes), writes });
                     }
                 }
                 _ => fixed[buffer.index()] = true,
             }
         }
         // Weights are no view.
-        if let Work::Matrix(m) = &draft.work {
+        if let Work::Matrix(m) = &virtual_instruction.work {
             fixed[BufferId::split(m.weights.address).0.index()] = true;
         }
     }
@@ -158,9 +163,9 @@ fn touched(sketch: &Sketch, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched
 }
 
 /// Where a buffer is cut, at rows of every view of it, and how many bytes before the cut are still needed behind it.
-fn cuts(sketch: &Sketch, buffer: BufferId, touched: &[Touched], word: usize) -> Vec<(u64, u64)> {
+fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usize) -> Vec<(u64, u64)> {
     let mut pitches: Vec<(u64, u64, u64)> = Vec::new();
-    for view in touched.iter().flat_map(|t| views(&sketch.drafts[t.draft].work)) {
+    for view in touched.iter().flat_map(|t| views(&code.instructions[t.virtual_instruction].work)) {
         let (own, start) = BufferId::split(view.address);
         let pitch = (start, view.row_bytes(word), start + view.bytes(word));
         if own == buffer && pitches.last() != Some(&pitch) {
@@ -172,7 +177,7 @@ fn cuts(sketch: &Sketch, buffer: BufferId, touched: &[Touched], word: usize) -> 
     let at_rows = |cut: u64| {
         pitches.iter().all(|&(start, row, end)| cut <= start || end <= cut || (cut - start).is_multiple_of(row))
     };
-    let bytes = sketch.buffers[buffer.index()].bytes;
+    let bytes = code.buffers[buffer.index()].bytes;
     let mut starts: Vec<u64> = touched.iter().filter(|t| t.writes).map(|t| t.bytes.start).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -187,7 +192,7 @@ fn cuts(sketch: &Sketch, buffer: BufferId, touched: &[Touched], word: usize) -> 
             && start - halo >= last
             && at_rows(start)
             && at_rows(start - halo)
-            && (halo == 0 || can_copy(sketch, touched, &crossing().collect::<Vec<_>>(), start - halo..start))
+            && (halo == 0 || can_copy(code, touched, &crossing().collect::<Vec<_>>(), start - halo..start))
         {
             cuts.push((start, halo));
             last = start;
@@ -197,18 +202,18 @@ fn cuts(sketch: &Sketch, buffer: BufferId, touched: &[Touched], word: usize) -> 
 }
 
 /// Whether bytes can be copied before the first of some readers: the pooling unit reads them, as the array has written them.
-fn can_copy(sketch: &Sketch, touched: &[Touched], readers: &[&Touched], bytes: Range<u64>) -> bool {
-    let Some(first) = readers.iter().map(|t| t.draft).min() else { return false };
-    let Some(view) = pooled(&sketch.drafts[first].work) else { return false };
+fn can_copy(code: &VirtualProgram, touched: &[Touched], readers: &[&Touched], bytes: Range<u64>) -> bool {
+    let Some(first) = readers.iter().map(|t| t.virtual_instruction).min() else { return false };
+    let Some(view) = pooled(&code.instructions[first].work) else { return false };
     let same = |other: &View| {
         let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
         let form = |v: &View| (v.address, v.dtype, v.channels, v.pixel_bytes, v.channel_offset, v.origin, v.first_row);
         form(other) == form(view) && pixels(other) == pixels(view)
     };
     let written = |t: &&Touched| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end;
-    readers.iter().all(|t| !t.writes && pooled(&sketch.drafts[t.draft].work) == Some(view))
-        && touched.iter().filter(written).all(|t| match &sketch.drafts[t.draft].work {
-            Work::Matrix(m) => t.draft < first && same(&m.output),
+    readers.iter().all(|t| !t.writes && pooled(&code.instructions[t.virtual_instruction].work) == Some(view))
+        && touched.iter().filter(written).all(|t| match &code.instructions[t.virtual_instruction].work {
+            Work::Matrix(m) => t.virtual_instruction < first && same(&m.output),
             _ => false,
         })
 }
@@ -219,42 +224,45 @@ fn pooled(work: &Work) -> Option<&View> {
 
 /// The stripes, all still of the same buffer; `None` if something would touch two of them.
 fn list(
-    sketch: &Sketch,
+    code: &VirtualProgram,
     buffer: BufferId,
     touched: &[Touched],
     cuts: &[(u64, u64)],
     word: usize,
-) -> Option<Vec<Stripe>> {
-    let bytes = sketch.buffers[buffer.index()].bytes;
+) -> Option<Vec<Piece>> {
+    let bytes = code.buffers[buffer.index()].bytes;
     let starts = [(0, 0)].into_iter().chain(cuts.iter().copied());
     let ends = cuts.iter().map(|cut| cut.0).chain([bytes]);
-    let list: Vec<Stripe> =
-        starts.zip(ends).map(|((start, halo), end)| Stripe { bytes: start..end, halo, buffer }).collect();
+    let list: Vec<Piece> =
+        starts.zip(ends).map(|((start, halo), end)| Piece { bytes: start..end, halo, buffer }).collect();
     let fits = |t: &Touched| {
-        let Some(stripe) = list.iter().find(|stripe| stripe.holds(t)) else { return false };
-        views(&sketch.drafts[t.draft].work)
+        let Some(piece) = list.iter().find(|piece| piece.holds(t)) else { return false };
+        views(&code.instructions[t.virtual_instruction].work)
             .filter(|view| BufferId::split(view.address).0 == buffer)
-            .all(|view| narrowed(view, &stripe.all(), buffer, word).is_some())
+            .all(|view| narrowed(view, &piece.all(), buffer, word).is_some())
     };
     (list.len() > 1 && touched.iter().all(fits)).then_some(list)
 }
 
 /// Copies what the pooling unit needs of the stripe before: where this comes in the order, and the draft.
 fn copy(
-    sketch: &mut Sketch,
+    code: &mut VirtualProgram,
     buffer: BufferId,
     touched: &[Touched],
-    before: &Stripe,
-    stripe: &Stripe,
+    before: &Piece,
+    piece: &Piece,
     word: usize,
-) -> Option<(usize, Draft)> {
-    let bytes = stripe.all().start..stripe.bytes.start;
+) -> Option<(usize, VirtualInstruction)> {
+    let bytes = piece.all().start..piece.bytes.start;
     let crossing = |t: &&Touched| t.bytes.start < bytes.end && bytes.end < t.bytes.end;
-    let reader = touched.iter().filter(crossing).map(|t| t.draft).min()?;
-    let writer = touched.iter().find(|t| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end)?.draft;
-    let view = *pooled(&sketch.drafts[reader].work)?;
+    let reader = touched.iter().filter(crossing).map(|t| t.virtual_instruction).min()?;
+    let writer = touched
+        .iter()
+        .find(|t| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end)?
+        .virtual_instruction;
+    let view = *pooled(&code.instructions[reader].work)?;
     let from = narrowed(&view, &before.all(), before.buffer, word)?;
-    let to = narrowed(&view, &stripe.all(), stripe.buffer, word)?;
+    let to = narrowed(&view, &piece.all(), piece.buffer, word)?;
     let line = view.width * view.channels;
     let row = view.row_bytes(word);
     debug_assert_eq!(BufferId::split(view.address).0, buffer);
@@ -270,11 +278,11 @@ fn copy(
         output_offset: offset,
         rescale: None,
     };
-    let descriptor = sketch.descriptor(Descriptor::Vector(op));
+    let descriptor = code.descriptor(Descriptor::Vector(op));
     let inputs = SmallVec::from_iter([from]);
     let work = Work::Vector(Vector { descriptor, inputs, output: to, first_row: 0, rows, parameters: 0 });
     // What is copied is the writer's result.
-    Some((reader, Draft::new(sketch.drafts[writer].layer, work)))
+    Some((reader, VirtualInstruction::new(code.instructions[writer].layer, work)))
 }
 
 fn views(work: &Work) -> impl Iterator<Item = &View> {
@@ -299,19 +307,19 @@ fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> O
 }
 
 /// Lets a draft touch a stripe in place of the whole buffer.
-fn moved(draft: &mut Draft, buffer: BufferId, stripe: &Stripe, word: usize) {
+fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: &Piece, word: usize) {
     let put = |view: &mut View| {
         if BufferId::split(view.address).0 == buffer
-            && let Some(found) = narrowed(view, &stripe.all(), stripe.buffer, word)
+            && let Some(found) = narrowed(view, &piece.all(), piece.buffer, word)
         {
             *view = found;
         }
     };
-    match &mut draft.work {
+    match &mut virtual_instruction.work {
         Work::Transfer(t) => {
             let (own, at) = BufferId::split(t.local_address);
             if own == buffer {
-                t.local_address = stripe.buffer.at(at - stripe.all().start);
+                t.local_address = piece.buffer.at(at - piece.all().start);
             }
         }
         Work::Lookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),

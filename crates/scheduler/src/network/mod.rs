@@ -15,7 +15,7 @@ use tpuflow_ir::layout::image;
 use tpuflow_ir::shape::{broadcast, product};
 use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 
 /// One operator to execute. Several steps may belong to one layer.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! ladder asks for less: pieces as level 1 cuts them, layers one after the other, and level 1 itself, which every graph that
 //! fits the machine at all has a program for.
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 use crate::parameters::Parameters;
 
 /// What to try, and what to call it.

@@ -10,11 +10,11 @@ use std::collections::BinaryHeap;
 
 use rayon::prelude::*;
 
-use crate::Timing;
-use crate::budget::draw;
-use crate::context::Site;
-use crate::emission::Planned;
-use crate::virtual_program::dependence::Depend;
+use crate::budget::Timing;
+use crate::budget::next_random;
+use crate::context::PlanningContext;
+use crate::emission::Plan;
+use crate::virtual_program::dependence::Dependences;
 
 /// Orders that are timed before one is chosen.
 const NEIGHBOURS: u64 = 8;
@@ -30,28 +30,28 @@ const CYCLES: u64 = 6_000_000;
 const PATIENCE: u64 = 24;
 
 /// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
-pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned {
-    let (sketch, addresses) = planned.draft();
-    if !site.parameters.parallel() || site.parameters.layer_fusion == 0 || sketch.drafts.is_empty() {
-        return planned;
+pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timing) -> Plan {
+    let (code, addresses) = plan.parts();
+    if !context.parameters.parallel() || context.parameters.layer_fusion == 0 || code.instructions.is_empty() {
+        return plan;
     }
-    let depend = Depend::new(sketch, site.machine, Some(addresses));
-    let drafts = sketch.drafts.len() as u64;
-    let usual = site.effort.steps.saturating_mul(STEP) / (NEIGHBOURS * drafts);
-    let cycles = planned.program.predicted_cycles;
-    let many = site.effort.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
-    let turns = if site.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
-    let mut current: Vec<u32> = (0..drafts as u32).collect();
+    let dependences = Dependences::new(code, context.machine, Some(addresses));
+    let instructions = code.instructions.len() as u64;
+    let usual = context.budget.steps.saturating_mul(STEP) / (NEIGHBOURS * instructions);
+    let cycles = plan.program.predicted_cycles;
+    let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
+    let turns = if context.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
+    let mut current: Vec<u32> = (0..instructions as u32).collect();
     let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
     for turn in 0..turns {
-        if site.effort.is_over() || turn > gained + PATIENCE {
+        if context.budget.is_over() || turn > gained + PATIENCE {
             break;
         }
         let timed = |neighbour: u64| {
-            let seed = site.effort.seed.wrapping_add(turn * NEIGHBOURS + neighbour);
-            let order = changed(&current, &depend, seed);
-            let plan = planned.reordered(site, &order).ok()?.timed(timing);
+            let seed = context.budget.seed.wrapping_add(turn * NEIGHBOURS + neighbour);
+            let order = changed(&current, &dependences, seed);
+            let plan = plan.reordered(context, &order).ok()?.timed(timing);
             Some((plan.program.predicted_cycles, neighbour, order, plan))
         };
         let found: Vec<_> = (0..NEIGHBOURS).into_par_iter().filter_map(timed).collect();
@@ -64,41 +64,41 @@ pub(crate) fn polished(site: &Site, planned: Planned, timing: Timing) -> Planned
             }
         }
     }
-    best.unwrap_or(planned)
+    best.unwrap_or(plan)
 }
 
 /// An order in which some neighbouring drafts have changed places.
-fn changed(order: &[u32], depend: &Depend, seed: u64) -> Vec<u32> {
+fn changed(order: &[u32], dependences: &Dependences, seed: u64) -> Vec<u32> {
     let mut random = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let count = order.len() as u64;
     // The state is the seed at first.
     (0..4).for_each(|_| {
-        draw(&mut random);
+        next_random(&mut random);
     });
     // From a 16th to a 256th of all.
-    let length = (count >> (4 + draw(&mut random) % 5)).max(2);
-    let first = draw(&mut random) % count;
-    let reach = 2 + draw(&mut random) % length.min(16);
+    let length = (count >> (4 + next_random(&mut random) % 5)).max(2);
+    let first = next_random(&mut random) % count;
+    let reach = 2 + next_random(&mut random) % length.min(16);
     let mut keys = vec![0; order.len()];
-    for (place, &draft) in (0..).zip(order) {
+    for (place, &instruction) in (0..).zip(order) {
         let shaken = (first..first + length).contains(&place);
-        keys[draft as usize] = place + if shaken { draw(&mut random) % reach } else { 0 };
+        keys[instruction as usize] = place + if shaken { next_random(&mut random) % reach } else { 0 };
     }
-    legal(depend, &keys)
+    legal(dependences, &keys)
 }
 
 /// The drafts by keys, as far as dependences allow.
-fn legal(depend: &Depend, keys: &[u64]) -> Vec<u32> {
-    let mut left: Vec<usize> = depend.before.iter().map(|before| before.len()).collect();
-    let entry = |draft: u32| Reverse((keys[draft as usize], draft));
+fn legal(dependences: &Dependences, keys: &[u64]) -> Vec<u32> {
+    let mut left: Vec<usize> = dependences.before.iter().map(|before| before.len()).collect();
+    let entry = |instruction: u32| Reverse((keys[instruction as usize], instruction));
     let mut open: BinaryHeap<_> = (0..keys.len() as u32).filter(|&d| left[d as usize] == 0).map(entry).collect();
     let mut order = Vec::with_capacity(keys.len());
-    while let Some(Reverse((_, draft))) = open.pop() {
-        order.push(draft);
-        for edge in &depend.after[draft as usize] {
-            left[edge.draft as usize] -= 1;
-            if left[edge.draft as usize] == 0 {
-                open.push(entry(edge.draft));
+    while let Some(Reverse((_, instruction))) = open.pop() {
+        order.push(instruction);
+        for edge in &dependences.after[instruction as usize] {
+            left[edge.instruction as usize] -= 1;
+            if left[edge.instruction as usize] == 0 {
+                open.push(entry(edge.instruction));
             }
         }
     }
@@ -127,28 +127,32 @@ mod tests {
     #[test]
     fn changed_orders_keep_dependences() {
         let count = 200u32;
-        let mut depend = Depend {
+        let mut dependences = Dependences {
             before: vec![Default::default(); count as usize],
             after: vec![Default::default(); count as usize],
         };
         let mut random = 7;
-        for draft in 1..count {
-            for _ in 0..draw(&mut random) % 3 {
-                let other = (draw(&mut random) % u64::from(draft)) as u32;
-                depend.before[draft as usize].push(Edge { draft: other, finish: true });
-                depend.after[other as usize].push(Edge { draft, finish: true });
+        for instruction in 1..count {
+            for _ in 0..next_random(&mut random) % 3 {
+                let other = (next_random(&mut random) % u64::from(instruction)) as u32;
+                dependences.before[instruction as usize].push(Edge { instruction: other, finish: true });
+                dependences.after[other as usize].push(Edge { instruction, finish: true });
             }
         }
         let mut order: Vec<u32> = (0..count).collect();
-        assert_eq!(legal(&depend, &(0..u64::from(count)).collect::<Vec<_>>()), order);
+        assert_eq!(legal(&dependences, &(0..u64::from(count)).collect::<Vec<_>>()), order);
         let mut moved = 0;
         for seed in 0..100 {
-            let next = changed(&order, &depend, seed);
-            assert_eq!(next, changed(&order, &depend, seed));
+            let next = changed(&order, &dependences, seed);
+            assert_eq!(next, changed(&order, &dependences, seed));
             let mut place = vec![None; count as usize];
-            (0..).zip(&next).for_each(|(at, &draft)| place[draft as usize] = Some(at));
-            for draft in 0..count as usize {
-                assert!(depend.before[draft].iter().all(|edge| place[edge.draft as usize] < place[draft]));
+            (0..).zip(&next).for_each(|(at, &instruction)| place[instruction as usize] = Some(at));
+            for instruction in 0..count as usize {
+                assert!(
+                    dependences.before[instruction]
+                        .iter()
+                        .all(|edge| place[edge.instruction as usize] < place[instruction])
+                );
             }
             moved += usize::from(next != order);
             order = next;

@@ -7,18 +7,19 @@ mod stage_search;
 mod transfer_length;
 
 use crate::addresses::caches::addresses;
-use crate::context::Site;
-use crate::emission::{Lines, Planned, Ways, fastest};
-use crate::memory_space::constant_groups::bundle;
-use crate::memory_space::split::{has_room, stripes};
-use crate::memory_space::{Housed, Request, house};
-use crate::options::{Manner, Mode};
-use crate::order::list_schedule::Loom;
+use crate::budget::Timing;
+use crate::context::PlanningContext;
+use crate::emission::{LinePolicy, Plan, TransferOptions, fastest};
+use crate::error::ScheduleError;
+use crate::memory_space::constant_groups::group_constants;
+use crate::memory_space::split::{has_room, split_live_ranges};
+use crate::memory_space::{LoweredNetwork, Request, assign_memory_spaces};
+use crate::options::{PipelineMode, PlanVariant};
+use crate::order::list_schedule::ListScheduler;
 use crate::order::prefetch::{Reaches, prefetch};
 use crate::virtual_program::addresses::Addresses;
-use crate::virtual_program::dependence::Depend;
-use crate::virtual_program::{Memory, Sketch};
-use crate::{ScheduleError, Timing};
+use crate::virtual_program::dependence::Dependences;
+use crate::virtual_program::{Memory, VirtualProgram};
 
 /// Shares of the cache to plan with, in per cent: the first that also survives packing is taken.
 const SHARES: [u64; 8] = [100, 95, 90, 80, 70, 60, 45, 30];
@@ -33,11 +34,11 @@ const ROOMS: [u64; 4] = [80, 60, 40, 20];
 const TRIAL: u64 = 10_000;
 
 /// Ways to give transfers to lines, all tried.
-const LINES: [Lines; 2] = [Lines::Free, Lines::Even];
+const LINES: [LinePolicy; 2] = [LinePolicy::Free, LinePolicy::Even];
 
-impl Site<'_> {
+impl PlanningContext<'_> {
     /// Lowers the network and gives everything a place and a time: of several orders the fastest by `timing`.
-    pub fn plan(&self, mode: Mode, manner: Manner, timing: Timing) -> Result<Planned, ScheduleError> {
+    pub fn plan(&self, mode: PipelineMode, variant: PlanVariant, timing: Timing) -> Result<Plan, ScheduleError> {
         let machine = self.machine;
         let mut failure = None;
         for share in SHARES {
@@ -47,30 +48,30 @@ impl Site<'_> {
                 machine,
                 inputs: &self.graph.inputs,
                 outputs: &self.graph.outputs,
-                grains: mode.grains(),
+                granularities: mode.granularities(),
                 parallel: mode.paired(),
                 pieces: self.parameters.pieces(),
                 utilization: self.utilization(mode),
-                narrow: manner.narrow,
-                prompt: manner.prompt,
-                passing: manner.passing,
+                narrow_weight_tiles: variant.narrow_weight_tiles,
+                early_first_rows: variant.early_first_rows,
+                write_through: variant.write_through,
                 outside: !self.parameters.action_graph_data_transfer_optimization,
                 capacity: machine.cache_bytes() / 100 * share,
             };
-            let mut housed = match house(&request) {
-                Ok(housed) => housed,
+            let mut lowered = match assign_memory_spaces(&request) {
+                Ok(lowered) => lowered,
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
-            if let (true, Some(layers)) = (mode != Mode::Sequential, self.parameters.grouped()) {
-                bundle(&mut housed.sketch, machine, layers, manner.bundles);
+            if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
+                group_constants(&mut lowered.code, machine, layers, variant.group_scale);
             }
             let found = match mode {
-                Mode::Sequential => addresses(&housed.sketch, machine).map(|found| (found, Vec::new())),
-                Mode::Layers { .. } => self.ahead(&mut housed.sketch, manner.searched).map(|found| {
-                    let orders = self.taken_up(&housed.sketch, &found);
+                PipelineMode::Sequential => addresses(&lowered.code, machine).map(|found| (found, Vec::new())),
+                PipelineMode::Layers { .. } => self.ahead(&mut lowered.code, variant.search_load_order).map(|found| {
+                    let orders = self.taken_up(&lowered.code, &found);
                     (found, orders)
                 }),
-                Mode::Woven { .. } => self.interleaved(&mut housed.sketch, manner.searched),
+                PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, variant.search_load_order),
             };
             let (found, orders) = match found {
                 Ok(found) => found,
@@ -79,41 +80,45 @@ impl Site<'_> {
                     continue;
                 }
             };
-            let plan = |housed: &Housed| {
-                let planned = |ways| Planned::new(self, housed.clone(), found.clone(), mode, ways);
-                fastest(self.ways(mode, manner).into_iter().map(|ways| Ok(planned(ways)?.timed(timing))))
+            let plan = |lowered: &LoweredNetwork| {
+                let plan = |transfer_options| Plan::new(self, lowered.clone(), found.clone(), mode, transfer_options);
+                fastest(
+                    self.transfer_options(mode, variant)
+                        .into_iter()
+                        .map(|transfer_options| Ok(plan(transfer_options)?.timed(timing))),
+                )
             };
             if orders.is_empty() {
-                return plan(&housed);
+                return plan(&lowered);
             }
-            let ordered = |order| Housed { sketch: housed.sketch.reordered(order), ..housed.clone() };
+            let ordered = |order| LoweredNetwork { code: lowered.code.reordered(order), ..lowered.clone() };
             return fastest(orders.iter().map(|order: &Vec<u32>| plan(&ordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
     }
 
     /// Ways to bring in what lies in external memory, all tried.
-    fn ways(&self, mode: Mode, manner: Manner) -> Vec<Ways> {
-        let lines: &[Lines] = if mode == Mode::Sequential { &LINES[..1] } else { &LINES };
-        let splits: &[bool] = if manner == Manner::default() { &[false] } else { &[false, true] };
+    fn transfer_options(&self, mode: PipelineMode, variant: PlanVariant) -> Vec<TransferOptions> {
+        let lines: &[LinePolicy] = if mode == PipelineMode::Sequential { &LINES[..1] } else { &LINES };
+        let splits: &[bool] = if variant == PlanVariant::default() { &[false] } else { &[false, true] };
         let all = splits.iter().flat_map(|&backward| lines.iter().map(move |&lines| (backward, lines)));
-        all.map(|(backward, lines)| Ways { backward, ..Ways::new(lines) }).collect()
+        all.map(|(backward, lines)| TransferOptions { backward, ..TransferOptions::new(lines) }).collect()
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
-    fn ahead(&self, sketch: &mut Sketch, searched: bool) -> Result<Addresses, ScheduleError> {
+    fn ahead(&self, code: &mut VirtualProgram, search_load_order: bool) -> Result<Addresses, ScheduleError> {
         let parameters = self.parameters;
-        let effort = searched.then_some(&self.effort);
+        let budget = search_load_order.then_some(&self.budget);
         let caches = [&parameters.shared_cache_schedule_optimizations, &parameters.ewp_cache_schedule_optimizations];
         for share in REACHES {
             let reaches = Reaches {
                 layers: parameters.ahead(),
-                positions: sketch.drafts.len() as u32 / share,
+                positions: code.instructions.len() as u32 / share,
                 ring: caches.map(|passes| passes.round_robin),
             };
-            match prefetch(sketch, self.machine, &reaches, effort) {
+            match prefetch(code, self.machine, &reaches, budget) {
                 Ok(found) => {
-                    *sketch = found.sketch;
+                    *code = found.code;
                     return Ok(found.addresses);
                 }
                 Err(memory) => {
@@ -124,38 +129,47 @@ impl Site<'_> {
                 }
             }
         }
-        addresses(sketch, self.machine)
+        addresses(code, self.machine)
     }
 
     /// Interleaves layers, with buffers in stripes where that leaves room enough, and gives orders beside the addresses, if any
     /// could be made.
-    fn interleaved(&self, sketch: &mut Sketch, searched: bool) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
-        if has_room(sketch, self.machine) {
-            let mut striped = sketch.clone();
-            stripes(&mut striped, self.machine);
-            if let Some(found) = self.woven(&mut striped, &ROOMS[..1], searched) {
-                *sketch = striped;
+    fn interleaved(
+        &self,
+        code: &mut VirtualProgram,
+        search_load_order: bool,
+    ) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
+        if has_room(code, self.machine) {
+            let mut striped = code.clone();
+            split_live_ranges(&mut striped, self.machine);
+            if let Some(found) = self.woven(&mut striped, &ROOMS[..1], search_load_order) {
+                *code = striped;
                 return Ok(found);
             }
         }
-        if let Some(found) = self.woven(sketch, &ROOMS, searched) {
+        if let Some(found) = self.woven(code, &ROOMS, search_load_order) {
             return Ok(found);
         }
-        Ok((self.ahead(sketch, searched)?, Vec::new()))
+        Ok((self.ahead(code, search_load_order)?, Vec::new()))
     }
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
     /// lets all units take up their work as soon as they can.
-    fn woven(&self, sketch: &mut Sketch, rooms: &[u64], searched: bool) -> Option<(Addresses, Vec<Vec<u32>>)> {
+    fn woven(
+        &self,
+        code: &mut VirtualProgram,
+        rooms: &[u64],
+        search_load_order: bool,
+    ) -> Option<(Addresses, Vec<Vec<u32>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
-        let depend = Depend::new(sketch, machine, None);
-        let loom = Loom::new(sketch, &depend, machine, window, None);
+        let dependences = Dependences::new(code, machine, None);
+        let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
         for share in rooms {
-            let order = loom.order(machine.cache_bytes() / 100 * share, &self.effort);
-            let mut woven = sketch.reordered(&loom.late_loads(&order));
-            if let Ok(found) = self.ahead(&mut woven, searched) {
+            let order = scheduler.order(machine.cache_bytes() / 100 * share, &self.budget);
+            let mut woven = code.reordered(&scheduler.late_loads(&order));
+            if let Ok(found) = self.ahead(&mut woven, search_load_order) {
                 let orders = self.orders(&woven, &found);
-                *sketch = woven;
+                *code = woven;
                 return Some((found, orders));
             }
         }
@@ -163,17 +177,17 @@ impl Site<'_> {
     }
 
     /// Orders in which all units take up their work as soon as they can, now that everything has its place.
-    fn orders(&self, sketch: &Sketch, addresses: &Addresses) -> Vec<Vec<u32>> {
-        let depend = Depend::new(sketch, self.machine, Some(addresses));
-        let loom = Loom::new(sketch, &depend, self.machine, self.parameters.window(), Some(addresses));
-        loom.orders(u64::MAX, &self.effort, self.effort.steps.saturating_mul(TRIAL))
+    fn orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<u32>> {
+        let dependences = Dependences::new(code, self.machine, Some(addresses));
+        let scheduler = ListScheduler::new(code, &dependences, self.machine, self.parameters.window(), Some(addresses));
+        scheduler.orders(u64::MAX, &self.budget, self.budget.steps.saturating_mul(TRIAL))
     }
 
     /// The order of layers, and those in which nothing that could begin stands behind loads that have time.
-    fn taken_up(&self, sketch: &Sketch, addresses: &Addresses) -> Vec<Vec<u32>> {
-        let mut orders = vec![(0..sketch.drafts.len() as u32).collect()];
+    fn taken_up(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<u32>> {
+        let mut orders = vec![(0..code.instructions.len() as u32).collect()];
         if self.parameters.layer_fusion != 0 {
-            orders.extend(self.orders(sketch, addresses));
+            orders.extend(self.orders(code, addresses));
         }
         orders
     }

@@ -3,16 +3,18 @@
 use rayon::prelude::*;
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
 
-use super::local_search::polished;
+use super::local_search::improve_order;
 use super::stage_search;
-use super::transfer_length::longer;
-use crate::budget::Effort;
-use crate::context::Site;
-use crate::emission::{Planned, fastest};
-use crate::lowering::{Grain, Grains};
-use crate::options::{Manner, Mode};
+use super::transfer_length::lengthen_transfers;
+use crate::budget::SearchBudget;
+use crate::budget::Timing;
+use crate::context::PlanningContext;
+use crate::emission::{Plan, fastest};
+use crate::error::ScheduleError;
+use crate::lowering::{StageGranularities, TileGranularity};
+use crate::options::{PipelineMode, PlanVariant};
 use crate::parameters::Parameters;
-use crate::{ScheduleError, Timing, tiling};
+use crate::tiling;
 
 /// A program by given settings, not yet checked. Where tensors pass through external memory, a graph in which groups of layers
 /// are computed part by part is planned as well.
@@ -21,27 +23,27 @@ pub(crate) fn compiled(
     machine: &Machine,
     tilings: &[Tiling],
     parameters: &Parameters,
-    effort: Effort,
+    budget: SearchBudget,
     timing: Timing,
 ) -> Result<Program, ScheduleError> {
-    let site = Site::new(graph, machine, effort, parameters)?;
+    let context = PlanningContext::new(graph, machine, budget, parameters)?;
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tiling::tiled(graph, tilings)?.graph;
-        let own = Site::new(&tiled, machine, effort, parameters)?;
-        let program = shortest(&own, planned(&own, timing)?, timing)?.program(&own);
+        let own = PlanningContext::new(&tiled, machine, budget, parameters)?;
+        let program = shortest(&own, plan(&own, timing)?, timing)?.program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
-        let bounds = program.bounds.least(&site.bounds());
+        let bounds = program.bounds.least(&context.bounds());
         Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
     };
     if !tilings.is_empty() {
         return in_parts(tilings);
     }
-    let finalists = planned(&site, timing)?;
-    let far = finalists.first().map(|whole| whole.far(graph)).unwrap_or_default();
-    if parameters.layer_fusion != 0 && !far.is_empty() {
+    let finalists = plan(&context, timing)?;
+    let spilled_tensors = finalists.first().map(|whole| whole.spilled_tensors(graph)).unwrap_or_default();
+    if parameters.layer_fusion != 0 && !spilled_tensors.is_empty() {
         let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
         let longest = parameters.window() as usize;
-        let groups = tiling::groups::groups(graph, &site.network, machine, &far, space, longest);
+        let groups = tiling::groups::groups(graph, &context.network, machine, &spilled_tensors, space, longest);
         if !groups.is_empty()
             && let Ok(program) = in_parts(&groups)
             && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
@@ -49,20 +51,20 @@ pub(crate) fn compiled(
             return Ok(program);
         }
     }
-    Ok(shortest(&site, finalists, timing)?.program(&site))
+    Ok(shortest(&context, finalists, timing)?.program(&context))
 }
 
 /// The finalist that is the fastest once its order is polished.
-fn shortest(site: &Site, finalists: Vec<Planned>, timing: Timing) -> Result<Planned, ScheduleError> {
-    fastest(finalists.into_iter().map(|planned| Ok(polished(site, planned, timing))))
+fn shortest(context: &PlanningContext, finalists: Vec<Plan>, timing: Timing) -> Result<Plan, ScheduleError> {
+    fastest(finalists.into_iter().map(|plan| Ok(improve_order(context, plan, timing))))
 }
 
 /// Plans worth polishing, at least one.
-fn planned(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
-    if site.parameters.parallel() {
-        parallel(site, timing)
+fn plan(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+    if context.parameters.parallel() {
+        parallel(context, timing)
     } else {
-        Ok(vec![site.plan(Mode::Sequential, Manner::default(), timing)?])
+        Ok(vec![context.plan(PipelineMode::Sequential, PlanVariant::default(), timing)?])
     }
 }
 
@@ -70,62 +72,88 @@ fn planned(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
 /// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
 /// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. Where that is not close to the bound,
 /// also the fastest of the same with the first rows of inputs in short transfers, and with single stages cut otherwise.
-fn parallel(site: &Site, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
-    let grains = [Grain::Longer(4), Grain::Fine, Grain::Finest(2), Grain::Finest(3), Grain::Finest(4)];
-    let woven = grains
+fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+    let granularities = [
+        TileGranularity::Longer(4),
+        TileGranularity::Fine,
+        TileGranularity::Finest(2),
+        TileGranularity::Finest(3),
+        TileGranularity::Finest(4),
+    ];
+    let woven = granularities
         .into_iter()
-        .filter(|_| site.parameters.layer_fusion != 0)
-        .map(|grain| Mode::Woven { grains: Grains::even(grain) });
-    let layers = [Mode::Layers { paired: true }, Mode::Layers { paired: false }, Mode::Sequential];
-    let modes: Vec<Mode> = woven.chain(layers).collect();
-    let all = |manner| modes.par_iter().map(|&mode| Tried::new(site, mode, manner, timing)).collect::<Vec<_>>();
-    let best = |plans: Vec<Tried>| plans.into_iter().reduce(Tried::or).ok_or(ScheduleError::Level(5));
-    let mut found = in_other_manners(site, best(all(Manner::default()))?, timing)?;
-    if found.iter().all(|plan| !site.is_close(plan.program.predicted_cycles)) {
-        let prompt = Manner { prompt: true, ..Manner::default() };
-        let mixed = |grains| Tried::new(site, Mode::Woven { grains }, prompt, timing);
-        let others = best(stage_search::mixed(site, all(prompt), &mixed))?;
-        found.extend(in_other_manners(site, others, timing).into_iter().flatten());
+        .filter(|_| context.parameters.layer_fusion != 0)
+        .map(|granularity| PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) });
+    let layers =
+        [PipelineMode::Layers { paired: true }, PipelineMode::Layers { paired: false }, PipelineMode::Sequential];
+    let modes: Vec<PipelineMode> = woven.chain(layers).collect();
+    let all =
+        |variant| modes.par_iter().map(|&mode| Candidate::new(context, mode, variant, timing)).collect::<Vec<_>>();
+    let best = |plans: Vec<Candidate>| plans.into_iter().reduce(Candidate::or).ok_or(ScheduleError::Level(5));
+    let mut found = with_variants(context, best(all(PlanVariant::default()))?, timing)?;
+    if found.iter().all(|plan| !context.is_close(plan.program.predicted_cycles)) {
+        let early_first_rows = PlanVariant { early_first_rows: true, ..PlanVariant::default() };
+        let search_stage_granularities = |granularities| {
+            Candidate::new(context, PipelineMode::Interleaved { granularities }, early_first_rows, timing)
+        };
+        let others = best(stage_search::search_stage_granularities(
+            context,
+            all(early_first_rows),
+            &search_stage_granularities,
+        ))?;
+        found.extend(with_variants(context, others, timing).into_iter().flatten());
     }
     Ok(found)
 }
 
 /// A plan, or a faster one made in another manner; where loads take most of the time, also the best of these with its loads placed
 /// in many ways.
-fn in_other_manners(site: &Site, usual: Tried, timing: Timing) -> Result<Vec<Planned>, ScheduleError> {
-    if !usual.loads(site.machine) {
-        return Ok(vec![longer(site, usual.plan?, timing)]);
+fn with_variants(context: &PlanningContext, usual: Candidate, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+    if !usual.loads(context.machine) {
+        return Ok(vec![lengthen_transfers(context, usual.plan?, timing)]);
     }
     // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
-    let manner = |(bundles, narrow, passing)| Manner { bundles, narrow, passing, ..usual.manner };
-    let manners = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
-    let manners = manners.into_iter().map(manner).filter(|manner| !manner.passing || site.passes());
-    let (mode, manners) = (usual.mode, manners.collect::<Vec<_>>());
-    let others: Vec<Tried> = manners.into_par_iter().map(|manner| Tried::new(site, mode, manner, timing)).collect();
+    let variant = |(group_scale, narrow_weight_tiles, write_through)| PlanVariant {
+        group_scale,
+        narrow_weight_tiles,
+        write_through,
+        ..usual.variant
+    };
+    let variants = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
+    let variants =
+        variants.into_iter().map(variant).filter(|variant| !variant.write_through || context.can_write_through());
+    let (mode, variants) = (usual.mode, variants.collect::<Vec<_>>());
+    let others: Vec<Candidate> =
+        variants.into_par_iter().map(|variant| Candidate::new(context, mode, variant, timing)).collect();
     // Results that pass leave room: which is better shows when transfers have their length.
-    let longest = |tried: Tried| Tried { plan: tried.plan.map(|plan| longer(site, plan, timing)), ..tried };
-    let (passing, staying): (Vec<Tried>, Vec<Tried>) = others.into_iter().partition(|tried| tried.manner.passing);
-    let staying = longest(staying.into_iter().fold(usual, Tried::or));
-    let best = passing.into_iter().reduce(Tried::or).map(longest).into_iter().fold(staying, Tried::or);
-    let searched = Manner { searched: true, ..best.manner };
-    let searched = best.loads(site.machine).then(|| Tried::new(site, best.mode, searched, timing));
-    let searched = searched.and_then(|tried| longest(tried).plan.ok());
-    Ok(std::iter::once(best.plan?).chain(searched).collect())
+    let longest = |tried: Candidate| Candidate {
+        plan: tried.plan.map(|plan| lengthen_transfers(context, plan, timing)),
+        ..tried
+    };
+    let (write_through, staying): (Vec<Candidate>, Vec<Candidate>) =
+        others.into_iter().partition(|tried| tried.variant.write_through);
+    let staying = longest(staying.into_iter().fold(usual, Candidate::or));
+    let best = write_through.into_iter().reduce(Candidate::or).map(longest).into_iter().fold(staying, Candidate::or);
+    let search_load_order = PlanVariant { search_load_order: true, ..best.variant };
+    let search_load_order =
+        best.loads(context.machine).then(|| Candidate::new(context, best.mode, search_load_order, timing));
+    let search_load_order = search_load_order.and_then(|tried| longest(tried).plan.ok());
+    Ok(std::iter::once(best.plan?).chain(search_load_order).collect())
 }
 
 /// How a plan was made, and what it came to.
-pub(super) struct Tried {
-    pub mode: Mode,
-    manner: Manner,
-    pub plan: Result<Planned, ScheduleError>,
+pub(super) struct Candidate {
+    pub mode: PipelineMode,
+    variant: PlanVariant,
+    pub plan: Result<Plan, ScheduleError>,
 }
 
-impl Tried {
+impl Candidate {
     /// The plan of a mode and manner, if there is time for it.
-    fn new(site: &Site, mode: Mode, manner: Manner, timing: Timing) -> Self {
-        let is_over = site.effort.is_over();
-        let plan = if is_over { Err(ScheduleError::Time) } else { site.plan(mode, manner, timing) };
-        Self { mode, manner, plan }
+    fn new(context: &PlanningContext, mode: PipelineMode, variant: PlanVariant, timing: Timing) -> Self {
+        let is_over = context.budget.is_over();
+        let plan = if is_over { Err(ScheduleError::Time) } else { context.plan(mode, variant, timing) };
+        Self { mode, variant, plan }
     }
 
     /// The one of the fewer cycles, the first of equals.
@@ -140,7 +168,7 @@ impl Tried {
 
     /// Whether loads take most of the time.
     fn loads(&self, machine: &Machine) -> bool {
-        self.mode != Mode::Sequential && self.plan.as_ref().is_ok_and(|plan| plan.loading(machine))
+        self.mode != PipelineMode::Sequential && self.plan.as_ref().is_ok_and(|plan| plan.loading(machine))
     }
 }
 
@@ -184,20 +212,31 @@ mod tests {
         let mut machine = Machine::preset("128x128_asic").expect("known");
         machine.cache.banks = 4;
         let parameters = Parameters::o5();
-        let effort = Effort { seed: 0, steps: 10, deadline: None };
-        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        for (bundles, narrow) in [(1, false), (4, true), (16, true)] {
-            let manner = Manner { bundles, narrow, passing: bundles == 16, searched: narrow, prompt: narrow };
-            let planned =
-                site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, manner, &|_| None).expect("room for all");
-            let program = planned.program(&site);
+        let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
+        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+        for (group_scale, narrow_weight_tiles) in [(1, false), (4, true), (16, true)] {
+            let variant = PlanVariant {
+                group_scale,
+                narrow_weight_tiles,
+                write_through: group_scale == 16,
+                search_load_order: narrow_weight_tiles,
+                early_first_rows: narrow_weight_tiles,
+            };
+            let plan = context
+                .plan(
+                    PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
+                    variant,
+                    &|_| None,
+                )
+                .expect("room for all");
+            let program = plan.program(&context);
             assert_eq!(check(&graph, &program), Ok(()));
             let columns = program.instructions.iter().filter_map(|instruction| match &instruction.work {
                 Work::Matrix(matrix) if matrix.output.channels == 512 => Some(matrix.columns),
                 _ => None,
             });
             // A tile of 256 KB is more than a sixteenth of the cache, and the array takes less time than its load.
-            assert!(columns.eq(if narrow { vec![64; 8] } else { vec![128; 4] }), "{manner:?}");
+            assert!(columns.eq(if narrow_weight_tiles { vec![64; 8] } else { vec![128; 4] }), "{variant:?}");
         }
     }
 
@@ -208,12 +247,14 @@ mod tests {
         let y = net.conv(x, 16, common::window(3, 1, 1), 1);
         let graph = net.finish(&[y]);
         let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
-        let effort = Effort { seed: 0, steps: 10, deadline: None };
-        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        let loads = |prompt| {
-            let mode = Mode::Woven { grains: Grains::even(Grain::Fine) };
-            let planned = site.plan(mode, Manner { prompt, ..Manner::default() }, &|_| None).expect("room for all");
-            let program = planned.program(&site);
+        let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
+        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+        let loads = |early_first_rows| {
+            let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
+            let plan = context
+                .plan(mode, PlanVariant { early_first_rows, ..PlanVariant::default() }, &|_| None)
+                .expect("room for all");
+            let program = plan.program(&context);
             assert_eq!(check(&graph, &program), Ok(()));
             let image = program.inputs[0].view;
             let bytes = image.address..image.address + 64 * 64 * 128;
@@ -225,10 +266,10 @@ mod tests {
             let image = loads.filter(|load| space(load) == image.space && bytes.contains(&load.ddr_address));
             image.map(|load| u64::from(load.bytes) * u64::from(load.counts[0]) * u64::from(load.counts[1])).collect()
         };
-        let (usual, prompt): (Vec<u64>, Vec<u64>) = (loads(false), loads(true));
-        assert_eq!(usual.iter().sum::<u64>(), prompt.iter().sum::<u64>());
-        assert!(2 * prompt[0] < usual[0], "{prompt:?} {usual:?}");
-        assert!(prompt.iter().zip(&prompt[1..]).all(|(now, next)| *next <= 2 * now), "{prompt:?}");
+        let (usual, early): (Vec<u64>, Vec<u64>) = (loads(false), loads(true));
+        assert_eq!(usual.iter().sum::<u64>(), early.iter().sum::<u64>());
+        assert!(2 * early[0] < usual[0], "{early:?} {usual:?}");
+        assert!(early.iter().zip(&early[1..]).all(|(now, next)| *next <= 2 * now), "{early:?}");
     }
 
     #[test]
@@ -238,8 +279,8 @@ mod tests {
         for failing in 0..=rungs.len() {
             let mut tried = 0;
             let outcome = fallback::first(&rungs, |parameters| {
-                let effort = Effort { seed: 0, steps: 10, deadline: None };
-                let mut program = compiled(&graph, &machine, &[], parameters, effort, &|_| None)?;
+                let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
+                let mut program = compiled(&graph, &machine, &[], parameters, budget, &|_| None)?;
                 tried += 1;
                 if tried <= failing {
                     // Nobody waits for anybody.

@@ -2,10 +2,10 @@
 
 use rayon::prelude::*;
 
-use crate::Timing;
-use crate::addresses::external::Join;
-use crate::context::Site;
-use crate::emission::Planned;
+use crate::addresses::external::CoalescingLimit;
+use crate::budget::Timing;
+use crate::context::PlanningContext;
+use crate::emission::Plan;
 use crate::lowering::piece_bytes;
 
 /// Lengths of transfers, in pieces, that are tried.
@@ -18,25 +18,29 @@ const STEP: u64 = 2000;
 const STRETCHES: u64 = 24;
 
 /// The plan with the best lengths of transfers that are found, stretch by stretch.
-pub(crate) fn longer(site: &Site, planned: Planned, timing: Timing) -> Planned {
-    let (sketch, _) = planned.draft();
-    let drafts = sketch.drafts.len() as u64;
-    let may_join = site.parameters.parallel() && site.parameters.grouped().is_some();
-    if !may_join || drafts == 0 || !planned.loading(site.machine) {
-        return planned;
+pub(crate) fn lengthen_transfers(context: &PlanningContext, plan: Plan, timing: Timing) -> Plan {
+    let (code, _) = plan.parts();
+    let instructions = code.instructions.len() as u64;
+    let may_join = context.parameters.parallel() && context.parameters.grouped().is_some();
+    if !may_join || instructions == 0 || !plan.loading(context.machine) {
+        return plan;
     }
-    let loads: Vec<u64> =
-        sketch.drafts.iter().filter(|d| d.load().is_some()).filter_map(|d| Some(d.transfer()?.local_address)).collect();
-    let piece = piece_bytes(site.machine);
-    let timings = site.effort.steps.saturating_mul(STEP) / drafts;
+    let loads: Vec<u64> = code
+        .instructions
+        .iter()
+        .filter(|d| d.load().is_some())
+        .filter_map(|d| Some(d.transfer()?.local_address))
+        .collect();
+    let piece = piece_bytes(context.machine);
+    let timings = context.budget.steps.saturating_mul(STEP) / instructions;
     let stretches = (timings / (2 * LENGTHS.len() as u64)).min(STRETCHES).min(loads.len() as u64);
     if stretches == 0 {
-        return planned;
+        return plan;
     }
-    let mut best = planned;
-    let mut ways = best.ways().clone();
-    ways.backward = !ways.backward;
-    if let Ok(plan) = best.by(site, ways) {
+    let mut best = plan;
+    let mut transfer_options = best.transfer_options().clone();
+    transfer_options.backward = !transfer_options.backward;
+    if let Ok(plan) = best.by(context, transfer_options) {
         let plan = plan.timed(timing);
         if plan.program.predicted_cycles < best.program.predicted_cycles {
             best = plan;
@@ -44,19 +48,20 @@ pub(crate) fn longer(site: &Site, planned: Planned, timing: Timing) -> Planned {
     }
     let step = loads.len().div_ceil(stretches as usize);
     let parts = (0..loads.len()).step_by(step).map(|first| first..(first + step).min(loads.len()));
-    let ways: Vec<(u64, bool)> = LENGTHS.iter().flat_map(|&length| [(length, false), (length, true)]).collect();
+    let transfer_options: Vec<(u64, bool)> =
+        LENGTHS.iter().flat_map(|&length| [(length, false), (length, true)]).collect();
     for part in std::iter::once(0..loads.len()).chain(parts) {
-        if site.effort.is_over() {
+        if context.budget.is_over() {
             break;
         }
         let timed = |&(length, next): &(u64, bool)| {
-            let mut ways = best.ways().clone();
-            let join = Join { bytes: length * piece, next };
-            ways.joins.extend(loads[part.clone()].iter().map(|&load| (load, join)));
-            let plan = best.by(site, ways).ok()?.timed(timing);
+            let mut transfer_options = best.transfer_options().clone();
+            let join = CoalescingLimit { bytes: length * piece, next };
+            transfer_options.coalescing.extend(loads[part.clone()].iter().map(|&load| (load, join)));
+            let plan = best.by(context, transfer_options).ok()?.timed(timing);
             Some((plan.program.predicted_cycles, length, next, plan))
         };
-        let found: Vec<_> = ways.par_iter().filter_map(timed).collect();
+        let found: Vec<_> = transfer_options.par_iter().filter_map(timed).collect();
         let Some((cycles, .., plan)) = found.into_iter().min_by_key(|f| (f.0, f.1, f.2)) else { break };
         if cycles < best.program.predicted_cycles {
             best = plan;
@@ -70,8 +75,8 @@ mod tests {
     use super::*;
     use tpuflow_ir::Machine;
 
-    use crate::budget::Effort;
-    use crate::options::{Manner, Mode};
+    use crate::budget::SearchBudget;
+    use crate::options::{PipelineMode, PlanVariant};
     use crate::{common, parameters::Parameters};
 
     #[test]
@@ -85,15 +90,17 @@ mod tests {
         let graph = net.finish(&[y]);
         let mut machine = Machine::preset("128x128_asic").expect("known");
         let parameters = Parameters::o5();
-        let effort = Effort { seed: 0, steps: 50, deadline: None };
+        let budget = SearchBudget { seed: 0, steps: 50, deadline: None };
         for banks in [32, 8] {
             machine.cache.banks = banks;
-            let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
+            let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
             // The fewer instructions the better.
             let fewest = |program: &tpuflow_ir::Program| Some(program.instructions.len() as u64);
-            let planned = site.plan(Mode::Layers { paired: true }, Manner::default(), &fewest).expect("room for all");
-            let before = planned.program.instructions.len();
-            let program = longer(&site, planned, &fewest).program(&site);
+            let plan = context
+                .plan(PipelineMode::Layers { paired: true }, PlanVariant::default(), &fewest)
+                .expect("room for all");
+            let before = plan.program.instructions.len();
+            let program = lengthen_transfers(&context, plan, &fewest).program(&context);
             assert!(program.instructions.len() < before, "{} of {before}", program.instructions.len());
             assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
             let last = program.instructions.len() as u32;

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Graph, Layer, LayerId, Op, Parts, Quant, Tensor, TensorId, Tiling};
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 use part::part;
 use region::{Region, even};
 

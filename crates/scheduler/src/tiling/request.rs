@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tpuflow_ir::{Graph, LayerId, Parts, Tiling};
 
 use super::groups::split;
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 
 /// Axis of a layer's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

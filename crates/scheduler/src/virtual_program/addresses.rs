@@ -2,22 +2,22 @@
 
 use tpuflow_ir::{Instruction, Space, Unit, View, Work};
 
-use super::{BufferId, Draft, Sketch};
+use super::{BufferId, VirtualInstruction, VirtualProgram};
 
 /// Where every buffer lies: space and byte address.
 pub(crate) type Addresses = Vec<(Space, u64)>;
 
 /// First and last position (in `order`) that touches each buffer; `None` for buffers nothing touches.
-pub(crate) fn lifetimes(sketch: &Sketch) -> Vec<Option<(u32, u32)>> {
-    let mut lives: Vec<Option<(u32, u32)>> = vec![None; sketch.buffers.len()];
-    for (position, draft) in sketch.drafts.iter().enumerate() {
-        for buffer in draft.touches() {
+pub(crate) fn lifetimes(code: &VirtualProgram) -> Vec<Option<(u32, u32)>> {
+    let mut live_ranges: Vec<Option<(u32, u32)>> = vec![None; code.buffers.len()];
+    for (position, virtual_instruction) in code.instructions.iter().enumerate() {
+        for buffer in virtual_instruction.touches() {
             let position = position as u32;
-            let life = &mut lives[buffer.index()];
+            let life = &mut live_ranges[buffer.index()];
             *life = Some(life.map_or((position, position), |(first, _)| (first, position)));
         }
     }
-    lives
+    live_ranges
 }
 
 /// The real address behind a virtual one.
@@ -34,10 +34,10 @@ pub(crate) fn resolve_view(addresses: &Addresses, view: &View) -> View {
 }
 
 /// A draft with real addresses, on unit `unit`, without waits.
-pub(crate) fn resolve(draft: &Draft, unit: Unit, addresses: &Addresses) -> Instruction {
-    let mut work = draft.work.clone();
+pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addresses: &Addresses) -> Instruction {
+    let mut work = virtual_instruction.work.clone();
     let place = |slot: usize| -> u32 {
-        draft.ewp[slot].map_or(0, |(buffer, offset)| addresses[buffer.index()].1 as u32 + offset)
+        virtual_instruction.ewp[slot].map_or(0, |(buffer, offset)| addresses[buffer.index()].1 as u32 + offset)
     };
     let view = |v: &mut View| *v = resolve_view(addresses, v);
     match &mut work {
@@ -67,7 +67,7 @@ pub(crate) fn resolve(draft: &Draft, unit: Unit, addresses: &Addresses) -> Instr
             v.parameters = place(0);
         }
     }
-    Instruction { unit, layer: draft.layer, waits: smallvec::SmallVec::new(), work }
+    Instruction { unit, layer: virtual_instruction.layer, waits: smallvec::SmallVec::new(), work }
 }
 
 /// The unit of a draft; transfers on `line`.

@@ -11,20 +11,20 @@ use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::{Descriptor, Machine, Space, Unit, Work};
 
 use crate::virtual_program::addresses::{Addresses, resolve, unit};
-use crate::virtual_program::{Memory, Sketch};
+use crate::virtual_program::{Memory, VirtualProgram};
 
 /// An edge to a later or earlier draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     /// The other end.
-    pub draft: u32,
+    pub instruction: u32,
     /// Whether the later one waits for the end of the earlier one, not just for its turn.
     pub finish: bool,
 }
 
 /// Dependences of the drafts of a sketch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Depend {
+pub(crate) struct Dependences {
     /// By draft, what it follows.
     pub before: Vec<SmallVec<[Edge; 6]>>,
     /// By draft, what follows it.
@@ -44,14 +44,14 @@ struct Segment {
 
 /// The channels of every pixel a draft writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lane {
+struct ChannelRange {
     unit: Unit,
     pixel: u64,
     start: u64,
     end: u64,
 }
 
-impl Lane {
+impl ChannelRange {
     /// Of instructions that write some channels of whole pixels and leave the others alone.
     fn of(work: &Work, unit: Unit) -> Option<Self> {
         let (view, first, channels) = match work {
@@ -75,24 +75,26 @@ impl Lane {
 
 type Segments = BTreeMap<u64, Segment>;
 
-impl Depend {
+impl Dependences {
     /// Finds all dependences: those of values, and with addresses in the caches also those of places used again.
-    pub fn new(sketch: &Sketch, machine: &Machine, addresses: Option<&Addresses>) -> Self {
-        let mut apart = side_by_side(sketch, machine.word() as u64);
+    pub fn new(code: &VirtualProgram, machine: &Machine, addresses: Option<&Addresses>) -> Self {
+        let mut apart = side_by_side(code, machine.word() as u64);
         for (index, place) in apart.iter_mut().enumerate() {
-            if let Some(addresses) = addresses.filter(|_| sketch.buffers[index].memory != Memory::Ddr) {
+            if let Some(addresses) = addresses.filter(|_| code.buffers[index].memory != Memory::Ddr) {
                 *place = addresses[index];
             }
         }
-        let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
-        let units: Vec<Unit> = sketch.drafts.iter().map(|draft| unit(&draft.work, Unit::Dtl0)).collect();
+        let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
+        let units: Vec<Unit> =
+            code.instructions.iter().map(|virtual_instruction| unit(&virtual_instruction.work, Unit::Dtl0)).collect();
         let mut memories: BTreeMap<Space, Segments> = BTreeMap::new();
-        let mut depend = Self { before: vec![SmallVec::new(); units.len()], after: vec![SmallVec::new(); units.len()] };
-        let mut lanes: Vec<Option<Lane>> = Vec::with_capacity(units.len());
-        for (index, draft) in sketch.drafts.iter().enumerate() {
-            let instruction = resolve(draft, units[index], &apart);
+        let mut dependences =
+            Self { before: vec![SmallVec::new(); units.len()], after: vec![SmallVec::new(); units.len()] };
+        let mut lanes: Vec<Option<ChannelRange>> = Vec::with_capacity(units.len());
+        for (index, virtual_instruction) in code.instructions.iter().enumerate() {
+            let instruction = resolve(virtual_instruction, units[index], &apart);
             let touched = accesses(&instruction, &descriptors, machine);
-            lanes.push(Lane::of(&instruction.work, units[index]));
+            lanes.push(ChannelRange::of(&instruction.work, units[index]));
             // Earlier drafts, and whether their results are read.
             let mut found: BTreeMap<u32, bool> = BTreeMap::new();
             for stretch in &touched.reads {
@@ -109,15 +111,15 @@ impl Depend {
                     _ => false,
                 };
                 let mut merged = Segment { end: stretch.end, ..Segment::default() };
-                let mut joined = false;
+                let mut coalesce = false;
                 for segment in cover(memory, stretch) {
-                    let joins = segment.readers.is_empty()
+                    let coalescing = segment.readers.is_empty()
                         && !segment.writers.is_empty()
                         && segment.writers.iter().all(is_beside);
-                    if !joins {
+                    if !coalescing {
                         segment.before = segment.writers.drain(..).chain(segment.readers.drain(..)).collect();
                     }
-                    joined |= joins;
+                    coalesce |= coalescing;
                     segment.before.retain(|other| *other != index as u32);
                     for &other in &segment.before {
                         found.entry(other).or_insert(false);
@@ -125,7 +127,7 @@ impl Depend {
                     segment.writers.push(index as u32);
                     merged.before.extend(segment.before.iter().copied());
                 }
-                if !joined {
+                if !coalesce {
                     let inside: SmallVec<[u64; 8]> =
                         memory.range(stretch.start..stretch.end).map(|(&at, _)| at).collect();
                     for at in inside {
@@ -140,16 +142,16 @@ impl Depend {
             for (other, read) in found {
                 let dma = matches!(units[index], Unit::Dtl0 | Unit::Dtl1);
                 let finish = read || dma || units[index] != units[other as usize];
-                depend.before[index].push(Edge { draft: other, finish });
-                depend.after[other as usize].push(Edge { draft: index as u32, finish });
+                dependences.before[index].push(Edge { instruction: other, finish });
+                dependences.after[other as usize].push(Edge { instruction: index as u32, finish });
             }
         }
-        depend
+        dependences
     }
 }
 
 /// Addresses that give every buffer memory of its own.
-pub(crate) fn side_by_side(sketch: &Sketch, word: u64) -> Addresses {
+pub(crate) fn side_by_side(code: &VirtualProgram, word: u64) -> Addresses {
     let mut ends: BTreeMap<Memory, u64> = BTreeMap::new();
     let place = |buffer: &crate::virtual_program::Buffer| {
         let space = match buffer.memory {
@@ -162,7 +164,7 @@ pub(crate) fn side_by_side(sketch: &Sketch, word: u64) -> Addresses {
         *end += buffer.bytes.next_multiple_of(word);
         (space, start)
     };
-    sketch.buffers.iter().map(place).collect()
+    code.buffers.iter().map(place).collect()
 }
 
 /// The segments of a stretch, cut at its ends and with gaps filled.
@@ -198,11 +200,11 @@ mod tests {
     use super::*;
     use tpuflow_ir::isa::Matrix;
 
-    use crate::budget::Effort;
+    use crate::budget::SearchBudget;
     use crate::common::{Net, window};
-    use crate::context::Site;
-    use crate::lowering::{Grain, Grains};
-    use crate::options::{Manner, Mode};
+    use crate::context::PlanningContext;
+    use crate::lowering::{StageGranularities, TileGranularity};
+    use crate::options::{PipelineMode, PlanVariant};
     use crate::parameters::Parameters;
 
     #[test]
@@ -214,26 +216,34 @@ mod tests {
         let graph = net.finish(&[y]);
         let machine = Machine::preset("128x128_asic").expect("known");
         let parameters = Parameters::o5();
-        let effort = Effort { seed: 0, steps: 1, deadline: None };
-        let site = Site::new(&graph, &machine, effort, &parameters).expect("a sound graph");
-        let planned =
-            site.plan(Mode::Woven { grains: Grains::even(Grain::Fine) }, Manner::default(), &|_| None).expect("room");
-        let (sketch, addresses) = planned.draft();
+        let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
+        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+        let plan = context
+            .plan(
+                PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
+                PlanVariant::default(),
+                &|_| None,
+            )
+            .expect("room");
+        let (code, addresses) = plan.parts();
         for places in [None, Some(addresses)] {
-            let depend = Depend::new(sketch, &machine, places);
-            let matrix = |draft: usize| -> Option<&Matrix> {
-                match &sketch.drafts[draft].work {
+            let dependences = Dependences::new(code, &machine, places);
+            let matrix = |virtual_instruction: usize| -> Option<&Matrix> {
+                match &code.instructions[virtual_instruction].work {
                     Work::Matrix(m) => Some(m),
                     _ => None,
                 }
             };
             let of = |columns: u32| -> Vec<usize> {
-                (0..sketch.drafts.len()).filter(|&d| matrix(d).is_some_and(|m| m.columns == columns)).collect()
+                (0..code.instructions.len()).filter(|&d| matrix(d).is_some_and(|m| m.columns == columns)).collect()
             };
             let (writers, readers) = (of(128), of(16));
             assert_eq!((writers.len(), readers.len()), (3, 1));
             let follows = |later: usize, earlier: usize| {
-                depend.before[later].iter().find(|edge| edge.draft as usize == earlier).map(|edge| edge.finish)
+                dependences.before[later]
+                    .iter()
+                    .find(|edge| edge.instruction as usize == earlier)
+                    .map(|edge| edge.finish)
             };
             for &one in &writers {
                 assert!(writers.iter().all(|&other| follows(one, other).is_none()));
@@ -244,7 +254,7 @@ mod tests {
 
     #[test]
     fn lanes_lie_beside_each_other_within_pixels_of_one_size() {
-        let lane = |unit, pixel, start, end| Lane { unit, pixel, start, end };
+        let lane = |unit, pixel, start, end| ChannelRange { unit, pixel, start, end };
         let mine = lane(Unit::Me, 256, 0, 128);
         assert!(mine.is_beside(&lane(Unit::Me, 256, 128, 192)));
         assert!(lane(Unit::Me, 256, 128, 192).is_beside(&mine));

@@ -92,14 +92,14 @@ pub(crate) struct Buffer {
 
 /// An instruction without addresses and tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Draft {
+pub(crate) struct VirtualInstruction {
     pub layer: LayerId,
     pub work: Work,
     /// In the parameter cache: parameters, table, depthwise weights.
     pub ewp: [Option<(BufferId, u32)>; 3],
 }
 
-impl Draft {
+impl VirtualInstruction {
     pub fn new(layer: LayerId, work: Work) -> Self {
         Self { layer, work, ewp: [None; 3] }
     }
@@ -138,15 +138,15 @@ impl Draft {
 
 /// A program without addresses.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sketch {
+pub(crate) struct VirtualProgram {
     pub buffers: Vec<Buffer>,
     pub descriptors: IndexSet<Descriptor>,
-    pub drafts: Vec<Draft>,
+    pub instructions: Vec<VirtualInstruction>,
     /// Bytes moved between cache and DDR for want of space.
     pub spill_bytes: u64,
 }
 
-impl Sketch {
+impl VirtualProgram {
     pub fn buffer(&mut self, name: String, bytes: u64, memory: Memory, content: Content) -> BufferId {
         self.buffers.push(Buffer { name, bytes, memory, content });
         BufferId(self.buffers.len() as u32 - 1)
@@ -154,11 +154,11 @@ impl Sketch {
 
     /// The same drafts in another order.
     pub fn reordered(&self, order: &[u32]) -> Self {
-        let drafts = order.iter().map(|&draft| self.drafts[draft as usize].clone()).collect();
+        let instructions = order.iter().map(|&instruction| self.instructions[instruction as usize].clone()).collect();
         Self {
             buffers: self.buffers.clone(),
             descriptors: self.descriptors.clone(),
-            drafts,
+            instructions,
             spill_bytes: self.spill_bytes,
         }
     }
@@ -186,7 +186,7 @@ impl Sketch {
             ddr_strides: [0, 0],
             local_strides: [0, 0],
         };
-        self.drafts.push(Draft::new(layer, Work::Transfer(transfer)));
+        self.instructions.push(VirtualInstruction::new(layer, Work::Transfer(transfer)));
     }
 
     /// Copies rows between a tensor in DDR and rows of the same tensor in the cache. `alone`: no other tensor lives in its
@@ -225,6 +225,6 @@ impl Sketch {
             transfer.ddr_strides = [ddr.row_bytes(word), ddr.pixel_bytes.into()];
             transfer.local_strides = [local.row_bytes(word), local.pixel_bytes.into()];
         }
-        self.drafts.push(Draft::new(layer, Work::Transfer(transfer)));
+        self.instructions.push(VirtualInstruction::new(layer, Work::Transfer(transfer)));
     }
 }

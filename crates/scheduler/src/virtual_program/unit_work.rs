@@ -5,11 +5,11 @@ use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
 
 use crate::virtual_program::addresses::{Addresses, resolve, unit};
 use crate::virtual_program::bank_traffic::Traffic;
-use crate::virtual_program::{Content, Draft, Sketch};
+use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
 
 /// What a draft asks of its unit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct UnitWork {
     pub lane: usize,
     /// Cycles until the unit can take the next.
     pub busy: u64,
@@ -18,32 +18,32 @@ pub(crate) struct Job {
 }
 
 /// What every draft moves from and to the banks.
-pub(crate) fn traffic(sketch: &Sketch, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
-    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
-    let of = |draft: &Draft| {
-        let instruction = resolve(draft, unit(&draft.work, Unit::Dtl0), addresses);
+pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
+    let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
+    let of = |virtual_instruction: &VirtualInstruction| {
+        let instruction = resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), addresses);
         Traffic::new(&instruction, &accesses(&instruction, &descriptors, machine), &descriptors, machine)
     };
-    sketch.drafts.iter().map(of).collect()
+    code.instructions.iter().map(of).collect()
 }
 
 /// What every draft asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
-pub(crate) fn jobs(sketch: &Sketch, machine: &Machine) -> Vec<Job> {
-    let descriptors: Vec<Descriptor> = sketch.descriptors.iter().cloned().collect();
+pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
+    let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let lines = if machine.ddr.channels > 1 { 2 } else { 1 };
     let mut traffic = [0u64; 2];
-    let job = |draft: &Draft| {
+    let job = |virtual_instruction: &VirtualInstruction| {
         let mut transfer = |busy: u64, anywhere: bool| {
             let lane = if anywhere && lines > 1 && traffic[1] < traffic[0] { 1 } else { 0 };
             traffic[lane] += busy;
-            Job { lane, busy, tail: 1 }
+            UnitWork { lane, busy, tail: 1 }
         };
         let start = machine.dma.start + machine.dma.latency;
-        match &draft.work {
+        match &virtual_instruction.work {
             Work::Transfer(t) => {
-                let constant = draft
+                let constant = virtual_instruction
                     .load()
-                    .is_some_and(|(_, from)| matches!(sketch.buffers[from.index()].content, Content::Constant(_)));
+                    .is_some_and(|(_, from)| matches!(code.buffers[from.index()].content, Content::Constant(_)));
                 transfer(start + timing::transfer_cycles(t, machine), constant || machine.ddr_spaces() == 1)
             }
             Work::Lookup(l) => {
@@ -59,7 +59,11 @@ pub(crate) fn jobs(sketch: &Sketch, machine: &Machine) -> Vec<Job> {
                 let lead = machine.control.issue + rows;
                 // The next instruction is issued when the last tile begins to stream.
                 let gap = lead.saturating_sub(timing::tile_slots(m.pixels.into(), machine));
-                Job { lane: Unit::Me.index(), busy: slots + gap, tail: lead + timing::array_depth(machine) - gap + 1 }
+                UnitWork {
+                    lane: Unit::Me.index(),
+                    busy: slots + gap,
+                    tail: lead + timing::array_depth(machine) - gap + 1,
+                }
             }
             work => {
                 // A bank serves a word a cycle, and neighbouring rows lie in the same one.
@@ -70,9 +74,9 @@ pub(crate) fn jobs(sketch: &Sketch, machine: &Machine) -> Vec<Job> {
                     _ => (Unit::Ewp, machine.ewp.start, machine.ewp.latency),
                 };
                 let busy = cycles.max(start);
-                Job { lane: unit.index(), busy, tail: start + cycles + latency + 1 - busy }
+                UnitWork { lane: unit.index(), busy, tail: start + cycles + latency + 1 - busy }
             }
         }
     };
-    sketch.drafts.iter().map(job).collect()
+    code.instructions.iter().map(job).collect()
 }

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use smallvec::SmallVec;
 use tpuflow_ir::Unit;
 
-use super::Loom;
-use crate::virtual_program::Sketch;
+use super::ListScheduler;
+use crate::virtual_program::VirtualProgram;
 use crate::virtual_program::bank_traffic::waits;
 
 pub(super) const LANES: usize = Unit::ALL.len();
@@ -22,7 +22,7 @@ const CHOICES: usize = 6;
 
 /// A list schedule.
 #[derive(Clone, Debug)]
-pub(super) struct Woven {
+pub(super) struct ListSchedule {
     /// Drafts in the order taken up.
     pub(super) order: Vec<u32>,
     /// By draft.
@@ -30,36 +30,39 @@ pub(super) struct Woven {
     pub(super) makespan: u64,
 }
 
-impl Loom<'_> {
+impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
-    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> Woven {
+    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> ListSchedule {
         let count = self.jobs.len();
-        let (before, after) =
-            if reverse { (&self.depend.after, &self.depend.before) } else { (&self.depend.before, &self.depend.after) };
+        let (before, after) = if reverse {
+            (&self.dependences.after, &self.dependences.before)
+        } else {
+            (&self.dependences.before, &self.dependences.after)
+        };
         let mut left: Vec<u32> = before.iter().map(|list| list.len() as u32).collect();
         let mut ready = vec![0u64; count];
         let mut starts = vec![0u64; count];
         let mut order = Vec::with_capacity(count);
         let mut lanes: [Lane; LANES] = Default::default();
         let mut memory = Open::new(self, room);
-        let mut group = Group::new(self.sketch, if reverse { u32::MAX } else { self.window });
+        let mut group = Group::new(self.code, if reverse { u32::MAX } else { self.window });
         let mut makespan = 0;
-        for draft in (0..count).filter(|&d| left[d] == 0) {
-            lanes[self.jobs[draft].lane].push(0, draft as u32);
+        for instruction in (0..count).filter(|&d| left[d] == 0) {
+            lanes[self.jobs[instruction].lane].push(0, instruction as u32);
         }
         while order.len() < count {
             // The lane that can decide first.
             let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
-            let (time, draft) = if let Some((time, at)) = next {
+            let (time, instruction) = if let Some((time, at)) = next {
                 lanes[at].wake(time, keys, &memory);
-                let is_near = |&(_, draft): &(u64, u32)| group.has(self.layer(draft));
+                let is_near = |&(_, instruction): &(u64, u32)| group.has(self.layer(instruction));
                 let found = if self.traffic.is_empty() || reverse {
                     lanes[at].first(is_near, 1, &memory).first().copied()
                 } else {
                     let choices = lanes[at].first(is_near, CHOICES, &memory);
                     choices
                         .into_iter()
-                        .min_by_key(|&(key, draft)| key + self.met(&lanes, draft, time).iter().sum::<u64>())
+                        .min_by_key(|&(key, instruction)| key + self.met(&lanes, instruction, time).iter().sum::<u64>())
                 };
                 let Some(found) = found else {
                     lanes[at].blocked = true;
@@ -70,14 +73,14 @@ impl Loom<'_> {
             } else {
                 // Everybody waits for room.
                 let waiting = lanes.iter().filter_map(|lane| lane.numbers.first());
-                let Some(&draft) = waiting.min() else { break };
-                let lane = &mut lanes[self.jobs[draft as usize].lane];
-                lane.remove((keys[draft as usize], draft), &memory);
-                (lane.free.max(ready[draft as usize]), draft)
+                let Some(&instruction) = waiting.min() else { break };
+                let lane = &mut lanes[self.jobs[instruction as usize].lane];
+                lane.remove((keys[instruction as usize], instruction), &memory);
+                (lane.free.max(ready[instruction as usize]), instruction)
             };
-            let mut job = self.jobs[draft as usize];
+            let mut job = self.jobs[instruction as usize];
             if !self.traffic.is_empty() && !reverse {
-                let met = self.met(&lanes, draft, time);
+                let met = self.met(&lanes, instruction, time);
                 for (other, &cycles) in met.iter().enumerate() {
                     if waits(Unit::ALL[job.lane], Unit::ALL[other]) {
                         job.busy += cycles;
@@ -85,20 +88,20 @@ impl Loom<'_> {
                         lanes[other].free += cycles;
                     }
                 }
-                lanes[job.lane].last = Some(draft);
+                lanes[job.lane].last = Some(instruction);
             }
-            starts[draft as usize] = time;
+            starts[instruction as usize] = time;
             makespan = makespan.max(time + job.busy + job.tail);
             lanes[job.lane].free = time + job.busy;
-            order.push(draft);
+            order.push(instruction);
             let changed = |user: u32, needed: [u64; 2]| {
                 lanes[self.jobs[user as usize].lane].needs(needed, (keys[user as usize], user));
             };
-            if memory.touch(self, draft, changed) | group.placed(self.layer(draft)) {
+            if memory.touch(self, instruction, changed) | group.placed(self.layer(instruction)) {
                 lanes.iter_mut().for_each(|lane| lane.blocked = false);
             }
-            for edge in &after[draft as usize] {
-                let other = edge.draft as usize;
+            for edge in &after[instruction as usize] {
+                let other = edge.instruction as usize;
                 let tail = match (edge.finish, reverse) {
                     (false, _) => 0,
                     (true, false) => job.tail,
@@ -107,20 +110,20 @@ impl Loom<'_> {
                 ready[other] = ready[other].max(time + job.busy + tail);
                 left[other] -= 1;
                 if left[other] == 0 {
-                    lanes[self.jobs[other].lane].push(ready[other], edge.draft);
+                    lanes[self.jobs[other].lane].push(ready[other], edge.instruction);
                 }
             }
         }
-        Woven { order, starts, makespan }
+        ListSchedule { order, starts, makespan }
     }
 
-    fn layer(&self, draft: u32) -> u32 {
-        self.sketch.drafts[draft as usize].layer.0
+    fn layer(&self, instruction: u32) -> u32 {
+        self.code.instructions[instruction as usize].layer.0
     }
 
     /// By lane, cycles lost at banks between `draft` from `time` on and what the lane is at.
-    fn met(&self, lanes: &[Lane; LANES], draft: u32, time: u64) -> [u64; LANES] {
-        let (own, job) = (&self.traffic[draft as usize], self.jobs[draft as usize]);
+    fn met(&self, lanes: &[Lane; LANES], instruction: u32, time: u64) -> [u64; LANES] {
+        let (own, job) = (&self.traffic[instruction as usize], self.jobs[instruction as usize]);
         std::array::from_fn(|lane| match lanes[lane].last {
             Some(other) if lane != job.lane => {
                 own.collisions(&self.traffic[other as usize], job.busy.min(lanes[lane].free.saturating_sub(time)))
@@ -147,8 +150,8 @@ struct Lane {
 }
 
 impl Lane {
-    fn push(&mut self, ready: u64, draft: u32) {
-        self.waiting.push(Reverse((ready, draft)));
+    fn push(&mut self, ready: u64, instruction: u32) {
+        self.waiting.push(Reverse((ready, instruction)));
     }
 
     /// When the unit can next choose.
@@ -161,12 +164,12 @@ impl Lane {
 
     /// Opens what may begin at `time`.
     fn wake(&mut self, time: u64, keys: &[u64], memory: &Open) {
-        while let Some(&Reverse((ready, draft))) = self.waiting.peek()
+        while let Some(&Reverse((ready, instruction))) = self.waiting.peek()
             && ready <= time
         {
             self.waiting.pop();
-            self.open.entry(memory.needed(draft)).or_default().insert((keys[draft as usize], draft));
-            self.numbers.insert(draft);
+            self.open.entry(memory.needed(instruction)).or_default().insert((keys[instruction as usize], instruction));
+            self.numbers.insert(instruction);
         }
         self.blocked = false;
     }
@@ -215,10 +218,11 @@ struct Group {
 }
 
 impl Group {
-    fn new(sketch: &Sketch, window: u32) -> Self {
-        let mut left = vec![0; sketch.drafts.iter().map(|draft| draft.layer.0 as usize + 1).max().unwrap_or(0)];
-        for draft in &sketch.drafts {
-            left[draft.layer.0 as usize] += 1;
+    fn new(code: &VirtualProgram, window: u32) -> Self {
+        let mut left =
+            vec![0; code.instructions.iter().map(|instruction| instruction.layer.0 as usize + 1).max().unwrap_or(0)];
+        for instruction in &code.instructions {
+            left[instruction.layer.0 as usize] += 1;
         }
         let mut group = Self { left, first: 0, window: window as usize };
         group.advance();
@@ -256,26 +260,26 @@ struct Open {
 }
 
 impl Open {
-    fn new(loom: &Loom, room: u64) -> Self {
-        let size = |&buffer: &u32| loom.sketch.buffers[buffer as usize].bytes;
-        let more = loom.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
-        Self { left: loom.touches.clone(), opened: vec![false; loom.touches.len()], more, bytes: 0, room }
+    fn new(scheduler: &ListScheduler, room: u64) -> Self {
+        let size = |&buffer: &u32| scheduler.code.buffers[buffer as usize].bytes;
+        let more = scheduler.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
+        Self { left: scheduler.touches.clone(), opened: vec![false; scheduler.touches.len()], more, bytes: 0, room }
     }
 
     /// Bytes of buffers that a draft would open; nothing where there is room for all.
-    fn needed(&self, draft: u32) -> u64 {
-        if self.room == u64::MAX { 0 } else { self.more[draft as usize] }
+    fn needed(&self, instruction: u32) -> u64 {
+        if self.room == u64::MAX { 0 } else { self.more[instruction as usize] }
     }
 
     /// Books what a draft opens and closes, and tells who needs less room by it; whether anything was closed.
-    fn touch(&mut self, loom: &Loom, draft: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
+    fn touch(&mut self, scheduler: &ListScheduler, instruction: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
         let mut closed = false;
-        for &buffer in &loom.buffers[draft as usize] {
-            let (index, bytes) = (buffer as usize, loom.sketch.buffers[buffer as usize].bytes);
+        for &buffer in &scheduler.buffers[instruction as usize] {
+            let (index, bytes) = (buffer as usize, scheduler.code.buffers[buffer as usize].bytes);
             if !self.opened[index] {
                 self.opened[index] = true;
                 self.bytes += bytes;
-                for &user in &loom.users[index] {
+                for &user in &scheduler.users[index] {
                     let before = self.needed(user);
                     self.more[user as usize] -= bytes;
                     changed(user, [before, self.needed(user)]);

@@ -26,16 +26,16 @@ use tpuflow_ir::{Machine, Space, Unit, Work};
 
 use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
-use crate::budget::Effort;
+use crate::budget::SearchBudget;
 use crate::virtual_program::addresses::{Addresses, lifetimes, unit};
-use crate::virtual_program::{BufferId, Content, Memory, Sketch};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 
 /// All loads into one buffer.
 #[derive(Clone, Debug)]
 struct Load {
     buffer: usize,
     /// Positions of the transfers in the base order.
-    drafts: Vec<usize>,
+    instructions: Vec<usize>,
     /// By transfer, the position before which it is too early: its source is not yet written.
     releases: Vec<u32>,
     /// Constants and inputs, whose order is kept.
@@ -46,8 +46,8 @@ struct Load {
 }
 
 /// A new order of the drafts, and an address for every buffer in a cache.
-pub(crate) struct Prefetched {
-    pub sketch: Sketch,
+pub(crate) struct LoadSchedule {
+    pub code: VirtualProgram,
     pub addresses: Addresses,
 }
 
@@ -167,10 +167,10 @@ pub(super) struct Placement {
 
 /// The loads of a sketch and the room they share with what is computed.
 pub(crate) struct Ahead<'a> {
-    sketch: &'a Sketch,
+    code: &'a VirtualProgram,
     machine: &'a Machine,
     reaches: &'a Reaches,
-    lives: Vec<Option<(u32, u32)>>,
+    live_ranges: Vec<Option<(u32, u32)>>,
     loads: Vec<Load>,
     is_load: Vec<bool>,
     firsts: Vec<u32>,
@@ -183,23 +183,23 @@ pub(crate) struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     /// # Errors
     /// The memory in which what is computed finds no room.
-    pub fn new(sketch: &'a Sketch, machine: &'a Machine, reaches: &'a Reaches) -> Result<Self, Memory> {
+    pub fn new(code: &'a VirtualProgram, machine: &'a Machine, reaches: &'a Reaches) -> Result<Self, Memory> {
         let word = machine.word() as u64;
-        let lives = lifetimes(sketch);
-        let loads = loads(sketch, &lives);
-        let mut is_load = vec![false; sketch.buffers.len()];
+        let live_ranges = lifetimes(code);
+        let loads = loads(code, &live_ranges);
+        let mut is_load = vec![false; code.buffers.len()];
         loads.iter().for_each(|load| is_load[load.buffer] = true);
-        let mut addresses: Addresses = vec![(Space::Ddr(0), 0); sketch.buffers.len()];
+        let mut addresses: Addresses = vec![(Space::Ddr(0), 0); code.buffers.len()];
         let mut computed = [Vec::new(), Vec::new()];
         for (memory, placed) in [Memory::Cache, Memory::Ewp].into_iter().zip(&mut computed) {
-            let owners: Vec<usize> = (0..sketch.buffers.len())
-                .filter(|&i| sketch.buffers[i].memory == memory && !is_load[i] && lives[i].is_some())
+            let owners: Vec<usize> = (0..code.buffers.len())
+                .filter(|&i| code.buffers[i].memory == memory && !is_load[i] && live_ranges[i].is_some())
                 .collect();
-            let size = |index: usize| sketch.buffers[index].bytes.div_ceil(word);
-            let item = |&i: &usize| lives[i].map(|(first, last)| Item { first, last, size: size(i) });
+            let size = |index: usize| code.buffers[index].bytes.div_ceil(word);
+            let item = |&i: &usize| live_ranges[i].map(|(first, last)| Item { first, last, size: size(i) });
             let problem =
                 Problem { items: owners.iter().filter_map(item).collect(), capacity: capacity(memory, machine) };
-            let solution = place_apart(&problem, &apart(sketch, &owners), u64::from(machine.cache.words));
+            let solution = place_apart(&problem, &apart(code, &owners), u64::from(machine.cache.words));
             if solution.height > problem.capacity {
                 return Err(memory);
             }
@@ -208,19 +208,20 @@ impl<'a> Ahead<'a> {
             }
             *placed = problem.items.into_iter().zip(solution.offsets).collect();
         }
-        let firsts = firsts(sketch);
-        Ok(Self { sketch, machine, reaches, lives, loads, is_load, firsts, addresses, computed })
+        let firsts = firsts(code);
+        Ok(Self { code, machine, reaches, live_ranges, loads, is_load, firsts, addresses, computed })
     }
 
     /// The memory without any loads.
     fn room(&self, memory: Memory) -> Room {
-        let all: Vec<Item> = self.lives.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
+        let all: Vec<Item> =
+            self.live_ranges.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
         let index = usize::from(memory == Memory::Ewp);
         let (ring, computed) = (self.reaches.ring[index], &self.computed[index]);
         let height = computed.iter().map(|(item, offset)| offset + item.size).max().unwrap_or(0);
         let mut room = Room {
             placed: Placed::new(&all),
-            ending: vec![Vec::new(); self.sketch.drafts.len()],
+            ending: vec![Vec::new(); self.code.instructions.len()],
             capacity: capacity(memory, self.machine),
             cursor: if ring { height } else { 0 },
             ring,
@@ -230,11 +231,11 @@ impl<'a> Ahead<'a> {
     }
 
     fn memory(&self, load: &Load) -> Memory {
-        self.sketch.buffers[load.buffer].memory
+        self.code.buffers[load.buffer].memory
     }
 
     fn size(&self, load: &Load) -> u64 {
-        self.sketch.buffers[load.buffer].bytes.div_ceil(self.machine.word() as u64)
+        self.code.buffers[load.buffer].bytes.div_ceil(self.machine.word() as u64)
     }
 
     /// Gives every load a place and a time.
@@ -248,13 +249,13 @@ impl<'a> Ahead<'a> {
         let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
         let mut bar = 0;
         let mut order: Vec<usize> = (0..self.loads.len()).collect();
-        order.sort_by_key(|&i| (self.loads[i].drafts[0] as u32).saturating_sub(tastes[i].lead));
+        order.sort_by_key(|&i| (self.loads[i].instructions[0] as u32).saturating_sub(tastes[i].lead));
         for index in order {
             let load = &self.loads[index];
             let memory = self.memory(load);
             let room = &mut rooms[usize::from(memory == Memory::Ewp)];
-            let deadline = load.drafts[0] as u32;
-            let layer = self.sketch.drafts[load.drafts[0]].layer.0;
+            let deadline = load.instructions[0] as u32;
+            let layer = self.code.instructions[load.instructions[0]].layer.0;
             let near = match self.reaches.layers {
                 0 => deadline,
                 layers => {
@@ -274,7 +275,7 @@ impl<'a> Ahead<'a> {
             }
             if memory == Memory::Cache {
                 let mut quiet = gaps;
-                let busy = busy(self.sketch, load, &self.is_load, &addresses, self.machine);
+                let busy = busy(self.code, load, &self.is_load, &addresses, self.machine);
                 busy.into_iter().for_each(|(from, to)| quiet.take(from, to));
                 address = quiet.address(room.cursor, choice).unwrap_or(address);
             }
@@ -290,25 +291,28 @@ impl<'a> Ahead<'a> {
 
     /// The drafts in the order of a placement: which comes when.
     fn order(&self, placement: &Placement) -> Vec<usize> {
-        let mut slots: Vec<u32> = (0..self.sketch.drafts.len() as u32).collect();
+        let mut slots: Vec<u32> = (0..self.code.instructions.len() as u32).collect();
         // The first of several transfers may be needed before the source of the last is written.
         for (load, &slot) in self.loads.iter().zip(&placement.slots) {
-            load.drafts.iter().zip(&load.releases).for_each(|(&draft, &release)| slots[draft] = slot.max(release));
+            load.instructions
+                .iter()
+                .zip(&load.releases)
+                .for_each(|(&instruction, &release)| slots[instruction] = slot.max(release));
         }
-        let mut order: Vec<usize> = (0..self.sketch.drafts.len()).collect();
-        let moved = |i: usize| slots[i] != i as u32 || self.sketch.drafts[i].load().is_some();
+        let mut order: Vec<usize> = (0..self.code.instructions.len()).collect();
+        let moved = |i: usize| slots[i] != i as u32 || self.code.instructions[i].load().is_some();
         order.sort_by_key(|&i| (slots[i], !moved(i), i));
         order
     }
 
-    fn finish(self, placement: &Placement) -> Prefetched {
+    fn finish(self, placement: &Placement) -> LoadSchedule {
         let word = self.machine.word() as u64;
         let order: Vec<u32> = self.order(placement).into_iter().map(|i| i as u32).collect();
         let mut addresses = self.addresses.clone();
         for (load, &at) in self.loads.iter().zip(&placement.words) {
             addresses[load.buffer] = (space(self.memory(load)), at * word);
         }
-        Prefetched { sketch: self.sketch.reordered(&order), addresses }
+        LoadSchedule { code: self.code.reordered(&order), addresses }
     }
 }
 
@@ -327,26 +331,26 @@ fn capacity(memory: Memory, machine: &Machine) -> u64 {
 /// # Errors
 /// The memory in which no room is found for some buffer.
 pub(crate) fn prefetch(
-    sketch: &Sketch,
+    code: &VirtualProgram,
     machine: &Machine,
     reaches: &Reaches,
-    effort: Option<&Effort>,
-) -> Result<Prefetched, Memory> {
-    let ahead = Ahead::new(sketch, machine, reaches)?;
+    budget: Option<&SearchBudget>,
+) -> Result<LoadSchedule, Memory> {
+    let ahead = Ahead::new(code, machine, reaches)?;
     let first = ahead.placement(&vec![Taste::default(); ahead.loads.len()])?;
-    let best = match effort {
-        Some(effort) => search::improved(&ahead, first, effort),
+    let best = match budget {
+        Some(budget) => search::improved(&ahead, first, budget),
         None => first,
     };
     Ok(ahead.finish(&best))
 }
 
 /// By layer, the first position at which it or a later one is under way.
-fn firsts(sketch: &Sketch) -> Vec<u32> {
-    let count = sketch.drafts.iter().map(|draft| draft.layer.0 as usize + 1).max().unwrap_or(0);
+fn firsts(code: &VirtualProgram) -> Vec<u32> {
+    let count = code.instructions.iter().map(|instruction| instruction.layer.0 as usize + 1).max().unwrap_or(0);
     let mut firsts = vec![u32::MAX; count];
-    for (position, draft) in (0..).zip(&sketch.drafts) {
-        let first = &mut firsts[draft.layer.0 as usize];
+    for (position, instruction) in (0..).zip(&code.instructions) {
+        let first = &mut firsts[instruction.layer.0 as usize];
         *first = position.min(*first);
     }
     for layer in (1..count).rev() {
@@ -356,13 +360,19 @@ fn firsts(sketch: &Sketch) -> Vec<u32> {
 }
 
 /// Words of the banks that an instruction uses beside what is loaded for it.
-fn busy(sketch: &Sketch, load: &Load, is_load: &[bool], addresses: &Addresses, machine: &Machine) -> Vec<(u64, u64)> {
+fn busy(
+    code: &VirtualProgram,
+    load: &Load,
+    is_load: &[bool],
+    addresses: &Addresses,
+    machine: &Machine,
+) -> Vec<(u64, u64)> {
     let bank = u64::from(machine.cache.words);
     let word = machine.word() as u64;
     let mut found = Vec::new();
     for &user in &load.users {
-        for buffer in sketch.drafts[user].touches() {
-            let b = &sketch.buffers[buffer.index()];
+        for buffer in code.instructions[user].touches() {
+            let b = &code.buffers[buffer.index()];
             if b.memory == Memory::Cache && b.content == Content::Computed && !is_load[buffer.index()] {
                 let start = addresses[buffer.index()].1 / word;
                 let end = start + b.bytes.div_ceil(word);
@@ -376,27 +386,27 @@ fn busy(sketch: &Sketch, load: &Load, is_load: &[bool], addresses: &Addresses, m
 }
 
 /// Buffers that nothing but loads write, in the order of their first load.
-fn loads(sketch: &Sketch, lives: &[Option<(u32, u32)>]) -> Vec<Load> {
+fn loads(code: &VirtualProgram, live_ranges: &[Option<(u32, u32)>]) -> Vec<Load> {
     let mut loads: Vec<Load> = Vec::new();
-    let mut by_buffer: Vec<Option<usize>> = vec![None; sketch.buffers.len()];
+    let mut by_buffer: Vec<Option<usize>> = vec![None; code.buffers.len()];
     // Position after the last store to each DDR buffer.
-    let mut written = vec![0u32; sketch.buffers.len()];
-    for (position, draft) in sketch.drafts.iter().enumerate() {
-        if let Some((to, from)) = draft.load() {
+    let mut written = vec![0u32; code.buffers.len()];
+    for (position, instruction) in code.instructions.iter().enumerate() {
+        if let Some((to, from)) = instruction.load() {
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
-                let last = lives[to.index()].map_or(position as u32, |l| l.1);
-                let (drafts, releases, users) = (vec![], vec![], vec![]);
-                loads.push(Load { buffer: to.index(), drafts, releases, ordered: true, last, users });
+                let last = live_ranges[to.index()].map_or(position as u32, |l| l.1);
+                let (instructions, releases, users) = (vec![], vec![], vec![]);
+                loads.push(Load { buffer: to.index(), instructions, releases, ordered: true, last, users });
                 loads.len() - 1
             });
             let load = &mut loads[index];
-            load.drafts.push(position);
+            load.instructions.push(position);
             load.releases.push(written[from.index()]);
-            load.ordered &= sketch.buffers[from.index()].content != Content::Computed;
-        } else if let Some(t) = draft.transfer() {
+            load.ordered &= code.buffers[from.index()].content != Content::Computed;
+        } else if let Some(t) = instruction.transfer() {
             written[BufferId::split(t.ddr_address).0.index()] = position as u32 + 1;
         } else {
-            for index in draft.touches().iter().filter_map(|b| by_buffer[b.index()]) {
+            for index in instruction.touches().iter().filter_map(|b| by_buffer[b.index()]) {
                 loads[index].users.push(position);
             }
         }
@@ -411,23 +421,24 @@ const TOGETHER: u64 = 4;
 const BESIDE: usize = 8;
 
 /// Pairs of buffers (positions in `owners`) that are read and written at the same time, and how often.
-fn apart(sketch: &Sketch, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
-    let mut place = vec![None; sketch.buffers.len()];
+fn apart(code: &VirtualProgram, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
+    let mut place = vec![None; code.buffers.len()];
     for (position, &owner) in owners.iter().enumerate() {
         place[owner] = Some(position);
     }
-    let computing = sketch.drafts.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_)));
-    let drafts: Vec<(Unit, Vec<usize>)> = computing
-        .map(|draft| {
-            let mut touched: Vec<usize> = draft.touches().iter().filter_map(|b| place[b.index()]).collect();
+    let computing = code.instructions.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_)));
+    let instructions: Vec<(Unit, Vec<usize>)> = computing
+        .map(|instruction| {
+            let mut touched: Vec<usize> = instruction.touches().iter().filter_map(|b| place[b.index()]).collect();
             touched.sort_unstable();
             touched.dedup();
-            (unit(&draft.work, Unit::Dtl0), touched)
+            (unit(&instruction.work, Unit::Dtl0), touched)
         })
         .collect();
     let mut pairs = vec![BTreeMap::<usize, u64>::new(); owners.len()];
-    for (index, (unit, mine)) in drafts.iter().enumerate() {
-        let beside = drafts[index + 1..].iter().take(BESIDE).filter(|(other, _)| other != unit).map(|d| (&d.1, 1));
+    for (index, (unit, mine)) in instructions.iter().enumerate() {
+        let beside =
+            instructions[index + 1..].iter().take(BESIDE).filter(|(other, _)| other != unit).map(|d| (&d.1, 1));
         for (theirs, weight) in beside.chain([(mine, TOGETHER)]) {
             for &a in mine {
                 for &b in theirs.iter().filter(|&&b| b != a) {

@@ -7,8 +7,8 @@
 use tpuflow_ir::Unit;
 
 use super::{Ahead, Placement};
-use crate::virtual_program::dependence::Depend;
-use crate::virtual_program::unit_work::{Job, jobs};
+use crate::virtual_program::dependence::Dependences;
+use crate::virtual_program::unit_work::{UnitWork, jobs};
 use crate::virtual_program::{Content, Memory};
 
 /// What a buffer of the shared cache is for.
@@ -22,8 +22,8 @@ struct Resident {
 
 pub(super) struct Model<'a> {
     ahead: &'a Ahead<'a>,
-    depend: Depend,
-    jobs: Vec<Job>,
+    dependences: Dependences,
+    jobs: Vec<UnitWork>,
     /// By draft, whether it loads a constant, which either line may do.
     is_constant: Vec<bool>,
     /// By draft, the load it is part of.
@@ -33,28 +33,28 @@ pub(super) struct Model<'a> {
 
 impl<'a> Model<'a> {
     pub fn new(ahead: &'a Ahead<'a>) -> Self {
-        let sketch = ahead.sketch;
+        let code = ahead.code;
         let word = ahead.machine.word() as u64;
-        let mut load = vec![None; sketch.drafts.len()];
-        let mut owner = vec![None; sketch.buffers.len()];
+        let mut load = vec![None; code.instructions.len()];
+        let mut owner = vec![None; code.buffers.len()];
         for (index, each) in ahead.loads.iter().enumerate() {
             owner[each.buffer] = Some(index);
-            each.drafts.iter().for_each(|&draft| load[draft] = Some(index));
+            each.instructions.iter().for_each(|&instruction| load[instruction] = Some(index));
         }
-        let is_constant = |from: usize| matches!(sketch.buffers[from].content, Content::Constant(_));
-        let constants = sketch.drafts.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from.index())));
+        let is_constant = |from: usize| matches!(code.buffers[from].content, Content::Constant(_));
+        let constants = code.instructions.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from.index())));
         let resident = |(buffer, life): (usize, &Option<(u32, u32)>)| {
-            let (_, last) = (*life).filter(|_| sketch.buffers[buffer].memory == Memory::Cache)?;
+            let (_, last) = (*life).filter(|_| code.buffers[buffer].memory == Memory::Cache)?;
             let load = owner[buffer].ok_or(ahead.addresses[buffer].1 / word);
-            Some(Resident { load, words: sketch.buffers[buffer].bytes.div_ceil(word), last })
+            Some(Resident { load, words: code.buffers[buffer].bytes.div_ceil(word), last })
         };
         Self {
             ahead,
-            depend: Depend::new(sketch, ahead.machine, None),
-            jobs: jobs(sketch, ahead.machine),
+            dependences: Dependences::new(code, ahead.machine, None),
+            jobs: jobs(code, ahead.machine),
             is_constant: constants.collect(),
             load,
-            residents: ahead.lives.iter().enumerate().filter_map(resident).collect(),
+            residents: ahead.live_ranges.iter().enumerate().filter_map(resident).collect(),
         }
     }
 
@@ -67,22 +67,23 @@ impl<'a> Model<'a> {
         let mut free = [0u64; Unit::ALL.len()];
         let mut moved = [0u64; 2];
         let mut end = 0;
-        for draft in self.ahead.order(placement) {
-            let job = self.jobs[draft];
+        for instruction in self.ahead.order(placement) {
+            let job = self.jobs[instruction];
             let mut lane = job.lane;
-            if self.is_constant[draft] {
+            if self.is_constant[instruction] {
                 let line = (0..count).min_by_key(|&line| moved[line]).unwrap_or(0);
                 moved[line] += job.busy;
                 lane = lines[line];
             }
-            let edges = self.depend.before[draft].iter();
-            let followed = edges.map(|e| if e.finish { finished[e.draft as usize] } else { taken[e.draft as usize] });
-            let gone = self.load[draft].into_iter().flat_map(|load| &before[load]).map(|&d| finished[d as usize]);
+            let edges = self.dependences.before[instruction].iter();
+            let followed =
+                edges.map(|e| if e.finish { finished[e.instruction as usize] } else { taken[e.instruction as usize] });
+            let gone = self.load[instruction].into_iter().flat_map(|load| &before[load]).map(|&d| finished[d as usize]);
             let begin = followed.chain(gone).fold(free[lane], u64::max);
-            taken[draft] = begin + job.busy;
+            taken[instruction] = begin + job.busy;
             free[lane] = begin + job.busy;
-            finished[draft] = begin + job.busy + job.tail;
-            end = end.max(finished[draft]);
+            finished[instruction] = begin + job.busy + job.tail;
+            end = end.max(finished[instruction]);
         }
         end
     }

@@ -7,7 +7,7 @@
 
 use super::model::Model;
 use super::{Ahead, Choice, Placement, Taste};
-use crate::budget::{Effort, draw};
+use crate::budget::{SearchBudget, next_random};
 
 /// What may be looked at for every step of the budget: instructions, and for sixteen pairs of a load and a buffer as much as for one.
 const STEP: u64 = 8000;
@@ -16,19 +16,19 @@ const STEP: u64 = 8000;
 const RUN: u64 = 16;
 
 /// The best of a placement and those that come from it.
-pub(super) fn improved(ahead: &Ahead, first: Placement, effort: &Effort) -> Placement {
-    let (count, positions) = (ahead.loads.len(), ahead.sketch.drafts.len() as u64);
-    let cost = positions + (count * ahead.sketch.buffers.len()) as u64 / 16;
+pub(super) fn improved(ahead: &Ahead, first: Placement, budget: &SearchBudget) -> Placement {
+    let (count, positions) = (ahead.loads.len(), ahead.code.instructions.len() as u64);
+    let cost = positions + (count * ahead.code.buffers.len()) as u64 / 16;
     if count == 0 {
         return first;
     }
     let model = Model::new(ahead);
     let (mut least, mut best) = (model.makespan(&first), first);
     let mut tastes = vec![Taste::default(); count];
-    let mut random = effort.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut below = |limit: u64| draw(&mut random) % limit.max(1);
-    for _ in 0..effort.steps.saturating_mul(STEP) / cost {
-        if effort.is_over() {
+    let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut below = |limit: u64| next_random(&mut random) % limit.max(1);
+    for _ in 0..budget.steps.saturating_mul(STEP) / cost {
+        if budget.is_over() {
             break;
         }
         let from = below(count as u64) as usize;

@@ -2,24 +2,24 @@
 
 use super::model::Model;
 use super::*;
-use crate::budget::draw;
-use crate::virtual_program::{Draft, Packing};
+use crate::budget::next_random;
+use crate::virtual_program::{Packing, VirtualInstruction};
 use tpuflow_ir::isa::{Direction, Transfer};
 use tpuflow_ir::{LayerId, TensorId};
 
 const REACHES: Reaches = Reaches { layers: u32::MAX, positions: u32::MAX, ring: [true; 2] };
 
 /// Constants of random sizes that are loaded, stored now and then, and not needed any more.
-fn sketch(below: &mut impl FnMut(u64) -> u64) -> Sketch {
-    let mut sketch = Sketch::default();
+fn code(below: &mut impl FnMut(u64) -> u64) -> VirtualProgram {
+    let mut code = VirtualProgram::default();
     let constant = Content::Constant(Packing::Table { tensor: TensorId::new(0) });
     for layer in 0..20 + below(30) as u32 {
         let most = 1 + below(24);
         let bytes = 128 * (1 + below(most));
-        let from = sketch.buffer(format!("{layer}"), bytes, Memory::Ddr, constant.clone());
-        let to = sketch.buffer(format!("{layer}"), bytes, Memory::Cache, Content::Computed);
-        let out = sketch.buffer(format!("{layer}"), bytes, Memory::Ddr, Content::Output);
-        sketch.load_whole(LayerId(layer), from, to, Memory::Cache, bytes);
+        let from = code.buffer(format!("{layer}"), bytes, Memory::Ddr, constant.clone());
+        let to = code.buffer(format!("{layer}"), bytes, Memory::Cache, Content::Computed);
+        let out = code.buffer(format!("{layer}"), bytes, Memory::Ddr, Content::Output);
+        code.load_whole(LayerId(layer), from, to, Memory::Cache, bytes);
         for _ in 0..1 + below(3) {
             let transfer = Transfer {
                 direction: Direction::Store,
@@ -32,10 +32,10 @@ fn sketch(below: &mut impl FnMut(u64) -> u64) -> Sketch {
                 ddr_strides: [0, 0],
                 local_strides: [0, 0],
             };
-            sketch.drafts.push(Draft::new(LayerId(layer), Work::Transfer(transfer)));
+            code.instructions.push(VirtualInstruction::new(LayerId(layer), Work::Transfer(transfer)));
         }
     }
-    sketch
+    code
 }
 
 #[test]
@@ -45,25 +45,25 @@ fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
     let mut shorter = 0;
     for seed in 1..40 {
         let mut random = seed;
-        let mut below = |n: u64| draw(&mut random) % n;
-        let sketch = sketch(&mut below);
-        let ahead = Ahead::new(&sketch, &machine, &REACHES).expect("nothing is computed");
+        let mut below = |n: u64| next_random(&mut random) % n;
+        let code = code(&mut below);
+        let ahead = Ahead::new(&code, &machine, &REACHES).expect("nothing is computed");
         let choices = [Choice::Next, Choice::Tight { end: false }, Choice::Tight { end: true }, Choice::Last];
         let mut taste = || Taste { lead: below(40) as u32, choice: choices[below(4) as usize] };
         let tastes: Vec<Taste> = ahead.loads.iter().map(|_| taste()).collect();
         let usual = ahead.placement(&vec![Taste::default(); tastes.len()]).expect("a buffer at a time fits");
         let model = Model::new(&ahead);
         let before = model.makespan(&usual);
-        let effort = Effort { seed, steps: 20, deadline: None };
-        let found = search::improved(&ahead, usual, &effort);
+        let budget = SearchBudget { seed, steps: 20, deadline: None };
+        let found = search::improved(&ahead, usual, &budget);
         assert!(model.makespan(&found) <= before);
         shorter += u32::from(model.makespan(&found) < before);
 
         let random = ahead.placement(&tastes);
-        let other = Ahead::new(&sketch, &machine, &REACHES).expect("nothing is computed");
+        let other = Ahead::new(&code, &machine, &REACHES).expect("nothing is computed");
         let all = [Some((ahead, found)), random.ok().map(|placement| (other, placement))];
         for (ahead, placement) in all.into_iter().flatten() {
-            is_sound(&sketch, &ahead.finish(&placement), &machine);
+            is_sound(&code, &ahead.finish(&placement), &machine);
         }
     }
     assert!(shorter > 10, "{shorter}");
@@ -73,23 +73,24 @@ fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
 #[test]
 fn rows_of_one_buffer_come_after_their_own_stores() {
     let machine = Machine::preset("128x128_asic").expect("known");
-    let mut sketch = Sketch::default();
-    let [far, to] = [Memory::Ddr, Memory::Cache].map(|m| sketch.buffer(String::new(), 1024, m, Content::Computed));
-    let made = sketch.buffer(String::new(), 1024, Memory::Cache, Content::Computed);
+    let mut code = VirtualProgram::default();
+    let [spilled_tensors, to] =
+        [Memory::Ddr, Memory::Cache].map(|m| code.buffer(String::new(), 1024, m, Content::Computed));
+    let made = code.buffer(String::new(), 1024, Memory::Cache, Content::Computed);
     for half in [0..512, 512..1024] {
         for direction in [Direction::Store, Direction::Load] {
             let local = if direction == Direction::Store { made } else { to };
-            sketch.load(LayerId(0), far, local, Memory::Cache, half.clone());
-            let Some(Work::Transfer(transfer)) = sketch.drafts.last_mut().map(|d| &mut d.work) else {
+            code.load(LayerId(0), spilled_tensors, local, Memory::Cache, half.clone());
+            let Some(Work::Transfer(transfer)) = code.instructions.last_mut().map(|d| &mut d.work) else {
                 panic!("a load")
             };
             transfer.direction = direction;
         }
     }
-    let found = prefetch(&sketch, &machine, &REACHES, None).expect("room for both");
+    let found = prefetch(&code, &machine, &REACHES, None).expect("room for both");
     let moved: Vec<(Direction, u64)> = found
-        .sketch
-        .drafts
+        .code
+        .instructions
         .iter()
         .filter_map(|d| d.transfer().map(|t| (t.direction, BufferId::split(t.ddr_address).1)))
         .collect();
@@ -100,15 +101,15 @@ fn rows_of_one_buffer_come_after_their_own_stores() {
 }
 
 /// Checked pair by pair.
-fn is_sound(sketch: &Sketch, found: &Prefetched, machine: &Machine) {
-    assert_eq!(found.sketch.drafts.len(), sketch.drafts.len());
-    let lives = lifetimes(&found.sketch);
-    let placed: Vec<(u32, u32, u64, u64)> = (0..lives.len())
-        .filter(|&buffer| sketch.buffers[buffer].memory == Memory::Cache)
+fn is_sound(code: &VirtualProgram, found: &LoadSchedule, machine: &Machine) {
+    assert_eq!(found.code.instructions.len(), code.instructions.len());
+    let live_ranges = lifetimes(&found.code);
+    let placed: Vec<(u32, u32, u64, u64)> = (0..live_ranges.len())
+        .filter(|&buffer| code.buffers[buffer].memory == Memory::Cache)
         .filter_map(|buffer| {
-            let ((first, last), at) = (lives[buffer]?, found.addresses[buffer].1);
-            assert!(found.sketch.drafts[first as usize].load().is_some());
-            Some((first, last, at, at + sketch.buffers[buffer].bytes))
+            let ((first, last), at) = (live_ranges[buffer]?, found.addresses[buffer].1);
+            assert!(found.code.instructions[first as usize].load().is_some());
+            Some((first, last, at, at + code.buffers[buffer].bytes))
         })
         .collect();
     for (index, a) in placed.iter().enumerate() {

@@ -13,7 +13,7 @@ pub(crate) const STAGES: usize = 32;
 
 /// Size of the pieces units work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
+pub(crate) enum TileGranularity {
     /// Start-ups are lost in the noise.
     Coarse,
     /// As small as start-ups can be hidden behind the instruction before.
@@ -24,7 +24,7 @@ pub(crate) enum Grain {
     Finest(u8),
 }
 
-impl Grain {
+impl TileGranularity {
     /// Pieces for `cycles` of work of a unit that takes `start` cycles to begin.
     pub fn pieces(self, cycles: u64, start: u64) -> u64 {
         let start = start.max(1);
@@ -39,15 +39,15 @@ impl Grain {
 
 /// By stage, the size of pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grains([Grain; STAGES]);
+pub(crate) struct StageGranularities([TileGranularity; STAGES]);
 
-impl Grains {
+impl StageGranularities {
     /// The same everywhere.
-    pub fn even(grain: Grain) -> Self {
-        Self([grain; STAGES])
+    pub fn even(granularity: TileGranularity) -> Self {
+        Self([granularity; STAGES])
     }
 
-    pub fn of(&self, stage: u8) -> Grain {
+    pub fn of(&self, stage: u8) -> TileGranularity {
         self.0[usize::from(stage).min(STAGES - 1)]
     }
 
@@ -109,10 +109,14 @@ mod tests {
 
     #[test]
     fn one_stage_may_differ() {
-        let (fine, longer) = (Grains::even(Grain::Fine), Grains::even(Grain::Longer(4)));
-        let mixed = fine.with(3, &longer);
+        let (fine, lengthen_transfers) =
+            (StageGranularities::even(TileGranularity::Fine), StageGranularities::even(TileGranularity::Longer(4)));
+        let search_stage_granularities = fine.with(3, &lengthen_transfers);
         for stage in 0..=u8::MAX {
-            assert_eq!(mixed.of(stage), if stage == 3 { Grain::Longer(4) } else { Grain::Fine });
+            assert_eq!(
+                search_stage_granularities.of(stage),
+                if stage == 3 { TileGranularity::Longer(4) } else { TileGranularity::Fine }
+            );
         }
         assert_eq!(fine.of(u8::MAX), fine.with(STAGES as u8 - 1, &fine).of(STAGES as u8 - 1));
     }
