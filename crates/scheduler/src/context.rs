@@ -6,9 +6,8 @@ use tpuflow_ir::{Bounds, Graph, Machine};
 
 use crate::budget::SearchBudget;
 use crate::error::ScheduleError;
-use crate::lowering::stages;
-use crate::memory_space::can_write_through;
 use crate::network::placement::Placement;
+use crate::network::stages::stages;
 use crate::network::{Network, prepare};
 use crate::options::PipelineMode;
 use crate::parameters::Parameters;
@@ -43,11 +42,6 @@ impl<'a> PlanningContext<'a> {
             by_layer[step.layer.index()] = stage;
         }
         Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), budget })
-    }
-
-    /// Whether some result of the network need only pass through the cache.
-    pub fn can_write_through(&self) -> bool {
-        can_write_through(&self.network, &self.placement, &self.graph.outputs, self.machine)
     }
 
     /// By layer, the stage of its steps.

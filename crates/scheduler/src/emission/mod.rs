@@ -17,8 +17,8 @@ use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, exte
 use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
-use crate::lowering::STAGES;
 use crate::memory_space::LoweredNetwork;
+use crate::network::stages::STAGES;
 use crate::network::summary;
 use crate::options::PipelineMode;
 use crate::parameters::Balancing;

@@ -19,7 +19,8 @@ use tpuflow_ir::{Op, Space, TensorId, View, timing};
 
 use super::movement::Part;
 use super::pool::{channels_of, whole_average};
-use super::{Linear, Lowering, Shortage, TensorSpace, TileGranularity, is_depthwise};
+use super::{Linear, Lowering, Shortage, TensorSpace, is_depthwise};
+use crate::options::granularity::TileGranularity;
 use crate::virtual_program::{BufferId, Content, Memory};
 
 /// Words that small pixels of the last channels must save.
@@ -31,7 +32,7 @@ impl Lowering<'_> {
         if !self.is_in_blocks(tensor) {
             return None;
         }
-        let (columns, word) = (self.setting.machine.array.columns, self.setting.machine.word());
+        let (columns, word) = (self.context.machine.array.columns, self.context.machine.word());
         let firsts: Vec<u32> = (0..whole.channels).step_by(columns as usize).collect();
         let tail = self.tail(tensor);
         let view = |first: u32| {
@@ -47,7 +48,7 @@ impl Lowering<'_> {
         };
         let views: Vec<View> = firsts.into_iter().map(view).collect();
         if !self.blocks.contains_key(&tensor) {
-            let name = self.setting.network.tensor(tensor).name.clone();
+            let name = self.context.network.tensor(tensor).name.clone();
             let mut buffer = |bytes| self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             let buffers: Vec<BufferId> = views.iter().map(|view| buffer(view.bytes(word))).collect();
             self.blocks.insert(tensor, buffers);
@@ -60,7 +61,7 @@ impl Lowering<'_> {
     /// pooling unit enough: at the operand and the result of a depthwise convolution of several cycles a word, and at what
     /// is computed element by element of such.
     pub(super) fn tail(&self, tensor: TensorId) -> Option<u32> {
-        let (machine, info) = (self.setting.machine, self.setting.network.tensor(tensor));
+        let (machine, info) = (self.context.machine, self.context.network.tensor(tensor));
         let (rows, _, width, channels) = image(&info.shape);
         let (columns, word) = (machine.array.columns as usize, machine.word());
         let pixel = pixel_bytes(channels % columns * info.dtype.bytes(), word);
@@ -70,7 +71,7 @@ impl Lowering<'_> {
     }
 
     fn is_slow(&self, tensor: TensorId) -> bool {
-        let (network, taps) = (self.setting.network, self.setting.machine.pdp.taps);
+        let (network, taps) = (&self.context.network, self.context.machine.pdp.taps);
         network.steps.iter().any(|step| match &step.op {
             Op::Conv { input, window, .. } if *input == tensor || step.output == tensor => {
                 is_depthwise(network, &step.op) && window.kernel[0] * window.kernel[1] > taps
@@ -84,13 +85,13 @@ impl Lowering<'_> {
 
     /// A buffer for the channels of the last tile of a result, `to`, in pixels of their own, if its operand has such.
     pub(super) fn packed(&mut self, output: TensorId, from: &View, to: &View) -> Option<View> {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let pixel = self.tail(output).filter(|&pixel| from.pixel_bytes < word as u32 && to.pixel_bytes > pixel)?;
         if to.space != Space::Cache || pixel_bytes(to.payload(), word) != pixel as usize {
             return None;
         }
         let view = View { pixel_bytes: pixel, channel_offset: 0, ..*to };
-        let name = self.setting.network.tensor(output).name.clone();
+        let name = self.context.network.tensor(output).name.clone();
         let buffer = self.code.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
         Some(View { address: buffer.at(0), ..view })
     }
@@ -118,7 +119,7 @@ impl Lowering<'_> {
 
     /// Whether a tensor of several column tiles is made by the array and read by nothing but what takes channels one by one.
     pub(super) fn is_in_blocks(&self, tensor: TensorId) -> bool {
-        let (network, machine) = (self.setting.network, self.setting.machine);
+        let (network, machine) = (&self.context.network, self.context.machine);
         let (columns, word) = (machine.array.columns as usize, machine.word());
         let info = network.tensor(tensor);
         let wide = info.shape.last().is_some_and(|&channels| channels > columns);
@@ -128,10 +129,10 @@ impl Lowering<'_> {
         {
             return false;
         }
-        let root = self.setting.placement.of(tensor).root;
+        let root = self.context.placement.of(tensor).root;
         let tensors = || (0..network.tensors.len()).map(TensorId::new);
-        let shared = root != tensor || tensors().any(|t| t != tensor && self.setting.placement.of(t).root == tensor);
-        if shared || self.home(root) != TensorSpace::Cache || self.setting.outputs.contains(&tensor) {
+        let shared = root != tensor || tensors().any(|t| t != tensor && self.context.placement.of(t).root == tensor);
+        if shared || self.home(root) != TensorSpace::Cache || self.context.graph.outputs.contains(&tensor) {
             return false;
         }
         let made = network.steps.iter().filter(|step| step.output == tensor).all(|step| {
@@ -164,6 +165,7 @@ impl Lowering<'_> {
             }
             _ => !op.operands().contains(&tensor),
         };
-        made && !self.setting.inputs.contains(&tensor) && network.steps.iter().all(|step| read(&step.op, step.output))
+        made && !self.context.graph.inputs.contains(&tensor)
+            && network.steps.iter().all(|step| read(&step.op, step.output))
     }
 }

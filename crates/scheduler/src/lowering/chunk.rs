@@ -14,18 +14,19 @@ use std::ops::Range;
 
 use tpuflow_ir::{Op, TensorId, layout, timing};
 
-use super::{Lowering, TileGranularity, slices};
+use super::{Lowering, slices};
 use crate::network::Network;
+use crate::options::granularity::TileGranularity;
 
 impl Lowering<'_> {
     /// The pixels `all`, `line` to an image row, in stretches for an instruction each: as many as the accumulators take, or, finely cut, the fewest
     /// image rows that hide the next instruction's weights and waste no slots. The layer has `blocks` K blocks in all its column tiles.
     pub(super) fn chunks(&self, line: u32, wide: bool, all: Range<u32>, blocks: u64) -> Vec<Range<u32>> {
-        let (machine, pixels) = (self.setting.machine, all.end - all.start);
+        let (machine, pixels) = (self.context.machine, all.end - all.start);
         let most = machine.matrix_rows(wide) as u32;
         let by = |chunk: u32| -> Vec<Range<u32>> { slices(all.clone(), chunk).collect() };
         let even = pixels.div_ceil(pixels.div_ceil(most));
-        if !self.setting.parallel || self.granularity() == TileGranularity::Coarse {
+        if !self.options.mode.paired() || self.granularity() == TileGranularity::Coarse {
             return by(even);
         }
         let least = self.least(pixels / line, line);
@@ -48,22 +49,22 @@ impl Lowering<'_> {
 
     /// The fewest of `rows` image rows that hide the next instruction's weights.
     fn least(&self, rows: u32, line: u32) -> u32 {
-        let least = (self.setting.machine.array.rows + self.setting.machine.control.issue as u32).div_ceil(line);
-        least.max((u64::from(rows) / self.setting.pieces) as u32)
+        let least = (self.context.machine.array.rows + self.context.machine.control.issue as u32).div_ceil(line);
+        least.max((u64::from(rows) / self.context.parameters.pieces()) as u32)
     }
 
     /// Whether an image is cut in two though each half costs the array a tile.
     fn is_halved(&self, rows: u32, line: u32) -> bool {
-        let fine = self.setting.parallel
+        let fine = self.options.mode.paired()
             && matches!(self.granularity(), TileGranularity::Finest(_))
-            && self.setting.pieces > 1;
-        fine && rows < 2 * self.least(rows, line) && rows * line >= self.setting.machine.array.rows
+            && self.context.parameters.pieces() > 1;
+        fine && rows < 2 * self.least(rows, line) && rows * line >= self.context.machine.array.rows
     }
 
     /// Whether two halves of so many pixels cost the array less than to wait for its last results, for those of the elementwise
     /// unit after them, and to be set up anew.
     fn is_worth_halves(&self, pixels: u32, blocks: u64) -> bool {
-        let machine = self.setting.machine;
+        let machine = self.context.machine;
         let rows = u64::from(machine.array.rows);
         let lost = (2 * rows).saturating_sub(rows.max(pixels.into())) * blocks;
         let results = timing::array_depth(machine) + machine.ewp.start + machine.ewp.latency;
@@ -73,7 +74,7 @@ impl Lowering<'_> {
     /// Rows `rows` of a view of the current result that has `count` of them, in pieces of about `piece` rows for the other
     /// units: whole rows of the image where they are that long. They begin anew where the array's halves of a small image meet.
     pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
-        let (lines, _, line, _) = layout::image(&self.setting.network.tensor(self.output()).shape);
+        let (lines, _, line, _) = layout::image(&self.context.network.tensor(self.output()).shape);
         let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
         let whole = if count.is_multiple_of(lines) { count / lines } else { 1 };
         let piece = if piece < whole { piece } else { self.suited(lines, line, piece.div_ceil(whole)) * whole };
@@ -99,7 +100,7 @@ impl Lowering<'_> {
     /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is
     /// needed of them for the same part of the next layer is there.
     fn shrunk(&self, rows: u32, line: u32) -> Option<u32> {
-        let most = (self.setting.machine.array.rows / line).min(rows);
+        let most = (self.context.machine.array.rows / line).min(rows);
         let least = rows - most;
         (2 * most >= rows && least > 0).then(|| most - self.halos[self.output().index()] % (most - least + 1))
     }
@@ -132,8 +133,8 @@ mod tests {
     use crate::budget::SearchBudget;
     use crate::common::{Net, window};
     use crate::context::PlanningContext;
-    use crate::lowering::{StageGranularities, TileGranularity};
-    use crate::options::{PipelineMode, PlanVariant};
+    use crate::options::granularity::{StageGranularities, TileGranularity};
+    use crate::options::{PipelineMode, PlanOptions};
     use crate::parameters::Parameters;
 
     #[test]
@@ -151,8 +152,9 @@ mod tests {
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         let plan = context
             .plan(
-                PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Finest(2)) },
-                PlanVariant::default(),
+                PlanOptions::new(PipelineMode::Interleaved {
+                    granularities: StageGranularities::even(TileGranularity::Finest(2)),
+                }),
                 &|_| None,
             )
             .expect("room");

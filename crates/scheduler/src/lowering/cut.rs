@@ -72,8 +72,8 @@ impl Shape {
 impl Lowering<'_> {
     /// Chooses tiles, groups and slices that fit, moving the fewest bytes.
     pub(super) fn cut(&self, shape: &Shape, table: Option<&Table>) -> Result<Cut, Shortage> {
-        let machine = self.setting.machine;
-        let table = table.map_or(0, |t| self.setting.network.tensor(t.entries).bytes() as u64);
+        let machine = self.context.machine;
+        let table = table.map_or(0, |t| self.context.network.tensor(t.entries).bytes() as u64);
         let table = table.next_multiple_of(machine.word() as u64);
         let packed = shape.linear.packing(&shape.input, machine);
         let widest = self.widest(shape);
@@ -117,26 +117,26 @@ impl Lowering<'_> {
     /// What is stored last is to be little, and what is stored before is to be done when that begins: the groups of the last
     /// step that has weights become smaller to the end.
     pub(super) fn taper(&self, cut: &mut Cut, output: TensorId) {
-        let is_last = self.setting.write_through && self.last_weights == Some(self.index);
-        if is_last && !cut.rows_outside && cut.groups.len() > 1 && self.setting.outputs.contains(&output) {
+        let is_last = self.options.write_through && self.last_weights == Some(self.index);
+        if is_last && !cut.rows_outside && cut.groups.len() > 1 && self.context.graph.outputs.contains(&output) {
             cut.groups = tapered(cut.tiles.len(), cut.groups.iter().map(ExactSizeIterator::len).max().unwrap_or(1));
         }
     }
 
     /// Tiles of a result whose channels begin inside a word of wider pixels.
     fn behind(&self, shape: &Shape) -> Option<Vec<(u32, u32)>> {
-        let (word, size) = (self.setting.machine.cache.word_bytes, shape.output.dtype.bytes() as u32);
+        let (word, size) = (self.context.machine.cache.word_bytes, shape.output.dtype.bytes() as u32);
         let lead = (word - shape.output.channel_offset % word) / size;
         let inside = lead * size < word && lead < shape.output.channels;
-        if inside { shape.linear.tiles_behind(self.setting.machine.array.columns, lead) } else { None }
+        if inside { shape.linear.tiles_behind(self.context.machine.array.columns, lead) } else { None }
     }
 
     /// Columns of a tile: as many as the array has, unless tiles are to be narrow. Then those that take much of the cache are
     /// halved as long as the array takes less time than their weights to arrive.
     fn widest(&self, shape: &Shape) -> u32 {
-        let machine = self.setting.machine;
+        let machine = self.context.machine;
         let columns = machine.array.columns;
-        if !self.setting.narrow_weight_tiles || shape.right.is_some() || shape.linear.groups > 1 {
+        if !self.options.narrow_weight_tiles || shape.right.is_some() || shape.linear.groups > 1 {
             return columns;
         }
         let bytes = |width: u32| shape.linear.tile_bytes(width, shape.weight_dtype, machine.word());
@@ -155,12 +155,12 @@ impl Lowering<'_> {
     fn tile_parameters(&self, shape: &Shape, tiles: &[(u32, u32)]) -> u64 {
         let columns: u32 = tiles.iter().map(|t| t.1).sum();
         let bytes = columns as usize * ChannelParameters::bytes(shape.wide);
-        bytes.next_multiple_of(self.setting.machine.word()) as u64
+        bytes.next_multiple_of(self.context.machine.word()) as u64
     }
 
     /// Both loop orders with groups of at most `weights` bytes (at least one tile), and the bytes they move.
     fn cuts(&self, shape: &Shape, tiles: &[(u32, u32)], free: u64, weights: u64, parameters: u64) -> Vec<(u64, Cut)> {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let mut groups: Vec<Range<usize>> = Vec::new();
         for index in 0..tiles.len() {
             let start = groups.last().map_or(0, |g| g.start);

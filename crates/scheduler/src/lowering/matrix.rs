@@ -29,7 +29,7 @@ struct Loaded {
 
 impl Lowering<'_> {
     pub(super) fn matrix(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
-        let network = self.setting.network;
+        let network = &self.context.network;
         let Some(linear) = Linear::of(op, network) else { return Ok(()) };
         let (Op::Conv { epilogue, .. } | Op::MatMul { epilogue, .. }) = op else { return Ok(()) };
         let fixed = epilogue.fixed();
@@ -40,7 +40,7 @@ impl Lowering<'_> {
         // Small pixels of the last tile are dense in rows of the image alone.
         let is_packed = self.tail(output).is_some() && self.is_in_blocks(output);
         if linear.is_plain() && !is_packed {
-            refine(&mut views, self.setting.machine.word());
+            refine(&mut views, self.context.machine.word());
         }
         let right = w.constant.is_none().then(|| self.operand(linear.right));
         let shape = Shape {
@@ -75,7 +75,7 @@ impl Lowering<'_> {
             }));
             let row = shape.output.width as usize * shape.output.pixel_bytes as usize;
             let alone = self.alone(output)
-                && (shape.output.width == views[1].width || row.is_multiple_of(self.setting.machine.word()));
+                && (shape.output.width == views[1].width || row.is_multiple_of(self.context.machine.word()));
             let blocks = blocks.clone();
             let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), blocks, alone };
             self.nest(&mut state);
@@ -86,7 +86,7 @@ impl Lowering<'_> {
     /// A convolution along one axis whose lines are too long: stretches of each line, as convolutions of their own with what
     /// is left of the padding.
     fn along_the_line(&self, shape: &Shape, table: Option<&Table>) -> Option<Vec<(Shape, Cut)>> {
-        let (window, word) = (shape.linear.window, self.setting.machine.word());
+        let (window, word) = (shape.linear.window, self.context.machine.word());
         let (from, to) = (&shape.input, &shape.output);
         let is_line = window.kernel[0] == 1 && from.height == 1 && to.height == 1;
         let apart = [from, to].iter().all(|view| view.space != Space::Cache);
@@ -187,9 +187,9 @@ impl Lowering<'_> {
                         };
                         self.multiply(nest, group, &mut loaded, &input, &output, shift, rows.clone());
                         let alone = nest.alone && nest.cut.groups.len() == 1;
-                        if self.setting.write_through && !alone && part.space != Space::Cache {
+                        if self.options.write_through && !alone && part.space != Space::Cache {
                             // A run for every pixel, and no pixel is done before all.
-                            let (layer, word) = (self.layer, self.setting.machine.word());
+                            let (layer, word) = (self.layer, self.context.machine.word());
                             let to = Direction::Store;
                             self.code.copy_rows(layer, to, &part, &output, rows.clone(), false, word);
                         } else {
@@ -204,14 +204,14 @@ impl Lowering<'_> {
 
     /// Stores a large network output group by group, while the next groups are computed.
     fn deliver_columns(&mut self, nest: &Nest, lead: u32, group: usize) {
-        let (tensor, word) = (self.output(), self.setting.machine.word());
-        let mut to = [natural(self.setting.network, tensor, word)];
+        let (tensor, word) = (self.output(), self.context.machine.word());
+        let mut to = [natural(&self.context.network, tensor, word)];
         if nest.shape.linear.is_plain() {
             refine(&mut to, word);
         }
         let from = nest.shape.output;
-        let worth = self.setting.parallel && to[0].bytes(word) > 4 * self.piece_bytes();
-        let wanted = self.setting.outputs.contains(&tensor) && from.space == Space::Cache;
+        let worth = self.options.mode.paired() && to[0].bytes(word) > 4 * self.piece_bytes();
+        let wanted = self.context.graph.outputs.contains(&tensor) && from.space == Space::Cache;
         if !worth || !wanted || nest.cut.groups.len() == 1 || (to[0].rows, to[0].width) != (from.rows, from.width) {
             return;
         }
@@ -248,10 +248,10 @@ impl Lowering<'_> {
         lead: u32,
         tiles: &[(u32, u32)],
     ) -> (Vec<Weights>, Vec<Vec<VirtualInstruction>>) {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
-        let name = format!("weights of {}", self.setting.network.layer_name(self.index));
-        let at_once = if self.setting.parallel { 1 } else { tiles.len() };
+        let name = format!("weights of {}", self.context.network.layer_name(self.index));
+        let at_once = if self.options.mode.paired() { 1 } else { tiles.len() };
         let mut weights = Vec::with_capacity(tiles.len());
         let mut pending = Vec::with_capacity(tiles.len());
         for part in tiles.chunks(at_once.max(1)) {
@@ -265,7 +265,7 @@ impl Lowering<'_> {
             for bytes in self.weight_parts(bytes, last) {
                 self.code.load(self.layer, from, to, Memory::Cache, bytes);
             }
-            pending.push(if self.setting.parallel { self.code.instructions.split_off(loads) } else { Vec::new() });
+            pending.push(if self.options.mode.paired() { self.code.instructions.split_off(loads) } else { Vec::new() });
             pending.resize(weights.len() + part.len(), Vec::new());
             let mut offset = 0;
             for &(_, columns) in part {
@@ -283,7 +283,7 @@ impl Lowering<'_> {
 
     /// Weights that are an activation: where it lies, or the group's columns of it staged.
     fn streamed_weights(&mut self, nest: &Nest, view: &View, lead: u32, tiles: &[(u32, u32)]) -> Vec<Weights> {
-        let (word, size) = (self.setting.machine.word(), view.dtype.bytes() as u32);
+        let (word, size) = (self.context.machine.word(), view.dtype.bytes() as u32);
         let row = if view.rows == nest.shape.linear.leads { lead } else { 0 };
         let first = tiles[0].0;
         let columns: u32 = tiles.iter().map(|t| t.1).sum();
@@ -305,7 +305,7 @@ impl Lowering<'_> {
 
     /// K blocks of all column tiles of a layer.
     fn blocks_in_all(&self, nest: &Nest) -> u64 {
-        let (shape, machine) = (&nest.shape, self.setting.machine);
+        let (shape, machine) = (&nest.shape, self.context.machine);
         let descriptor = shape.linear.descriptor(shape.weight_dtype);
         let blocks = |&(first, count): &(u32, u32)| timing::blocks(&descriptor, &shape.input, first, count, machine);
         let passes = timing::passes(shape.input.dtype, shape.weight_dtype);
@@ -332,7 +332,7 @@ impl Lowering<'_> {
                 let weights = loaded.weights[index];
                 self.code.instructions.append(&mut loaded.pending[index]);
                 let (first_column, columns) = nest.cut.tiles[tile];
-                let block = first_column / self.setting.machine.array.columns;
+                let block = first_column / self.context.machine.array.columns;
                 let block = nest.blocks.as_ref().and_then(|blocks| blocks.get(block as usize));
                 let (output, shift) = block.map_or((*output, shift), |block| (*block, block.origin[1]));
                 let matrix = Matrix {

@@ -7,7 +7,6 @@
 mod blocks;
 mod chunk;
 mod cut;
-mod granularity;
 mod matrix;
 mod movement;
 mod pool;
@@ -15,18 +14,20 @@ mod reduce;
 mod staging;
 mod vector;
 
+use crate::context::PlanningContext;
+use crate::network::stages::stages;
 use crate::network::{Linear, is_depthwise};
-pub(crate) use granularity::{STAGES, StageGranularities, TileGranularity, stages};
+use crate::options::PlanOptions;
+use crate::options::granularity::TileGranularity;
 pub(crate) use staging::{piece_bytes, staged, staged_bytes};
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
-use tpuflow_ir::{Descriptor, LayerId, Machine, Op, Requant, Space, Table, TensorId, View, Window, Work};
+use tpuflow_ir::{Descriptor, LayerId, Op, Requant, Space, Table, TensorId, View, Window, Work};
 
-use crate::network::Network;
-use crate::network::placement::{Placement, natural};
+use crate::network::placement::natural;
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
 /// A step does not fit what is free of a memory.
@@ -40,30 +41,6 @@ pub(crate) enum TensorSpace {
     Ddr,
 }
 
-/// What lowering looks at and never changes.
-#[derive(Clone, Copy)]
-pub(crate) struct Setting<'a> {
-    pub network: &'a Network,
-    pub placement: &'a Placement,
-    pub machine: &'a Machine,
-    pub inputs: &'a [TensorId],
-    pub outputs: &'a [TensorId],
-    /// Cut, for units that work at the same time.
-    pub parallel: bool,
-    /// How finely.
-    pub granularities: StageGranularities,
-    /// Most pieces of a layer.
-    pub pieces: u64,
-    /// Share of the free cache a piece may take.
-    pub utilization: f64,
-    /// Weights that take much of the cache come in narrower tiles than the array could take.
-    pub narrow_weight_tiles: bool,
-    /// The first rows of an input come in short transfers.
-    pub early_first_rows: bool,
-    /// Large results of the network only pass through the cache, the last of them a few at a time.
-    pub write_through: bool,
-}
-
 /// Lengths of the lists of a sketch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Checkpoint {
@@ -74,7 +51,8 @@ pub(crate) struct Checkpoint {
 
 /// Lowers one step after the other into a sketch.
 pub(crate) struct Lowering<'a> {
-    pub setting: Setting<'a>,
+    pub context: &'a PlanningContext<'a>,
+    pub options: PlanOptions,
     /// By tensor; what counts is the entry of a root.
     pub tensor_spaces: Vec<TensorSpace>,
     pub code: VirtualProgram,
@@ -98,24 +76,26 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(setting: Setting<'a>, tensor_spaces: Vec<TensorSpace>) -> Self {
+    pub fn new(context: &'a PlanningContext<'a>, options: PlanOptions, tensor_spaces: Vec<TensorSpace>) -> Self {
+        let network = &context.network;
         let mut lowering = Self {
-            setting,
+            context,
+            options,
             tensor_spaces,
             code: VirtualProgram::default(),
             cached: BTreeMap::new(),
             external: BTreeMap::new(),
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            halos: chunk::halos(setting.network),
-            stages: stages(setting.network),
-            last_weights: staging::last_weights(setting.network),
+            halos: chunk::halos(network),
+            stages: stages(network),
+            last_weights: staging::last_weights(network),
             free: 0,
             index: 0,
             layer: LayerId(0),
         };
         // Ports exist whether or not a step touches them.
-        for &input in setting.inputs {
+        for &input in &context.graph.inputs {
             lowering.external_buffer(input);
         }
         lowering
@@ -123,10 +103,10 @@ impl<'a> Lowering<'a> {
 
     /// Lowers step `index` with `free` bytes of cache beside the tensors that live there.
     pub fn step(&mut self, index: usize, free: u64) -> Result<(), Shortage> {
-        let step = &self.setting.network.steps[index];
+        let step = &self.context.network.steps[index];
         (self.index, self.layer, self.free) = (index, step.layer, free);
-        if !self.setting.placement.is_free(index) {
-            for tensor in self.setting.network.streams(&step.op) {
+        if !self.context.placement.is_free(index) {
+            for tensor in self.context.network.streams(&step.op) {
                 self.fetch_input(tensor);
             }
             self.operator(&step.op, step.output)?;
@@ -158,7 +138,7 @@ impl<'a> Lowering<'a> {
 
     fn operator(&mut self, op: &'a Op, output: TensorId) -> Result<(), Shortage> {
         match op {
-            Op::Conv { groups, input, window, .. } if is_depthwise(self.setting.network, op) => {
+            Op::Conv { groups, input, window, .. } if is_depthwise(&self.context.network, op) => {
                 debug_assert!(*groups > 0);
                 self.depthwise(op, *input, window, output)
             }
@@ -176,25 +156,25 @@ impl<'a> Lowering<'a> {
 
     /// The tensor where it lives.
     fn operand(&mut self, tensor: TensorId) -> View {
-        let root = self.setting.placement.of(tensor).root;
+        let root = self.context.placement.of(tensor).root;
         let (space, buffer) = match self.home(root) {
             TensorSpace::Cache => (Space::Cache, self.cache_buffer(root)),
             TensorSpace::Ddr => (Space::Ddr(0), self.external_buffer(root)),
         };
-        self.setting.placement.view(self.setting.network, tensor, space, buffer.at(0))
+        self.context.placement.view(&self.context.network, tensor, space, buffer.at(0))
     }
 
     /// Where a root lives; constants always live in DDR.
     fn home(&self, root: TensorId) -> TensorSpace {
-        if self.setting.network.is_constant(root) { TensorSpace::Ddr } else { self.tensor_spaces[root.index()] }
+        if self.context.network.is_constant(root) { TensorSpace::Ddr } else { self.tensor_spaces[root.index()] }
     }
 
     fn cache_buffer(&mut self, root: TensorId) -> BufferId {
         if let Some(&buffer) = self.cached.get(&root) {
             return buffer;
         }
-        let name = self.setting.network.tensor(root).name.clone();
-        let bytes = self.setting.placement.bytes(self.setting.network, root);
+        let name = self.context.network.tensor(root).name.clone();
+        let bytes = self.context.placement.bytes(&self.context.network, root);
         let buffer = self.code.buffer(name, bytes, Memory::Cache, Content::Computed);
         self.cached.insert(root, buffer);
         buffer
@@ -205,18 +185,18 @@ impl<'a> Lowering<'a> {
         if let Some(&buffer) = self.external.get(&root) {
             return buffer;
         }
-        let setting = &self.setting;
-        let tensor = setting.network.tensor(root);
-        let content = if setting.inputs.contains(&root) {
+        let context = self.context;
+        let tensor = context.network.tensor(root);
+        let content = if context.graph.inputs.contains(&root) {
             Content::Input
         } else if tensor.constant.is_some() {
             Content::Constant(Packing::Activation { tensor: root })
-        } else if setting.outputs.iter().any(|&t| setting.placement.of(t).root == root) {
+        } else if context.graph.outputs.iter().any(|&t| context.placement.of(t).root == root) {
             Content::Output
         } else {
             Content::Computed
         };
-        let bytes = setting.placement.bytes(setting.network, root);
+        let bytes = context.placement.bytes(&context.network, root);
         let buffer = self.code.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
         self.external.insert(root, buffer);
         buffer
@@ -224,16 +204,16 @@ impl<'a> Lowering<'a> {
 
     /// Brings a network input whose home is the cache there, once.
     fn fetch_input(&mut self, tensor: TensorId) {
-        let root = self.setting.placement.of(tensor).root;
-        if !self.setting.inputs.contains(&root)
+        let root = self.context.placement.of(tensor).root;
+        if !self.context.graph.inputs.contains(&root)
             || self.home(root) == TensorSpace::Ddr
             || self.cached.contains_key(&root)
         {
             return;
         }
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let (cached, external) = (self.cache_buffer(root), self.external_buffer(root));
-        let view = natural(self.setting.network, root, word);
+        let view = natural(&self.context.network, root, word);
         let local = View { address: cached.at(0), ..view };
         let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
         for rows in self.arrivals(&view) {
@@ -243,15 +223,15 @@ impl<'a> Lowering<'a> {
 
     /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless its home is one.
     fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
-        let wanted = self.setting.outputs.contains(&tensor);
+        let wanted = self.context.graph.outputs.contains(&tensor);
         if !wanted || self.results.contains_key(&tensor) || self.is_in_place(tensor) {
             return Ok(());
         }
         self.fetch_input(tensor);
-        let word = self.setting.machine.word();
-        let mut views = [self.operand(tensor), natural(self.setting.network, tensor, word)];
+        let word = self.context.machine.word();
+        let mut views = [self.operand(tensor), natural(&self.context.network, tensor, word)];
         views[1] = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..views[1] };
-        if self.setting.parallel && views[0].space == Space::Cache {
+        if self.options.mode.paired() && views[0].space == Space::Cache {
             refine(&mut views, word);
         }
         let [from, to] = views;
@@ -269,9 +249,9 @@ impl<'a> Lowering<'a> {
         if let Some(&buffer) = self.results.get(&tensor) {
             return buffer;
         }
-        let word = self.setting.machine.word();
-        let name = self.setting.network.tensor(tensor).name.clone();
-        let bytes = natural(self.setting.network, tensor, word).bytes(word);
+        let word = self.context.machine.word();
+        let name = self.context.network.tensor(tensor).name.clone();
+        let bytes = natural(&self.context.network, tensor, word).bytes(word);
         let buffer = self.code.buffer(name, bytes, Memory::Ddr, Content::Output);
         self.results.insert(tensor, buffer);
         buffer
@@ -279,10 +259,10 @@ impl<'a> Lowering<'a> {
 
     /// Whether a port can show the tensor where it lives in DDR.
     fn is_in_place(&self, tensor: TensorId) -> bool {
-        let place = self.setting.placement.of(tensor);
-        let word = self.setting.machine.word();
-        let external = self.home(place.root) == TensorSpace::Ddr || self.setting.inputs.contains(&place.root);
-        let view = natural(self.setting.network, tensor, word);
+        let place = self.context.placement.of(tensor);
+        let word = self.context.machine.word();
+        let external = self.home(place.root) == TensorSpace::Ddr || self.context.graph.inputs.contains(&place.root);
+        let view = natural(&self.context.network, tensor, word);
         external
             && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)
             && place.offset.is_multiple_of(word as u64)
@@ -290,28 +270,28 @@ impl<'a> Lowering<'a> {
 
     /// Where a network's port lies.
     pub fn port(&mut self, tensor: TensorId) -> View {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         if let Some(&buffer) = self.results.get(&tensor) {
-            let view = natural(self.setting.network, tensor, word);
+            let view = natural(&self.context.network, tensor, word);
             return View { address: buffer.at(0), space: Space::Ddr(0), ..view };
         }
-        let root = self.setting.placement.of(tensor).root;
+        let root = self.context.placement.of(tensor).root;
         let buffer = self.external_buffer(root);
-        self.setting.placement.view(self.setting.network, tensor, Space::Ddr(0), buffer.at(0))
+        self.context.placement.view(&self.context.network, tensor, Space::Ddr(0), buffer.at(0))
     }
 
     /// Whether nothing else lives in the pixels of `tensor`.
     fn alone(&self, tensor: TensorId) -> bool {
-        let root = self.setting.placement.of(tensor).root;
-        let channels = |t: TensorId| self.setting.network.tensor(t).shape.last().copied().unwrap_or(1);
+        let root = self.context.placement.of(tensor).root;
+        let channels = |t: TensorId| self.context.network.tensor(t).shape.last().copied().unwrap_or(1);
         channels(tensor) == channels(root)
     }
 
     /// A constant in the parameter cache, loaded here.
     fn parameters(&mut self, what: &str, bytes: usize, packing: Packing) -> BufferId {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let bytes = bytes.next_multiple_of(word) as u64;
-        let name = format!("{what} of {}", self.setting.network.layer_name(self.index));
+        let name = format!("{what} of {}", self.context.network.layer_name(self.index));
         let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, Content::Constant(packing));
         let to = self.code.buffer(name, bytes, Memory::Ewp, Content::Computed);
         self.code.load_whole(self.layer, from, to, Memory::Ewp, bytes);
@@ -319,23 +299,23 @@ impl<'a> Lowering<'a> {
     }
 
     fn table(&mut self, table: &Table) -> (TableShape, BufferId) {
-        let entries = self.setting.network.tensor(table.entries).elements();
+        let entries = self.context.network.tensor(table.entries).elements();
         let shape = TableShape { entries: entries as u32, lo: table.lo, hi: table.hi };
         (shape, self.parameters("table", entries * 4, Packing::Table { tensor: table.entries }))
     }
 
     /// Bytes of the parameter cache a step may use at a time: half of it when the next step's may be loaded meanwhile.
     fn parameter_space(&self) -> u64 {
-        self.setting.machine.ewp_cache_bytes() / if self.setting.parallel { 2 } else { 1 }
+        self.context.machine.ewp_cache_bytes() / if self.options.mode.paired() { 2 } else { 1 }
     }
 
     /// How finely the current step is cut.
     fn granularity(&self) -> TileGranularity {
-        self.setting.granularities.of(self.stages.get(self.index).copied().unwrap_or(0))
+        self.options.mode.granularities().of(self.stages.get(self.index).copied().unwrap_or(0))
     }
 
     fn output(&self) -> TensorId {
-        self.setting.network.steps[self.index].output
+        self.context.network.steps[self.index].output
     }
 
     fn instruction(&mut self, work: Work, ewp: [Option<(BufferId, u32)>; 3]) {
@@ -348,15 +328,15 @@ impl<'a> Lowering<'a> {
 
     /// Bytes of the cache a piece may take: a share of what is free, so that the next can be loaded meanwhile.
     fn piece_space(&self) -> u64 {
-        (self.free as f64 * self.setting.utilization) as u64
+        (self.free as f64 * self.context.utilization(self.options.mode)) as u64
     }
 
     /// Rows per instruction for `rows` rows that take `cycles` in all.
     fn rows_per_piece(&self, rows: u32, cycles: u64, start: u64) -> u32 {
-        if !self.setting.parallel {
+        if !self.options.mode.paired() {
             return rows.max(1);
         }
-        let pieces = self.granularity().pieces(cycles, start).min(self.setting.pieces);
+        let pieces = self.granularity().pieces(cycles, start).min(self.context.parameters.pieces());
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

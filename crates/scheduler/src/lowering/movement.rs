@@ -95,7 +95,7 @@ impl Part {
 
 impl Lowering<'_> {
     pub(super) fn movement(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
-        let network = self.setting.network;
+        let network = &self.context.network;
         let shape = |t: TensorId| &network.tensor(t).shape;
         // Small pixels of the last channels are dense in rows of the image alone.
         let is_packed = self.tail(output).is_some() && self.is_in_blocks(output);
@@ -120,7 +120,7 @@ impl Lowering<'_> {
                     let outer: usize = out[..axis].iter().product();
                     let start = before;
                     before += chunk;
-                    if self.setting.placement.in_place(input, output) || chunk == 0 {
+                    if self.context.placement.in_place(input, output) || chunk == 0 {
                         continue;
                     }
                     let rescale = requant.as_ref().map(|r| (network.tensor(input).zero_point(), scaling(r)));
@@ -204,7 +204,7 @@ impl Lowering<'_> {
 
     /// Copies all parts (after filling) to `to`.
     fn parts(&mut self, to: &View, alone: bool, fill: Option<&VectorOp>, parts: Vec<Part>) -> Result<(), Shortage> {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let views: Vec<View> = parts.iter().map(|p| self.fine(p.input)).collect();
         let row = i64::from(to.width) * i64::from(to.channels);
         let staged_input = views.iter().any(|v| v.space != Space::Cache);
@@ -234,7 +234,7 @@ impl Lowering<'_> {
 
     /// One copy, bisected until the rows it reads fit `room`.
     pub(super) fn copy(&mut self, part: &Part, from: &View, to: &View, room: u64) -> Result<(), Shortage> {
-        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let (machine, word) = (self.context.machine, self.context.machine.word());
         let rows = part.input_rows(from);
         if staged_bytes(from, rows.clone(), word) > room {
             let halves = part.halves().ok_or(Shortage(Memory::Cache))?;
@@ -292,7 +292,7 @@ impl Lowering<'_> {
         let vector = Vector {
             descriptor,
             inputs: SmallVec::new(),
-            output: narrowed(to, rows.clone(), self.setting.machine.word()),
+            output: narrowed(to, rows.clone(), self.context.machine.word()),
             first_row: rows.start,
             rows: rows.end - rows.start,
             parameters: 0,

@@ -7,8 +7,9 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::{Average, FloatReduction};
 use tpuflow_ir::{Arithmetic, Descriptor, Op, Real, ReduceKind, Requant, Space, TensorId, View, Window, Work, timing};
 
-use super::{Lowering, Shortage, TileGranularity, codes, slice_rows, slices, staged_bytes, window_rows};
+use super::{Lowering, Shortage, codes, slice_rows, slices, staged_bytes, window_rows};
 use crate::network::is_depthwise;
+use crate::options::granularity::TileGranularity;
 use crate::virtual_program::{BufferId, Memory, Packing};
 
 /// The average over a whole image as what a sum over its pixels ends in.
@@ -59,7 +60,7 @@ impl Lowering<'_> {
             Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(average) } => {
                 let Average { divisors, zero_point, lo, hi } = average;
                 let kind = PoolKind::Average {
-                    input_zero: self.setting.network.tensor(*input).zero_point(),
+                    input_zero: self.context.network.tensor(*input).zero_point(),
                     count_include_pad: *count_include_pad,
                     beyond: *beyond,
                     divisors: PoolKind::divisors(divisors),
@@ -74,7 +75,7 @@ impl Lowering<'_> {
             _ => return Ok(()),
         };
         let (from, to) = (self.operand(input), self.operand(output));
-        let mean = whole_average(op, &self.setting.network.tensor(input).shape);
+        let mean = whole_average(op, &self.context.network.tensor(input).shape);
         let blocks = self.blocks(input, &from);
         match (&mean, &blocks) {
             (Some(mean), None) if self.is_worth_stretches(input, &from) => {
@@ -112,18 +113,18 @@ impl Lowering<'_> {
 
     /// Whether a tensor is a depthwise convolution's.
     fn is_pooled(&self, tensor: TensorId) -> bool {
-        let network = self.setting.network;
+        let network = &self.context.network;
         network.steps.iter().any(|step| step.output == tensor && is_depthwise(network, &step.op))
     }
 
     /// Whether the average over an image is better made of sums over its rows as they come: under one window it would wait for
     /// all of them.
     fn is_worth_stretches(&self, input: TensorId, from: &View) -> bool {
-        let (setting, elements) = (&self.setting, self.setting.network.tensor(input).elements() as u64);
-        let cycles = elements / u64::from(setting.machine.ewp.lanes) * setting.machine.ewp.reduce;
+        let (context, elements) = (self.context, self.context.network.tensor(input).elements() as u64);
+        let cycles = elements / u64::from(context.machine.ewp.lanes) * context.machine.ewp.reduce;
         self.granularity() != TileGranularity::Coarse
             && from.space == Space::Cache
-            && cycles > 8 * setting.machine.ewp.start
+            && cycles > 8 * context.machine.ewp.start
     }
 
     pub(super) fn depthwise(
@@ -134,7 +135,7 @@ impl Lowering<'_> {
         output: TensorId,
     ) -> Result<(), Shortage> {
         let Op::Conv { weights, epilogue, .. } = op else { return Ok(()) };
-        let (network, word) = (self.setting.network, self.setting.machine.word());
+        let (network, word) = (&self.context.network, self.context.machine.word());
         let (x, w) = (network.tensor(input), network.tensor(*weights));
         let taps = window.kernel[0] * window.kernel[1];
         let fused = epilogue.fixed().and_then(|e| e.table.as_ref());
@@ -147,7 +148,7 @@ impl Lowering<'_> {
         };
         let (from, to) = (self.operand(input), self.operand(output));
         let (blocks, results) = (self.blocks(input, &from), self.blocks(output, &to));
-        let mut group = if blocks.is_some() { self.setting.machine.array.columns } else { from.channels };
+        let mut group = if blocks.is_some() { self.context.machine.array.columns } else { from.channels };
         // Whole words of channels, so that no word is touched by two groups.
         let lanes = (word / x.dtype.bytes()) as u32;
         while bytes(group).1.next_multiple_of(word) as u64 > space {
@@ -197,7 +198,7 @@ impl Lowering<'_> {
     }
 
     fn pool_rows(&mut self, operation: &Operation, from: &View, to: &View, alone: bool) -> Result<(), Shortage> {
-        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let (machine, word) = (self.context.machine, self.context.machine.word());
         let needs = |rows: Range<u32>| window_rows(&operation.window, from, to.height, rows);
         let need = |rows: Range<u32>| staged_bytes(from, needs(rows.clone()), word) + staged_bytes(to, rows, word);
         let budgets = [self.piece_space(), self.free];

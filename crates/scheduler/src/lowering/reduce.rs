@@ -20,7 +20,8 @@ use tpuflow_ir::{DType, Descriptor, ReduceKind, Requant, Space, TensorId, View, 
 use super::movement::Part;
 use super::pool::channels_of;
 use super::vector::float;
-use super::{Lowering, Shortage, TileGranularity, refine, scaling, staged, staged_bytes};
+use super::{Lowering, Shortage, refine, scaling, staged, staged_bytes};
+use crate::options::granularity::TileGranularity;
 use crate::virtual_program::{Content, Memory};
 
 /// A contiguous box of the operand.
@@ -128,7 +129,7 @@ impl Lowering<'_> {
         output: TensorId,
     ) -> Result<(), Shortage> {
         let [from, to] = [self.operand(input), self.operand(output)];
-        let whole = self.setting.network.tensor(input).shape.clone();
+        let whole = self.context.network.tensor(input).shape.clone();
         let images = self.images(&from, &to, axes, &whole);
         if images == 1 {
             return self.reduction_of([from, to], input, kind, axes, requant, output);
@@ -136,7 +137,7 @@ impl Lowering<'_> {
         for image in 0..images {
             let views = [from, to].map(|view| {
                 let elements = (view.rows * view.width * view.channels) as usize / images;
-                cut_out(&view, image * elements, elements, self.setting.machine.word())
+                cut_out(&view, image * elements, elements, self.context.machine.word())
             });
             let [Some(from), Some(to)] = views else { return Err(Shortage(Memory::Cache)) };
             // Some channels of several results do not lie side by side.
@@ -156,11 +157,11 @@ impl Lowering<'_> {
     /// The channels of an image of a batch in parts: the array makes several images together, column tile by column tile. A
     /// single one is taken row by row instead.
     fn channel_parts(&self, image: &View) -> Vec<Range<u32>> {
-        let ewp = &self.setting.machine.ewp;
+        let ewp = &self.context.machine.ewp;
         let elements = u64::from(image.rows * image.width) * u64::from(image.channels);
         let cycles = elements / u64::from(ewp.lanes) * ewp.reduce;
         let pieces = self.granularity().pieces(cycles, 2 * ewp.start);
-        let step = image.channels.div_ceil(pieces as u32).next_multiple_of(self.setting.machine.array.columns);
+        let step = image.channels.div_ceil(pieces as u32).next_multiple_of(self.context.machine.array.columns);
         let part = |first: u32| first..(first + step).min(image.channels);
         (0..image.channels).step_by(step as usize).map(part).collect()
     }
@@ -187,7 +188,7 @@ impl Lowering<'_> {
         requant: &Arithmetic<Requant, FloatReduction>,
         output: TensorId,
     ) -> Result<(), Shortage> {
-        let (network, word) = (self.setting.network, self.setting.machine.word());
+        let (network, word) = (&self.context.network, self.context.machine.word());
         let (mut shape, zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
         let whole_pixels = shape.last().is_none_or(|&channels| channels == from.channels as usize);
         if let [images, pixels @ .., channels] = &mut shape[..] {
@@ -278,7 +279,7 @@ impl Lowering<'_> {
     /// In how many stretches to take an image in the cache that is reduced to one pixel, so that this can begin with its first
     /// rows.
     fn stretches_of_image(&self, from: &View, shape: &[usize], axes: &[u32]) -> usize {
-        let machine = self.setting.machine;
+        let machine = self.context.machine;
         let to_pixel = (0..shape.len()).all(|axis| {
             let last = axis + 1 == shape.len();
             axes.contains(&(axis as u32)) != last || (shape[axis] == 1 && !last)
@@ -289,13 +290,14 @@ impl Lowering<'_> {
         let cycles = shape.iter().product::<usize>() as u64 / u64::from(machine.ewp.lanes) * machine.ewp.reduce;
         // Each waits for the running results of the one before it.
         let most = cycles / (2 * (machine.ewp.start + machine.ewp.latency)).max(1);
-        self.granularity().pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.setting.pieces) as usize
+        self.granularity().pieces(cycles, 2 * machine.ewp.start).min(most.max(1)).min(self.context.parameters.pieces())
+            as usize
     }
 
     fn running(&mut self, count: usize, dtype: DType) -> View {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let view = View::whole(&[count], dtype, word, Space::Cache, 0);
-        let name = self.setting.network.layer_name(self.index).to_owned();
+        let name = self.context.network.layer_name(self.index).to_owned();
         let buffer = self.code.buffer(name, view.bytes(word), Memory::Cache, Content::Computed);
         View { address: buffer.at(0), ..view }
     }

@@ -7,8 +7,9 @@ use std::ops::Range;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Machine, Space, View};
 
-use super::{Linear, Lowering, TileGranularity};
+use super::{Linear, Lowering};
 use crate::network::Network;
+use crate::options::granularity::TileGranularity;
 use crate::virtual_program::{BufferId, Content, Memory};
 
 /// Transfers of more than twice so many start-ups of a DMA line are cut.
@@ -20,19 +21,19 @@ const FIRST: u64 = 2;
 impl Lowering<'_> {
     /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
     pub(super) fn transfer_rows(&self, view: &View) -> u32 {
-        let row = view.row_bytes(self.setting.machine.word()).max(1);
+        let row = view.row_bytes(self.context.machine.word()).max(1);
         let few = ((self.piece_bytes() / 4 / row) as u32).clamp(1, view.rows.max(1));
-        if self.setting.parallel { few } else { view.rows.max(1) }
+        if self.options.mode.paired() { few } else { view.rows.max(1) }
     }
 
     /// Rows of an input in parts to be loaded by a transfer each. Nothing can begin before the first is there, so a prompt one
     /// takes little longer than its start-up; each of the next takes twice as long, up to where start-ups are lost in the noise.
     pub(super) fn arrivals(&self, view: &View) -> Vec<Range<u32>> {
-        let machine = self.setting.machine;
+        let machine = self.context.machine;
         let most = self.transfer_rows(view);
         let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
         let start = (FIRST * (machine.dma.start + machine.dma.latency)).div_ceil(line);
-        let mut rows = if self.setting.early_first_rows { (start as u32).clamp(1, most) } else { most };
+        let mut rows = if self.options.early_first_rows { (start as u32).clamp(1, most) } else { most };
         let mut parts: Vec<Range<u32>> = Vec::new();
         let mut first = 0;
         while first < view.rows {
@@ -48,7 +49,7 @@ impl Lowering<'_> {
         if view.space == Space::Cache {
             return *view;
         }
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let local = self.stage(view, rows.clone());
         let alone = tpuflow_ir::layout::pixel_bytes(view.payload(), word) == view.pixel_bytes as usize;
         for part in self.transfers(view, rows) {
@@ -60,7 +61,7 @@ impl Lowering<'_> {
     /// Rows in parts to be moved by a transfer each: what takes long begins with the first rows made, and lets who reads begin
     /// with the first rows there.
     fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
-        let machine = self.setting.machine;
+        let machine = self.context.machine;
         let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
         let step = (rows.end - rows.start).div_ceil(self.transfer_count(cycles) as u32);
         rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
@@ -68,7 +69,7 @@ impl Lowering<'_> {
 
     /// Transfers to cut one of so many cycles into.
     fn transfer_count(&self, cycles: u64) -> u64 {
-        let start = (LONG * self.setting.machine.dma.start).max(1);
+        let start = (LONG * self.context.machine.dma.start).max(1);
         if self.granularity() == TileGranularity::Coarse { 1 } else { (cycles / start).max(1) }
     }
 
@@ -78,7 +79,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let mut local = staged(view, rows, word);
         let (home, _) = BufferId::split(view.address);
         let name = self.code.buffers[home.index()].name.clone();
@@ -91,7 +92,7 @@ impl Lowering<'_> {
         if view.space == Space::Cache {
             return;
         }
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         for part in self.transfers(view, rows) {
             self.code.copy_rows(self.layer, Direction::Store, view, local, part, alone, word);
         }
@@ -100,8 +101,8 @@ impl Lowering<'_> {
     /// A buffer of weights in parts to be loaded by a transfer each. Nothing is loaded behind those of the last step that has
     /// any: in parts those of its `last` tile keep both lines busy to the end.
     pub(super) fn weight_parts(&self, bytes: u64, last: bool) -> Vec<Range<u64>> {
-        let machine = self.setting.machine;
-        let last = last && self.setting.parallel && self.last_weights == Some(self.index);
+        let machine = self.context.machine;
+        let last = last && self.options.mode.paired() && self.last_weights == Some(self.index);
         let parts = if last { self.transfer_count(machine.ddr_cycles(bytes)) } else { 1 };
         let step = bytes.div_ceil(parts).next_multiple_of(machine.ddr.page_bytes.max(machine.word() as u64));
         (0..bytes).step_by(step as usize).map(|first| first..(first + step).min(bytes)).collect()
@@ -109,7 +110,7 @@ impl Lowering<'_> {
 
     /// Size of transfers at which start-up is lost in the noise.
     pub(super) fn piece_bytes(&self) -> u64 {
-        piece_bytes(self.setting.machine)
+        piece_bytes(self.context.machine)
     }
 }
 

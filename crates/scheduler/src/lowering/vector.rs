@@ -16,7 +16,7 @@ use crate::virtual_program::{BufferId, Memory, Packing};
 impl Lowering<'_> {
     /// Operators that take a row of each operand to a row of the result.
     pub(super) fn elementwise(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
-        let network = self.setting.network;
+        let network = &self.context.network;
         let zero = |id: &TensorId| network.tensor(*id).zero_point();
         let channels = |id: &TensorId| network.tensor(*id).shape.last().copied().unwrap_or(1);
         let mut parameters = None;
@@ -129,7 +129,7 @@ impl Lowering<'_> {
         output: TensorId,
         parameters: Option<(BufferId, u32)>,
     ) -> Result<(), Shortage> {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let mut views: Vec<View> = inputs.iter().map(|&t| self.operand(t)).collect();
         views.push(self.operand(output));
         let alone = self.alone(output);
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         parameters: Option<(BufferId, u32)>,
         alone: bool,
     ) -> Result<(), Shortage> {
-        let (machine, word) = (self.setting.machine, self.setting.machine.word());
+        let (machine, word) = (self.context.machine, self.context.machine.word());
         let Some((&to, views)) = views.split_last() else { return Ok(()) };
         let rows_of = |view: &View, rows: Range<u32>| -> Range<u32> {
             match vector {
@@ -212,8 +212,8 @@ impl Lowering<'_> {
         indices: &[u32],
         output: TensorId,
     ) -> Result<(), Shortage> {
-        let (machine, word) = (self.setting.machine, self.setting.machine.word());
-        let shape = &self.setting.network.tensor(input).shape;
+        let (machine, word) = (self.context.machine, self.context.machine.word());
+        let shape = &self.context.network.tensor(input).shape;
         let axis = axis as usize;
         let outer: usize = shape[..axis].iter().product();
         let (extent, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
@@ -274,7 +274,7 @@ impl Lowering<'_> {
 
     /// Rows of a constant table by run-time index.
     pub(super) fn embedding(&mut self, table: TensorId, indices: TensorId, output: TensorId) -> Result<(), Shortage> {
-        let word = self.setting.machine.word();
+        let word = self.context.machine.word();
         let rows = self.operand(table);
         let from = self.operand(indices);
         let mut views = [self.operand(output)];
@@ -301,7 +301,7 @@ impl Lowering<'_> {
     /// A tensor's view in the shortest rows its layout allows.
     pub(super) fn fine(&mut self, tensor: TensorId) -> View {
         let mut views = [self.operand(tensor)];
-        refine(&mut views, self.setting.machine.word());
+        refine(&mut views, self.context.machine.word());
         views[0]
     }
 }

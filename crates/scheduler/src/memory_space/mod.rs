@@ -9,10 +9,12 @@ pub(crate) mod split;
 
 use tpuflow_ir::{Machine, TensorId};
 
+use crate::context::PlanningContext;
 use crate::error::ScheduleError;
-use crate::lowering::{Checkpoint, Lowering, Setting, Shortage, StageGranularities, TensorSpace};
+use crate::lowering::{Checkpoint, Lowering, Shortage, TensorSpace};
 use crate::network::Network;
 use crate::network::placement::Placement;
+use crate::options::PlanOptions;
 use crate::virtual_program::{Memory, VirtualProgram};
 
 /// Life of a root tensor in steps, both ends inclusive.
@@ -36,44 +38,28 @@ pub(crate) struct LoweredNetwork {
 /// Results of more than one of so many parts of the cache are in the way of what is to be loaded.
 const MUCH: u64 = 8;
 
-/// What housing looks at.
-#[derive(Clone, Copy)]
-pub(crate) struct Request<'a> {
-    pub network: &'a Network,
-    pub placement: &'a Placement,
-    pub machine: &'a Machine,
-    pub inputs: &'a [TensorId],
-    pub outputs: &'a [TensorId],
-    pub parallel: bool,
-    pub granularities: StageGranularities,
-    /// Most pieces a layer is cut into where it need not be.
-    pub pieces: u64,
-    /// Share of the free cache a piece may take.
-    pub utilization: f64,
-    /// Weights that take much of the cache come in narrower tiles.
-    pub narrow_weight_tiles: bool,
-    /// The first rows of an input come in short transfers.
-    pub early_first_rows: bool,
-    /// Large results of the network only pass through the cache, the last of them a few at a time.
-    pub write_through: bool,
-    /// Every tensor starts with DDR as its home.
-    pub outside: bool,
-    /// Bytes of the cache to plan with.
-    pub capacity: u64,
-}
-
 /// Lowers every step, moving tensors to DDR until all fit.
 ///
 /// # Errors
 /// [`ScheduleError::Capacity`] naming the layer that does not fit even alone.
-pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, ScheduleError> {
-    let network = request.network;
-    let live_ranges = live_ranges(network, request.placement, request.outputs);
+pub(crate) fn assign_memory_spaces(
+    context: &PlanningContext,
+    options: PlanOptions,
+    capacity: u64,
+) -> Result<LoweredNetwork, ScheduleError> {
+    let (network, outputs) = (&context.network, &context.graph.outputs);
+    let live_ranges = live_ranges(network, &context.placement, outputs);
     let count = network.steps.len();
-    let mut tensor_spaces =
-        vec![if request.outside { TensorSpace::Ddr } else { TensorSpace::Cache }; network.tensors.len()];
-    if request.write_through {
-        for root in write_through(&live_ranges, request.outputs, request.machine) {
+    let mut tensor_spaces = vec![
+        if context.parameters.action_graph_data_transfer_optimization {
+            TensorSpace::Cache
+        } else {
+            TensorSpace::Ddr
+        };
+        network.tensors.len()
+    ];
+    if options.write_through {
+        for root in write_through(&live_ranges, outputs, context.machine) {
             tensor_spaces[root.index()] = TensorSpace::Ddr;
         }
     }
@@ -83,25 +69,11 @@ pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, 
         loads[life.first..=life.last].iter_mut().for_each(|load| *load += life.bytes);
     }
     let mut marks: Vec<Checkpoint> = Vec::with_capacity(count);
-    let setting = Setting {
-        network,
-        placement: request.placement,
-        machine: request.machine,
-        inputs: request.inputs,
-        outputs: request.outputs,
-        parallel: request.parallel,
-        granularities: request.granularities,
-        pieces: request.pieces,
-        utilization: request.utilization,
-        narrow_weight_tiles: request.narrow_weight_tiles,
-        early_first_rows: request.early_first_rows,
-        write_through: request.write_through,
-    };
-    let mut lowering = Lowering::new(setting, tensor_spaces);
+    let mut lowering = Lowering::new(context, options, tensor_spaces);
     while marks.len() < count {
         let index = marks.len();
         marks.push(lowering.mark());
-        let outcome = match request.capacity.checked_sub(loads[index]) {
+        let outcome = match capacity.checked_sub(loads[index]) {
             Some(free) => lowering.step(index, free),
             None => Err(Shortage(Memory::Cache)),
         };
@@ -115,7 +87,7 @@ pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, 
             (!touched, next.unwrap_or(usize::MAX).min(index + 64), l.bytes)
         });
         let Some(victim) = victim else {
-            return Err(capacity(request, index, memory));
+            return Err(shortage(context, index, memory));
         };
         lowering.tensor_spaces[victim.root.index()] = TensorSpace::Ddr;
         loads[victim.first..=victim.last].iter_mut().for_each(|load| *load -= victim.bytes);
@@ -123,9 +95,9 @@ pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, 
         lowering.rewind(marks[victim.first]);
         marks.truncate(victim.first);
     }
-    debug_assert!(as_from_the_start(&lowering, request.capacity, &loads), "lowering went back too little");
-    let inputs = request.inputs.iter().map(|&t| lowering.port(t)).collect();
-    let outputs = request.outputs.iter().map(|&t| lowering.port(t)).collect();
+    debug_assert!(as_from_the_start(&lowering, capacity, &loads), "lowering went back too little");
+    let inputs = context.graph.inputs.iter().map(|&t| lowering.port(t)).collect();
+    let outputs = outputs.iter().map(|&t| lowering.port(t)).collect();
     let mut code = lowering.code;
     code.spill_bytes = spilled(&code);
     Ok(LoweredNetwork { code, inputs, outputs })
@@ -133,7 +105,7 @@ pub(crate) fn assign_memory_spaces(request: &Request) -> Result<LoweredNetwork, 
 
 /// Whether lowering with the homes found, without going back, gives the same.
 fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
-    let mut anew = Lowering::new(found.setting, found.tensor_spaces.clone());
+    let mut anew = Lowering::new(found.context, found.options, found.tensor_spaces.clone());
     let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());
     let (one, other) = (&found.code, &anew.code);
     fits && (&one.buffers, &one.instructions, &one.descriptors)
@@ -141,13 +113,11 @@ fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
 }
 
 /// Whether some result of the network need only pass through the cache.
-pub(crate) fn can_write_through(
-    network: &Network,
-    placement: &Placement,
-    outputs: &[TensorId],
-    machine: &Machine,
-) -> bool {
-    write_through(&live_ranges(network, placement, outputs), outputs, machine).next().is_some()
+pub(crate) fn can_write_through(context: &PlanningContext) -> bool {
+    let outputs = &context.graph.outputs;
+    write_through(&live_ranges(&context.network, &context.placement, outputs), outputs, context.machine)
+        .next()
+        .is_some()
 }
 
 /// Results that nobody reads and that take so much of the cache that they are in the way of what is to be loaded.
@@ -158,13 +128,13 @@ fn write_through(live_ranges: &[LiveRange], outputs: &[TensorId], machine: &Mach
     found.map(|life| life.root).filter(|root| outputs.contains(root))
 }
 
-fn capacity(request: &Request, index: usize, memory: Memory) -> ScheduleError {
+fn shortage(context: &PlanningContext, index: usize, memory: Memory) -> ScheduleError {
     let (memory, capacity) = match memory {
-        Memory::Ewp => ("the parameter cache", request.machine.ewp_cache_bytes()),
-        Memory::Cache | Memory::Ddr => ("the shared cache", request.machine.cache_bytes()),
+        Memory::Ewp => ("the parameter cache", context.machine.ewp_cache_bytes()),
+        Memory::Cache | Memory::Ddr => ("the shared cache", context.machine.cache_bytes()),
     };
-    let layer = request.network.layer_name(index).to_owned();
-    ScheduleError::Capacity { layer, memory, machine: request.machine.name.clone(), capacity }
+    let layer = context.network.layer_name(index).to_owned();
+    ScheduleError::Capacity { layer, memory, machine: context.machine.name.clone(), capacity }
 }
 
 fn live_ranges(network: &Network, placement: &Placement, outputs: &[TensorId]) -> Vec<LiveRange> {
@@ -211,10 +181,11 @@ fn spilled(code: &VirtualProgram) -> u64 {
 mod tests {
     use tpuflow_ir::{Machine, ReduceKind, Space};
 
+    use super::can_write_through;
     use crate::budget::SearchBudget;
     use crate::common::Net;
     use crate::context::PlanningContext;
-    use crate::options::{PipelineMode, PlanVariant};
+    use crate::options::{PipelineMode, PlanOptions};
     use crate::parameters::Parameters;
     use crate::virtual_program::Memory;
 
@@ -234,11 +205,10 @@ mod tests {
             }
             let graph = net.finish(&outputs);
             let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
-            assert_eq!(context.can_write_through(), !is_read);
+            assert_eq!(can_write_through(&context), !is_read);
             for write_through in [false, true] {
-                let variant = PlanVariant { write_through, ..PlanVariant::default() };
-                let plan =
-                    context.plan(PipelineMode::Layers { paired: true }, variant, &|_| None).expect("room for all");
+                let options = PlanOptions { write_through, ..PlanOptions::new(PipelineMode::Layers { paired: true }) };
+                let plan = context.plan(options, &|_| None).expect("room for all");
                 let buffers = &plan.parts().0.buffers;
                 let stays = buffers.iter().any(|b| b.memory == Memory::Cache && b.bytes == 128 * 2048);
                 assert_eq!(stays, !write_through || is_read, "{buffers:?}");

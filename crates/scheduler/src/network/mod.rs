@@ -7,6 +7,7 @@
 
 pub(crate) mod linear;
 pub(crate) mod placement;
+pub(crate) mod stages;
 pub(crate) mod summary;
 
 pub(crate) use linear::{Linear, is_depthwise, row_bytes};

@@ -13,8 +13,8 @@ use crate::emission::{LinePolicy, Plan, TransferOptions, fastest};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
 use crate::memory_space::split::{has_room, split_live_ranges};
-use crate::memory_space::{LoweredNetwork, Request, assign_memory_spaces};
-use crate::options::{PipelineMode, PlanVariant};
+use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
+use crate::options::{PipelineMode, PlanOptions};
 use crate::order::list_schedule::ListScheduler;
 use crate::order::prefetch::{Reaches, prefetch};
 use crate::virtual_program::addresses::Addresses;
@@ -38,40 +38,25 @@ const LINES: [LinePolicy; 2] = [LinePolicy::Free, LinePolicy::Even];
 
 impl PlanningContext<'_> {
     /// Lowers the network and gives everything a place and a time: of several orders the fastest by `timing`.
-    pub fn plan(&self, mode: PipelineMode, variant: PlanVariant, timing: Timing) -> Result<Plan, ScheduleError> {
-        let machine = self.machine;
+    pub fn plan(&self, options: PlanOptions, timing: Timing) -> Result<Plan, ScheduleError> {
+        let (machine, mode) = (self.machine, options.mode);
         let mut failure = None;
         for share in SHARES {
-            let request = Request {
-                network: &self.network,
-                placement: &self.placement,
-                machine,
-                inputs: &self.graph.inputs,
-                outputs: &self.graph.outputs,
-                granularities: mode.granularities(),
-                parallel: mode.paired(),
-                pieces: self.parameters.pieces(),
-                utilization: self.utilization(mode),
-                narrow_weight_tiles: variant.narrow_weight_tiles,
-                early_first_rows: variant.early_first_rows,
-                write_through: variant.write_through,
-                outside: !self.parameters.action_graph_data_transfer_optimization,
-                capacity: machine.cache_bytes() / 100 * share,
-            };
-            let mut lowered = match assign_memory_spaces(&request) {
+            let capacity = machine.cache_bytes() / 100 * share;
+            let mut lowered = match assign_memory_spaces(self, options, capacity) {
                 Ok(lowered) => lowered,
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
-                group_constants(&mut lowered.code, machine, layers, variant.group_scale);
+                group_constants(&mut lowered.code, machine, layers, options.group_scale);
             }
             let found = match mode {
                 PipelineMode::Sequential => addresses(&lowered.code, machine).map(|found| (found, Vec::new())),
-                PipelineMode::Layers { .. } => self.ahead(&mut lowered.code, variant.search_load_order).map(|found| {
+                PipelineMode::Layers { .. } => self.ahead(&mut lowered.code, options.search_load_order).map(|found| {
                     let orders = self.taken_up(&lowered.code, &found);
                     (found, orders)
                 }),
-                PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, variant.search_load_order),
+                PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, options.search_load_order),
             };
             let (found, orders) = match found {
                 Ok(found) => found,
@@ -83,7 +68,7 @@ impl PlanningContext<'_> {
             let plan = |lowered: &LoweredNetwork| {
                 let plan = |transfer_options| Plan::new(self, lowered.clone(), found.clone(), mode, transfer_options);
                 fastest(
-                    self.transfer_options(mode, variant)
+                    self.transfer_options(options)
                         .into_iter()
                         .map(|transfer_options| Ok(plan(transfer_options)?.timed(timing))),
                 )
@@ -98,9 +83,9 @@ impl PlanningContext<'_> {
     }
 
     /// Ways to bring in what lies in external memory, all tried.
-    fn transfer_options(&self, mode: PipelineMode, variant: PlanVariant) -> Vec<TransferOptions> {
-        let lines: &[LinePolicy] = if mode == PipelineMode::Sequential { &LINES[..1] } else { &LINES };
-        let splits: &[bool] = if variant == PlanVariant::default() { &[false] } else { &[false, true] };
+    fn transfer_options(&self, options: PlanOptions) -> Vec<TransferOptions> {
+        let lines: &[LinePolicy] = if options.mode == PipelineMode::Sequential { &LINES[..1] } else { &LINES };
+        let splits: &[bool] = if options.is_usual() { &[false] } else { &[false, true] };
         let all = splits.iter().flat_map(|&backward| lines.iter().map(move |&lines| (backward, lines)));
         all.map(|(backward, lines)| TransferOptions { backward, ..TransferOptions::new(lines) }).collect()
     }

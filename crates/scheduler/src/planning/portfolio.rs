@@ -4,15 +4,15 @@ use rayon::prelude::*;
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
 
 use super::local_search::improve_order;
-use super::stage_search;
+use super::stage_search::search_stage_granularities;
 use super::transfer_length::lengthen_transfers;
-use crate::budget::SearchBudget;
-use crate::budget::Timing;
+use crate::budget::{SearchBudget, Timing};
 use crate::context::PlanningContext;
 use crate::emission::{Plan, fastest};
 use crate::error::ScheduleError;
-use crate::lowering::{StageGranularities, TileGranularity};
-use crate::options::{PipelineMode, PlanVariant};
+use crate::memory_space::can_write_through;
+use crate::options::granularity::{StageGranularities, TileGranularity};
+use crate::options::{PipelineMode, PlanOptions};
 use crate::parameters::Parameters;
 use crate::tiling;
 
@@ -30,7 +30,7 @@ pub(crate) fn compiled(
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tiling::tiled(graph, tilings)?.graph;
         let own = PlanningContext::new(&tiled, machine, budget, parameters)?;
-        let program = shortest(&own, plan(&own, timing)?, timing)?.program(&own);
+        let program = shortest(&own, finalists(&own, timing)?, timing)?.program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
         let bounds = program.bounds.least(&context.bounds());
         Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
@@ -38,7 +38,7 @@ pub(crate) fn compiled(
     if !tilings.is_empty() {
         return in_parts(tilings);
     }
-    let finalists = plan(&context, timing)?;
+    let finalists = finalists(&context, timing)?;
     let spilled_tensors = finalists.first().map(|whole| whole.spilled_tensors(graph)).unwrap_or_default();
     if parameters.layer_fusion != 0 && !spilled_tensors.is_empty() {
         let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
@@ -54,106 +54,138 @@ pub(crate) fn compiled(
     Ok(shortest(&context, finalists, timing)?.program(&context))
 }
 
-/// The finalist that is the fastest once its order is polished.
+/// The finalist that is the fastest once its order has been improved by local search.
 fn shortest(context: &PlanningContext, finalists: Vec<Plan>, timing: Timing) -> Result<Plan, ScheduleError> {
     fastest(finalists.into_iter().map(|plan| Ok(improve_order(context, plan, timing))))
 }
 
-/// Plans worth polishing, at least one.
-fn plan(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+/// Plans worth a local search, at least one.
+fn finalists(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
     if context.parameters.parallel() {
         parallel(context, timing)
     } else {
-        Ok(vec![context.plan(PipelineMode::Sequential, PlanVariant::default(), timing)?])
+        Ok(vec![context.plan(PlanOptions::new(PipelineMode::Sequential), timing)?])
     }
 }
 
-/// The fastest of several plans: layers interleaved, in pieces of several sizes; layers one after the other in
-/// pieces of half the size that overlap with each other, or in whole ones that need fewer of everything; and, where next to
-/// nothing can overlap, one instruction at a time, which leaves the pages of the DDR open. Where that is not close to the bound,
-/// also the fastest of the same with the first rows of inputs in short transfers, and with single stages cut otherwise.
+/// A pipelining mode of the portfolio, and why it may be the best.
+struct NamedMode {
+    mode: PipelineMode,
+    #[expect(dead_code, reason = "documents the portfolio; no decision depends on it")]
+    why: &'static str,
+}
+
+/// Modes with layers interleaved; left out where no layers may overlap.
+const INTERLEAVED: [NamedMode; 5] = [
+    interleaved(TileGranularity::Longer(4), "few start-ups, for networks of short layers"),
+    interleaved(TileGranularity::Fine, "start-ups just hidden behind the instruction before"),
+    interleaved(TileGranularity::Finest(2), "units of different layers begin earlier"),
+    interleaved(TileGranularity::Finest(3), "earlier still"),
+    interleaved(TileGranularity::Finest(4), "as early as pays at all"),
+];
+
+/// Modes with layers one after the other.
+const LAYER_BY_LAYER: [NamedMode; 3] = [
+    NamedMode { mode: PipelineMode::Layers { paired: true }, why: "pieces of half the size overlap with each other" },
+    NamedMode { mode: PipelineMode::Layers { paired: false }, why: "whole pieces need fewer of everything" },
+    NamedMode { mode: PipelineMode::Sequential, why: "where nothing can overlap, DDR pages stay open" },
+];
+
+const fn interleaved(granularity: TileGranularity, why: &'static str) -> NamedMode {
+    NamedMode { mode: PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) }, why }
+}
+
+/// What a plan whose loads take most of the time is made with as well.
+struct LoadVariant {
+    #[expect(dead_code, reason = "documents the portfolio; no decision depends on it")]
+    name: &'static str,
+    group_scale: u64,
+    narrow_weight_tiles: bool,
+    write_through: bool,
+}
+
+/// Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than fine tiles.
+const LOAD_VARIANTS: [LoadVariant; 5] = [
+    variant("larger groups of constants", 4, false, false),
+    variant("larger groups of constants, narrow weight tiles", 4, true, false),
+    variant("much larger groups of constants", 16, false, false),
+    variant("outputs written through to DDR", 1, false, true),
+    variant("outputs written through to DDR, larger groups of constants", 4, false, true),
+];
+
+const fn variant(name: &'static str, group_scale: u64, narrow_weight_tiles: bool, write_through: bool) -> LoadVariant {
+    LoadVariant { name, group_scale, narrow_weight_tiles, write_through }
+}
+
+/// The fastest of the plans of all modes; where that is not close to the bound, also the fastest of the same with the first rows
+/// of inputs in short transfers, and with the tile granularity of single stages searched.
 fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
-    let granularities = [
-        TileGranularity::Longer(4),
-        TileGranularity::Fine,
-        TileGranularity::Finest(2),
-        TileGranularity::Finest(3),
-        TileGranularity::Finest(4),
-    ];
-    let woven = granularities
-        .into_iter()
-        .filter(|_| context.parameters.layer_fusion != 0)
-        .map(|granularity| PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) });
-    let layers =
-        [PipelineMode::Layers { paired: true }, PipelineMode::Layers { paired: false }, PipelineMode::Sequential];
-    let modes: Vec<PipelineMode> = woven.chain(layers).collect();
-    let all =
-        |variant| modes.par_iter().map(|&mode| Candidate::new(context, mode, variant, timing)).collect::<Vec<_>>();
+    let overlapping = INTERLEAVED.iter().filter(|_| context.parameters.layer_fusion != 0);
+    let modes: Vec<PipelineMode> = overlapping.chain(&LAYER_BY_LAYER).map(|named| named.mode).collect();
+    let usual: Vec<PlanOptions> = modes.into_iter().map(PlanOptions::new).collect();
+    let early: Vec<PlanOptions> = usual.iter().map(|&usual| PlanOptions { early_first_rows: true, ..usual }).collect();
+    let all = |options: &[PlanOptions]| -> Vec<Candidate> {
+        options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
+    };
     let best = |plans: Vec<Candidate>| plans.into_iter().reduce(Candidate::or).ok_or(ScheduleError::Level(5));
-    let mut found = with_variants(context, best(all(PlanVariant::default()))?, timing)?;
+    let mut found = with_load_variants(context, best(all(&usual))?, timing)?;
     if found.iter().all(|plan| !context.is_close(plan.program.predicted_cycles)) {
-        let early_first_rows = PlanVariant { early_first_rows: true, ..PlanVariant::default() };
-        let search_stage_granularities = |granularities| {
-            Candidate::new(context, PipelineMode::Interleaved { granularities }, early_first_rows, timing)
+        let with_granularities = |granularities| {
+            let mode = PipelineMode::Interleaved { granularities };
+            Candidate::new(context, PlanOptions { early_first_rows: true, ..PlanOptions::new(mode) }, timing)
         };
-        let others = best(stage_search::search_stage_granularities(
-            context,
-            all(early_first_rows),
-            &search_stage_granularities,
-        ))?;
-        found.extend(with_variants(context, others, timing).into_iter().flatten());
+        let others = search_stage_granularities(context, all(&early), &with_granularities);
+        found.extend(with_load_variants(context, best(others)?, timing).into_iter().flatten());
     }
     Ok(found)
 }
 
-/// A plan, or a faster one made in another manner; where loads take most of the time, also the best of these with its loads placed
-/// in many ways.
-fn with_variants(context: &PlanningContext, usual: Candidate, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
-    if !usual.loads(context.machine) {
+/// A plan, or a faster variant of it; where loads take most of the time, also the best of these with its load order searched.
+fn with_load_variants(context: &PlanningContext, usual: Candidate, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+    if !usual.is_load_bound(context.machine) {
         return Ok(vec![lengthen_transfers(context, usual.plan?, timing)]);
     }
-    // Where loads take most of the time, fewer start-ups or a fuller cache may be worth more than a fine grain.
-    let variant = |(group_scale, narrow_weight_tiles, write_through)| PlanVariant {
-        group_scale,
-        narrow_weight_tiles,
-        write_through,
-        ..usual.variant
-    };
-    let variants = [(4, false, false), (4, true, false), (16, false, false), (1, false, true), (4, false, true)];
-    let variants =
-        variants.into_iter().map(variant).filter(|variant| !variant.write_through || context.can_write_through());
-    let (mode, variants) = (usual.mode, variants.collect::<Vec<_>>());
+    let writes_through = can_write_through(context);
+    let options: Vec<PlanOptions> = LOAD_VARIANTS
+        .iter()
+        .filter(|variant| !variant.write_through || writes_through)
+        .map(|&LoadVariant { group_scale, narrow_weight_tiles, write_through, .. }| PlanOptions {
+            group_scale,
+            narrow_weight_tiles,
+            write_through,
+            ..usual.options
+        })
+        .collect();
     let others: Vec<Candidate> =
-        variants.into_par_iter().map(|variant| Candidate::new(context, mode, variant, timing)).collect();
-    // Results that pass leave room: which is better shows when transfers have their length.
-    let longest = |tried: Candidate| Candidate {
-        plan: tried.plan.map(|plan| lengthen_transfers(context, plan, timing)),
-        ..tried
+        options.into_par_iter().map(|options| Candidate::new(context, options, timing)).collect();
+    // Results that are written through leave room: which is better shows when transfers have their length.
+    let longest = |candidate: Candidate| Candidate {
+        plan: candidate.plan.map(|plan| lengthen_transfers(context, plan, timing)),
+        ..candidate
     };
-    let (write_through, staying): (Vec<Candidate>, Vec<Candidate>) =
-        others.into_iter().partition(|tried| tried.variant.write_through);
-    let staying = longest(staying.into_iter().fold(usual, Candidate::or));
-    let best = write_through.into_iter().reduce(Candidate::or).map(longest).into_iter().fold(staying, Candidate::or);
-    let search_load_order = PlanVariant { search_load_order: true, ..best.variant };
-    let search_load_order =
-        best.loads(context.machine).then(|| Candidate::new(context, best.mode, search_load_order, timing));
-    let search_load_order = search_load_order.and_then(|tried| longest(tried).plan.ok());
-    Ok(std::iter::once(best.plan?).chain(search_load_order).collect())
+    let (written_through, kept): (Vec<Candidate>, Vec<Candidate>) =
+        others.into_iter().partition(|candidate| candidate.options.write_through);
+    let kept = longest(kept.into_iter().fold(usual, Candidate::or));
+    let best = written_through.into_iter().reduce(Candidate::or).map(longest).into_iter().fold(kept, Candidate::or);
+    let searched = best.is_load_bound(context.machine).then(|| {
+        let options = PlanOptions { search_load_order: true, ..best.options };
+        longest(Candidate::new(context, options, timing))
+    });
+    Ok(std::iter::once(best.plan?).chain(searched.and_then(|candidate| candidate.plan.ok())).collect())
 }
 
 /// How a plan was made, and what it came to.
 pub(super) struct Candidate {
-    pub mode: PipelineMode,
-    variant: PlanVariant,
+    pub options: PlanOptions,
     pub plan: Result<Plan, ScheduleError>,
 }
 
 impl Candidate {
-    /// The plan of a mode and manner, if there is time for it.
-    fn new(context: &PlanningContext, mode: PipelineMode, variant: PlanVariant, timing: Timing) -> Self {
+    /// The plan by some options, if there is time for it.
+    fn new(context: &PlanningContext, options: PlanOptions, timing: Timing) -> Self {
         let is_over = context.budget.is_over();
-        let plan = if is_over { Err(ScheduleError::Time) } else { context.plan(mode, variant, timing) };
-        Self { mode, variant, plan }
+        let plan = if is_over { Err(ScheduleError::Time) } else { context.plan(options, timing) };
+        Self { options, plan }
     }
 
     /// The one of the fewer cycles, the first of equals.
@@ -167,8 +199,8 @@ impl Candidate {
     }
 
     /// Whether loads take most of the time.
-    fn loads(&self, machine: &Machine) -> bool {
-        self.mode != PipelineMode::Sequential && self.plan.as_ref().is_ok_and(|plan| plan.loading(machine))
+    fn is_load_bound(&self, machine: &Machine) -> bool {
+        self.options.mode != PipelineMode::Sequential && self.plan.as_ref().is_ok_and(|plan| plan.loading(machine))
     }
 }
 
@@ -215,20 +247,16 @@ mod tests {
         let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         for (group_scale, narrow_weight_tiles) in [(1, false), (4, true), (16, true)] {
-            let variant = PlanVariant {
+            let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
+            let options = PlanOptions {
+                mode,
                 group_scale,
                 narrow_weight_tiles,
                 write_through: group_scale == 16,
                 search_load_order: narrow_weight_tiles,
                 early_first_rows: narrow_weight_tiles,
             };
-            let plan = context
-                .plan(
-                    PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
-                    variant,
-                    &|_| None,
-                )
-                .expect("room for all");
+            let plan = context.plan(options, &|_| None).expect("room for all");
             let program = plan.program(&context);
             assert_eq!(check(&graph, &program), Ok(()));
             let columns = program.instructions.iter().filter_map(|instruction| match &instruction.work {
@@ -236,7 +264,7 @@ mod tests {
                 _ => None,
             });
             // A tile of 256 KB is more than a sixteenth of the cache, and the array takes less time than its load.
-            assert!(columns.eq(if narrow_weight_tiles { vec![64; 8] } else { vec![128; 4] }), "{variant:?}");
+            assert!(columns.eq(if narrow_weight_tiles { vec![64; 8] } else { vec![128; 4] }), "{options:?}");
         }
     }
 
@@ -251,9 +279,8 @@ mod tests {
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         let loads = |early_first_rows| {
             let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
-            let plan = context
-                .plan(mode, PlanVariant { early_first_rows, ..PlanVariant::default() }, &|_| None)
-                .expect("room for all");
+            let options = PlanOptions { early_first_rows, ..PlanOptions::new(mode) };
+            let plan = context.plan(options, &|_| None).expect("room for all");
             let program = plan.program(&context);
             assert_eq!(check(&graph, &program), Ok(()));
             let image = program.inputs[0].view;

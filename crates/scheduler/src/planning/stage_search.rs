@@ -8,8 +8,9 @@ use rayon::prelude::*;
 
 use super::portfolio::Candidate;
 use crate::context::PlanningContext;
-use crate::lowering::{STAGES, StageGranularities};
+use crate::network::stages::STAGES;
 use crate::options::PipelineMode;
+use crate::options::granularity::StageGranularities;
 
 /// Changes tried side by side.
 const CHANGES: usize = 8;
@@ -54,7 +55,7 @@ pub(crate) fn search_stage_granularities(
 fn transfer_options(plans: &[Candidate]) -> Vec<(u64, StageGranularities, Vec<u64>)> {
     let mut transfer_options = Vec::new();
     for tried in plans {
-        if let (PipelineMode::Interleaved { granularities }, Ok(plan)) = (tried.mode, &tried.plan) {
+        if let (PipelineMode::Interleaved { granularities }, Ok(plan)) = (tried.options.mode, &tried.plan) {
             transfer_options.push((plan.program.predicted_cycles, granularities, plan.ends()));
         }
     }
@@ -84,7 +85,7 @@ fn promises(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lowering::TileGranularity;
+    use crate::options::granularity::TileGranularity;
 
     #[test]
     fn stages_that_took_less_time_elsewhere_are_promised_the_largest_gain_first() {

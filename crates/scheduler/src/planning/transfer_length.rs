@@ -76,7 +76,7 @@ mod tests {
     use tpuflow_ir::Machine;
 
     use crate::budget::SearchBudget;
-    use crate::options::{PipelineMode, PlanVariant};
+    use crate::options::{PipelineMode, PlanOptions};
     use crate::{common, parameters::Parameters};
 
     #[test]
@@ -96,9 +96,8 @@ mod tests {
             let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
             // The fewer instructions the better.
             let fewest = |program: &tpuflow_ir::Program| Some(program.instructions.len() as u64);
-            let plan = context
-                .plan(PipelineMode::Layers { paired: true }, PlanVariant::default(), &fewest)
-                .expect("room for all");
+            let plan =
+                context.plan(PlanOptions::new(PipelineMode::Layers { paired: true }), &fewest).expect("room for all");
             let before = plan.program.instructions.len();
             let program = lengthen_transfers(&context, plan, &fewest).program(&context);
             assert!(program.instructions.len() < before, "{} of {before}", program.instructions.len());

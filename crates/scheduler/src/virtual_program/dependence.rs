@@ -203,8 +203,8 @@ mod tests {
     use crate::budget::SearchBudget;
     use crate::common::{Net, window};
     use crate::context::PlanningContext;
-    use crate::lowering::{StageGranularities, TileGranularity};
-    use crate::options::{PipelineMode, PlanVariant};
+    use crate::options::granularity::{StageGranularities, TileGranularity};
+    use crate::options::{PipelineMode, PlanOptions};
     use crate::parameters::Parameters;
 
     #[test]
@@ -220,8 +220,9 @@ mod tests {
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         let plan = context
             .plan(
-                PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
-                PlanVariant::default(),
+                PlanOptions::new(PipelineMode::Interleaved {
+                    granularities: StageGranularities::even(TileGranularity::Fine),
+                }),
                 &|_| None,
             )
             .expect("room");

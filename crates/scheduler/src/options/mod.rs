@@ -1,6 +1,8 @@
 //! How a plan is made: how its layers overlap, and what it does otherwise than usual.
 
-use crate::lowering::{StageGranularities, TileGranularity};
+pub(crate) mod granularity;
+
+use granularity::{StageGranularities, TileGranularity};
 
 /// How instructions are cut and ordered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,29 +35,38 @@ impl PipelineMode {
     }
 }
 
-/// What a plan does otherwise than usual.
+/// How a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlanVariant {
-    /// Bundles are so many times as large.
+pub(crate) struct PlanOptions {
+    /// How layers overlap.
+    pub mode: PipelineMode,
+    /// Groups of constants that are loaded together are so many times as large as usual.
     pub group_scale: u64,
     /// Weights that take much of the cache come in narrower tiles.
     pub narrow_weight_tiles: bool,
-    /// Large results of the network only pass through the cache.
+    /// Large results of the network are written through to DDR instead of being kept in the cache.
     pub write_through: bool,
-    /// Loads are placed in many ways.
+    /// The order in which loads are placed is searched.
     pub search_load_order: bool,
     /// The first rows of an input come in short transfers.
     pub early_first_rows: bool,
 }
 
-impl Default for PlanVariant {
-    fn default() -> Self {
+impl PlanOptions {
+    /// The usual options of a mode.
+    pub const fn new(mode: PipelineMode) -> Self {
         Self {
+            mode,
             group_scale: 1,
             narrow_weight_tiles: false,
             write_through: false,
             search_load_order: false,
             early_first_rows: false,
         }
+    }
+
+    /// Whether nothing but the mode differs from what is usual.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::new(self.mode)
     }
 }
