@@ -1,12 +1,26 @@
 //! From a [`Graph`] and a [`Machine`] to a [`Program`].
 //!
 //! ```text
-//!  graph -- network --> placement --> homes + lower --> prefetch --> alloc --> emit --> program
-//!           steps       shared        drafts over       (O5) loads   addresses  tokens
-//!                       storage       buffers           moved ahead
+//!  graph --> network --> tiling --> memory space --> order --> addresses --> emission --> program
+//!            steps,      layers in  cache or DDR,    list      buffers and   tokens, units,
+//!            shared      parts      virtual          schedule, constants     constants
+//!            storage                instructions     loads
 //! ```
 //!
-//! Before all that, layers may be cut into parts ([`tiling`]): the graph then has them as often as they have parts.
+//! | module | takes -> gives |
+//! |---|---|
+//! | `network` | graph -> steps in a machine's geometry, tensors that share storage, stages |
+//! | [`tiling`] | graph -> the same with layers computed in parts |
+//! | `options`, [`parameters`], `budget`, `context` | what may be done, how long to search, what all plans of a graph share |
+//! | `virtual_program` | instructions over numbered buffers, before anything has an address; what follows from them |
+//! | `lowering` | steps -> virtual instructions |
+//! | `memory_space` | which tensors live in the cache and which in DDR; live ranges split, constants grouped |
+//! | `order` | list scheduling across layers; loads moved ahead |
+//! | [`alloc`], `addresses` | buffers -> addresses |
+//! | `emission` | virtual program and addresses -> instructions with units and tokens, packed constants |
+//! | `planning` | many plans -> the best: the portfolio, searches, fallbacks |
+//!
+//! Modules import only what stands above them in this table; a test counts cycles.
 //!
 //! Level 1 runs one instruction at a time. Level 5 lets the units work at the same time: loads move ahead as far as memory
 //! allows, constants lie in all channels, and tokens order nothing but true dependencies. `docs/scheduling.md` has the reasons.

@@ -27,7 +27,7 @@ pub(crate) enum ConstantSplit {
     Backward,
 }
 
-/// Bytes a draft moves to or from external memory.
+/// Bytes a virtual instruction moves to or from external memory.
 fn traffic(instruction: &VirtualInstruction) -> u64 {
     match &instruction.work {
         Work::Transfer(t) => t.total_bytes(),

@@ -1,6 +1,6 @@
 //! Constants that travel together: loads that follow each other on a line become one, with one start-up.
 //!
-//! Bundles are made before anything has a place, and what is in one is freed together. Here everything has its place and its
+//! Groups are made before anything has a place, and what is in one is freed together. Here everything has its place and its
 //! order: what lies side by side in external memory, as constants do that are loaded one after the other, is brought by one
 //! transfer of several runs, wherever it goes. Nobody can use the first run before the last has come, so only the timing
 //! knows whether the start-ups that are saved are worth it: the stretches of the order are gone through one by one, and
@@ -26,8 +26,8 @@ struct Open {
     transfer: Transfer,
 }
 
-/// By draft, the transfer that it becomes; `None` for drafts that are part of a later one. `resolved` and `touched` are all
-/// drafts with addresses and what they touch.
+/// By virtual instruction, the transfer that it becomes; `None` for virtual instructions that are part of a later one. `resolved` and `touched` are all
+/// virtual instructions with addresses and what they touch.
 pub(crate) fn coalesce(
     instructions: &[VirtualInstruction],
     resolved: &mut [Instruction],
@@ -35,7 +35,7 @@ pub(crate) fn coalesce(
     is_constant: impl Fn(&VirtualInstruction) -> bool,
     coalescing: &CoalescingLimits,
 ) -> Vec<Option<usize>> {
-    // Where each draft goes.
+    // Where each virtual instruction goes.
     let mut place: Vec<Option<usize>> = vec![None; instructions.len()];
     let mut open: BTreeMap<(u8, Space), Open> = BTreeMap::new();
     let mut done: Vec<Open> = Vec::new();
@@ -49,15 +49,15 @@ pub(crate) fn coalesce(
             continue;
         }
         let key = (transfer.ddr_space, transfer.local_space);
-        let limit = coalescing.get(&virtual_transfer.local_address).map_or(0, |join| join.bytes);
+        let limit = coalescing.get(&virtual_transfer.local_address).map_or(0, |limit| limit.bytes);
         if let Some(group) = open.get_mut(&key)
-            && let Some(lengthen_transfers) = extended(&group.transfer, transfer)
-            && lengthen_transfers.total_bytes() <= limit
+            && let Some(longer) = extended(&group.transfer, transfer)
+            && longer.total_bytes() <= limit
             && touched[group.last + 1..position].iter().all(|other| is_apart(other, &group.transfer))
         {
             let last = std::mem::replace(&mut group.last, position);
             group.first.push(last);
-            group.transfer = lengthen_transfers;
+            group.transfer = longer;
             continue;
         }
         let group = Open { last: position, first: Vec::new(), transfer: *transfer };
@@ -156,10 +156,10 @@ mod tests {
                     local + 1 + gaps[next_random(4) as usize],
                     sizes[next_random(3) as usize] as u32,
                 );
-                let Some(lengthen_transfers) = extended(&group, &next) else { continue };
+                let Some(longer) = extended(&group, &next) else { continue };
                 moved.extend(bytes_of(&next));
-                assert_eq!(bytes_of(&lengthen_transfers), moved);
-                group = lengthen_transfers;
+                assert_eq!(bytes_of(&longer), moved);
+                group = longer;
             }
             longest = longest.max(group.counts[0]);
         }

@@ -1,4 +1,4 @@
-//! The last step: from drafts with a place and an order to instructions with tokens, and from these to a program.
+//! The last step: from virtual instructions with an order and addresses to instructions with tokens, and from these to a program.
 
 mod allocations;
 mod coalescing;
@@ -62,7 +62,7 @@ pub(crate) struct Plan {
     memory: External,
     mode: PipelineMode,
     transfer_options: TransferOptions,
-    /// Instruction of every draft.
+    /// Instruction of every virtual instruction.
     places: Vec<u32>,
     /// By stage, when the cost model has it and those before it end.
     ends: Vec<u64>,
@@ -112,7 +112,7 @@ impl Plan {
         }
         let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
         let mut places: Vec<u32> = Vec::with_capacity(code.instructions.len());
-        let mut counts = [0u32; 5];
+        let mut counts = [0u32; Unit::ALL.len()];
         let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
         let stages = context.stages();
         let mut ends = vec![0; STAGES];
@@ -223,7 +223,7 @@ impl Plan {
         2 * machine.ddr_cycles(bytes) / u64::from(machine.ddr.channels.max(1)) > self.program.predicted_cycles
     }
 
-    /// Tensors of the graph whose home is external memory though they are neither constants nor ports.
+    /// Tensors of the graph that live in external memory though they are neither constants nor ports.
     pub fn spilled_tensors(&self, graph: &Graph) -> BTreeSet<TensorId> {
         let buffers = self.lowered.code.buffers.iter();
         let names: BTreeSet<&str> = buffers
@@ -269,7 +269,7 @@ pub(crate) fn fastest(plans: impl IntoIterator<Item = Result<Plan, ScheduleError
     plans.into_iter().reduce(faster).unwrap_or(Err(ScheduleError::Level(5)))
 }
 
-/// Address space of the constant a draft loads.
+/// Address space of the constant a virtual instruction loads.
 fn constant_space(
     virtual_instruction: &VirtualInstruction,
     code: &VirtualProgram,

@@ -371,7 +371,7 @@ impl Nest {
         self.cut.tiles[self.cut.groups[group].start].0
     }
 
-    /// The output narrowed to a group's columns when its home is the DDR.
+    /// The output narrowed to a group's columns when it lives in the DDR.
     fn group_output(&self, group: usize) -> View {
         let view = self.shape.output;
         if view.space == Space::Cache || self.cut.groups.len() == 1 { view } else { self.columns(&view, group) }

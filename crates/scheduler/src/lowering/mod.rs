@@ -1,6 +1,6 @@
-//! From steps to drafts: every operator cut into instructions over buffers, with the transfers that feed and drain it.
+//! From steps to virtual instructions: every operator cut into instructions over buffers, with the transfers that feed and drain it.
 //!
-//! A tensor whose home is the cache is read and written where it lies. One whose home is the DDR is *staged*: the step runs in
+//! A tensor that lives in the cache is read and written where it lies. One that lives in the DDR is *staged*: the step runs in
 //! slices of output rows, each of which loads the input rows it needs (halo included) into a buffer of its own, computes, and
 //! stores its output rows. Constants are loaded into buffers of their own as well. Nothing here knows an address.
 
@@ -41,7 +41,7 @@ pub(crate) enum TensorSpace {
     Ddr,
 }
 
-/// Lengths of the lists of a sketch.
+/// Lengths of the lists of a virtual program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Checkpoint {
     buffers: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Checkpoint {
     instructions: usize,
 }
 
-/// Lowers one step after the other into a sketch.
+/// Lowers one step after the other into a virtual program.
 pub(crate) struct Lowering<'a> {
     pub context: &'a PlanningContext<'a>,
     pub options: PlanOptions,
@@ -124,7 +124,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Goes back to where it had come to then. What was lowered by then must not depend on homes that have changed since.
+    /// Goes back to where it had come to then. What was lowered by then must not depend on memory spaces that have changed since.
     pub fn rewind(&mut self, mark: Checkpoint) {
         self.code.buffers.truncate(mark.buffers);
         self.code.descriptors.truncate(mark.descriptors);
@@ -202,7 +202,7 @@ impl<'a> Lowering<'a> {
         buffer
     }
 
-    /// Brings a network input whose home is the cache there, once.
+    /// Brings a network input that lives in the cache there, once.
     fn fetch_input(&mut self, tensor: TensorId) {
         let root = self.context.placement.of(tensor).root;
         if !self.context.graph.inputs.contains(&root)
@@ -221,7 +221,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless its home is one.
+    /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless it lives in one.
     fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
         let wanted = self.context.graph.outputs.contains(&tensor);
         if !wanted || self.results.contains_key(&tensor) || self.is_in_place(tensor) {

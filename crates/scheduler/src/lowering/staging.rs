@@ -73,7 +73,7 @@ impl Lowering<'_> {
         if self.granularity() == TileGranularity::Coarse { 1 } else { (cycles / start).max(1) }
     }
 
-    /// A buffer for rows of `view` whose home is the DDR; the view itself when it is in the cache.
+    /// A buffer for rows of `view` that lives in the DDR; the view itself when it is in the cache.
     pub(super) fn stage_out(&mut self, view: &View, rows: Range<u32>) -> View {
         if view.space == Space::Cache { *view } else { self.stage(view, rows) }
     }
@@ -87,7 +87,7 @@ impl Lowering<'_> {
         local
     }
 
-    /// Stores the rows of a slice to where `view` has its home, if that is the DDR. `alone` as for copies of rows.
+    /// Stores the rows of a slice to where `view` lives, if that is the DDR. `alone` as for copies of rows.
     pub(super) fn store(&mut self, view: &View, local: &View, rows: Range<u32>, alone: bool) {
         if view.space == Space::Cache {
             return;

@@ -1,14 +1,14 @@
 //! Small constants that are used one after the other travel together: one start-up for many.
 //!
-//! Members of a bundle lie side by side in DDR and in the cache. A bundle lives from its load to the last use of any member,
-//! so its size is bounded by a small share of the memory; the first bundles are small, for the first instruction waits for one.
+//! Members of a group lie side by side in DDR and in the cache. A group lives from its load to the last use of any member,
+//! so its size is bounded by a small share of the memory; the first groups are small, for the first instruction waits for one.
 
 use tpuflow_ir::{Machine, Work};
 
 use crate::lowering::piece_bytes;
 use crate::virtual_program::{Buffer, BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
-/// A bundle that still takes members.
+/// A group that still takes members.
 struct Open {
     /// Draft of its transfer, and the buffers at both ends.
     instruction: usize,
@@ -19,7 +19,7 @@ struct Open {
     parts: Vec<(u64, Packing)>,
 }
 
-/// Merges neighbouring small loads of constants, of at most so many layers, into bundles `times` as large as usual.
+/// Merges neighbouring small loads of constants, of at most so many layers, into groups `times` as large as usual.
 pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, layers: u32, times: u64) {
     let mut uses = vec![0u32; code.buffers.len()];
     for (to, from) in code.instructions.iter().filter_map(VirtualInstruction::load) {

@@ -103,7 +103,7 @@ pub(crate) fn assign_memory_spaces(
     Ok(LoweredNetwork { code, inputs, outputs })
 }
 
-/// Whether lowering with the homes found, without going back, gives the same.
+/// Whether lowering with the memory spaces found, without going back, gives the same.
 fn as_from_the_start(found: &Lowering, capacity: u64, loads: &[u64]) -> bool {
     let mut anew = Lowering::new(found.context, found.options, found.tensor_spaces.clone());
     let fits = loads.iter().enumerate().all(|(index, load)| anew.step(index, capacity - load).is_ok());

@@ -1,4 +1,4 @@
-//! Buffers cut into stripes of rows where no instruction looks across.
+//! Buffers cut into pieces of rows where no instruction looks across.
 //!
 //! A bank serves one word a cycle, and a buffer is one stretch of memory: who writes the next rows of a tensor and who reads
 //! the last ones are mostly at the same bank. Stripes are buffers of their own, which can lie in different banks, and whose
@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!  rows      0  1  2  3  4  5  6  7  8
-//!  written   |--|--|--|--|--|--|--|--|         stripes: rows 0..3, 3..6, 6..8
+//!  written   |--|--|--|--|--|--|--|--|         pieces: rows 0..3, 3..6, 6..8
 //!  read      |--------|--------|-----|
 //! ```
 //!
-//! What the pooling unit's windows see of the rows before a stripe is copied there, where that is little beside the stripe: the
+//! What the pooling unit's windows see of the rows before a piece is copied there, where that is little beside the piece: the
 //! array would hold it up at the bank else. What is read as a whole stays so.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,14 +28,14 @@ use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, Virt
 /// Stripes of a buffer at most.
 const MOST: u64 = 16;
 
-/// Words of a stripe at least.
+/// Words of a piece at least.
 const LEAST: u64 = 128;
 
 /// The same with rows copied there, and how many times these it must be.
 const LEAST_WITH_HALO: u64 = 512;
 const HALO: u64 = 4;
 
-/// What a draft touches of a buffer.
+/// What a virtual instruction touches of a buffer.
 struct Touched {
     virtual_instruction: usize,
     bytes: Range<u64>,
@@ -63,7 +63,7 @@ impl Piece {
     }
 }
 
-/// Whether what is computed never takes more than half of the cache: stripes lie in many banks, and a cache that is nearly full
+/// Whether what is computed never takes more than half of the cache: pieces lie in many banks, and a cache that is nearly full
 /// has better use for stretches without holes.
 pub(crate) fn has_room(code: &VirtualProgram, machine: &Machine) -> bool {
     let loaded: BTreeSet<BufferId> =
@@ -87,7 +87,7 @@ pub(crate) fn has_room(code: &VirtualProgram, machine: &Machine) -> bool {
 /// Cuts the computed buffers of the cache wherever nothing, or next to nothing, touches both sides of the cut.
 pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
     let word = machine.word();
-    // Drafts to come before others.
+    // Virtual instructions to come before others.
     let mut copies: Vec<(usize, VirtualInstruction)> = Vec::new();
     for (buffer, touched) in touched(code, machine) {
         let cuts = cuts(code, buffer, &touched, word);
@@ -122,7 +122,7 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
     code.instructions = instructions;
 }
 
-/// By buffer that may be cut, what each draft touches of it.
+/// By buffer that may be cut, what each virtual instruction touches of it.
 fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched>> {
     let word = machine.word() as u64;
     let apart = side_by_side(code, word);
@@ -222,7 +222,7 @@ fn pooled(work: &Work) -> Option<&View> {
     if let Work::Pool(p) = work { Some(&p.input) } else { None }
 }
 
-/// The stripes, all still of the same buffer; `None` if something would touch two of them.
+/// The pieces, all still of the same buffer; `None` if something would touch two of them.
 fn list(
     code: &VirtualProgram,
     buffer: BufferId,
@@ -244,7 +244,7 @@ fn list(
     (list.len() > 1 && touched.iter().all(fits)).then_some(list)
 }
 
-/// Copies what the pooling unit needs of the stripe before: where this comes in the order, and the draft.
+/// Copies what the pooling unit needs of the piece before: where this comes in the order, and the virtual instruction.
 fn copy(
     code: &mut VirtualProgram,
     buffer: BufferId,
@@ -306,7 +306,7 @@ fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> O
     (before < until).then(|| View { address, first_row: view.first_row + before, stored_rows: until - before, ..*view })
 }
 
-/// Lets a draft touch a stripe in place of the whole buffer.
+/// Lets a virtual instruction touch a piece in place of the whole buffer.
 fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: &Piece, word: usize) {
     let put = |view: &mut View| {
         if BufferId::split(view.address).0 == buffer

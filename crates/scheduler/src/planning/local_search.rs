@@ -67,7 +67,7 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     best.unwrap_or(plan)
 }
 
-/// An order in which some neighbouring drafts have changed places.
+/// An order in which some neighbouring virtual instructions have changed places.
 fn changed(order: &[u32], dependences: &Dependences, seed: u64) -> Vec<u32> {
     let mut random = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let count = order.len() as u64;
@@ -87,7 +87,7 @@ fn changed(order: &[u32], dependences: &Dependences, seed: u64) -> Vec<u32> {
     legal(dependences, &keys)
 }
 
-/// The drafts by keys, as far as dependences allow.
+/// The virtual instructions by keys, as far as dependences allow.
 fn legal(dependences: &Dependences, keys: &[u64]) -> Vec<u32> {
     let mut left: Vec<usize> = dependences.before.iter().map(|before| before.len()).collect();
     let entry = |instruction: u32| Reverse((keys[instruction as usize], instruction));

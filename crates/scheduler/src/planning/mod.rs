@@ -117,7 +117,7 @@ impl PlanningContext<'_> {
         addresses(code, self.machine)
     }
 
-    /// Interleaves layers, with buffers in stripes where that leaves room enough, and gives orders beside the addresses, if any
+    /// Interleaves layers, with buffers in pieces where that leaves room enough, and gives orders beside the addresses, if any
     /// could be made.
     fn interleaved(
         &self,

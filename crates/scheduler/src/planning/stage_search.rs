@@ -96,8 +96,8 @@ mod tests {
             [(65, base, vec![10, 40, 60, 65]), (58, other, vec![12, 34, 53, 58]), (64, third, vec![9, 34, 59, 64])];
         assert_eq!(promises(&transfer_options, base, &transfer_options[0].2), [(1, other), (0, third), (2, other)]);
         // Where a stage is already cut as in the way that was faster, the next one is asked.
-        let search_stage_granularities = base.with(1, &other);
-        assert_eq!(promises(&transfer_options[1..], search_stage_granularities, &[10, 40, 60, 65])[0], (1, third));
+        let mixed = base.with(1, &other);
+        assert_eq!(promises(&transfer_options[1..], mixed, &[10, 40, 60, 65])[0], (1, third));
         assert!(promises(&transfer_options[..1], base, &transfer_options[0].2).is_empty());
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn resolve_view(addresses: &Addresses, view: &View) -> View {
     View { space, address, ..*view }
 }
 
-/// A draft with real addresses, on unit `unit`, without waits.
+/// A virtual instruction with real addresses, on unit `unit`, without waits.
 pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addresses: &Addresses) -> Instruction {
     let mut work = virtual_instruction.work.clone();
     let place = |slot: usize| -> u32 {
@@ -70,7 +70,7 @@ pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addr
     Instruction { unit, layer: virtual_instruction.layer, waits: smallvec::SmallVec::new(), work }
 }
 
-/// The unit of a draft; transfers on `line`.
+/// The unit of a virtual instruction; transfers on `line`.
 pub(crate) fn unit(work: &Work, line: Unit) -> Unit {
     match work {
         Work::Transfer(_) | Work::Lookup(_) => line,

@@ -1,6 +1,6 @@
-//! Which drafts must follow which: the order a sketch's drafts may be permuted within.
+//! Which virtual instructions must follow which: the order a virtual program's virtual instructions may be permuted within.
 //!
-//! Drafts are looked at in the order of the sketch, which is a legal one. A read follows the last write, a write follows the
+//! Virtual instructions are looked at in the order of the virtual program, which is a legal one. A read follows the last write, a write follows the
 //! last write and all reads since, but writes of one unit to different channels of the same pixels come in any order. What follows on the same unit for the sake of memory alone may begin at once, for a unit
 //! touches memory in order; everything else waits for the end.
 
@@ -13,7 +13,7 @@ use tpuflow_ir::{Descriptor, Machine, Space, Unit, Work};
 use crate::virtual_program::addresses::{Addresses, resolve, unit};
 use crate::virtual_program::{Memory, VirtualProgram};
 
-/// An edge to a later or earlier draft.
+/// An edge to a later or earlier virtual instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     /// The other end.
@@ -22,27 +22,27 @@ pub(crate) struct Edge {
     pub finish: bool,
 }
 
-/// Dependences of the drafts of a sketch.
+/// Dependences of the virtual instructions of a virtual program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dependences {
-    /// By draft, what it follows.
+    /// By virtual instruction, what it follows.
     pub before: Vec<SmallVec<[Edge; 6]>>,
-    /// By draft, what follows it.
+    /// By virtual instruction, what follows it.
     pub after: Vec<SmallVec<[Edge; 6]>>,
 }
 
-/// A stretch of memory all of whose bytes were last touched by the same drafts.
+/// A stretch of memory all of whose bytes were last touched by the same virtual instructions.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     end: u64,
-    /// Drafts that write different channels of the same pixels, in any order, and what each of them follows.
+    /// Virtual instructions that write different channels of the same pixels, in any order, and what each of them follows.
     writers: SmallVec<[u32; 4]>,
     before: SmallVec<[u32; 4]>,
     /// Those that have read since.
     readers: SmallVec<[u32; 4]>,
 }
 
-/// The channels of every pixel a draft writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
+/// The channels of every pixel a virtual instruction writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChannelRange {
     unit: Unit,
@@ -95,7 +95,7 @@ impl Dependences {
             let instruction = resolve(virtual_instruction, units[index], &apart);
             let touched = accesses(&instruction, &descriptors, machine);
             lanes.push(ChannelRange::of(&instruction.work, units[index]));
-            // Earlier drafts, and whether their results are read.
+            // Earlier virtual instructions, and whether their results are read.
             let mut found: BTreeMap<u32, bool> = BTreeMap::new();
             for stretch in &touched.reads {
                 let memory = memories.entry(stretch.space).or_default();
@@ -111,15 +111,15 @@ impl Dependences {
                     _ => false,
                 };
                 let mut merged = Segment { end: stretch.end, ..Segment::default() };
-                let mut coalesce = false;
+                let mut joined = false;
                 for segment in cover(memory, stretch) {
-                    let coalescing = segment.readers.is_empty()
+                    let joins = segment.readers.is_empty()
                         && !segment.writers.is_empty()
                         && segment.writers.iter().all(is_beside);
-                    if !coalescing {
+                    if !joins {
                         segment.before = segment.writers.drain(..).chain(segment.readers.drain(..)).collect();
                     }
-                    coalesce |= coalescing;
+                    joined |= joins;
                     segment.before.retain(|other| *other != index as u32);
                     for &other in &segment.before {
                         found.entry(other).or_insert(false);
@@ -127,7 +127,7 @@ impl Dependences {
                     segment.writers.push(index as u32);
                     merged.before.extend(segment.before.iter().copied());
                 }
-                if !coalesce {
+                if !joined {
                     let inside: SmallVec<[u64; 8]> =
                         memory.range(stretch.start..stretch.end).map(|(&at, _)| at).collect();
                     for at in inside {

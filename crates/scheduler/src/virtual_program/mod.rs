@@ -1,7 +1,8 @@
 //! A program before anything has an address: instructions over numbered buffers.
 //!
-//! Address fields of a draft hold `buffer << 40 | offset`. Buffers in the parameter cache, whose fields are too narrow for
-//! that, stand beside the instruction. Lifetimes follow from which drafts touch which buffers; [`addresses`] puts
+//! Until buffers have addresses, the address fields of a virtual instruction hold a [`BufferId`] and an offset in it, which
+//! [`BufferId::at`] packs and [`BufferId::split`] takes apart; no other code knows how. Buffers in the parameter cache, whose fields are too narrow for
+//! that, stand beside the instruction. Lifetimes follow from which virtual instructions touch which buffers; [`addresses`] puts
 //! addresses in once every buffer has one.
 
 pub(crate) mod addresses;
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 use tpuflow_ir::isa::{Direction, Transfer};
 use tpuflow_ir::{Descriptor, DescriptorId, LayerId, Space, TensorId, View, Work};
 
-/// A buffer of a sketch.
+/// A buffer of a virtual program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BufferId(pub u32);
 
@@ -152,7 +153,7 @@ impl VirtualProgram {
         BufferId(self.buffers.len() as u32 - 1)
     }
 
-    /// The same drafts in another order.
+    /// The same virtual instructions in another order.
     pub fn reordered(&self, order: &[u32]) -> Self {
         let instructions = order.iter().map(|&instruction| self.instructions[instruction as usize].clone()).collect();
         Self {

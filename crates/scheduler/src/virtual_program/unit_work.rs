@@ -1,4 +1,4 @@
-//! Drafts as jobs of their units: how long each holds its unit, when its result is there, and what it moves from and to banks.
+//! Virtual instructions as jobs of their units: how long each holds its unit, when its result is there, and what it moves from and to banks.
 
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
@@ -7,7 +7,7 @@ use crate::virtual_program::addresses::{Addresses, resolve, unit};
 use crate::virtual_program::bank_traffic::Traffic;
 use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
 
-/// What a draft asks of its unit.
+/// What a virtual instruction asks of its unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnitWork {
     pub lane: usize,
@@ -17,7 +17,7 @@ pub(crate) struct UnitWork {
     pub tail: u64,
 }
 
-/// What every draft moves from and to the banks.
+/// What every virtual instruction moves from and to the banks.
 pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let of = |virtual_instruction: &VirtualInstruction| {
@@ -27,7 +27,7 @@ pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addr
     code.instructions.iter().map(of).collect()
 }
 
-/// What every draft asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
+/// What every virtual instruction asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
 pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let lines = if machine.ddr.channels > 1 { 2 } else { 1 };

@@ -23,9 +23,9 @@ const CHOICES: usize = 6;
 /// A list schedule.
 #[derive(Clone, Debug)]
 pub(super) struct ListSchedule {
-    /// Drafts in the order taken up.
+    /// Virtual instructions in the order taken up.
     pub(super) order: Vec<u32>,
-    /// By draft.
+    /// By virtual instruction.
     pub(super) starts: Vec<u64>,
     pub(super) makespan: u64,
 }
@@ -133,7 +133,7 @@ impl ListScheduler<'_> {
     }
 }
 
-/// A unit and the drafts whose predecessors are done.
+/// A unit and the virtual instructions whose predecessors are done.
 #[derive(Debug, Default)]
 struct Lane {
     free: u64,
@@ -143,7 +143,7 @@ struct Lane {
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
     /// Those that may begin, by the room they need, then by key.
     open: BTreeMap<u64, BTreeSet<(u64, u32)>>,
-    /// The same, by draft.
+    /// The same, by virtual instruction.
     numbers: BTreeSet<u32>,
     /// Nothing open has room.
     blocked: bool,
@@ -174,7 +174,7 @@ impl Lane {
         self.blocked = false;
     }
 
-    /// A draft has come to need less room.
+    /// A virtual instruction has come to need less room.
     fn needs(&mut self, [before, now]: [u64; 2], entry: (u64, u32)) {
         if self.take(before, entry) {
             self.open.entry(now).or_default().insert(entry);
@@ -186,7 +186,7 @@ impl Lane {
         self.numbers.remove(&entry.1);
     }
 
-    /// Takes a draft from those that need so much room; whether it was among them.
+    /// Takes a virtual instruction from those that need so much room; whether it was among them.
     fn take(&mut self, needed: u64, entry: (u64, u32)) -> bool {
         let Some(alike) = self.open.get_mut(&needed) else { return false };
         let was_there = alike.remove(&entry);
@@ -211,7 +211,7 @@ impl Lane {
 
 /// Layers under way: from the first that is not done, as many as the window holds.
 struct Group {
-    /// By layer, drafts not yet placed.
+    /// By layer, virtual instructions not yet placed.
     left: Vec<u32>,
     first: usize,
     window: usize,
@@ -233,7 +233,7 @@ impl Group {
         (layer as usize) < self.first.saturating_add(self.window)
     }
 
-    /// Books a draft; whether others may now begin.
+    /// Books a virtual instruction; whether others may now begin.
     fn placed(&mut self, layer: u32) -> bool {
         self.left[layer as usize] -= 1;
         self.advance()
@@ -250,10 +250,10 @@ impl Group {
 
 /// Buffers that hold something.
 struct Open {
-    /// By buffer, drafts that are still to touch it.
+    /// By buffer, virtual instructions that are still to touch it.
     left: Vec<u32>,
     opened: Vec<bool>,
-    /// By draft, bytes of buffers it would open.
+    /// By virtual instruction, bytes of buffers it would open.
     more: Vec<u64>,
     bytes: u64,
     room: u64,
@@ -266,12 +266,12 @@ impl Open {
         Self { left: scheduler.touches.clone(), opened: vec![false; scheduler.touches.len()], more, bytes: 0, room }
     }
 
-    /// Bytes of buffers that a draft would open; nothing where there is room for all.
+    /// Bytes of buffers that a virtual instruction would open; nothing where there is room for all.
     fn needed(&self, instruction: u32) -> u64 {
         if self.room == u64::MAX { 0 } else { self.more[instruction as usize] }
     }
 
-    /// Books what a draft opens and closes, and tells who needs less room by it; whether anything was closed.
+    /// Books what a virtual instruction opens and closes, and tells who needs less room by it; whether anything was closed.
     fn touch(&mut self, scheduler: &ListScheduler, instruction: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
         let mut closed = false;
         for &buffer in &scheduler.buffers[instruction as usize] {

@@ -33,14 +33,14 @@ const FINALISTS: usize = 4;
 /// Instructions placed in a step of the search.
 const STEP: u64 = 1000;
 
-/// A sketch as a scheduling problem.
+/// A virtual program as a scheduling problem.
 pub(crate) struct ListScheduler<'a> {
     code: &'a VirtualProgram,
     dependences: &'a Dependences,
     jobs: Vec<UnitWork>,
-    /// By draft, once buffers have their places.
+    /// By virtual instruction, once buffers have their places.
     traffic: Vec<Traffic>,
-    /// By buffer of the cache, the drafts that touch it and how many they are; by draft, the buffers it touches.
+    /// By buffer of the cache, the virtual instructions that touch it and how many they are; by virtual instruction, the buffers it touches.
     users: Vec<Vec<u32>>,
     touches: Vec<u32>,
     buffers: Vec<Vec<u32>>,

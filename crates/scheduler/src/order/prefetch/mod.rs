@@ -45,7 +45,7 @@ struct Load {
     users: Vec<usize>,
 }
 
-/// A new order of the drafts, and an address for every buffer in a cache.
+/// A new order of the virtual instructions, and an address for every buffer in a cache.
 pub(crate) struct LoadSchedule {
     pub code: VirtualProgram,
     pub addresses: Addresses,
@@ -165,7 +165,7 @@ pub(super) struct Placement {
     words: Vec<u64>,
 }
 
-/// The loads of a sketch and the room they share with what is computed.
+/// The loads of a virtual program and the room they share with what is computed.
 pub(crate) struct Ahead<'a> {
     code: &'a VirtualProgram,
     machine: &'a Machine,
@@ -289,7 +289,7 @@ impl<'a> Ahead<'a> {
         Ok(found)
     }
 
-    /// The drafts in the order of a placement: which comes when.
+    /// The virtual instructions in the order of a placement: which comes when.
     fn order(&self, placement: &Placement) -> Vec<usize> {
         let mut slots: Vec<u32> = (0..self.code.instructions.len() as u32).collect();
         // The first of several transfers may be needed before the source of the last is written.

@@ -1,4 +1,4 @@
-//! How long a sketch takes with its loads in given places: every unit takes its drafts in order, each when what it depends on is
+//! How long a virtual program takes with its loads in given places: every unit takes its virtual instructions in order, each when what it depends on is
 //! done, a load when what lay in its place is used up.
 //!
 //! Coarser than the cost model (no channels, pages, tokens or banks), but it needs no addresses in instructions: many
@@ -16,7 +16,7 @@ struct Resident {
     /// Its load, if it has one; else where it is.
     load: Result<usize, u64>,
     words: u64,
-    /// The last draft that touches it.
+    /// The last virtual instruction that touches it.
     last: u32,
 }
 
@@ -24,9 +24,9 @@ pub(super) struct Model<'a> {
     ahead: &'a Ahead<'a>,
     dependences: Dependences,
     jobs: Vec<UnitWork>,
-    /// By draft, whether it loads a constant, which either line may do.
+    /// By virtual instruction, whether it loads a constant, which either line may do.
     is_constant: Vec<bool>,
-    /// By draft, the load it is part of.
+    /// By virtual instruction, the load it is part of.
     load: Vec<Option<usize>>,
     residents: Vec<Resident>,
 }
@@ -58,7 +58,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Cycles until the last draft is done.
+    /// Cycles until the last virtual instruction is done.
     pub fn makespan(&self, placement: &Placement) -> u64 {
         let lines = [Unit::Dtl0.index(), Unit::Dtl1.index()];
         let count = self.ahead.machine.ddr.channels.min(2) as usize;
@@ -88,7 +88,7 @@ impl<'a> Model<'a> {
         end
     }
 
-    /// By load, the last drafts of what lay in its place before.
+    /// By load, the last virtual instructions of what lay in its place before.
     fn before(&self, placement: &Placement) -> Vec<Vec<u32>> {
         let at = |resident: &Resident| match resident.load {
             Ok(load) => placement.words[load],

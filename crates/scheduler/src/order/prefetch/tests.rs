@@ -74,13 +74,12 @@ fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
 fn rows_of_one_buffer_come_after_their_own_stores() {
     let machine = Machine::preset("128x128_asic").expect("known");
     let mut code = VirtualProgram::default();
-    let [spilled_tensors, to] =
-        [Memory::Ddr, Memory::Cache].map(|m| code.buffer(String::new(), 1024, m, Content::Computed));
+    let [far, to] = [Memory::Ddr, Memory::Cache].map(|m| code.buffer(String::new(), 1024, m, Content::Computed));
     let made = code.buffer(String::new(), 1024, Memory::Cache, Content::Computed);
     for half in [0..512, 512..1024] {
         for direction in [Direction::Store, Direction::Load] {
             let local = if direction == Direction::Store { made } else { to };
-            code.load(LayerId(0), spilled_tensors, local, Memory::Cache, half.clone());
+            code.load(LayerId(0), far, local, Memory::Cache, half.clone());
             let Some(Work::Transfer(transfer)) = code.instructions.last_mut().map(|d| &mut d.work) else {
                 panic!("a load")
             };
