@@ -24,14 +24,13 @@ use std::ops::Range;
 use tpuflow_ir::Window;
 
 use crate::Element;
+use crate::buffers::{BLOCK_BYTES, aligned, block_rows, buffer};
 use crate::gemm::tiles::Walk;
+pub use crate::linear::After;
 use crate::linear::{self, Linear, by_columns};
 use crate::pages::Addresses;
 use crate::parallel;
-use crate::scratch::{self, aligned, buffer};
-
-/// What is done with the codes from an element of the result on, part by part.
-pub type After<'a, Y> = &'a (dyn Fn(usize, &mut [Y]) + Sync);
+use crate::scratch;
 
 /// Sizes of a windowed operator: input `[n,h,w,c]`, output `[n,oh,ow,..]`.
 #[derive(Clone, Copy, Debug)]
@@ -330,9 +329,6 @@ fn copy(from: &[i8], to: &mut [i8], length: usize) {
     }
 }
 
-/// Bytes of gathered rows per block: they and their accumulators stay in the second-level cache.
-const BLOCK_BYTES: usize = 256 << 10;
-
 /// Convolution of the whole batch. `groups`: one prepared operand `[kh * kw * c / groups, o / groups]` per group.
 /// `y`: `[n,oh,ow,o]`.
 ///
@@ -373,11 +369,6 @@ fn conv_then<X: Element, Y: Element>(
         }
         after(index * block * o, y);
     });
-}
-
-/// Rows per block, each of so many bytes with its sums: as many as the cache holds, and as many blocks for every thread.
-pub(crate) fn block_rows(row_bytes: usize, rows: usize) -> usize {
-    parallel::even(rows, BLOCK_BYTES / row_bytes.max(1))
 }
 
 #[cfg(test)]

@@ -8,14 +8,12 @@ mod x86_64;
 use tpuflow_ir::{BinaryKind, Requant};
 
 #[cfg(target_arch = "x86_64")]
+use crate::buffers::PIECE;
 use crate::isa::Lanes;
 use crate::parallel;
 use crate::requant::reference::round_divide;
 use crate::requant::{finish, requantize, scale};
 use crate::{Element, Isa};
-
-/// Elements a thread takes at a time.
-pub(crate) const PIECE: usize = 1 << 14;
 
 /// A binary operator: `requant(f((a - Za) * ka, (b - Zb) * kb))`.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@
 //! Slice lengths are the caller's promise: kernels assert them and panic where they are broken. Integer sums are exact and
 //! float sums keep their order, so splitting work over threads never changes a bit.
 
+mod buffers;
 pub mod conv;
 pub mod depthwise;
 pub mod element;

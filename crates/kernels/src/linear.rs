@@ -12,15 +12,19 @@
 
 use std::ops::Range;
 
-use crate::conv::After;
+use crate::buffers::{block_rows, buffer};
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
 use crate::gemm::tiles::{Tiles, WIDTH, Walk};
-use crate::gemm::{PackedI8, PackedI16, Rows};
+use crate::gemm::{PackedI8, PackedI16};
 use crate::pages::Addresses;
 use crate::parallel;
-use crate::scratch::{self, buffer};
+use crate::scratch;
+pub use crate::scratch::Products as Scratch;
 use crate::{Element, Values};
+
+/// What is done with the codes from an element of the result on, part by part.
+pub type After<'a, Y> = &'a (dyn Fn(usize, &mut [Y]) + Sync);
 
 /// A prepared right operand with everything that is known about it in advance.
 #[derive(Clone, Debug)]
@@ -272,7 +276,7 @@ pub fn multiply_then<X: Element, Y: Element>(linear: &Linear, a: &[X], y: &mut [
         });
         return after(0, y);
     }
-    let block = crate::conv::block_rows(k * size_of::<X>() + n * linear.column_bytes(), y.len() / n);
+    let block = block_rows(k * size_of::<X>() + n * linear.column_bytes(), y.len() / n);
     parallel::chunks(y, block * n, |index, y| {
         let rows = y.len() / n;
         scratch::with(|scratch| linear.rows(&a[index * block * k..][..rows * k], y, n, &mut scratch.linear));
@@ -296,14 +300,6 @@ pub(crate) fn by_columns<Y: Element>(linear: &Linear, y: &mut [Y], work: impl Fn
             y[columns.clone()].copy_from_slice(&other[columns.clone()]);
         }
     }
-}
-
-/// Buffers a worker keeps between blocks.
-#[derive(Clone, Debug, Default)]
-pub struct Scratch {
-    rows: Rows,
-    products32: Vec<i32>,
-    products64: Vec<i64>,
 }
 
 #[cfg(test)]

@@ -2,13 +2,22 @@
 
 use std::cell::Cell;
 
-use crate::linear;
+use crate::gemm::Rows;
+use crate::gemm::panels::Line;
+
+/// Buffers of matrix products that a worker keeps between blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Products {
+    pub(crate) rows: Rows,
+    pub(crate) products32: Vec<i32>,
+    pub(crate) products64: Vec<i64>,
+}
 
 /// The buffers of a thread; what they hold is what the last call left there.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Of matrix products.
-    pub linear: linear::Scratch,
+    pub linear: Products,
     /// Lines of an image with their padding.
     pub image: Vec<i8>,
     /// Gathered rows.
@@ -16,7 +25,7 @@ pub(crate) struct Scratch {
     /// Where the codes of a row go.
     pub places: Vec<Option<usize>>,
     /// Interleaved lines.
-    pub lines: Vec<crate::gemm::panels::Line>,
+    pub lines: Vec<Line>,
 }
 
 thread_local! {
@@ -29,22 +38,4 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let result = work(&mut scratch);
     SCRATCH.set(Some(scratch));
     result
-}
-
-/// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
-
-/// As [`buffer`], of codes from the beginning of a cache line on: tiles load rows that lie across two of them twice.
-pub(crate) fn aligned(codes: &mut Vec<i8>, count: usize) -> &mut [i8] {
-    let all = buffer(codes, count + LINE - 1);
-    let first = all.as_ptr().align_offset(LINE);
-    &mut all[first..first + count]
-}
-
-/// The first `count` elements, whatever they hold.
-pub(crate) fn buffer<T: Clone + Default>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
-    if buffer.len() < count {
-        buffer.resize(count, T::default());
-    }
-    &mut buffer[..count]
 }

@@ -10,7 +10,7 @@
 use tpuflow_ir::table::{Form, PHASE_BITS, POSITION_BITS, Segmented};
 
 use crate::Element;
-use crate::elementwise::PIECE;
+use crate::buffers::PIECE;
 use crate::parallel;
 use crate::requant::round_shift;
 

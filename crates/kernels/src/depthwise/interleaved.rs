@@ -22,6 +22,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::Element;
+use crate::buffers::buffer;
 use crate::conv::Geometry;
 use crate::epilogue::codes512::{BOUNDED, DIRECT, DIRECT_BOUNDED, DIRECT_TABLED, Finish, Kind, PLAIN, TABLED};
 use crate::epilogue::steps512::Steps;
@@ -31,7 +32,7 @@ use crate::gemm::panels::Line;
 use crate::gemm::tiles::{Sums, WIDTH};
 use crate::isa::{Avx512Vbmi, Avx512Vnni};
 use crate::linear::largest_difference;
-use crate::scratch::{Scratch, buffer};
+use crate::scratch::Scratch;
 
 /// Vectors of a block of channels.
 const VECTORS: usize = 4;

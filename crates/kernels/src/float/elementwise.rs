@@ -6,7 +6,8 @@ use tpuflow_ir::BinaryKind;
 
 use super::finish::{maximum, minimum};
 use super::{Finisher, Float};
-use crate::elementwise::{Broadcast, PIECE};
+use crate::buffers::PIECE;
+use crate::elementwise::Broadcast;
 use crate::parallel;
 
 /// The float32 result for one pair.

@@ -7,7 +7,7 @@ use tpuflow_ir::Finish;
 use super::function::Evaluator;
 use super::{Float, primitive};
 use crate::Isa;
-use crate::elementwise::PIECE;
+use crate::buffers::PIECE;
 use crate::parallel;
 
 /// A finish ready to be applied.

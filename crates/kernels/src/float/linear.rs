@@ -7,7 +7,8 @@
 
 use super::gemm::Packed;
 use super::{Finisher, Float};
-use crate::conv::{Geometry, block_rows, gather};
+use crate::buffers::block_rows;
+use crate::conv::{Geometry, gather};
 use crate::parallel;
 
 /// A prepared right operand and what follows the product.

@@ -23,9 +23,9 @@ mod x86_64;
 
 use std::ops::Range;
 
+use crate::buffers::aligned;
 use crate::isa::Lanes;
 use crate::pages::Addresses;
-use crate::scratch::aligned;
 use crate::{Element, Isa};
 use panels::Panels;
 use tiles::{Tiles, Variant, Walk};

@@ -31,12 +31,12 @@ use std::ops::Range;
 
 use super::panels::{COLUMNS, Line};
 use crate::Isa;
+use crate::buffers::LINE;
 #[cfg(target_arch = "aarch64")]
 use crate::isa::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx512Vnni, AvxVnni};
 use crate::pages::{self, Addresses};
-use crate::scratch::LINE;
 
 /// Most columns of a tile, and the distance between its rows.
 pub const WIDTH: usize = 64;
