@@ -272,3 +272,23 @@ def test_nothing_is_left_unfinished() -> None:
     for path in sources():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             assert not UNFINISHED.search(line), f"{named(path)}:{number}: {line.strip()}"
+
+
+def module_imports(crate: str) -> dict[str, set[str]]:
+    """The top-level modules of a crate, each with those it imports; tests apart."""
+    source = REPOSITORY / "crates" / crate / "src"
+    found: dict[str, set[str]] = {}
+    for path in source.rglob("*.rs"):
+        module = path.relative_to(source).parts[0].removesuffix(".rs")
+        text = path.read_text(encoding="utf-8").split("#[cfg(test)]")[0]
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+        found.setdefault(module, set()).update(re.findall(r"\bcrate::([a-z_]+)", code))
+    return {module: (names & found.keys()) - {module} for module, names in found.items()}
+
+
+@pytest.mark.parametrize("crate", ["scheduler", "kernels", "checker", "bounds"])
+def test_no_module_of_a_crate_imports_itself_by_way_of_others(crate: str) -> None:
+    left = module_imports(crate)
+    while free := {module for module, names in left.items() if not names}:
+        left = {module: names - free for module, names in left.items() if module not in free}
+    assert not left, f"cycles among {left}"

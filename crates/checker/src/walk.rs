@@ -146,10 +146,7 @@ impl<'a> Walk<'a> {
         let layers = self.expectation.as_ref().map_or(self.program.layers.len(), |e| e.graph.layers.len());
         let number = instruction.layer.index();
         Rule::Layer.holds(number < layers, format_args!("one of {layers} layers"), number)?;
-        let layer = match &self.expectation {
-            Some(e) => Some(&e.graph.layers[instruction.layer.index()]),
-            None => None,
-        };
+        let layer = self.expectation.as_ref().map(|e| &e.graph.layers[instruction.layer.index()]);
         use tpuflow_ir::Unit::{Dtl0, Dtl1, Ewp, Me, Pdp};
         match (&instruction.work, instruction.unit) {
             (Work::Transfer(t), Dtl0 | Dtl1) => self.transfer(t),

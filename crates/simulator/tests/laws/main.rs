@@ -28,7 +28,7 @@ fn computed(program: &Program, inputs: &[Vec<u8>]) -> Run {
 
 fn balanced(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Run {
     let run = simulate(program, inputs, options).expect("runs");
-    let stepped = simulate(program, inputs, &Options { stepped: true, ..options.clone() }).expect("runs");
+    let stepped = simulate(program, inputs, &Options { stepped: true, ..*options }).expect("runs");
     assert_eq!(run, stepped);
     for unit in run.counters.units {
         assert_eq!(unit.busy + unit.stalls.total(), unit.end - unit.start, "{unit:?}");

@@ -7,7 +7,7 @@ use common::wild::{long_lines, wild_floats};
 use common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
 use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, ReduceKind, Source, TensorId};
-use tpuflow_scheduler::tile::request::Request;
+use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
 
