@@ -1,0 +1,36 @@
+//! A short run of the attacks on the checker: a few mutants of every class in the smallest programs, seeded. The long run is
+//! `benches/examples/attack.rs`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod campaign;
+
+use campaign::programs::SUBJECTS;
+use campaign::{Campaign, Count, Finding};
+
+/// Programs taken, from the first on, and mutants of each of their classes.
+const PROGRAMS: usize = 4;
+const PER_CLASS: usize = 3;
+
+#[test]
+fn no_mutant_that_computes_something_else_is_accepted() {
+    let mut total = Count::default();
+    let mut found = Vec::new();
+    for subject in &SUBJECTS[..PROGRAMS] {
+        let campaign = Campaign::new(subject, 1, PER_CLASS, None).unwrap();
+        let results = campaign.run(0..campaign.mutants.len());
+        results.classes.values().for_each(|count| total.join(count));
+        let line = |f: &Finding| format!("{} {}: {}: {}", subject.name, f.mutant, f.change, f.difference);
+        found.extend(results.findings.iter().map(line));
+    }
+    assert!(found.is_empty(), "{} mutants:\n{}", found.len(), found.join("\n"));
+    assert!(total.mutants > 1000 && 2 * total.refused > total.mutants, "{total:?}");
+    assert!(total.accepted_equal > 0 && total.refused_run > 0, "{total:?}");
+}
+
+/// What a port says of its codes counts, even where the codes are the same.
+#[test]
+fn a_changed_meaning_of_a_port_is_seen() {
+    let campaign = Campaign::new(&SUBJECTS[0], 1, 30, Some("set output quant")).unwrap();
+    let seen = (0..campaign.mutants.len()).filter(|&n| campaign.difference(n).is_some()).count();
+    assert!(seen > 5, "{seen} of {}", campaign.mutants.len());
+}
