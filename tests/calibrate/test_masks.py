@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from models.builder import Builder
 from tpuflow.calibrate import calibrate
-from tpuflow.calibrate.masks import DEEP, FAR, Masks
+from tpuflow.calibrate.masks import DEEP, FAR, Masks, unseen_masks
+from tpuflow.compile import compile as compile_graph
 from tpuflow.config import Config
-from tpuflow.frontend import load
+from tpuflow.frontend import load, run_float
 from tpuflow.judge import Judge
 from tpuflow.refine.better import graph_of
 from tpuflow.samples import Samples
+from tpuflow.simulate import simulate
 
 LENGTH, WIDTH = 6, 8
 LOWEST = float(np.finfo(np.float32).min)
@@ -92,3 +94,48 @@ def test_imp_18_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
     assert masks.added["mask"] == 4.0
     far = np.full((1, 1, 4), -1e9, np.float32)
     assert np.all(masks.left_out({"mask": far})["mask"] == -4 * FAR)
+
+
+@pytest.mark.parametrize("masked", [-1e4, -1e9, LOWEST])
+@pytest.mark.parametrize("scaled", [1.0, 0.25])
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_mask_that_no_sample_sets_still_masks(
+    masked: float, scaled: float, *, computed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calibrated without, run with three quarters of the keys masked."""
+    b, length = Builder("unset"), 16
+    x, mask = b.input("x", [1, length, WIDTH]), b.input("mask", [1, 1, length])
+    query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
+    scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
+    if computed:
+        mask = b.node("Mul", b.node("Sub", b.constant(np.float32(1)), mask), b.constant(np.float32(masked)))
+    scores = b.node("Mul", b.node("Add", scores, mask), b.constant(np.float32(scaled)))
+    b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
+    source = b.model()
+    model = load(source)
+    generator = np.random.default_rng(3)
+    shown = {"x": generator.standard_normal((9, length, WIDTH)).astype(np.float32)}
+    absent, present = (1.0, 0.0) if computed else (0.0, masked)
+    shown["mask"] = np.full((9, 1, length), absent, np.float32)
+    with caplog.at_level("WARNING"):
+        ranges = calibrate(model, {name: array[:8] for name, array in shown.items()}, Config())
+    warned = [
+        record.getMessage() for record in caplog.records if "was zero in every sample" in record.getMessage()
+    ]
+    assert len(warned) == 1 and (computed or warned[0].startswith('"mask" masks scores'))
+    given = {name: array[8:].copy() for name, array in shown.items()}
+    given["mask"][:, :, 4:] = present
+    (name,) = (port.name for port in model.outputs)
+    wanted, unmasked = (
+        run_float(source, given)[name],
+        run_float(source, shown | {"x": given["x"], "mask": shown["mask"][8:]})[name],
+    )
+    found = simulate(compile_graph(graph_of(model, ranges, Config()), level=1), given).outputs[name]
+    assert np.linalg.norm(found - wanted) < 0.1 * np.linalg.norm(wanted)
+    assert np.linalg.norm(unmasked - wanted) > 0.3 * np.linalg.norm(wanted), "the mask makes a difference"
+
+
+def test_scores_with_a_mask_that_is_set_keep_their_ranges() -> None:
+    model = load(attention("added", -1e4))
+    ranges = calibrate(model, Samples.of(shown(16), model.inputs), Config())
+    assert unseen_masks(model.model.graph, ranges.tensors) == ({}, [])

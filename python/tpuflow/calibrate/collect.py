@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibrate.activations import ActivationSession, handed_out
-from tpuflow.calibrate.masks import Masks
+from tpuflow.calibrate.masks import FAR, Masks, unseen_masks
 from tpuflow.calibrate.means import ChannelSums, linear_operands
 from tpuflow.calibrate.outliers import without_outliers
 from tpuflow.calibrate.ranges import Means, Range, Ranges
@@ -97,7 +97,7 @@ def calibrate(
         counted(statistics)
     if saved:
         save_statistics(statistics, saved)
-    return _with_weights(whole, fit(statistics, usual, exceptions), config)
+    return _completed(whole, fit(statistics, usual, exceptions), config)
 
 
 def ranges_of(
@@ -112,7 +112,7 @@ def ranges_of(
     """
     whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
     _state(whole, statistics)
-    return _with_weights(whole, fit(statistics, *_ways(whole, config)), config)
+    return _completed(whole, fit(statistics, *_ways(whole, config)), config)
 
 
 def _run(float_model: FloatModel | PartitionedModel) -> tuple[ir.Model, Mapping[str, ir.Value] | None]:
@@ -148,9 +148,18 @@ def _state(model: FloatModel, statistics: Statistics) -> None:
             statistics.tensors[name].stated_range = found.pairs[0]
 
 
-def _with_weights(model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None) -> Ranges:
+def _completed(model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None) -> Ranges:
+    """The ranges with those that no sample shows: of masks that were never set, and of stated weights."""
+    masks, names = unseen_masks(model.model.graph, ranges.tensors)
+    for name in names:
+        logger.warning(
+            '"%s" masks scores and was zero in every sample: it is given a range down to -%g, and the scores '
+            "room below theirs; calibrate with samples in which something is masked",
+            name,
+            FAR,
+        )
     weights = stated_weights(model.origin) if isinstance(config, Config) else {}
-    return replace(ranges, tensors={**ranges.tensors, **weights})
+    return replace(ranges, tensors={**ranges.tensors, **masks, **weights})
 
 
 def _ways(

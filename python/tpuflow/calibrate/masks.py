@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.calibrate.ranges import Range
 from tpuflow.frontend.values import array_of, attributes_of, scalar_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-__all__ = ["DEEP", "FAR", "Masks"]
+__all__ = ["DEEP", "FAR", "Masks", "unseen_masks"]
 
 FAR = 1e3
 """No honest score lies so far below the largest of its row."""
@@ -88,6 +89,34 @@ class Masks:
         top = array.max(axis, keepdims=True)
         found = np.where(array < top - far, top - deep, array)
         return np.where(top < -far, np.float32(0), found)
+
+
+def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
+    """What masks that were zero in every sample would reach, had they masked anything.
+
+    Returns:
+        The ranges, by name, of such masks and of the scores they are added to; and the names of the masks
+        themselves, inputs of the network or what it computes of them.
+    """
+    masks = Masks.of(graph)
+    found: dict[str, Range] = {}
+    roots = []
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+    for value in values:
+        name, node = value.name or "", value.producer()
+        if name not in ranges:
+            continue
+        low, high = (
+            extreme(pair[side] for pair in ranges[name].pairs) for side, extreme in enumerate((min, max))
+        )
+        behind = node is not None and any(each is not None and each.name in found for each in node.inputs)
+        if name in masks.added:
+            if behind or (low == high == 0 and (node is None or node.op_type != "MatMul")):
+                found[name] = Range(low - FAR * masks.added[name], high)
+                roots += [] if behind else [name]
+        elif name in masks.scores and behind:
+            found[name] = Range(low - DEEP * masks.scores[name][1], high)
+    return found, roots
 
 
 def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:
