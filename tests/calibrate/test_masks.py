@@ -98,31 +98,38 @@ def test_imp_18_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
 
 @pytest.mark.parametrize("masked", [-1e4, -1e9, LOWEST])
 @pytest.mark.parametrize("scaled", [1.0, 0.25])
-@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("kind", ["given", "computed", "chosen"])
 def test_a_mask_that_no_sample_sets_still_masks(
-    masked: float, scaled: float, *, computed: bool, caplog: pytest.LogCaptureFixture
+    masked: float, scaled: float, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Calibrated without, run with three quarters of the keys masked."""
     b, length = Builder("unset"), 16
     x, mask = b.input("x", [1, length, WIDTH]), b.input("mask", [1, 1, length])
     query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
     scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
-    if computed:
+    if kind == "computed":
         mask = b.node("Mul", b.node("Sub", b.constant(np.float32(1)), mask), b.constant(np.float32(masked)))
-    scores = b.node("Mul", b.node("Add", scores, mask), b.constant(np.float32(scaled)))
+    if kind == "chosen":
+        kept = b.node("Greater", mask, b.constant(np.float32(0.5)))
+        scores = b.node("Where", kept, scores, b.constant(np.float32(masked)))
+    else:
+        scores = b.node("Add", scores, mask)
+    scores = b.node("Mul", scores, b.constant(np.float32(scaled)))
     b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
     source = b.model()
     model = load(source)
     generator = np.random.default_rng(3)
     shown = {"x": generator.standard_normal((9, length, WIDTH)).astype(np.float32)}
-    absent, present = (1.0, 0.0) if computed else (0.0, masked)
+    absent, present = (0.0, masked) if kind == "given" else (1.0, 0.0)
     shown["mask"] = np.full((9, 1, length), absent, np.float32)
     with caplog.at_level("WARNING"):
         ranges = calibrate(model, {name: array[:8] for name, array in shown.items()}, Config())
     warned = [
-        record.getMessage() for record in caplog.records if "was zero in every sample" in record.getMessage()
+        record.getMessage()
+        for record in caplog.records
+        if "left nothing out in any sample" in record.getMessage()
     ]
-    assert len(warned) == 1 and (computed or warned[0].startswith('"mask" masks scores'))
+    assert len(warned) == 1 and (kind != "given" or warned[0].startswith('"mask" masks scores'))
     given = {name: array[8:].copy() for name, array in shown.items()}
     given["mask"][:, :, 4:] = present
     (name,) = (port.name for port in model.outputs)

@@ -63,6 +63,26 @@ def test_what_is_padded_with_belongs_to_the_grid(value: float, dtype: str) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [1.0, -3.0])
+@pytest.mark.parametrize("order", ["c x v", "c v x"])
+def test_what_may_be_chosen_belongs_to_the_grid(value: float, order: str, dtype: str) -> None:
+    """Though no sample chooses it."""
+    nodes = [("Greater", "k h", "c"), ("Where", order, "z")]
+    constants = {"v": np.float32(value), "h": np.float32(0.5)}
+    model = tpuflow.load(graph(nodes, {"x": [1, 64], "k": [1, 64]}, ["z"], constants))
+    x = np.random.default_rng(0).uniform(-0.05, 0.05, (8, 64)).astype(np.float32)
+    never = np.full_like(x, order == "c x v")
+    config = Config.model_validate({"quantize": {"dtype": dtype}})
+    ranges = tpuflow.calibrate(model, {"x": x, "k": never}, config)
+    chosen = np.arange(64) % 2 == 0
+    k = np.where(chosen, 1 - never[:1], never[:1])
+    program = tpuflow.compile(tpuflow.quantize(model, ranges, config))
+    found = tpuflow.simulate(program, {"x": x[:1], "k": k}).outputs["z"]
+    np.testing.assert_allclose(found[:, chosen], value, rtol=0.02)
+    np.testing.assert_allclose(found[:, ~chosen], x[:1, ~chosen], atol=abs(value) / 100)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("extent", "picked"), [(1, (0, 0)), (1, (-1, 0, 0)), (4, (2, 2, 2))])
 def test_an_index_that_repeats(extent: int, picked: tuple[int, ...], dtype: str) -> None:
     nodes = [("Relu", "x", "r"), ("Gather", "r i", "z", {"axis": 3})]

@@ -153,8 +153,9 @@ def _completed(model: FloatModel, ranges: Ranges, config: Config | CalibrationCo
     masks, names = unseen_masks(model.model.graph, ranges.tensors)
     for name in names:
         logger.warning(
-            '"%s" masks scores and was zero in every sample: it is given a range down to -%g, and the scores '
-            "room below theirs; calibrate with samples in which something is masked",
+            '"%s" masks scores and left nothing out in any sample: the scores are given room below their '
+            "range, and what is added to them a range down to -%g; calibrate with samples in which something "
+            "is masked",
             name,
             FAR,
         )

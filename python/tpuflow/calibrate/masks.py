@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibrate.ranges import Range
-from tpuflow.frontend.values import array_of, attributes_of, scalar_of
+from tpuflow.frontend.values import MASKED, array_of, attributes_of, scalar_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,10 +92,10 @@ class Masks:
 
 
 def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
-    """What masks that were zero in every sample would reach, had they masked anything.
+    """What masks that left nothing out in any sample would reach, had they done so.
 
     Returns:
-        The ranges, by name, of such masks and of the scores they are added to; and the names of the masks
+        The ranges, by name, of such masks and of the scores they act on; and the names of the masks
         themselves, inputs of the network or what it computes of them.
     """
     masks = Masks.of(graph)
@@ -114,9 +114,22 @@ def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str
             if behind or (low == high == 0 and (node is None or node.op_type != "MatMul")):
                 found[name] = Range(low - FAR * masks.added[name], high)
                 roots += [] if behind else [name]
-        elif name in masks.scores and behind:
+        elif name in masks.scores and (behind or (unset := _unset_choice(node, low, ranges)) is not None):
             found[name] = Range(low - DEEP * masks.scores[name][1], high)
+            roots += [] if behind or unset is None else [unset]
     return found, roots
+
+
+def _unset_choice(node: ir.Node | None, low: float, ranges: Mapping[str, Range]) -> str | None:
+    """The condition of a choice between scores and a mask, if no sample chose the mask."""
+    if node is None or node.op_type != "Where" or not node.inputs[0]:
+        return None
+    arrays = [array_of(value) for value in node.inputs[1:]]
+    masks = [array is not None and bool(np.all(array <= MASKED)) for array in arrays]
+    others = [value for value, mask in zip(node.inputs[1:], masks, strict=True) if not mask]
+    if len(others) != 1 or others[0] is None or (scores := ranges.get(others[0].name or "")) is None:
+        return None
+    return node.inputs[0].name if low >= min(least for least, _ in scores.pairs) else None
 
 
 def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tpuflow.errors import TpuflowError
+from tpuflow.frontend.values import MASKED
 from tpuflow.quantize import scheme
 from tpuflow.quantize.nodes import attribute, constant, given, is_constant, sole_user
 from tpuflow.quantize.plan import CLAMPS, LINEAR, Step
@@ -112,9 +113,8 @@ class Grids:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
         # One range of a tensor that may have been calibrated per channel: activations have one scale.
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
-        fill = None if producer is None else padding(producer)
-        if fill is not None and math.isfinite(fill):  # it occurs for certain, however rarely
-            found = min(found[0], fill), max(found[1], fill)
+        brought = () if producer is None else brought_in(producer)  # they may occur, however rarely
+        found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             raise QuantizeError(
                 f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
@@ -329,6 +329,17 @@ def padding(node: ir.Node) -> float | None:
         return None
     fill = constant(given(node, 2))
     return None if fill is None or not fill.size else float(fill.item()) or None
+
+
+def brought_in(node: ir.Node) -> tuple[float, ...]:
+    """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
+    if node.op_type == "Where":
+        arrays = [array for value in node.inputs[1:] if (array := constant(value)) is not None]
+        numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
+        numbers = numbers[np.abs(numbers) < -MASKED]
+        return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
+    fill = padding(node)
+    return () if fill is None or not math.isfinite(fill) else (fill,)
 
 
 def is_number(value: ir.Value) -> bool:
