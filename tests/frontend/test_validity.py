@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from frontend.graphs import array, graph, integers
+from tpuflow.audit import audit
 from tpuflow.errors import ModelError
 from tpuflow.frontend import check_model, load
 
@@ -83,6 +84,34 @@ def test_a_constant_of_two_values() -> None:
     proto.graph.node.insert(0, made)
     with pytest.raises(ModelError, match=r"onstant"):
         load(proto)
+
+
+def test_an_operator_that_its_opset_does_not_have_yet_keeps_its_inputs() -> None:
+    proto = graph([("OneHot", "x", "z")], {"x": [1, 4]}, ["z"])
+    proto.opset_import[0].version = 6
+    assert [finding.attribute for finding in check_model(proto)] == ["input 1"]
+
+
+@pytest.mark.parametrize("operator", ["CumSum", "CumProd"])
+def test_a_running_sum_along_no_axis(operator: str) -> None:
+    proto = graph([(operator, "x a", "z")], {"x": [1, 4]}, ["z"], {"a": np.array(5, np.int64)})
+    proto.opset_import[0].version = 26
+    assert [finding.node for finding in check_model(proto)] == [f"{operator.lower()}0"]
+
+
+def test_a_constant_that_is_no_number_where_shapes_are_folded() -> None:
+    proto = graph([("Slice", "x s e", "z")], {"x": [4, 4]}, ["z"], {"s": integers(0, 1), "e": integers(1, 2)})
+    proto.graph.initializer[0].data_type = onnx.TensorProto.STRING
+    assert check_model(proto)
+
+
+def test_a_function_of_ours_whose_shape_nobody_knows() -> None:
+    proto = graph([("Relu", "x", "y"), ("RMSNormalization", "y g", "z", {"axis": -1})], {"x": [1, 4]}, ["z"],
+                  {"g": array(4)})  # fmt: skip
+    proto.graph.node[1].domain = "tpuflow"
+    proto.opset_import.append(onnx.helper.make_opsetid("tpuflow", 1))
+    for finding in audit(proto).findings:
+        assert "shape" in finding.reason
 
 
 def test_a_network_that_is_as_the_standard_says_is_not_objected_to() -> None:

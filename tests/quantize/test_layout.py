@@ -11,6 +11,8 @@ from onnx import shape_inference
 
 from models.builder import Builder
 from tpuflow.quantize.layout import input_order
+from tpuflow.quantize.ops.elementwise import laid_out
+from tpuflow.quantize.view import View
 
 DEEP = 3000
 """Layers, far more than Python allows calls within calls."""
@@ -51,3 +53,8 @@ def test_inputs_lie_as_their_first_reader_that_cares_wants(
     b.output(network(b, b.input("x", [1, 8, 8, 8])))
     graph = ir.from_proto(shape_inference.infer_shapes(b.model())).graph
     assert input_order(graph.inputs[0]) == order
+
+
+def test_a_constant_that_is_one_number_is_not_spread() -> None:
+    shape = (1 << 20, 1 << 20)  # 8 TiB
+    assert laid_out(np.full((1, 1), 2.5), shape, View.dense(shape)).tolist() == [2.5]

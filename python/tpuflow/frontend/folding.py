@@ -34,7 +34,7 @@ def fold_constants(model: ir.Model) -> bool:
     """Evaluates what depends on constants and static shapes only, and infers shapes on the way."""
     try:
         changed = not is_settled(model) and _folded(model)
-    except RuntimeError:  # a node whose evaluation fails, which the listing of unsupported nodes says better
+    except (RuntimeError, ValueError):  # a node that cannot be evaluated, which is listed as not supported
         changed = False
     lift_constants(model)
     return changed

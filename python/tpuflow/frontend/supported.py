@@ -217,9 +217,11 @@ def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str 
         attribute, reason = wrong
         yield attribute, f"is not valid: {reason}"
         return
-    if node.domain == DOMAIN:
-        return
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
+    if node.domain == DOMAIN:
+        if known and shape_of(node.outputs[0]) is None:
+            yield None, "the shape of its output is not known"
+        return
     if node.domain or node.op_type not in OPERATORS:
         if not node.domain and node.op_type in REWRITTEN:
             if known:

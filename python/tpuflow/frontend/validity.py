@@ -84,10 +84,12 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
 
 @cache
 def _schema(operator: str, version: int | None) -> Any:
+    """The schema of an operator; the newest of one that its opset does not have yet."""
+    newest = onnx.defs.onnx_opset_version()
     try:
-        return onnx.defs.get_schema(operator, version or onnx.defs.onnx_opset_version(), "")
+        return onnx.defs.get_schema(operator, version or newest, "")
     except onnx.defs.SchemaError:
-        return None
+        return None if version in {None, newest} else _schema(operator, None)
 
 
 @cache

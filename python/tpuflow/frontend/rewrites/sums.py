@@ -52,6 +52,8 @@ def running_sum(node: ir.Node, emit: Emitter) -> ir.Value | None:
     x, shape, axis = node.inputs[0], shape_of(node.inputs[0]), scalar_of(node.inputs[1])
     if x is None or not shape or axis is None or x.dtype is None or not x.dtype.is_floating_point():
         return None
+    if not -len(shape) <= axis < len(shape):
+        return None
     size = shape[int(axis)]
     if size > LONGEST:
         return None
@@ -66,6 +68,8 @@ def running_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes CumProd as products of shifted copies."""
     x, shape, axis = node.inputs[0], shape_of(node.inputs[0]), scalar_of(node.inputs[1])
     if x is None or not shape or axis is None or x.dtype is None or not x.dtype.is_floating_point():
+        return None
+    if not -len(shape) <= axis < len(shape):
         return None
     place, size = int(axis) % len(shape), shape[int(axis)]
     backwards = bool(node.attributes.get_int("reverse", 0))

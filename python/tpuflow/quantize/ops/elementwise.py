@@ -195,6 +195,8 @@ def _stripped(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
     """A constant in the order of a value's tensor; axes along which it does not change have extent 1."""
+    if array.size and np.all(array == array.flat[0]):  # which need not be spread to be found out
+        return np.full(1, array.flat[0], np.float64)
     flat = np.empty(math.prod(shape))
     flat[view.positions()] = np.broadcast_to(array, view.shape)
     placed = flat.reshape(shape)
