@@ -105,6 +105,7 @@ class Graph:
         *,
         all_tensors: bool = False,
     ) -> dict[str, NDArray[Any]]: ...
+    def run_apart(self, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...
 
 # scheduler
 

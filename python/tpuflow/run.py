@@ -126,9 +126,9 @@ class GraphLevel:
         # other.
         shown = [tensor for tensor in tensors if not tensor.is_constant and tensor.source_json is not None]
         shown += [tensors[index] for index in graph.outputs]
-        self._shown = {tensor.name: _port(tensor) for tensor in shown}
+        self.shown = {tensor.name: _port(tensor) for tensor in shown}
         self._outputs = [tensors[index].name for index in graph.outputs]
-        self.results = tuple(self._shown[name] for name in self._outputs)
+        self.results = tuple(self.shown[name] for name in self._outputs)
         self.outputs = tuple(port.name for port in self.results)
 
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
@@ -143,14 +143,27 @@ class GraphLevel:
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
         codes = self.graph.run(inputs, all_tensors=all_tensors)
-        return Found(self.decode(codes), {self._shown[name].name: codes[name] for name in self._outputs})
+        return Found(self.decode(codes), {self.shown[name].name: codes[name] for name in self._outputs})
+
+    def run_apart(self, exact: Mapping[str, Array]) -> dict[str, Array]:
+        """What every layer makes of operands that are given, by the model's names: its own error alone.
+
+        Args:
+            exact: Tensors of the model, inputs included; what is not given is what another layer made.
+        """
+        given = {
+            name: port.encode(exact[port.name])
+            for name, port in self.shown.items()
+            if port.name in exact and exact[port.name].shape == port.shape
+        }
+        return self.decode(self.graph.run_apart(given))
 
     def decode(self, codes: Mapping[str, Array]) -> dict[str, Array]:
         """The model's tensors that stored ones stand for; others are left out."""
         return {
-            self._shown[name].name: self._shown[name].decode(array)
+            self.shown[name].name: self.shown[name].decode(array)
             for name, array in codes.items()
-            if name in self._shown
+            if name in self.shown
         }
 
 

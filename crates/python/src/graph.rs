@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tpuflow_ir::{Op, Quant, Source, Tensor, TensorId};
 use tpuflow_kernels::Values;
-use tpuflow_simulator::{Interpreter, Keep};
+use tpuflow_simulator::{Interpreter, Keep, Tensors};
 
 use crate::arrays;
 use crate::error::Failure;
@@ -195,6 +195,16 @@ impl Graph {
         }
         Ok(extracted)
     }
+
+    /// Tensors of a run by name.
+    fn arrays_of<'py>(&self, py: Python<'py>, tensors: &Tensors) -> PyResult<Bound<'py, PyDict>> {
+        let result = PyDict::new(py);
+        for (id, values) in tensors.iter() {
+            let tensor = self.graph.tensor(id);
+            result.set_item(&tensor.name, arrays::array(py, &tensor.shape, values)?)?;
+        }
+        Ok(result)
+    }
 }
 
 #[pymethods]
@@ -295,12 +305,24 @@ impl Graph {
         let inputs = self.extract(inputs)?;
         let keep = if all_tensors { Keep::All } else { Keep::Outputs };
         let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run(inputs, keep)?))?;
-        let result = PyDict::new(py);
-        for (id, values) in tensors.iter() {
-            let tensor = self.graph.tensor(id);
-            result.set_item(&tensor.name, arrays::array(py, &tensor.shape, values)?)?;
+        self.arrays_of(py, &tensors)
+    }
+
+    /// Runs every layer on given operands: what each makes of them, by name. See [`Interpreter::run_apart`].
+    fn run_apart<'py>(&self, py: Python<'py>, given: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+        let mut arrays = Vec::with_capacity(given.len());
+        for (name, array) in given.iter() {
+            let name: String = name.extract()?;
+            let (shape, values) = arrays::values(&array, &name)?;
+            let found = self.graph.tensors.iter().position(|tensor| tensor.name == name && tensor.shape == shape);
+            let Some(number) = found else {
+                let text = format!("\"{}\" has no tensor \"{name}\" of shape {shape:?}", self.graph.name);
+                return Err(Failure::sample(text).into());
+            };
+            arrays.push((TensorId::new(number), values));
         }
-        Ok(result)
+        let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run_apart(arrays)?))?;
+        self.arrays_of(py, &tensors)
     }
 
     fn __repr__(&self) -> String {

@@ -16,7 +16,7 @@ mod spare;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tpuflow_ir::{Graph, Tensor, TensorId};
+use tpuflow_ir::{DType, Graph, Tensor, TensorId};
 use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
@@ -116,21 +116,46 @@ impl Interpreter {
         parallel::inside(|| self.run_layers(inputs, keep))
     }
 
+    /// Runs the layers one by one on given operands: what a layer reads is what is given for a tensor, and only where nothing
+    /// is given what another layer made. So a layer's own error can be told from what it inherits.
+    ///
+    /// Returns what every layer made, and the inputs.
+    ///
+    /// # Errors
+    /// As [`Interpreter::run`]; an input of the graph for which nothing is given is one of another size.
+    pub fn run_apart(&self, given: Vec<(TensorId, Values)>) -> Result<Tensors, SimError> {
+        let graph = &*self.graph;
+        let mut values = self.constants.clone();
+        for (id, array) in given {
+            expect(graph.tensor(id), &array)?;
+            values[id.index()] = Some(Arc::new(array));
+        }
+        if let Some(&id) = graph.inputs.iter().find(|id| values[id.index()].is_none()) {
+            return Err(wrong_input(graph.tensor(id), 0, graph.tensor(id).dtype));
+        }
+        let mut made: Vec<Option<Arc<Values>>> = vec![None; values.len()];
+        for &id in &graph.inputs {
+            made[id.index()].clone_from(&values[id.index()]);
+        }
+        let mut spare = Spare::default();
+        parallel::inside(|| {
+            for (layer, prepared) in graph.layers.iter().zip(&self.layers) {
+                let output = execute::execute(graph, layer, None, prepared, &values, &mut spare)
+                    .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
+                let output = Arc::new(output);
+                values[layer.output.index()].get_or_insert_with(|| Arc::clone(&output));
+                made[layer.output.index()] = Some(output);
+            }
+            Ok(Tensors { values: made })
+        })
+    }
+
     fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut values = self.constants.clone();
         for (&id, input) in graph.inputs.iter().zip(inputs) {
-            let tensor = graph.tensor(id);
-            if input.len() != tensor.elements() || input.dtype() != tensor.dtype {
-                return Err(SimError::Input {
-                    name: tensor.name.clone(),
-                    given: input.len(),
-                    given_type: input.dtype().name(),
-                    expected: tensor.elements(),
-                    expected_type: tensor.dtype.name(),
-                });
-            }
+            expect(graph.tensor(id), &input)?;
             values[id.index()] = Some(Arc::new(input));
         }
         for (position, (layer, dead)) in graph.layers.iter().zip(&self.last_read).enumerate() {
@@ -166,6 +191,21 @@ impl Interpreter {
             }
         }
         Ok(Tensors { values })
+    }
+}
+
+fn expect(tensor: &Tensor, array: &Values) -> Result<(), SimError> {
+    let fits = array.len() == tensor.elements() && array.dtype() == tensor.dtype;
+    if fits { Ok(()) } else { Err(wrong_input(tensor, array.len(), array.dtype())) }
+}
+
+fn wrong_input(tensor: &Tensor, given: usize, dtype: DType) -> SimError {
+    SimError::Input {
+        name: tensor.name.clone(),
+        given,
+        given_type: dtype.name(),
+        expected: tensor.elements(),
+        expected_type: tensor.dtype.name(),
     }
 }
 

@@ -36,7 +36,7 @@ mod walk;
 
 pub use error::SimError;
 pub use hazard::{Hazard, Rule};
-pub use interpret::{Interpreter, Keep};
+pub use interpret::{Interpreter, Keep, Tensors};
 pub use machine::{simulate, simulate_again};
 pub use run::{ArrayModel, Options, Run};
 pub use serial::{Serial, Stepper};
