@@ -255,6 +255,11 @@ class Judge:
         return float("nan") if self._metric is None else self.value(self._floating)
 
     @property
+    def count(self) -> int:
+        """How many samples it judges by."""
+        return sum(group.count for group in self._groups)
+
+    @property
     def smaller_is_better(self) -> bool:
         """Whether the metric is an error."""
         return self._metric is not None and self._metric.smaller_is_better
@@ -296,7 +301,22 @@ class Judge:
 
     def seen(self, graph: AnyGraph) -> Seen:
         """Noise and decisions of a graph; of every output the group that comes out worst counts."""
-        groups = zip(self._groups, self._floating, self.outputs(graph), strict=True)
+        return self.of_outputs(self.outputs(graph))
+
+    def by_sample(self, outputs: Outputs) -> dict[str, tuple[Array, Array]]:
+        """Power of noise and of signal by sample, `[samples]` each, of every output of floats."""
+        found = {}
+        for name in self._compared:
+            exact, made = _joined(self._floating, name), _joined(outputs, name)
+            if exact.dtype.kind == "f" and made.shape == exact.shape and exact.size:
+                x = exact.reshape(len(exact), -1).astype(np.float64)
+                error = made.reshape(len(made), -1) - x
+                found[name] = (np.square(error).sum(axis=1), np.square(x).sum(axis=1))
+        return found
+
+    def of_outputs(self, outputs: Outputs) -> Seen:
+        """As `seen`, of outputs that a graph made."""
+        groups = zip(self._groups, self._floating, outputs, strict=True)
         found = [self._seen(group.count, *pair) for group, *pair in groups]
         worst: dict[str, float] = {}
         for part in found:

@@ -156,12 +156,12 @@ def test_qmo_29_a_sample_that_stands_out_moves_mild_factors_less() -> None:
 
 
 def test_gca_17_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = uneven(6)
+    model = uneven(5)
     told: list[str] = []
-    assert better_equalized(model, samples_of(model), Config(), told.append) is not model
+    assert better_equalized(model, samples_of(model), Config(), remark=told.append) is not model
     assert not told[0].endswith("undone")
-    monkeypatch.setattr("tpuflow.refine.better.MARGIN_DB", 100.0)
-    assert better_equalized(model, samples_of(model), Config(), told.append) is model
+    monkeypatch.setattr("tpuflow.refine.equalize.MARGIN_DB", 100.0)
+    assert better_equalized(model, samples_of(model), Config(), remark=told.append) is model
     assert told[1].endswith("undone")
 
 

@@ -20,9 +20,9 @@ from tpuflow.config import Config, ConfigError
 from tpuflow.config.chain import METHODS, parsed_chain
 from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import load
-from tpuflow.judge import Judge
+from tpuflow.judge import Judge, Seen
 from tpuflow.quantize.scheme import Quant
-from tpuflow.refine import auto_tune, chain, refined
+from tpuflow.refine import auto_tune, chain, held_out, refined
 from tpuflow.refine.adaquant import adaquant, stored_operand
 from tpuflow.refine.auto_tune import candidates, distance, reader, tuned
 from tpuflow.refine.better import graph_of
@@ -119,30 +119,35 @@ def test_cal_13_ranges_are_tuned_where_both_halves_confirm_it(
     gains: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples of one half are never judged by ranges they were seen by."""
-    model, told, halves = network(), list[str](), list[set[bytes]]()
+    model, told = network(), list[str]()
     ranges = calibrate(model, {"x": images(40)}, Config())
     better = Ranges({name: Range(-1.0, 1.0) for name in ranges.tensors})
-    seen = iter([each for gain in gains for each in (20.0, 20.0 + gain)])
+    seen = iter([each for gain in gains for each in (20.0 + gain, 20.0)])
+    made_of = set[bytes]()
+
+    def digests(samples: Samples) -> set[bytes]:
+        return {row["x"].tobytes() for row in samples.rows()}
 
     class Told:
         def __init__(self, _: FloatModel, held: Samples) -> None:
-            halves[-1].isdisjoint(row["x"].tobytes() for row in held.rows()) or pytest.fail("seen before")
+            self.held = digests(held)
 
-        def sqnr_db(self, _: object) -> float:
+        def outputs(self, _: object) -> float:
+            assert made_of
+            assert self.held.isdisjoint(made_of)
             return next(seen)
 
+        def of_outputs(self, value: float) -> Seen:
+            return Seen({"y": value}, 0.0)
+
     def stub(_model: FloatModel, _ranges: Ranges, samples: Samples, *_: Any) -> Ranges:
-        halves.append({row["x"].tobytes() for row in samples.rows()})
+        made_of.clear()
+        made_of.update(digests(samples))
         return better
 
-    def shown_to(model: FloatModel, samples: Samples, config: Config) -> Ranges:
-        halves.append({row["x"].tobytes() for row in samples.rows()})
-        return calibrate(model, samples, config)
-
-    monkeypatch.setattr(auto_tune, "Judge", Told)
+    monkeypatch.setattr(held_out, "Judge", Told)
     monkeypatch.setattr(auto_tune, "auto_tuned", stub)
-    monkeypatch.setattr(auto_tune, "calibrate", shown_to)
-    found = auto_tune.better_tuned(model, ranges, shown(model, 40), Config(), told.append)
+    found = auto_tune.better_tuned(model, ranges, shown(model, 40), Config(), remark=told.append)
     assert (found is better) == (min(gains) > 0.5) == bool(told)
     assert auto_tune.better_tuned(model, ranges, shown(model, 31), Config()) is ranges
 
@@ -175,7 +180,7 @@ def test_cal_13_networks_with_nothing_to_tune(kind: str) -> None:
     array = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
     samples = Samples.of({"x": array}, model.inputs)
     ranges, told = calibrate(model, samples, Config()), list[str]()
-    found = auto_tune.better_tuned(model, ranges, samples, Config(), told.append)
+    found = auto_tune.better_tuned(model, ranges, samples, Config(), remark=told.append)
     assert kind == "input alone" or (found is ranges and not told)
     tuned_all = auto_tune.auto_tuned(model, ranges, samples, Config(), parsed_chain("auto_tune")[0])
     assert tuned_all.tensors.keys() == ranges.tensors.keys()

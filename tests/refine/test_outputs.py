@@ -73,7 +73,7 @@ def test_qmo_30_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) 
 
 
 def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
-    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
     found.save(tmp_path / "ranges.json")
@@ -125,7 +125,7 @@ def mean_errors(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config
 def test_qmo_30_errors_of_another_network_are_not_taken_back(
     other: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     plain = replace(calibrate(model, samples), means={})
     found = centred(model, plain, samples, narrow)
@@ -154,7 +154,7 @@ def test_qmo_30_entries_said_twice_make_the_same_network() -> None:
 
 
 def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> None:
-    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
     found.save(tmp_path / "ranges.json")
@@ -174,7 +174,7 @@ def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_qmo_30_errors_of_a_wrong_length_are_an_error(count: int) -> None:
-    model, samples = network(), Samples.of({"x": images(16)}, network().inputs)
+    model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
     (errors,) = found.errors.values()

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 COUNTING = frozenset({"bins", "count_all", "trim_infinity"})
 """Keys that decide what is counted; all others only how ranges follow from it."""
 
+FEW = 32
+"""Fewer samples do not reach as far as others will: ranges get headroom."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of samples done and the number there are."""
 
@@ -287,7 +290,10 @@ def fit(
             low, high = STRATEGIES[strategy].fit(tensor, settings, numbers)
         except RangesError as error:
             raise RangesError(f'tensor "{name}": {error}') from None
-        return name, Range(min(low, 0.0), max(high, 0.0))
+        further = 1.0
+        if strategy == "mse" and tensor.step is None and 0 < statistics.samples < FEW:
+            further += settings.headroom / statistics.samples
+        return name, Range(further * min(low, 0.0), further * max(high, 0.0))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ranges = dict(pool.map(fitted, statistics.tensors.items()))

@@ -10,7 +10,8 @@ they are), or whose channels were scaled, which `quantize` notes on the tensors;
 moved.
 
     recipe.py      the stages in their order; listener.py: whom they tell what they do
-    better.py      what comes no closer to float is undone, as `tpuflow.judge` sees it
+    held_out.py    halves of the samples, each judging what is made of the other; intervals for outputs
+    better.py      graphs of models, whole or in segments
     equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
     attention.py   the same inside attention, where factors cancel in scores
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
@@ -22,9 +23,9 @@ moved.
 """
 
 from tpuflow.refine.auto_tune import better_tuned
-from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
-from tpuflow.refine.equalize import noted_factors, with_factors
+from tpuflow.refine.equalize import better_equalized, noted_factors, with_factors
+from tpuflow.refine.held_out import Estimate, HeldOut, Interval
 from tpuflow.refine.listener import Listener
 from tpuflow.refine.outputs import centred
 from tpuflow.refine.recipe import STAGES, Calibrated, CalibrationData, Recipe, quantize
@@ -36,6 +37,9 @@ __all__ = [
     "Calibrated",
     "CalibrationData",
     "Candidate",
+    "Estimate",
+    "HeldOut",
+    "Interval",
     "Listener",
     "Recipe",
     "RefinedLayer",

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.config.chain import parsed_chain
-from tpuflow.judge import Judge
-from tpuflow.refine.better import graph_of, parts_of
+from tpuflow.refine.better import parts_of
 from tpuflow.refine.easy_quant import rounded
+from tpuflow.refine.held_out import SHOWN, HeldOut
 from tpuflow.refine.operands import Operand, chosen_layers, operand_grid, operands_of, stored
 
 if TYPE_CHECKING:
@@ -42,11 +42,8 @@ logger = logging.getLogger(__name__)
 METHOD = parsed_chain("auto_tune")[0]
 """All layers, with the numbers it has by default."""
 
-SHOWN = 64
-"""Samples of which one half tells whether ranges tuned on the other are better, and the other way round."""
-
 LEAST = 32
-"""Fewer samples are too few to hold any out."""
+"""Of fewer samples no ranges are tuned: a half of them says too little of sums."""
 
 MARGIN_DB = 0.5
 """What outputs must come closer by on either half: so much a choice of samples moves them."""
@@ -57,6 +54,7 @@ def better_tuned(
     ranges: Ranges,
     samples: Samples,
     config: Config,
+    held_out: HeldOut | None = None,
     remark: Callable[[str], None] = logger.info,
 ) -> Ranges:
     """Ranges tuned where that brings outputs closer to float on samples held out, else the ranges themselves.
@@ -66,25 +64,21 @@ def better_tuned(
         ranges: Of its values, by all samples.
         samples: Those of calibration.
         config: How everything is stored.
+        held_out: The halves of the samples, with all that was chosen before.
         remark: Told what was gained.
     """
-    rows = list(samples.spread(SHOWN).rows())
-    if len(rows) < LEAST or not chosen_layers(model, config, METHOD):
+    if samples.count < LEAST or not chosen_layers(model, config, METHOD):
         return ranges
-    gains = []
-    for at in (0, 1):
-        shown, held = samples.of_rows(rows[at::2]), samples.of_rows(rows[1 - at :: 2])
-        plain = calibrate(parts_of(model), shown, config)
-        judge = Judge(model, held)
-        before, after = (
-            judge.sqnr_db(graph_of(model, each, config))
-            for each in (plain, auto_tuned(model, plain, shown, config, METHOD))
-        )
-        gains.append(after - before)
-        if not gains[-1] > MARGIN_DB:  # as where both are infinite: outputs are integers, or without noise
-            return ranges
+    held_out = held_out or HeldOut(model, samples, config)
+
+    def change(model: FloatModel, ranges: Ranges, shown: Samples) -> tuple[FloatModel, Ranges]:
+        return model, auto_tuned(model, ranges, shown.spread(SHOWN), config, METHOD)
+
+    gained = held_out.gained_db(change, MARGIN_DB)
+    if gained is None or not gained > MARGIN_DB:
+        return ranges
     found = auto_tuned(model, ranges, samples, config, METHOD)
-    remark(f"ranges of operands tuned: {min(gains):.1f} dB or more closer on samples held out")
+    remark(f"ranges of operands tuned: {gained:.1f} dB or more closer on samples held out")
     return found
 
 

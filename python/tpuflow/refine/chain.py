@@ -19,9 +19,9 @@ from tpuflow.calibrate import Range, Ranges, calibrate
 from tpuflow.judge import Judge
 from tpuflow.refine.adaquant import adaquant
 from tpuflow.refine.auto_tune import auto_tuned
-from tpuflow.refine.better import JUDGED, SCALED, SHOWN, graph_of, parts_of
+from tpuflow.refine.better import JUDGED, SHOWN, graph_of, parts_of
 from tpuflow.refine.easy_quant import cosine, searched_operand, searched_weights, with_range
-from tpuflow.refine.equalize import equalized, smoothed
+from tpuflow.refine.equalize import SCALED, equalized, smoothed
 from tpuflow.refine.layers import LinearLayer, copied
 from tpuflow.refine.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.refine.svd_quant import best_factor, denoised, random_operands, spectral_error
@@ -57,12 +57,16 @@ def refined(
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
         ranges: Of its values, by local calibration.
-        samples: What the methods are shown.
+        samples: What the methods are shown, but for some that judge them.
         config: The chain, and how everything is stored.
         progress: Told after every layer of methods that go layer by layer.
         remark: Told what became of every method.
     """
-    judge = Judge(model, samples.spread(JUDGED))
+    if samples.count < 2:
+        remark("global_calibration: of a single sample none can be held out to judge by: not done, give more")
+        return model, ranges
+    samples, held = _divided(samples)
+    judge = Judge(model, held)
     before = judge.sqnr_db(graph_of(model, ranges, config))
     for method in config.calibrate.chain:
         made, found, told = _applied(model, ranges, samples, config, method, progress)
@@ -73,6 +77,17 @@ def refined(
         remark(f"{method.name}: {told}; {after:.2f} dB, was {before:.2f} dB")
         model, ranges, before = made, found, after
     return model, ranges
+
+
+def _divided(samples: Samples) -> tuple[Samples, Samples]:
+    """What methods are shown and what judges them: `JUDGED` samples at even distances, or a quarter."""
+    rows = list(samples.rows())
+    count = min(JUDGED, max(1, len(rows) // 4))
+    held = {(at + 1) * len(rows) // count - 1 for at in range(count)}
+    return (
+        samples.of_rows([row for at, row in enumerate(rows) if at not in held]),
+        samples.of_rows([row for at, row in enumerate(rows) if at in held]),
+    )
 
 
 def _applied(

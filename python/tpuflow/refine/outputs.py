@@ -3,7 +3,8 @@
 Roundings in front of a last layer have means of their own, which the layers in between turn into a constant
 error of the outputs: a share of it that no range or rounding of a single layer sees. It is measured where it
 arrives, in the network of integers. Of few samples a mean is uncertain by itself: only the share that exceeds
-that by expectation is taken back (W. James and C. Stein, "Estimation with quadratic loss", 1961).
+that by expectation is taken back (W. James and C. Stein, "Estimation with quadratic loss", 1961), and only
+where halves of the samples confirm each other.
 
 Last layers are those between which and an output stand nothing but views, concatenations, averages and a
 softmax or sigmoid.
@@ -23,6 +24,7 @@ from tpuflow.calibrate.activations import ActivationSession
 from tpuflow.config import fingerprint
 from tpuflow.frontend.values import shape_of
 from tpuflow.refine.better import graph_of
+from tpuflow.refine.held_out import LEAST
 from tpuflow.refine.layers import LinearLayer, linear_layers
 from tpuflow.run import graph_level, run_samples
 from tpuflow.samples import joined_samples
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.samples import Samples
 
-__all__ = ["centred", "last_layers", "sure_share"]
+__all__ = ["centred", "confirmed", "last_layers", "sure_share"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ def centred(model: FloatModel, ranges: Ranges, samples: Samples, config: Config)
         axis = error.ndim - behind
         means = error.mean(tuple(at for at in range(1, error.ndim) if at != axis))
         sure = sure_share(means)
-        if sure > 0:
+        if sure > 0 and confirmed(means):
             rank = len(shape_of(layer.node.outputs[0]) or ())
             errors[name] = Means(rank - behind, tuple((sure * means.mean(axis=0)).tolist()))
             logger.info("%s: %.0f%% of its mean error is no chance", layer.name, 100 * sure)
@@ -117,6 +119,22 @@ def sure_share(errors: Array) -> float:
     chance = float(errors.var(axis=0, ddof=1).sum()) / count
     power = float((errors.mean(axis=0) ** 2).sum())
     return max(0.0, 1.0 - chance / power) if power else 0.0
+
+
+def confirmed(errors: Array) -> bool:
+    """Whether what one half of the samples would take back brings the other half closer, both ways together.
+
+    Args:
+        errors: `[samples, channels]`.
+    """
+    if len(errors) < LEAST:
+        return False
+    halves = errors[0::2], errors[1::2]
+    before = after = 0.0
+    for own, other in (halves, halves[::-1]):
+        before += float(np.sum(other**2))
+        after += float(np.sum((other - sure_share(own) * own.mean(axis=0)) ** 2))
+    return after < before
 
 
 def last_layers(graph: ir.Graph) -> list[LinearLayer]:

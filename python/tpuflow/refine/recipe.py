@@ -3,7 +3,7 @@
 ```text
             needs the user's samples      unless saved ranges are given
             |                             |
- model --> equalize --> calibrate --> tune --> refine --> correct --> lower --> graph
+ model --> equalize --> calibrate --> tune --> refine --> correct --> estimate --> lower --> graph
 ```
 
 | stage | takes, gives | does |
@@ -13,13 +13,15 @@
 | `tune` | ranges -> ranges | ranges of operands by what their readers make of them (`auto_tune.py`) |
 | `refine` | model, ranges -> both | the methods of `global_calibration` (`chain.py`) |
 | `correct` | ranges -> ranges | mean errors of the outputs, which biases take back (`outputs.py`) |
+| `estimate` | - | the signal to noise to expect of outputs, by samples held out (`held_out.py`) |
 | `lower` | model, ranges -> graph | integers (`tpuflow.quantize`) |
 
 `tpuflow.quantize(model, samples=...)`, `tpuflow build`, the commands of single stages, `tpuflow search` and
 the compatibility layer all go through `Recipe`: what differs is which stages they name. `import` stands in
 front of these stages and `schedule` and `check` behind them, see `tpuflow.build`.
 
-A stage that may change a network for the worse runs only where samples of the user's can judge it. Saved
+A stage that may change a network for the worse runs only where samples of the user's can judge it, and those
+it was made of never judge it (`held_out.py`). Saved
 ranges hold what such stages found when the ranges were made (factors, errors of outputs); no stage is
 repeated then.
 """
@@ -42,9 +44,9 @@ from tpuflow.partition import Partitioned, PartitionedModel, partition
 from tpuflow.quantize import QuantizeError
 from tpuflow.quantize import quantize as lower_model
 from tpuflow.refine.auto_tune import better_tuned
-from tpuflow.refine.better import better_equalized
 from tpuflow.refine.chain import refined
-from tpuflow.refine.equalize import noted_factors, with_factors
+from tpuflow.refine.equalize import better_equalized, noted_factors, with_factors
+from tpuflow.refine.held_out import Estimate, HeldOut
 from tpuflow.refine.listener import Listener
 from tpuflow.refine.outputs import centred
 from tpuflow.samples import Samples
@@ -99,6 +101,11 @@ class CalibrationData:
         return self._read() if callable(self._read) else self._read
 
     @property
+    def readable(self) -> bool:
+        """Whether there are samples at all, the user's or generated ones."""
+        return self._read is not None and (self.ranges is None or not self.generated)
+
+    @property
     def own(self) -> bool:
         """Whether there are samples of the user's."""
         return self._read is not None and not self.generated and self.ranges is None
@@ -113,11 +120,13 @@ class Calibrated:
         ranges: Of its values; None before calibration, and of networks in floats.
         hosted: Nodes that were given to the host beside those the machine cannot compute; None: all of the
             model is for the machine.
+        estimate: What the outputs' signal to noise is expected to be; None where that is not estimated.
     """
 
     model: FloatModel
     ranges: Ranges | None = None
     hosted: frozenset[str] | None = None
+    estimate: Estimate | None = None
 
     @classmethod
     def of(cls, model: FloatModel | PartitionedModel) -> Calibrated:
@@ -141,29 +150,31 @@ class _Job:
     data: CalibrationData
     listener: Listener
     set_inputs: Callable[[Ranges, FloatModel], Ranges]
+    original: FloatModel
 
-    @property
-    def may_judge(self) -> bool:
-        """Whether samples can tell if a change helps, and the ranges are to be those of this very model."""
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """Halves of the samples that judge each other; None where the user's samples make no ranges."""
         settings = self.config.calibrate
         counted_here = not settings.statistic_file and not settings.save_statistic_info
-        return (
-            self.data.own
-            and counted_here
-            and settings.strategy != "in_ir"
-            and self.config.quantize.dtype == "int8"
-        )
+        if not self.data.own or not counted_here or settings.strategy == "in_ir":
+            return None
+        return HeldOut(self.original, self.data.samples, self.config)
+
+    @property
+    def judge(self) -> HeldOut | None:
+        """What tells if a change helps; None where none is made."""
+        return self.held_out if self.config.quantize.dtype == "int8" else None
 
 
 def _equalize(state: Calibrated, job: _Job) -> Calibrated:
     saved = job.data.ranges
     if saved is not None:
         return replace(state, model=with_factors(state.model, saved.factors)) if saved.factors else state
-    if not job.config.calibrate.equalize or not job.may_judge:
+    if not job.config.calibrate.equalize or job.judge is None:
         return state
-    return replace(
-        state, model=better_equalized(state.model, job.data.samples, job.config, job.listener.remark)
-    )
+    found = better_equalized(state.model, job.data.samples, job.config, job.judge, job.listener.remark)
+    return replace(state, model=found)
 
 
 def _calibrate(state: Calibrated, job: _Job) -> Calibrated:
@@ -188,9 +199,10 @@ def _calibrate(state: Calibrated, job: _Job) -> Calibrated:
 
 
 def _tune(state: Calibrated, job: _Job) -> Calibrated:
-    if state.ranges is None or not job.config.tunes or not job.may_judge:
+    if state.ranges is None or not job.config.tunes or job.judge is None:
         return state
-    found = better_tuned(state.model, state.ranges, job.data.samples, job.config, job.listener.remark)
+    samples, remark = job.data.samples, job.listener.remark
+    found = better_tuned(state.model, state.ranges, samples, job.config, job.judge, remark)
     return replace(state, ranges=found)
 
 
@@ -208,12 +220,19 @@ def _refine(state: Calibrated, job: _Job) -> Calibrated:
 
 
 def _correct(state: Calibrated, job: _Job) -> Calibrated:
-    if state.ranges is None or not job.may_judge:
+    if state.ranges is None or job.judge is None:
         return state
     found = centred(state.model, state.ranges, job.data.samples, job.config)
     if found.errors:
         job.listener.remark(f"biases of {len(found.errors)} last layers take back their mean errors")
     return replace(state, ranges=found)
+
+
+def _estimate(state: Calibrated, job: _Job) -> Calibrated:
+    # What the methods of a chain do is not repeated for halves of the samples.
+    if state.ranges is None or job.held_out is None or job.config.calibrate.chain:
+        return state
+    return replace(state, estimate=job.held_out.estimate())
 
 
 STAGES: Mapping[str, Callable[[Calibrated, _Job], Calibrated]] = {
@@ -222,6 +241,7 @@ STAGES: Mapping[str, Callable[[Calibrated, _Job], Calibrated]] = {
     "tune": _tune,
     "refine": _refine,
     "correct": _correct,
+    "estimate": _estimate,
 }
 """The stages before lowering, in their order."""
 
@@ -275,7 +295,7 @@ class Recipe:
         """
         listener = listener or Listener()
         state = model if isinstance(model, Calibrated) else Calibrated.of(model)
-        job = _Job(self.config, data, listener, set_inputs)
+        job = _Job(self.config, data, listener, set_inputs, state.model)
         for name in self.stages:
             start = time.perf_counter()
             state = STAGES[name](state, job)

@@ -31,9 +31,9 @@ from tpuflow.errors import SampleError
 from tpuflow.judge import Judge, Seen
 from tpuflow.quantize import added_values
 from tpuflow.refine.averaged import averaged_last
-from tpuflow.refine.better import SCALED, parts_of
+from tpuflow.refine.better import parts_of
 from tpuflow.refine.doubled import doubled, multiplications
-from tpuflow.refine.equalize import MILD, equalized, noted_factors
+from tpuflow.refine.equalize import MILD, SCALED, equalized, noted_factors
 from tpuflow.refine.layers import linear_layers
 from tpuflow.refine.recipe import Calibrated, CalibrationData, Recipe
 from tpuflow.refine.weights import refine_weights
