@@ -72,6 +72,7 @@ ROOMS = {
     "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
     "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
     "likeness": VOCABULARY | {"frontend", "run", "store"},
+    "layer_errors": VOCABULARY | {"frontend", "partition", "simulate", "run", "store"},
     "metrics": {"errors", "similarity"},
     "judge": VOCABULARY | {"frontend", "run", "store", "metrics"},
     "refine": VOCABULARY
@@ -101,6 +102,7 @@ ROOMS = {
         "metrics",
         "precision",
         "likeness",
+        "layer_errors",
         "_core",
         "frontend",
         "partition",

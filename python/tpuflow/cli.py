@@ -4,7 +4,7 @@ Each command is one function in `commands/`, which reads words and calls the roo
 here. Commands import what they need when they run, so that `--help` answers at once.
 
 Exit status: 0 done; 1 the request or its input is wrong, one message on standard error; 2 wrong usage;
-130 interrupted.
+3 a warning that `--strict` makes an error; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _run() -> None:
                 signal.signal(signal.SIGINT, interrupted)
         app()
     except TpuflowError as error:
-        _fail(str(error))
+        _fail(str(error), error.exit_status)
     except BrokenPipeError:
         # Whoever read our output has enough.
         _discard_output()
@@ -198,8 +198,8 @@ def _show_log() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, status: int = 1) -> None:
     with suppress(OSError):  # of standard output, which is told where it is flushed last
         sys.stdout.flush()
     note(f"error: {message}")
-    sys.exit(1)
+    sys.exit(status)

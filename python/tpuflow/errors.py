@@ -32,7 +32,13 @@ __all__ = [
 
 
 class TpuflowError(Exception):
-    """The request or its input is wrong; the text says what, where and what to do."""
+    """The request or its input is wrong; the text says what, where and what to do.
+
+    Attributes:
+        exit_status: Of the command line.
+    """
+
+    exit_status = 1
 
 
 class ModelError(TpuflowError):

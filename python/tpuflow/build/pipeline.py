@@ -13,6 +13,7 @@ from tpuflow.build.samples import calibration_data, samples_of
 from tpuflow.build.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
 from tpuflow.build.stages import alike, calibrated, imported, scheduled, starting
 from tpuflow.build.trials import judges, measured, searched
+from tpuflow.build.warnings import AccuracyWarning, accuracy_warnings, refuse
 from tpuflow.compile import machine_text
 from tpuflow.event_log import log_stages, require
 from tpuflow.plugins import configured
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.judge import Judge
     from tpuflow.precision import Trials
+    from tpuflow.refine import Estimate
     from tpuflow.store import AnyGraph, AnyProgram
 
 __all__ = ["Built", "build"]
@@ -46,6 +48,8 @@ class Built:
             for precisions is a stage of its own.
         peak_rss_bytes: Largest resident memory of the process so far.
         stages: Seconds by stage of the recipe, which `seconds` counts together as calibrate.
+        estimate: The signal to noise to expect of the outputs; None where that is not estimated.
+        warnings: What is wrong with the network's numbers although it builds.
     """
 
     program: AnyProgram
@@ -56,6 +60,8 @@ class Built:
     seconds: dict[str, float]
     peak_rss_bytes: int
     stages: dict[str, float] = field(default_factory=dict)
+    estimate: Estimate | None = None
+    warnings: list[AccuracyWarning] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,16 @@ class _Quantized:
         original: Its float model as it was imported; None from a graph, like all that follows.
         ranges: Ranges of activations.
         layers: Settings and results by layer.
+        estimate: What outputs are expected to be.
+        warnings: What is wrong with its numbers.
     """
 
     graph: AnyGraph
     original: FloatModel | None = None
     ranges: Ranges | None = None
     layers: dict[str, dict[str, Any]] | None = None
+    estimate: Estimate | None = None
+    warnings: list[AccuracyWarning] = field(default_factory=list)
 
 
 class _Clock:
@@ -129,6 +139,8 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         seconds=clock.seconds,
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
+        estimate=made.estimate,
+        warnings=made.warnings,
     )
 
 
@@ -161,9 +173,14 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
         graph = Recipe(request.config).graph(state)
         similar = alike(original, graph, request, data)
         layers = by_layer(graph, state.model.model, request.config, state.ranges, similar)
+        found_wrong = accuracy_warnings(original, state, graph, request.config, data)
+        for each in found_wrong:
+            listener.remark(f"WARNING: {each.text}")
+        if request.strict:
+            refuse(found_wrong)
     _measure(found, judging, graph, request, clock)
     save_stages(request, state.model, state.ranges, graph)
-    return _Quantized(graph, original, state.ranges, layers)
+    return _Quantized(graph, original, state.ranges, layers, state.estimate, found_wrong)
 
 
 def _with_plugin(request: Request, model: FloatModel) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -65,7 +66,12 @@ def build(
         typer.Option(min=0.0, metavar="S", help="Seconds level 5 may search for a faster order."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="A level that has to fall back to a lower one is an error.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="A level that has to fall back to a lower one is an error, and so is a warning about the "
+            "network's numbers (exit status 3).",
+        ),
     ] = False,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
@@ -235,6 +241,31 @@ class _Announcer:
             self._bar = None
 
 
+def _expected(built: Built) -> dict[str, list[float | None]] | None:
+    """By output the interval of its signal to noise; ends are None where there is no noise."""
+    if built.estimate is None:
+        return None
+    return {
+        name: [end if math.isfinite(end) else None for end in (each.low_db, each.high_db)]
+        for name, each in built.estimate.outputs.items()
+    }
+
+
+def _accuracy(built: Built) -> list[str]:
+    """What outputs are expected to be, a line each."""
+    if built.ranges is None:
+        return []
+    if built.estimate is None:
+        return [
+            "output SQNR not estimated: that takes 8 samples of --calib or more, and no global_calibration"
+        ]
+    return [
+        f'output "{name}": SQNR {each.low_db:.1f} to {each.high_db:.1f} dB expected '
+        f"({built.estimate.samples} samples held out in turn)"
+        for name, each in built.estimate.outputs.items()
+    ]
+
+
 def _write(built: Built, request: Request, output: Path | None, json: Path | None) -> None:
     """Writes program, graph and figures, and says what they are."""
     import json as codec
@@ -273,6 +304,8 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
         )
         smaller = f", {ratio:.1f} times {side} than {bytes_text(floating)} of floats"
     say(f"constants  {bytes_text(integers)}{smaller}")
+    for line in _accuracy(built):
+        say(f"accuracy   {line}")
     fallbacks = [
         f"{program.name}: {program.fallback}" for program in programs if program.fallback is not None
     ]
@@ -299,5 +332,7 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
                 "peak_rss_bytes": peak_rss_bytes(),
                 "fallback": fallback,
                 "sha256": digests,
+                "output_sqnr_db": _expected(built),
+                "warnings": [each.to_json() for each in built.warnings],
             },
         )

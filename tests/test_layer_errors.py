@@ -1,0 +1,147 @@
+"""The error a layer makes by itself, and the warnings that name it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from models.builder import Builder
+from tpuflow import cli
+from tpuflow.build.warnings import AccuracyError, accuracy_warnings, refuse
+from tpuflow.calibrate import Range
+from tpuflow.config import Config
+from tpuflow.frontend import load
+from tpuflow.layer_errors import layer_errors
+from tpuflow.refine import Calibrated, CalibrationData, Recipe
+from tpuflow.run import FloatLevel, GraphLevel
+from tpuflow.samples import Samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from tpuflow.frontend import FloatModel
+
+DTYPES = pytest.mark.parametrize("dtype", ["int8", "int16"])
+
+
+def built() -> onnx.ModelProto:
+    """Convolution, function, residual addition and product."""
+    b = Builder("small", seed=1)
+    x = b.input("x", [1, 4, 6, 6])
+    c = b.conv(x, 8)
+    s = b.node("Add", b.node("Sigmoid", c), c)
+    b.output(b.gemm(s, 5))
+    return b.model()
+
+
+def images(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 4, 6, 6)).astype(np.float32)
+
+
+def prepared(dtype: str) -> tuple[FloatModel, Calibrated, Config, CalibrationData]:
+    model, config = load(built()), Config.parse({"quantize": {"dtype": dtype}})
+    data = CalibrationData(Samples.of({"x": images(32)}, model.inputs))
+    return model, Recipe(config).calibrate(model, data), config, data
+
+
+def clipped(state: Calibrated, name: str, share: float) -> Calibrated:
+    """The state with a range that holds a share of a value."""
+    assert state.ranges is not None
+    low, high = state.ranges.tensors[name].pairs[0]
+    tensors = {**state.ranges.tensors, name: Range(share * low, share * high)}
+    return replace(state, ranges=replace(state.ranges, tensors=tensors))
+
+
+@DTYPES
+def test_layers_run_apart_inherit_no_error(dtype: str) -> None:
+    """On the graph's own values all is as in a run; and on inputs alone; exact ones give less."""
+    model, state, config, data = prepared(dtype)
+    level = GraphLevel(Recipe(config).graph(state))
+    batch = next(iter(data.samples.batches())).arrays
+    own = level.run(batch, all_tensors=True)
+    again = level.run_apart({**batch, **own})
+    assert own.keys() == again.keys()
+    for name, array in own.items():
+        np.testing.assert_array_equal(again[name], array)
+    assert all(np.array_equal(array, own[name]) for name, array in level.run_apart(batch).items())
+    errors = []
+    for each in data.samples.batches():
+        exact = FloatLevel(model).run(each.arrays, all_tensors=True)
+        (out,) = level.outputs
+        found = (level.run_apart({**each.arrays, **exact})[out], level.run(each.arrays)[out])
+        errors.append([np.sum((made - exact[out]) ** 2) for made in found])
+    apart, together = np.sum(errors, axis=0)
+    assert apart < together
+
+
+@DTYPES
+def test_a_sound_network_gives_no_warning(dtype: str) -> None:
+    model, state, config, data = prepared(dtype)
+    graph = Recipe(config).graph(state)
+    assert accuracy_warnings(model, state, graph, config, data) == []
+    found = layer_errors(model, graph, data.samples, 8 if dtype == "int8" else 16)
+    assert len(found) >= 3
+    assert all(abs(each.lost_db) < 20 for each in found if each.found_db < 200)
+
+
+@DTYPES
+def test_a_layer_whose_grid_is_too_narrow_is_named(dtype: str) -> None:
+    model, state, config, data = prepared(dtype)
+    node = next(node for node in state.model.model.graph if node.op_type == "Add")
+    bad = clipped(state, node.outputs[0].name or "", 1 / 20)
+    found = accuracy_warnings(model, bad, Recipe(config).graph(bad), config, data)
+    assert [each.name for each in found if each.kind == "layer"] == [node.name]
+    text = next(each.text for each in found if each.kind == "layer")
+    assert f'layer "{node.name}"' in text
+    assert "its grid holds" in text
+    with pytest.raises(AccuracyError, match="an error under --strict") as caught:
+        refuse(found)
+    assert caught.value.exit_status == 3
+    refuse([])
+
+
+def test_int16_that_is_worse_than_int8_is_told() -> None:
+    model, state, config, data = prepared("int16")
+    node = next(node for node in state.model.model.graph if node.op_type == "Add")
+    bad = Recipe(config).graph(clipped(state, node.outputs[0].name or "", 1 / 20))
+    kinds = [each.kind for each in accuracy_warnings(model, state, bad, config, data)]
+    assert kinds == ["int16", "layer"]
+
+
+def masked(path: Path) -> None:
+    """A network with a mask, and samples in which it is zero throughout."""
+    b = Builder("masked", seed=2)
+    x, mask = b.input("x", [1, 6]), b.input("mask", [1, 6])
+    b.output(b.gemm(b.node("Add", x, mask), 4))
+    (path / "m.onnx").write_bytes(b.model().SerializeToString())
+    x_values = np.random.default_rng(0).standard_normal((16, 6)).astype(np.float32)
+    np.savez(path / "calib.npz", x=x_values, mask=np.zeros((16, 6), np.float32))
+
+
+def test_an_input_that_was_constant_is_named_and_strict_makes_it_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    masked(tmp_path)
+    command = ["tpuflow", "build", "m.onnx", "-o", "m.tpu", "--calib", "calib.npz", "--json", "m.json"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [*command, "--strict"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 3
+    assert 'input "mask"' in capfd.readouterr().err
+    assert not (tmp_path / "m.tpu").exists()
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    assert 'WARNING: input "mask": 0 throughout calibration' in capfd.readouterr().out
+    report = json.loads((tmp_path / "m.json").read_text())
+    assert [(each["kind"], each["name"]) for each in report["warnings"]] == [("constant_input", "mask")]
+    ((low, high),) = report["output_sqnr_db"].values()
+    assert 20 < low < high
