@@ -79,9 +79,16 @@ class Figures:
 
 
 class Network:
-    """A trained network with its samples and, if it is to be judged, what float makes of them."""
+    """A trained network with its samples and, if it is to be judged, what float makes of them.
 
-    def __init__(self, folder: Path, name: str, *, floats: bool = True) -> None:
+    Args:
+        folder: Of all networks.
+        name: Of this one.
+        floats: Whether it is to be judged.
+        most: Evaluation samples at most, evenly spread; 0: all.
+    """
+
+    def __init__(self, folder: Path, name: str, *, floats: bool = True, most: int = 0) -> None:
         nets = imported(folder / "evalnets.py")
         self.name = name
         self.path = folder / name / "model.onnx"
@@ -90,7 +97,9 @@ class Network:
         self.outputs = [output.name for output in self.model.outputs]
         self.calibration: Array = nets.load(name, "calib")[0]
         self._nets = nets
-        self.images, self._labels = nets.load(name, "eval")
+        images, labels = nets.load(name, "eval")
+        kept = np.unique(np.linspace(0, len(images) - 1, min(most or len(images), len(images))).astype(int))
+        self.images, self._labels = images[kept], labels if len(kept) == len(images) else labels[kept]
         self._floating = self.run(FloatSession(self.model.original).run) if floats else []
 
     @property

@@ -17,10 +17,9 @@ import onnx
 import onnxruntime
 from material import Array, Network
 
-from tpuflow.calibrate import calibrate
+from tpuflow import quantize
 from tpuflow.config import Config
-from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, better_tuned, centred, refined, search
+from tpuflow.refine import search
 from tpuflow.run import GraphLevel
 from tpuflow.samples import Samples
 
@@ -38,16 +37,8 @@ def configured(content: dict[str, Any]) -> Method:
     """Our stages with a configuration."""
 
     def forward(network: Network) -> Forward:
-        config, model, samples = Config.parse(content), network.model, _samples(network)
-        if config.calibrate.equalize and config.quantize.dtype == "int8":
-            model = better_equalized(model, samples, config)
-        ranges = calibrate(model, samples, config)
-        if config.tunes and config.quantize.dtype == "int8":
-            ranges = better_tuned(model, ranges, samples, config)
-        if config.calibrate.chain:
-            model, ranges = refined(model, ranges, samples, config)
-        ranges = centred(model, ranges, samples, config)
-        return GraphLevel(quantize(model, ranges, config)).run
+        config = Config.parse(content)
+        return GraphLevel(quantize(network.model, config=config, samples=_samples(network))).run
 
     return forward
 

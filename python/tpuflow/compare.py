@@ -13,6 +13,7 @@ Over several samples the worst of each measure is kept.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +82,13 @@ class Comparison:
         name: What was compared.
         samples: Number of samples.
         tensors: One entry per tensor that exists at two levels.
+        outputs: Names of the network's outputs.
     """
 
     name: str
     samples: int
     tensors: list[TensorComparison] = field(default_factory=list)
+    outputs: frozenset[str] = frozenset()
 
     @property
     def bit_equal(self) -> bool | None:
@@ -93,17 +96,30 @@ class Comparison:
         seen = [tensor.equal for tensor in self.tensors if tensor.equal is not None]
         return all(seen) if seen else None
 
-    def failures(self, least: tuple[float, float] | None, excepts: Collection[str] = ()) -> str:
+    def failures(
+        self,
+        least: tuple[float, float] | None,
+        excepts: Collection[str] = (),
+        least_db: float = -math.inf,
+    ) -> str:
         """What is not as it must be, as one sentence; empty if all is well.
 
         Args:
             least: Cosine and Euclidean similarity every float-integer and float-float pair must reach.
             excepts: Tensors that need not.
+            least_db: Signal to noise every output must reach beside float.
         """
         for tensor in self.tensors:
             if tensor.equal is False:
                 what = f'first in tensor "{tensor.name}": {tensor.difference}'
                 return f"{self.name}: graph and program differ, {what}"
+        for tensor in self.tensors:
+            pair = tensor.quantized
+            if tensor.name in self.outputs.difference(excepts) and pair is not None and pair.sqnr < least_db:
+                return (
+                    f'{self.name}: output "{tensor.name}" has {pair.sqnr:.1f} dB of signal to noise, less '
+                    f"than {least_db:g} dB: `tpuflow build --calib` names the layer (--least-sqnr)"
+                )
         if least is None:
             return ""
         low = self._low(least, excepts)
@@ -223,7 +239,8 @@ def compare_levels(
             progress(min(done, count), min(count, samples.count))
         if done >= count:
             break
-    return Comparison(pair.name, min(done, samples.count), list(found.values()))
+    outputs = frozenset(port.name for port in model.outputs)
+    return Comparison(pair.name, min(done, samples.count), list(found.values()), outputs)
 
 
 def _compared(

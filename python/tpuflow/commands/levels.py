@@ -70,6 +70,10 @@ def compare(
             metavar="COS,EUCLID", help="Least similarity of float and integer tensors, such as 0.8,0.5."
         ),
     ] = None,
+    least_sqnr: Annotated[
+        float,
+        typer.Option(metavar="DB", help="Least signal to noise of every output beside float; -inf: none."),
+    ] = 6.0,
     excepts: options.Excepts = None,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
@@ -93,7 +97,8 @@ def compare(
 ) -> None:
     """Compare original, normalised network, integer graph and program, tensor by tensor.
 
-    Exit status 1 when graph and program differ in any bit, or a tensor is below the tolerance.
+    Exit status 1 when graph and program differ in any bit, an output has less signal to noise than asked for,
+    or a tensor is below the tolerance.
     """
     from tpuflow.compare import ComparisonError, compare_levels, open_pair
     from tpuflow.files import write_json
@@ -132,11 +137,11 @@ def compare(
     if picture is not None:
         _draw(picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
-    failures = found.failures(least, ignored)
+    failures = found.failures(least, ignored, least_sqnr)
     if further is not None:
         say(f"{validation}:")
         _show_comparison(further)
-        failures = failures or further.failures(least, ignored)
+        failures = failures or further.failures(least, ignored, least_sqnr)
     if failures:
         raise ComparisonError(failures)
 
