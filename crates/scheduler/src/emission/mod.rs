@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait};
+use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait, Work};
 
 use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, external};
 use crate::budget::Timing;
@@ -163,7 +163,7 @@ impl Plan {
             descriptors,
             constants: Vec::new(),
             ddr_bytes: memory.bytes.clone(),
-            spill_bytes: code.spill_bytes,
+            spill_bytes: 0,
             cache_peak_bytes: 0,
             inputs: ports(&graph.inputs, &lowered.inputs),
             outputs: ports(&graph.outputs, &lowered.outputs),
@@ -247,6 +247,7 @@ impl Plan {
         }
         let mut program = self.program;
         program.constants = self.memory.constants(code, &context.network, machine.word());
+        program.spill_bytes = spilled(&program, machine.word());
         program.allocations = allocations(code, &live_ranges, &self.addresses);
         program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
         let found = tpuflow_bounds::bounds(context.graph, machine);
@@ -267,6 +268,27 @@ pub(crate) fn fastest(plans: impl IntoIterator<Item = Result<Plan, ScheduleError
         (Err(first), Err(_)) => Err(first),
     };
     plans.into_iter().reduce(faster).unwrap_or(Err(ScheduleError::Level(5)))
+}
+
+/// Bytes moved to and from external memory outside constants and ports: those of tensors the cache has no room for.
+fn spilled(program: &Program, word: usize) -> u64 {
+    let views: Vec<View> = program.inputs.iter().chain(&program.outputs).map(|port| port.view).collect();
+    let constants: Vec<u64> = program.constants.iter().map(|image| image.len() as u64).collect();
+    let is_spilled = |space: u8, address: u64| {
+        let in_port = |view: &View| {
+            view.space == Space::Ddr(space) && view.address <= address && address < view.address + view.bytes(word)
+        };
+        constants.get(usize::from(space)).is_none_or(|&end| end <= address) && !views.iter().any(in_port)
+    };
+    let mut bytes = 0;
+    for instruction in &program.instructions {
+        if let Work::Transfer(transfer) = &instruction.work
+            && is_spilled(transfer.ddr_space, transfer.ddr_address)
+        {
+            bytes += transfer.total_bytes();
+        }
+    }
+    bytes
 }
 
 /// Address space of the constant a virtual instruction loads.

@@ -98,9 +98,7 @@ pub(crate) fn assign_memory_spaces(
     debug_assert!(as_from_the_start(&lowering, capacity, &loads), "lowering went back too little");
     let inputs = context.graph.inputs.iter().map(|&t| lowering.port(t)).collect();
     let outputs = outputs.iter().map(|&t| lowering.port(t)).collect();
-    let mut code = lowering.code;
-    code.spill_bytes = spilled(&code);
-    Ok(LoweredNetwork { code, inputs, outputs })
+    Ok(LoweredNetwork { code: lowering.code, inputs, outputs })
 }
 
 /// Whether lowering with the memory spaces found, without going back, gives the same.
@@ -164,17 +162,6 @@ fn live_ranges(network: &Network, placement: &Placement, outputs: &[TensorId]) -
         }
     }
     live_ranges.into_iter().flatten().collect()
-}
-
-/// Bytes moved from or to DDR buffers that are neither constants nor ports.
-fn spilled(code: &VirtualProgram) -> u64 {
-    use crate::virtual_program::{BufferId, Content};
-    let computed = |address: u64| {
-        let (buffer, _) = BufferId::split(address);
-        code.buffers[buffer.index()].content == Content::Computed
-    };
-    let transfers = code.instructions.iter().filter_map(|d| d.transfer());
-    transfers.filter(|t| computed(t.ddr_address)).map(|t| t.total_bytes()).sum()
 }
 
 #[cfg(test)]

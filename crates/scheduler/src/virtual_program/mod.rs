@@ -143,8 +143,6 @@ pub(crate) struct VirtualProgram {
     pub buffers: Vec<Buffer>,
     pub descriptors: IndexSet<Descriptor>,
     pub instructions: Vec<VirtualInstruction>,
-    /// Bytes moved between cache and DDR for want of space.
-    pub spill_bytes: u64,
 }
 
 impl VirtualProgram {
@@ -156,12 +154,7 @@ impl VirtualProgram {
     /// The same virtual instructions in another order.
     pub fn reordered(&self, order: &[u32]) -> Self {
         let instructions = order.iter().map(|&instruction| self.instructions[instruction as usize].clone()).collect();
-        Self {
-            buffers: self.buffers.clone(),
-            descriptors: self.descriptors.clone(),
-            instructions,
-            spill_bytes: self.spill_bytes,
-        }
+        Self { buffers: self.buffers.clone(), descriptors: self.descriptors.clone(), instructions }
     }
 
     pub fn descriptor(&mut self, descriptor: Descriptor) -> DescriptorId {
