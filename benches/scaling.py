@@ -25,12 +25,12 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from tpuflow.calibrate import Range, Ranges
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import Range, Ranges
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
 from tpuflow.frontend import load
 from tpuflow.frontend import normalise as normalising
-from tpuflow.quantize import quantize
+from tpuflow.lowering import lower
 
 CHANNELS = 4
 SIZE = 4
@@ -146,7 +146,7 @@ def measured(shape: str, nodes: int, schedule_limit: int, *, passes: bool) -> di
     values = [*loaded.model.graph.inputs, *(output for node in loaded.model.graph for output in node.outputs)]
     ranges = Ranges({value.name: Range(-4.0, 4.0) for value in values if value.name}, 1, "given")
     start = time.process_time()
-    graph = quantize(loaded.model, ranges, Config())
+    graph = lower(loaded.model, ranges, Config())
     seconds["quantise"] = time.process_time() - start
 
     if nodes <= schedule_limit:

@@ -11,12 +11,12 @@ from onnx import TensorProto
 
 from end_to_end.levels import SMALL
 from frontend.graphs import array, graph, integers
-from tpuflow.audit import audit
-from tpuflow.calibrate import Range, Ranges
+from tpuflow.calibration import Range, Ranges
 from tpuflow.cli import main
-from tpuflow.commands.listings import ops
+from tpuflow.cli.commands.listings import ops
 from tpuflow.frontend.supported import OPERATORS
-from tpuflow.quantize import supported_operators
+from tpuflow.lowering import supported_operators
+from tpuflow.pipeline.preflight import audit
 
 if TYPE_CHECKING:
     from pathlib import Path

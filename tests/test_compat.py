@@ -20,7 +20,7 @@ import tpuflow
 from conftest import REPOSITORY
 from models.builder import Builder, samples
 from tpuflow import compat
-from tpuflow.calibrate import Ranges
+from tpuflow.calibration import Ranges
 from tpuflow.compat import (
     DEFAULT,
     O1,
@@ -43,8 +43,8 @@ from tpuflow.compat import (
 )
 from tpuflow.config import ConfigError
 from tpuflow.errors import FileError, MachineError, RangesError, SampleError, TpuflowError
+from tpuflow.execution.simulation import simulate
 from tpuflow.runtime import Device
-from tpuflow.simulate import simulate
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tpuflow import _core
-from tpuflow.compile import compile as compile_graph
-from tpuflow.compile import machine_text, machines, require_machine
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.program import machine_text, machines, require_machine
 from tpuflow.errors import MachineError, ProgramError
 
 if TYPE_CHECKING:

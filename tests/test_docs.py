@@ -18,10 +18,10 @@ import pytest
 
 from cli.conftest import run_command
 from conftest import REPOSITORY
-from doors.graphdefs import GraphBuilder
-from doors.test_graphdef import network
 from frontend.test_cut import heads
-from partition.networks import detector
+from importers.graphdefs import GraphBuilder
+from importers.test_graphdef import network
+from partitioning.networks import detector
 from runtime import c
 
 DIGITS = REPOSITORY / "examples" / "digits"

@@ -28,11 +28,11 @@ from end_to_end.levels import (
 )
 from models.make_models import MODELS, random_model, samples
 from tpuflow import _core
-from tpuflow.calibrate import calibrate
+from tpuflow.calibration import calibrate
 from tpuflow.errors import MachineError
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load
-from tpuflow.quantize import quantize
-from tpuflow.simulate import simulate
+from tpuflow.lowering import lower
 
 DTYPES: tuple[DType, ...] = ("int8", "int16", "float16", "bfloat16", "float32")
 DATA = ("lenet5_mnist", "kws_dscnn", "vit_mnist", "resnet8_cifar10")
@@ -81,8 +81,8 @@ def test_sch_36_samples_of_a_batch_do_not_meet(dtype: DType) -> None:
     inputs = samples(proto, 5)
     single = load(proto)
     ranges = calibrate(single, inputs, config(dtype).calibrate)
-    alone = Network(quantize(single, ranges, config(dtype)), inputs)
-    batched = Network(quantize(load(proto, batch=3), ranges, config(dtype)), inputs)
+    alone = Network(lower(single, ranges, config(dtype)), inputs)
+    batched = Network(lower(load(proto, batch=3), ranges, config(dtype)), inputs)
     tensor = alone.graph.tensors[alone.graph.inputs[0]].name
     one = alone.compile(MACHINES[0], 1)
     feeds = alone.feeds(one, range(5))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tpuflow.errors import FileError
-from tpuflow.files import publication, replaced, temporary_folder, write_json, write_text
-from tpuflow.files import temporary as temporary_files
+from tpuflow.io.files import publication, replaced, temporary_folder, write_json, write_text
+from tpuflow.io.files import temporary as temporary_files
 
 LEFT = ".tpuflow-1-0123456789abcdef.part"
 
@@ -74,7 +74,7 @@ def test_standard_output_is_written_into_after_what_was_printed(
     tmp_path: Path, name: str, *, piped: bool
 ) -> None:
     code = f"""print("before")
-from tpuflow.files import write_text
+from tpuflow.io.files import write_text
 write_text({name!r}, "text\\n")
 print("after")"""
     target = tmp_path / "out"
@@ -137,7 +137,7 @@ def test_what_dead_writers_left_is_removed_and_nothing_of_live_ones(tmp_path: Pa
 
 def test_a_killed_writer_leaves_what_the_next_process_removes(tmp_path: Path) -> None:
     code = f"""import os, signal, pathlib
-from tpuflow.files import replaced, temporary_folder
+from tpuflow.io.files import replaced, temporary_folder
 with replaced({str(tmp_path / "file")!r}) as beside, temporary_folder({str(tmp_path)!r}):
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)"""

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpuflow.arrays import array_headers, read_arrays
-from tpuflow.bundle import load_bundle
-from tpuflow.compile import machine_toml
+from tpuflow.compiler.program import machine_toml
 from tpuflow.config import load_config
 from tpuflow.config.section import ConfigError
 from tpuflow.errors import FileError, SampleError, TpuflowError
-from tpuflow.files import file_stem
-from tpuflow.memory import memory_limit
-from tpuflow.npz.tools import unpack
-from tpuflow.partition.container import KEY, VERSION
-from tpuflow.store import load_graph, load_program
+from tpuflow.evaluation.tensor_files.tools import unpack
+from tpuflow.io.arrays import array_headers, read_arrays
+from tpuflow.io.files import file_stem
+from tpuflow.io.memory import memory_limit
+from tpuflow.partitioning.container import KEY, VERSION
+from tpuflow.partitioning.storage import load_graph, load_program
+from tpuflow.pipeline.bundle import load_bundle
 
 PATHS = ["{victim}", "../victim", "a/../../victim", "", ".", "..", "/", "a\0b", "n" * 300]
 

@@ -11,14 +11,14 @@ import pytest
 
 from models.builder import Builder
 from tpuflow import cli
-from tpuflow.build.warnings import AccuracyError, accuracy_warnings, refuse
-from tpuflow.calibrate import Range
+from tpuflow.calibration import Range
 from tpuflow.config import Config
+from tpuflow.evaluation.layer_errors import layer_errors
+from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import load
-from tpuflow.layer_errors import layer_errors
-from tpuflow.refine import Calibrated, CalibrationData, Recipe
-from tpuflow.run import FloatLevel, GraphLevel
-from tpuflow.samples import Samples
+from tpuflow.io.samples import Samples
+from tpuflow.pipeline.warnings import AccuracyError, accuracy_warnings, refuse
+from tpuflow.ptq import Calibrated, CalibrationData, Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path

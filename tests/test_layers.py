@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tpuflow
 from conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "python" / "tpuflow"
@@ -38,134 +39,53 @@ CRATES_FOR_TESTS = {
     "bounds": {"scheduler"},
 }
 
-# room of the package -> rooms it may import. Data flows down this list; nothing imports what is below it.
-VOCABULARY = {"errors", "files", "memory", "arrays", "similarity", "samples"}
-ROOMS = {
+# package -> packages it may import. Data flows down this list; nothing imports what is below it.
+BASE = {"errors", "io"}
+PACKAGES = {
     "errors": set(),
-    "files": {"errors"},
-    "late": set(),
-    "executor": {"errors"},
-    "similarity": {"errors"},
-    "memory": {"errors"},
-    "arrays": {"errors", "memory"},
-    "samples": {"errors", "memory", "arrays"},
-    "config": VOCABULARY,
+    "io": {"errors"},
     "reference": {"errors"},
     "kernels": {"errors", "_core"},
-    "doors": {"errors"},
-    "frontend": VOCABULARY | {"config", "doors"},
-    "partition": VOCABULARY | {"frontend"},
-    "calibrate": VOCABULARY | {"config", "_core", "frontend", "partition"},
-    "quantize": VOCABULARY | {"config", "_core", "frontend", "partition", "calibrate"},
-    "machine": {"errors", "files", "_core"},
-    "parameters": {"errors", "config"},
-    "tiling": {"errors", "config"},
-    "compile": VOCABULARY | {"config", "_core", "machine", "parameters", "tiling", "partition", "quantize"},
-    "allocation": {"errors", "files", "_core"},
-    "simulate": VOCABULARY | {"config", "_core", "partition", "quantize", "compile"},
-    "explain": {"errors", "_core", "compile", "parameters", "simulate"},
-    "report": VOCABULARY | {"config", "_core", "calibrate", "simulate"},
-    "store": {"errors", "files", "_core", "partition"},
-    "plugins": {"errors", "arrays", "samples", "config", "calibrate", "metrics"},
-    "weights": {"errors", "partition", "compile", "store"},
-    "audit": VOCABULARY | {"config", "frontend", "calibrate", "partition", "quantize", "compile"},
-    "run": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store"},
-    "event_log": VOCABULARY | {"_core", "frontend", "partition", "simulate", "store", "run"},
-    "likeness": VOCABULARY | {"frontend", "run", "store"},
-    "layer_errors": VOCABULARY | {"frontend", "partition", "simulate", "run", "store"},
-    "metrics": {"errors", "similarity"},
-    "judge": VOCABULARY | {"frontend", "run", "store", "metrics"},
-    "refine": VOCABULARY
-    | {"config", "frontend", "partition", "calibrate", "quantize", "run", "store", "judge"},
-    "precision": VOCABULARY
-    | {
-        "config",
-        "frontend",
-        "partition",
-        "calibrate",
-        "quantize",
-        "machine",
-        "compile",
-        "simulate",
-        "run",
-        "store",
-        "metrics",
-        "judge",
-    },
-    "fine_tune": VOCABULARY | {"config", "frontend", "calibrate", "judge", "refine", "event_log"},
-    "build": VOCABULARY
-    | {
-        "config",
-        "plugins",
-        "judge",
-        # How many metrics a configuration names: a judge for each.
-        "metrics",
-        "precision",
-        "likeness",
-        "layer_errors",
-        "_core",
-        "frontend",
-        "partition",
-        "calibrate",
-        "quantize",
-        "refine",
-        "machine",
-        "parameters",
-        "tiling",
-        "compile",
-        "store",
-        "event_log",
-    },
-    "compare": VOCABULARY | {"frontend", "build", "run", "store"},
-    "export": VOCABULARY | {"frontend", "partition", "quantize", "refine"},
-    "evaluate": VOCABULARY | {"metrics", "run"},
-    "npz": VOCABULARY | {"frontend", "partition", "store"},
-    "runtime": VOCABULARY | {"_core", "partition", "compile", "simulate", "store"},
-    "compat": VOCABULARY
-    | {
-        "config",
-        "fine_tune",
-        "parameters",
-        "tiling",
-        "frontend",
-        "partition",
-        "calibrate",
-        "quantize",
-        "refine",
-        "compile",
-        "simulate",
-        "store",
-        "run",
-        "runtime",
-        "export",
-    },
-    "debug": {"errors", "_core", "run", "simulate"},
-    "bundle": VOCABULARY | {"run", "store"},
-    "smoke": VOCABULARY
-    | {"frontend", "calibrate", "quantize", "compile", "simulate", "build", "run", "runtime"},
-    "zoo": VOCABULARY
-    | {
-        "config",
-        "frontend",
-        "partition",
-        "calibrate",
-        "refine",
-        "compile",
-        "simulate",
-        "store",
-        "build",
-        "run",
-    },
-    "__init__": VOCABULARY
-    | {"config", "doors", "frontend", "partition", "calibrate", "quantize", "compile", "simulate", "kernels"}
-    | {"event_log", "machine", "refine", "report"},
+    "config": BASE,
+    "importers": {"errors"},
+    "frontend": BASE | {"config", "importers"},
+    "partitioning": BASE | {"_core", "frontend"},
+    "calibration": BASE | {"config", "_core", "frontend", "partitioning"},
+    "lowering": BASE | {"config", "_core", "frontend", "partitioning", "calibration"},
+    "compiler": BASE | {"config", "_core", "partitioning", "lowering"},
+    "execution": BASE | {"config", "_core", "frontend", "partitioning", "lowering", "compiler"},
+    "runtime": BASE | {"_core", "partitioning", "compiler", "execution"},
+    "evaluation": BASE | {"config", "_core", "frontend", "partitioning", "lowering", "execution"},
+    "report": BASE
+    | {"config", "_core", "frontend", "partitioning", "calibration", "compiler", "execution", "evaluation"},
 }
+PACKAGES["ptq"] = set(PACKAGES) - {"reference", "kernels", "importers", "runtime"}
+PACKAGES["plugins"] = BASE | {"config", "calibration", "evaluation"}
+PACKAGES["export"] = BASE | {"frontend", "partitioning", "lowering", "ptq"}
+PACKAGES["pipeline"] = (set(PACKAGES) | {"_core"}) - {"reference", "kernels", "importers", "export"}
+# What stands beside the core under the names of others: nothing of the core knows it.
+PACKAGES["compat"] = set(PACKAGES) - {"reference", "kernels", "importers", "plugins"}
+PACKAGES["__init__"] = set(PACKAGES) | {"_core"}
 # The command line stands above everything, and is the only one that prints.
-ROOMS["commands"] = set(ROOMS) | {"_core"}
-ROOMS["__main__"] = {"cli"}
-ROOMS["cli"] = set(ROOMS) | {"_core"}
-PRINTING = {"cli", "commands"}
+PACKAGES["cli"] = set(PACKAGES) | {"_core"}
+PACKAGES["__main__"] = {"cli"}
+PRINTING = {"cli"}
 TERMINAL = {"typer", "rich"}
+
+# The modules that call the extension; all others take its classes for types alone.
+CALLERS = {
+    "calibration/statistics.py",
+    "compiler/allocation.py",
+    "compiler/machine.py",
+    "compiler/program.py",
+    "execution/debug/replay.py",
+    "execution/levels.py",
+    "execution/simulation/program.py",
+    "kernels.py",
+    "lowering/lowering.py",
+    "partitioning/storage.py",
+    "runtime/core.py",
+}
 
 # Where unsafe code may stand: the kernels' vector instructions, the file that maps programs, the C border.
 UNSAFE = re.compile(r"crates/(kernels/src/|ir/src/image\.rs|capi/src/)")
@@ -202,7 +122,27 @@ def test_crates_depend_only_on_what_the_table_allows() -> None:
         assert not own_crates(manifest.get("build-dependencies", {}))
 
 
-def room_of(path: Path) -> str:
+def module_imports(crate: str) -> dict[str, set[str]]:
+    """The top-level modules of a crate, each with those it imports; tests apart."""
+    source = REPOSITORY / "crates" / crate / "src"
+    found: dict[str, set[str]] = {}
+    for path in source.rglob("*.rs"):
+        module = path.relative_to(source).parts[0].removesuffix(".rs")
+        text = path.read_text(encoding="utf-8").split("#[cfg(test)]")[0]
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+        found.setdefault(module, set()).update(re.findall(r"\bcrate::([a-z_]+)", code))
+    return {module: (names & found.keys()) - {module} for module, names in found.items()}
+
+
+@pytest.mark.parametrize("crate", ["scheduler", "kernels", "checker", "bounds"])
+def test_no_module_of_a_crate_imports_itself_by_way_of_others(crate: str) -> None:
+    left = module_imports(crate)
+    while free := {module for module, names in left.items() if not names}:
+        left = {module: names - free for module, names in left.items() if module not in free}
+    assert not left, f"cycles among {left}"
+
+
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -227,22 +167,59 @@ def modules() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_rooms_import_only_what_the_table_allows(path: Path) -> None:
-    room = room_of(path)
-    assert room in ROOMS, f"{room} is a new room: give it a row in ROOMS"
+def test_packages_import_only_what_the_table_allows(path: Path) -> None:
+    package = package_of(path)
+    assert package in PACKAGES, f"{package} is new: give it a row in PACKAGES"
     for top, target in imports(path):
-        if top == "tpuflow" and target != room:
-            assert target in ROOMS[room], f"{room} may not import {target or 'tpuflow itself'}"
+        if top == "tpuflow" and target != package:
+            assert target in PACKAGES[package], f"{package} may not import {target or 'tpuflow itself'}"
         if top in TERMINAL:
-            assert room in PRINTING, f"{room} may not import {top}"
+            assert package in PRINTING, f"{package} may not import {top}"
 
 
-def test_the_extension_is_called_from_one_module_per_room() -> None:
-    callers: dict[str, list[str]] = {}
-    for path in modules():
-        if ("tpuflow", "_core") in imports(path):
-            callers.setdefault(room_of(path), []).append(path.name)
-    assert all(len(names) == 1 for names in callers.values()), callers
+def calls_the_extension(path: Path) -> bool:
+    """Whether a module imports the extension for more than its types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and id(node) not in typing
+        and (node.module == "tpuflow._core" or any(alias.name == "_core" for alias in node.names))
+        for node in ast.walk(tree)
+    )
+
+
+def test_the_extension_is_called_from_the_modules_of_the_table() -> None:
+    found = {path.relative_to(PACKAGE).as_posix() for path in modules() if calls_the_extension(path)}
+    assert found == CALLERS
+
+
+def test_no_public_name_is_that_of_a_package() -> None:
+    """A function that bears the name of a package hides it, or is hidden by it."""
+    packages = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.name != "__init__.py"}
+    modules_on_purpose = {"kernels", "reference", "runtime"}
+    assert set(tpuflow.__all__) & packages == modules_on_purpose
+    assert dir(tpuflow) == sorted(tpuflow.__all__)
+    for name in tpuflow.__all__:
+        getattr(tpuflow, name)
+    with pytest.raises(AttributeError, match="no attribute 'calibrated'"):
+        _ = tpuflow.calibrated
+
+
+def test_the_reference_documents_every_public_name_and_nothing_else() -> None:
+    page = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\.\. auto\w+:: tpuflow\.(\w+)$", page, re.MULTILINE)
+    assert sorted(named) == sorted(tpuflow.__all__)
+
+
+def test_nothing_of_the_core_knows_the_compatibility_layer() -> None:
+    others = [path for path in modules() if package_of(path) not in {"compat", "cli"}]
+    assert not [path for path in others if ("tpuflow", "compat") in imports(path)]
 
 
 def sources() -> list[Path]:
@@ -274,23 +251,3 @@ def test_nothing_is_left_unfinished() -> None:
     for path in sources():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             assert not UNFINISHED.search(line), f"{named(path)}:{number}: {line.strip()}"
-
-
-def module_imports(crate: str) -> dict[str, set[str]]:
-    """The top-level modules of a crate, each with those it imports; tests apart."""
-    source = REPOSITORY / "crates" / crate / "src"
-    found: dict[str, set[str]] = {}
-    for path in source.rglob("*.rs"):
-        module = path.relative_to(source).parts[0].removesuffix(".rs")
-        text = path.read_text(encoding="utf-8").split("#[cfg(test)]")[0]
-        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-        found.setdefault(module, set()).update(re.findall(r"\bcrate::([a-z_]+)", code))
-    return {module: (names & found.keys()) - {module} for module, names in found.items()}
-
-
-@pytest.mark.parametrize("crate", ["scheduler", "kernels", "checker", "bounds"])
-def test_no_module_of_a_crate_imports_itself_by_way_of_others(crate: str) -> None:
-    left = module_imports(crate)
-    while free := {module for module, names in left.items() if not names}:
-        left = {module: names - free for module, names in left.items() if module not in free}
-    assert not left, f"cycles among {left}"

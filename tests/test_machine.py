@@ -9,8 +9,8 @@ import pytest
 
 import tpuflow
 from models.make_models import MODELS, samples
+from tpuflow.compiler.machine import Machine
 from tpuflow.errors import MachineError
-from tpuflow.machine import Machine
 
 ASIC = "128x128_asic"
 

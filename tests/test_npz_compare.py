@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import tpuflow
 from models.builder import Builder, samples
-from tpuflow.npz import (
+from tpuflow.evaluation.tensor_files import (
     STAGES,
     Level,
     Network,
@@ -30,8 +30,8 @@ from tpuflow.npz import (
     network_of,
     to_dot,
 )
-from tpuflow.npz.levels import ToleranceError
-from tpuflow.npz.table import COLUMNS
+from tpuflow.evaluation.tensor_files.levels import ToleranceError
+from tpuflow.evaluation.tensor_files.table import COLUMNS
 
 F = NDArray[np.float32]
 

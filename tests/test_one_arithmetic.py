@@ -9,20 +9,20 @@ import pytest
 
 from models.make_models import random_model, samples
 from tpuflow import reference
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.execution.levels import GraphLevel, ProgramLevel
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel, ProgramLevel
+from tpuflow.lowering import lower
 from tpuflow.runtime import Device
-from tpuflow.simulate import simulate
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sim_11_reference_interpreter_simulator_and_devices_agree(seed: int, tmp_path: Path) -> None:
     proto = random_model(seed)
     model, drawn = load(proto), samples(proto, 3)
-    graph = quantize(model, calibrate(model, drawn))
+    graph = lower(model, calibrate(model, drawn))
     program = compile_graph(graph, machine="32x32_fpga", level=5)
     program.save(tmp_path / "net.tpu")
     feed = {port.name: drawn[port.name][: port.shape[0]] for port in model.inputs}

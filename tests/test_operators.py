@@ -18,10 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from end_to_end.levels import DType, Network, assert_same
 from tpuflow import _core
-from tpuflow.compile import LEVELS
+from tpuflow.compiler.program import LEVELS
+from tpuflow.evaluation.similarity import similarity
+from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatSession
-from tpuflow.run import GraphLevel
-from tpuflow.similarity import similarity
 
 Array = NDArray[Any]
 Node = tuple[str, str, str, dict[str, Any]]

@@ -11,11 +11,8 @@ import pytest
 
 from models.make_models import MODELS, samples
 from tpuflow import _core
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
-from tpuflow.config import Config, ScheduleConfig
-from tpuflow.frontend import load
-from tpuflow.parameters import (
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.parameters import (
     DEFAULT,
     O1,
     O5,
@@ -29,15 +26,18 @@ from tpuflow.parameters import (
     SubgraphSlicerParameters,
     parameters_of,
 )
-from tpuflow.quantize import quantize
-from tpuflow.simulate import simulate
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.config import Config, ScheduleConfig
+from tpuflow.execution.simulation import simulate
+from tpuflow.frontend import load
+from tpuflow.lowering import lower
 
 
 @pytest.fixture(scope="module")
 def graph() -> _core.Graph:
     proto = MODELS["residual"]()
     model = load(proto)
-    return quantize(model, calibrate(model, samples(proto, 2)))
+    return lower(model, calibrate(model, samples(proto, 2)))
 
 
 def test_sch_04_o1_has_the_published_fields() -> None:
@@ -160,7 +160,7 @@ def test_sch_19_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict
     for name in FIXTURES:
         proto = MODELS[name]()
         model = load(proto)
-        graph = quantize(model, calibrate(model, samples(proto, 1)))
+        graph = lower(model, calibrate(model, samples(proto, 1)))
         program = compile_graph(graph, level=5, parameters=parameters)
         assert not _core.check(graph, program)
         usual, changed = simulate(compile_graph(graph, level=5)), simulate(program)

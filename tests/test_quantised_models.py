@@ -17,13 +17,14 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from end_to_end.levels import config
 from models.builder import Builder, samples
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
-from tpuflow.frontend import FloatSession, load, verify_import
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel
-from tpuflow.simulate import program_ports, simulate
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import program_ports, simulate
+from tpuflow.frontend import FloatSession, load
+from tpuflow.lowering import lower
 
 Array = NDArray[Any]
 COUNT = 16
@@ -77,7 +78,7 @@ def test_qmo_25_models_with_scales_of_their_own(
     images = samples(network(), COUNT)["image"]
     model, settings = load(proto), config("int8")
     verify_import(model)
-    graph = quantize(model, calibrate(model, {"image": images}, settings), settings)
+    graph = lower(model, calibrate(model, {"image": images}, settings), settings)
     level, session = GraphLevel(graph), FloatSession(proto)
     name = model.outputs[0].name
     found = np.concatenate([level.run({"image": images[i : i + 1]})[name] for i in range(COUNT)])
@@ -124,7 +125,7 @@ def test_low_03_raw_codes_at_the_border(dtype: str, *, given: bool, returned: bo
     raw = plain.model_copy(update={"quantize": options})
     model = load(proto)
     ranges = calibrate(model, {"image": images}, plain)
-    before, after = (compile_graph(quantize(model, ranges, settings)) for settings in (plain, raw))
+    before, after = (compile_graph(lower(model, ranges, settings)) for settings in (plain, raw))
     (source,), (target,) = program_ports(before)
     ins, outs = program_ports(after)
     assert ins[0].dtype == (source.code if given else np.float32)

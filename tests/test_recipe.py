@@ -14,20 +14,20 @@ import tpuflow
 from cli.conftest import run_command
 from conftest import REPOSITORY
 from models.builder import Builder
-from partition.networks import detector
+from partitioning.networks import detector
 from runtime.test_networks import NETWORKS
 from test_end_to_end import evaluation_networks
-from tpuflow import refine
-from tpuflow.build import Request, build
-from tpuflow.calibrate import Ranges
+from tpuflow import ptq as refine
+from tpuflow.calibration import Ranges
 from tpuflow.config import Config, ConfigError
 from tpuflow.errors import SampleError
 from tpuflow.frontend import FloatModel, load
-from tpuflow.partition import device_networks, partition
-from tpuflow.quantize import QuantizeError
-from tpuflow.refine import Calibrated, CalibrationData, Listener, Recipe
-from tpuflow.samples import Samples
-from tpuflow.store import load_program
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import QuantizeError
+from tpuflow.partitioning import device_networks, partition
+from tpuflow.partitioning.storage import load_program
+from tpuflow.pipeline import Request, build
+from tpuflow.ptq import Calibrated, CalibrationData, Listener, Recipe
 
 DIGITS = REPOSITORY / "examples" / "digits"
 COUNTS = dict.fromkeys(("kws_dscnn", "lenet5_mnist", "mnist_cntk", "resnet8_cifar10"), 32)
@@ -179,4 +179,4 @@ def test_only_the_recipe_calls_the_methods_of_its_stages() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in methods
     }
-    assert callers == {"refine/recipe.py"}
+    assert callers == {"ptq/recipe.py"}

@@ -15,9 +15,9 @@ import tpuflow
 from frontend.graphs import graph
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
+from tpuflow.execution.levels import graph_level, run_samples
 from tpuflow.frontend import Port, run_float
-from tpuflow.run import graph_level, run_samples
-from tpuflow.samples import Samples, joined_samples, load_labelled, load_samples
+from tpuflow.io.samples import Samples, joined_samples, load_labelled, load_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tpuflow.compare import Comparison, TensorComparison
-from tpuflow.npz.levels import Tolerance
-from tpuflow.npz.table import compare_arrays
-from tpuflow.similarity import cosine, euclid, max_error, similarity, sqnr
+from tpuflow.evaluation.comparison import Comparison, TensorComparison
+from tpuflow.evaluation.similarity import cosine, euclid, max_error, similarity, sqnr
+from tpuflow.evaluation.tensor_files.levels import Tolerance
+from tpuflow.evaluation.tensor_files.table import compare_arrays
 
 vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3, width=32))
 

@@ -11,12 +11,12 @@ import pytest
 from models.builder import Builder
 from models.make_models import samples
 from tpuflow import _core
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.errors import FileError, ProgramError, SampleError
+from tpuflow.execution.simulation import program_ports, simulate
 from tpuflow.frontend import load
-from tpuflow.quantize import quantize
-from tpuflow.simulate import program_ports, simulate
+from tpuflow.lowering import lower
 
 SCALE, ZERO = 0.05, 3
 REPORT_KEYS = {
@@ -149,7 +149,7 @@ def test_sim_09_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
         x = b.conv(x, 128, pads=(1, 1, 1, 1))
     b.output(b.node("GlobalAveragePool", x))
     model = load(b.model())
-    graph = quantize(model, calibrate(model, samples(b.model(), 1)))
+    graph = lower(model, calibrate(model, samples(b.model(), 1)))
     text = _core.machine_text("128x128_asic")
 
     def microseconds(changed: str) -> float:

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from end_to_end.levels import config
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import LEVELS
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import LEVELS
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
 from tpuflow.errors import UnsupportedModelError
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.quantize import Graph, quantize
-from tpuflow.run import GraphLevel
-from tpuflow.samples import Samples
-from tpuflow.simulate import simulate
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import Graph, lower
 
 Array = NDArray[Any]
 Node = tuple[str, str, str, dict[str, Any]]
@@ -106,7 +106,7 @@ def drawn(shape: tuple[int, ...], kind: type[np.integer[Any]], seed: int = 0) ->
 def lowered(proto: onnx.ModelProto, codes: Array, settings: Config | None = None) -> tuple[FloatModel, Graph]:
     model = load(proto)
     settings = settings or config("int8")
-    return model, quantize(model, calibrate(model, {"x": codes}, settings.calibrate), settings)
+    return model, lower(model, calibrate(model, {"x": codes}, settings.calibrate), settings)
 
 
 def outputs(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from end_to_end.levels import config
 from frontend.graphs import array, graph
-from tpuflow.calibrate import calibrate
+from tpuflow.calibration import calibrate
 from tpuflow.frontend import load
-from tpuflow.quantize import quantize
-from tpuflow.store import load_graph
+from tpuflow.lowering import lower
+from tpuflow.partitioning.storage import load_graph
 
 
 def test_imp_34_a_graph_is_text_and_constants_and_comes_back_byte_for_byte(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_imp_34_a_graph_is_text_and_constants_and_comes_back_byte_for_byte(tmp_p
         {"w": array(5, 3, 3, 3), "m": array(20, 6)},
     )
     model, settings = load(proto), config("int8")
-    made = quantize(model, calibrate(model, {"x": array(2, 3, 4, 4)}, settings), settings)
+    made = lower(model, calibrate(model, {"x": array(2, 3, 4, 4)}, settings), settings)
     first, second = tmp_path / "a.tpuq", tmp_path / "b.tpuq"
     made.save(first)
     found = load_graph(first)

@@ -12,18 +12,18 @@ import pytest
 
 from models.make_models import MODELS, samples
 from tpuflow import _core
-from tpuflow.calibrate import calibrate
+from tpuflow.calibration import calibrate
 from tpuflow.compat import Network, Segment, TensorAxis, TPU_128x128_PARAMS, compile_
-from tpuflow.compile import compile as compile_graph
+from tpuflow.compiler.parameters import O5
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.tiling import Tiling, TilingError, tiling_of
 from tpuflow.config import Config
 from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.section import ConfigError
 from tpuflow.errors import ProgramError
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load
-from tpuflow.parameters import O5
-from tpuflow.quantize import quantize
-from tpuflow.simulate import simulate
-from tpuflow.tiling import Tiling, TilingError, tiling_of
+from tpuflow.lowering import lower
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -36,7 +36,7 @@ def feed() -> Arrays:
 @pytest.fixture(scope="module")
 def graph(feed: Arrays) -> _core.Graph:
     model = load(MODELS["residual"]())
-    return quantize(model, calibrate(model, feed))
+    return lower(model, calibrate(model, feed))
 
 
 def spatial(graph: _core.Graph) -> tuple[str, list[int]]:

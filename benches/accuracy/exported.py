@@ -16,13 +16,13 @@ import numpy as np
 import onnxruntime
 from material import Network, shared_data
 
-from tpuflow.calibrate import calibrate
+from tpuflow.calibration import calibrate
 from tpuflow.config import Config
+from tpuflow.execution.levels import GraphLevel
 from tpuflow.export import quantised_onnx, scales
-from tpuflow.quantize import quantize
-from tpuflow.refine import better_equalized, centred
-from tpuflow.run import GraphLevel
-from tpuflow.samples import Samples
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import lower
+from tpuflow.ptq import better_equalized, centred
 
 
 def session(content: bytes) -> onnxruntime.InferenceSession:
@@ -38,7 +38,7 @@ def apart(network: Network, output: str, calibration: int, samples: int, *, exac
     config = Config.parse({"quantize": {"output_dtype": output}})
     chosen = Samples.of({network.port: network.calibration[:calibration]}, network.model.inputs)
     model = better_equalized(network.model, chosen, config)
-    graph = quantize(model, centred(model, calibrate(model, chosen, config), chosen, config), config)
+    graph = lower(model, centred(model, calibrate(model, chosen, config), chosen, config), config)
     exported = session(quantised_onnx(network.model, graph, exact=exact).SerializeToString())
     level, steps, seconds = GraphLevel(graph), scales(graph)["outputs"], 0.0
     found = []

@@ -25,9 +25,9 @@ import numpy as np
 from material import Array, Network, shared_data
 from methods import METHODS, Forward
 
-from tpuflow.refine import CalibrationData, Recipe, search
-from tpuflow.run import GraphLevel
-from tpuflow.samples import Samples
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.io.samples import Samples
+from tpuflow.ptq import CalibrationData, Recipe, search
 
 NAMES = (
     "kws_dscnn",

@@ -19,9 +19,9 @@ from material import Array, Network
 
 from tpuflow import quantize
 from tpuflow.config import Config
-from tpuflow.refine import search
-from tpuflow.run import GraphLevel
-from tpuflow.samples import Samples
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.io.samples import Samples
+from tpuflow.ptq import search
 
 __all__ = ["METHODS", "Forward", "Method"]
 

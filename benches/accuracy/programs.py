@@ -25,13 +25,13 @@ import numpy as np
 from material import decision, imported, shared_data
 from numpy.typing import NDArray
 
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config, QuantizeConfig
-from tpuflow.evaluate import pair
+from tpuflow.evaluation.scores import pair
+from tpuflow.execution.levels import GraphLevel, ProgramLevel
 from tpuflow.frontend import FloatSession, load
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel, ProgramLevel
+from tpuflow.lowering import lower
 
 Array = NDArray[Any]
 Outputs = list[list[Array]]
@@ -79,7 +79,7 @@ def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, leve
     port = model.inputs[0]
     config = Config(quantize=QuantizeConfig.model_validate({"dtype": dtype}))
     ranges = calibrate(model, {port.name: nets.load(name, "calib")[0]}, config)
-    graph = GraphLevel(quantize(model, ranges, config))
+    graph = GraphLevel(lower(model, ranges, config))
     images, labels = nets.load(name, "eval")
 
     names = [output.name for output in model.outputs]

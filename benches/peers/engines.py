@@ -87,7 +87,7 @@ def integer_graph(model: Path, folder: Path) -> Path:
     if _is_fresh(target, model):
         return target
     import tpuflow
-    from tpuflow.samples import Samples
+    from tpuflow.io.samples import Samples
 
     network = tpuflow.load(model)
     ports = network.inputs

@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import tpuflow
-from tpuflow.samples import Samples
+from tpuflow.io.samples import Samples
 
 LAYERS = {
     "1x1, 14x14, 1024 to 256": (14, 1, 1024, 256),

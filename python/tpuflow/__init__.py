@@ -1,114 +1,146 @@
 """Quantise, compile and simulate neural networks for a systolic-array TPU, to the bit and to the cycle.
 
     model   = tpuflow.load("model.onnx")                                   # float model, normalised
+    samples = tpuflow.samples("samples.npz", model)                        # what to calibrate with
     graph   = tpuflow.quantize(model, samples=samples)                     # the whole recipe: integers
     program = tpuflow.compile(graph, machine="128x128_asic", level=5)      # instructions
     run     = tpuflow.simulate(program, {"input": x})                      # outputs and cycles
 
-What the machine cannot do runs on the host on request: `model = tpuflow.partition(tpuflow.load(path,
-host=True))`, and every step after it takes and gives networks in segments, as it does whole ones.
+or all of it at once: `tpuflow.build("model.onnx", "samples.npz", level=5).program`. What the machine cannot
+do runs on the host on request: `model = tpuflow.partition(tpuflow.load(path, host=True))`, and every step
+after it takes and gives networks in segments, as it does whole ones.
 
-The functions are imported when they are first used, so that the command line starts at once.
+Everything is imported when it is first used, so that the command line starts at once.
 """
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpuflow.calibrate import Ranges, calibrate
-    from tpuflow.compile import compile  # noqa: A004 - the step's name
+    from tpuflow import kernels, reference, runtime
+    from tpuflow._core import Graph, Program
+    from tpuflow.calibration import Ranges, calibrate
+    from tpuflow.compiler import Machine, compile  # noqa: A004 - the step's name
     from tpuflow.config import Config, load_config
-    from tpuflow.doors import from_torch
     from tpuflow.errors import TpuflowError
-    from tpuflow.event_log import set_log_folder
+    from tpuflow.execution.explanation import explain
+    from tpuflow.execution.simulation import Run, simulate
     from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf
-    from tpuflow.machine import Machine
-    from tpuflow.partition import Partitioned, partition
-    from tpuflow.refine import quantize
-    from tpuflow.simulate import Run, simulate
+    from tpuflow.importers import from_torch
+    from tpuflow.io.samples import Samples
+    from tpuflow.partitioning import Partitioned, partition
+    from tpuflow.pipeline import Built, Request
+    from tpuflow.pipeline.api import build, compare, evaluate, samples, search
+    from tpuflow.ptq import Listener, Recipe, quantize
+    from tpuflow.report.tensorboard import set_log_folder
+
+_HOMES = {
+    "Built": "pipeline",
+    "Config": "config",
+    "FloatModel": "frontend",
+    "Graph": "_core",
+    "Listener": "ptq",
+    "Machine": "compiler",
+    "Partitioned": "partitioning",
+    "Program": "_core",
+    "Ranges": "calibration",
+    "Recipe": "ptq",
+    "Request": "pipeline",
+    "Run": "execution.simulation",
+    "Samples": "io.samples",
+    "TpuflowError": "errors",
+    "build": "pipeline.api",
+    "calibrate": "calibration",
+    "compare": "pipeline.api",
+    "compile": "compiler",
+    "evaluate": "pipeline.api",
+    "explain": "execution.explanation",
+    "from_torch": "importers",
+    "get_sub_model": "frontend",
+    "kernels": "",
+    "load": "frontend",
+    "load_config": "config",
+    "onnx_to_tf": "frontend",
+    "partition": "partitioning",
+    "quantize": "ptq",
+    "reference": "",
+    "runtime": "",
+    "samples": "pipeline.api",
+    "search": "pipeline.api",
+    "set_log_folder": "report.tensorboard",
+    "simulate": "execution.simulation",
+}
+"""Every public name and the module it comes from; without one it is a module itself."""
 
 __all__ = [
+    "Built",
     "Config",
     "FloatModel",
+    "Graph",
+    "Listener",
     "Machine",
     "Partitioned",
+    "Program",
     "Ranges",
+    "Recipe",
+    "Request",
     "Run",
+    "Samples",
     "TpuflowError",
+    "build",
     "calibrate",
+    "compare",
     "compile",
+    "evaluate",
+    "explain",
     "from_torch",
     "get_sub_model",
+    "kernels",
     "load",
     "load_config",
     "onnx_to_tf",
     "partition",
     "quantize",
+    "reference",
+    "runtime",
+    "samples",
+    "search",
     "set_log_folder",
     "simulate",
 ]
 
-_HOMES = {
-    "Config": "config",
-    "FloatModel": "frontend",
-    "Machine": "machine",
-    "Partitioned": "partition",
-    "Ranges": "calibrate",
-    "Run": "simulate",
-    "TpuflowError": "errors",
-    "calibrate": "calibrate",
-    "compile": "compile",
-    "from_torch": "doors",
-    "get_sub_model": "frontend",
-    "load": "frontend",
-    "load_config": "config",
-    "onnx_to_tf": "frontend",
-    "partition": "partition",
-    "quantize": "refine",
-    "set_log_folder": "event_log",
-    "simulate": "simulate",
-}
+_SHOWN = {"tpuflow._core": ("Graph", "Program"), "tpuflow.execution.simulation": ("Run",)}
+"""Classes that notebooks show as HTML, by module."""
 
 
-_SHOWN = {"_core": ("Graph", "Program"), "simulate": ("Run",)}
-"""Classes notebooks show as HTML, by the module they come from."""
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES[name]
+    module = import_module(f"{__name__}.{home or name}")
+    value = getattr(module, name) if home else module
+    globals()[name] = value
+    _show_in_notebooks()
+    return value
 
 
-def _show(kind: str) -> Callable[[object], str]:
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _show_in_notebooks() -> None:
+    """Gives classes their display as far as they are imported; the extension cannot know the report."""
+    for module, kinds in _SHOWN.items():
+        for kind in kinds if module in sys.modules else ():
+            shown = getattr(sys.modules[module], kind, None)
+            if shown is not None and not hasattr(shown, "_repr_html_"):
+                shown._repr_html_ = _display(kind)
+
+
+def _display(kind: str) -> Any:
     def html(shown: object) -> str:
         text: str = getattr(import_module("tpuflow.report.notebook"), f"{kind.lower()}_html")(shown)
         return text
 
     return html
-
-
-class _Package(ModuleType):
-    """This package. Five functions bear the names of the rooms they come from: the function is the attribute.
-
-    Classes that notebooks show get their display when their module is set here, for the extension's cannot
-    know the report. Importing a room makes Python set the room as an attribute of the package; rooms are
-    reached by import alone.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        for kind in _SHOWN.get(name, ()) if isinstance(value, ModuleType) else ():
-            shown: Any = getattr(value, kind)
-            shown._repr_html_ = _show(kind)
-        if name in _HOMES and isinstance(value, ModuleType):
-            if _HOMES[name] != name:
-                return  # what bears the name comes from elsewhere, see __getattr__
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{self.__name__}.{_HOMES[name]}"), name)
-        setattr(self, name, value)
-        return value
-
-
-sys.modules[__name__].__class__ = _Package

@@ -271,7 +271,7 @@ def test_an_interrupt_ends_quietly_and_leaves_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tpuflow.build.stages.compile_graph", interrupted)
+    monkeypatch.setattr("tpuflow.pipeline.stages.compile_graph", interrupted)
     result = command("build", built.model, "-o", tmp_path / "m.tpu")
     assert result.status == 130
     assert "Traceback" not in result.err
@@ -284,7 +284,7 @@ def test_a_defect_is_said_to_be_one(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("never\nhappens")
 
-    monkeypatch.setattr("tpuflow.store._core.check", broken)
+    monkeypatch.setattr("tpuflow.partitioning.storage._core.check", broken)
     monkeypatch.delenv("TPUFLOW_TRACEBACK", raising=False)
     message = refused(command, tmp_path, "check", built.program)
     assert "defect of tpuflow: ZeroDivisionError: never happens" in message

@@ -12,12 +12,12 @@ import pytest
 
 from cli.conftest import Built, Command
 from models.builder import Builder, samples
-from tpuflow.build import graph_bytes
-from tpuflow.commands.console import bytes_text
+from tpuflow.cli.commands.console import bytes_text
+from tpuflow.evaluation.fidelity import Judge, Outputs
 from tpuflow.frontend import load
-from tpuflow.judge import Judge, Outputs
-from tpuflow.partition import device_networks
-from tpuflow.store import load_graph
+from tpuflow.partitioning import device_networks
+from tpuflow.partitioning.storage import load_graph
+from tpuflow.pipeline import graph_bytes
 
 
 def test_msc_22_sizes_are_those_of_files_and_of_the_model(

@@ -11,11 +11,11 @@ import pytest
 
 from cli.conftest import Built, Command, tiny
 from tpuflow import _core
-from tpuflow.bundle import Bundle, TestData, load_bundle, run_tests
 from tpuflow.errors import FileError, ProgramError
-from tpuflow.partition import Partitioned
-from tpuflow.store import load_graph, load_program
-from tpuflow.weights import weights_of, with_weights
+from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import load_graph, load_program
+from tpuflow.pipeline.bundle import Bundle, TestData, load_bundle, run_tests
+from tpuflow.pipeline.constants import weights_of, with_weights
 
 
 def test_prg_13_combine_then_extract_gives_the_originals(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuflow.commands import console
+from tpuflow.cli.commands import console
 
 
 class Clock:
@@ -12,7 +12,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr("tpuflow.commands.console.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("tpuflow.cli.commands.console.time.monotonic", lambda: self.now)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from cli.conftest import Built, Command
-from tpuflow.explain import _idle, explain
-from tpuflow.partition import device_networks
-from tpuflow.simulate import simulate
-from tpuflow.store import load_graph, load_program
+from tpuflow.execution.explanation import _idle, explain
+from tpuflow.execution.simulation import simulate
+from tpuflow.partitioning import device_networks
+from tpuflow.partitioning.storage import load_graph, load_program
 
 
 def test_every_layer_is_explained(built: Built, command: Command, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import onnx
 
 from cli.conftest import Built, Command
 from export.test_qdq import outputs
-from tpuflow.calibrate import Ranges
+from tpuflow.calibration import Ranges
 
 
 def test_export_writes_model_scales_and_thresholds(built: Built, command: Command, tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from cli.conftest import Built, Command
 from models.builder import Builder, samples
-from tpuflow.compare import Comparison, TensorComparison
-from tpuflow.evaluate import judge
-from tpuflow.metrics import metric
-from tpuflow.run import Found, ProgramLevel
-from tpuflow.similarity import Similarity
+from tpuflow.evaluation.comparison import Comparison, TensorComparison
+from tpuflow.evaluation.metrics import metric
+from tpuflow.evaluation.scores import judge
+from tpuflow.evaluation.similarity import Similarity
+from tpuflow.execution.levels import Found, ProgramLevel
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from cli.conftest import Built, Command
-from tpuflow.store import load_graph
+from tpuflow.partitioning.storage import load_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
 COSINE, EUCLID = 0.99999, 0.99

@@ -12,10 +12,10 @@ import pytest
 
 from cli.conftest import Built, Command
 from tpuflow import _core
-from tpuflow.arrays import read_arrays
 from tpuflow.frontend import load
-from tpuflow.samples import Samples, load_samples
-from tpuflow.store import load_graph
+from tpuflow.io.arrays import read_arrays
+from tpuflow.io.samples import Samples, load_samples
+from tpuflow.partitioning.storage import load_graph
 
 
 def search(folder: Path, text: str) -> Path:
@@ -265,7 +265,7 @@ def test_msc_02_files_are_read_by_so_many_threads(
         seen.add(threading.current_thread().name)
         return read(path)
 
-    monkeypatch.setattr("tpuflow.samples.read_arrays", noted)
+    monkeypatch.setattr("tpuflow.io.samples.read_arrays", noted)
 
     def rows(workers: int) -> list[Any]:
         seen.clear()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cli.conftest import Built, Command
-from tpuflow.refine.search import MARGIN_DB
+from tpuflow.ptq.search import MARGIN_DB
 
 
 @pytest.mark.parametrize("method", ["gptq", "adaround[Conv]"])

@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Command
 from models.builder import samples
-from partition.networks import NETWORKS, written
+from partitioning.networks import NETWORKS, written
 
 
 @dataclass(frozen=True)

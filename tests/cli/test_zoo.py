@@ -17,17 +17,17 @@ from onnx import helper
 from cli.conftest import Command
 from models import make_models
 from models.builder import Builder, samples
-from tpuflow.calibrate import Range, Ranges, calibrate
+from tpuflow.calibration import Range, Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.errors import FileError
+from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import load
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel
-from tpuflow.zoo import networks, page, published, troubles
-from tpuflow.zoo.culprits import culprits
-from tpuflow.zoo.memory import Peak
-from tpuflow.zoo.stages import lists
-from tpuflow.zoo.sweep import Settings
+from tpuflow.lowering import lower
+from tpuflow.pipeline.zoo import networks, page, published, troubles
+from tpuflow.pipeline.zoo.culprits import culprits
+from tpuflow.pipeline.zoo.memory import Peak
+from tpuflow.pipeline.zoo.stages import lists
+from tpuflow.pipeline.zoo.sweep import Settings
 
 NETWORKS = {"attention": make_models.attention, "fire": make_models.fire}
 HOOK = """
@@ -230,7 +230,7 @@ def test_the_layer_to_blame_is_found() -> None:
     highest = ranges.tensors[bad].max
     assert isinstance(highest, float)
     broken = Ranges({**ranges.tensors, bad: Range(0.0, highest / 50)}, ranges.samples, ranges.strategy)
-    level = GraphLevel(quantize(model.model, broken, Config()))
+    level = GraphLevel(lower(model.model, broken, Config()))
     feed = {"x": next(iter(samples(proto, 1, seed=5).values())).astype(np.float32)}
     found = culprits(model, level, feed, [proto.graph.output[0].name])
     assert found[0]["tensor"] == bad

@@ -10,9 +10,9 @@ import pytest
 import tpuflow
 from debug.test_steps import built, chain
 from tpuflow import _core
-from tpuflow.debug import Debugger, Replay
-from tpuflow.debug.debugger import DebuggerError
-from tpuflow.simulate import program_ports, random_feed, simulate
+from tpuflow.execution.debug import Debugger, Replay
+from tpuflow.execution.debug.debugger import DebuggerError
+from tpuflow.execution.simulation import program_ports, random_feed, simulate
 
 
 @pytest.fixture(scope="module")

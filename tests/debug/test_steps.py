@@ -12,10 +12,10 @@ from models.builder import Builder, samples
 from models.random_model import random_model
 from tpuflow import _core
 from tpuflow.config import Config
-from tpuflow.debug import StepReport, check_steps
 from tpuflow.errors import ProgramError
-from tpuflow.run import GraphLevel
-from tpuflow.simulate import random_feed
+from tpuflow.execution.debug import StepReport, check_steps
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import random_feed
 
 
 def built(model: object, dtype: str, machine: str, level: int) -> tuple[_core.Program, _core.Graph]:

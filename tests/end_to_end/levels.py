@@ -18,13 +18,13 @@ import onnx
 from numpy.typing import NDArray
 
 from tpuflow import _core, reference
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import LEVELS
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import LEVELS
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
+from tpuflow.execution.simulation import program_ports
 from tpuflow.frontend import FloatModel, load
-from tpuflow.quantize import quantize
-from tpuflow.simulate import program_ports
+from tpuflow.lowering import lower
 
 Array = NDArray[Any]
 Codes = dict[str, Array]
@@ -60,7 +60,7 @@ class Network:
         model = load(model) if isinstance(model, onnx.ModelProto) else model
         settings = config(dtype)
         ranges = calibrate(model, float_samples, settings.calibrate)
-        return cls(quantize(model, ranges, settings), float_samples)
+        return cls(lower(model, ranges, settings), float_samples)
 
     @property
     def outputs(self) -> list[str]:

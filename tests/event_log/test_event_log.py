@@ -15,11 +15,11 @@ from tensorboard.backend.event_processing import event_accumulator
 
 import tpuflow
 from models.make_models import MODELS, samples
-from tpuflow.build import Built, Request, build
-from tpuflow.event_log import RunLog, log_folder, writer
-from tpuflow.event_log.histogram import ChannelStatistics, Histogram
 from tpuflow.frontend import FloatSession, load
-from tpuflow.partition import Partitioned
+from tpuflow.partitioning import Partitioned
+from tpuflow.pipeline import Built, Request, build
+from tpuflow.report.tensorboard import RunLog, log_folder, writer
+from tpuflow.report.tensorboard.histogram import ChannelStatistics, Histogram
 
 RUNS = ("original", "normalised", "quantised", "program")
 
@@ -194,7 +194,7 @@ def test_vis_16_without_tensorboard_the_option_says_what_to_install(monkeypatch:
 
 
 def test_vis_04_segments_of_the_host_are_nodes(tmp_path: Path) -> None:
-    from partition.networks import NETWORKS  # noqa: PLC0415 - only here
+    from partitioning.networks import NETWORKS  # noqa: PLC0415 - only here
 
     onnx.save(NETWORKS["between"](), tmp_path / "m.onnx")
     done = build(Request(tmp_path / "m.onnx", log=tmp_path / "logs"))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from end_to_end.levels import DType
+from lowering.quantized import lowered, normal
 from models.builder import Builder
-from quantize.quantized import lowered, normal
 from test_operators import CASES, made
 from tpuflow import _core
 from tpuflow.errors import ModelError

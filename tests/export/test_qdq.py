@@ -12,18 +12,18 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
+from lowering.quantized import Array, Quantized, lowered, normal, source_of
 from models.builder import Builder
 from models.random_model import random_model
-from partition.networks import between, gated, top_scores
-from quantize.quantized import Array, Quantized, lowered, normal, source_of
-from tpuflow.calibrate import Ranges, calibrate
+from partitioning.networks import between, gated, top_scores
+from tpuflow.calibration import Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.errors import ModelError, RangesError
+from tpuflow.execution.levels import graph_level
 from tpuflow.export import quantised_onnx, scales
 from tpuflow.frontend import load
-from tpuflow.partition import partition
-from tpuflow.quantize import quantize
-from tpuflow.run import graph_level
+from tpuflow.lowering import lower
+from tpuflow.partitioning import partition
 
 
 def outputs(proto: onnx.ModelProto, feed: dict[str, Array], *, fake: bool = False) -> dict[str, Array]:
@@ -209,7 +209,7 @@ def test_what_cannot_be_exported() -> None:
     with pytest.raises(ModelError, match="the graph was made of another model"):
         quantised_onnx(load(other.model()), made.graph)
     model = load(b.model())
-    floats = quantize(model.model, None, Config.parse({"quantize": {"dtype": "float16"}}))
+    floats = lower(model.model, None, Config.parse({"quantize": {"dtype": "float16"}}))
     with pytest.raises(ModelError, match="stores nothing as codes"):
         quantised_onnx(model, floats)
 
@@ -247,7 +247,7 @@ def test_biases_are_the_corrected_ones_of_the_graph(fake: bool) -> None:  # noqa
     feeds = normal(proto, 6)
     ranges = calibrate(model, {"x": np.concatenate([feed["x"] for feed in feeds])})
     assert ranges.means
-    made = Quantized(model, quantize(model.model, ranges, Config.parse({"quantize": {"weight_bits": 4}})))
+    made = Quantized(model, lower(model.model, ranges, Config.parse({"quantize": {"weight_bits": 4}})))
     biases = [
         made.graph.constant(index)
         for layer in made.graph.layers
@@ -284,7 +284,7 @@ def test_msc_08_segments_of_the_device_are_those_of_the_graph(network: Callable[
     arrays = {
         name: generator.normal(0, 1, (4, *shape[1:])).astype(np.float32) for name, shape in shapes.items()
     }
-    graph = quantize(parts, calibrate(parts, arrays))
+    graph = lower(parts, calibrate(parts, arrays))
     exported = quantised_onnx(model, graph)
     feed = {name: array[:1] for name, array in arrays.items()}
     ours, theirs = graph_level(graph).run(feed), outputs(exported, feed)

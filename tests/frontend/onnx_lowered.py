@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config, QuantizeConfig
 from tpuflow.errors import TpuflowError, UnsupportedModelError
-from tpuflow.partition import Partitioned, partition
-from tpuflow.quantize import quantize
-from tpuflow.run import graph_level, program_level
-from tpuflow.samples import Samples
-from tpuflow.similarity import similarity
+from tpuflow.evaluation.similarity import similarity
+from tpuflow.execution.levels import graph_level, program_level
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import lower
+from tpuflow.partitioning import Partitioned, partition
 
 if TYPE_CHECKING:
     from tpuflow.config import DType
     from tpuflow.errors import Finding
     from tpuflow.frontend import FloatModel
-    from tpuflow.store import AnyGraph
+    from tpuflow.partitioning.storage import AnyGraph
 
 __all__ = ["ALIKE", "TOLERANCE", "in_floats", "in_integers", "on_the_machine", "reason_of"]
 
@@ -66,13 +66,13 @@ def _lowered(model: FloatModel, dtype: DType, feeds: Mapping[str, Array]) -> tup
     if config.needs_ranges:
         ranges = calibrate(parts or model, Samples.of_feeds([feeds], model.inputs), config)
     if parts is not None:
-        return quantize(parts, ranges, config), reason_of(model.findings[0])
+        return lower(parts, ranges, config), reason_of(model.findings[0])
     try:
-        return quantize(model, ranges, config), ""
+        return lower(model, ranges, config), ""
     except UnsupportedModelError as error:
         refused = error
     try:
-        return quantize(partition(model), ranges, config), reason_of(refused.findings[0])
+        return lower(partition(model), ranges, config), reason_of(refused.findings[0])
     except TpuflowError:
         raise refused from None
 

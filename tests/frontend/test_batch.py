@@ -12,16 +12,16 @@ from onnx import TensorProto
 
 from end_to_end.levels import config
 from frontend.graphs import array, graph, integers
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.errors import ModelError
+from tpuflow.execution.levels import GraphLevel, graph_level, run_samples
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatModel, generate_samples, load, run_float
 from tpuflow.frontend.batch import rebatched
 from tpuflow.frontend.values import shape_of
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel, graph_level, run_samples
-from tpuflow.samples import Samples
-from tpuflow.simulate import simulate
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import lower
 
 
 def classifier(batch: int | str) -> onnx.ModelProto:
@@ -133,8 +133,8 @@ def test_imp_25_a_program_of_four_equals_four_runs(model: onnx.ModelProto, level
     ranges = calibrate(one, arrays, settings)
     four = one.with_batch(4)
     assert four.inputs[0].shape[0] == 4
-    singles = GraphLevel(quantize(one, ranges, settings))
-    graph4 = quantize(four, ranges, settings)
+    singles = GraphLevel(lower(one, ranges, settings))
+    graph4 = lower(four, ranges, settings)
     program = compile_graph(graph4, machine="128x128_asic", level=level)
     results = simulate(program, arrays).outputs["z"]
     together = GraphLevel(graph4).run(arrays)["z"]
@@ -212,7 +212,7 @@ def test_imp_23_several_inputs_and_outputs_in_the_order_of_the_header() -> None:
     found = load(model)
     arrays = samples_of(found, 3)
     settings = config("int8")
-    program = compile_graph(quantize(found, calibrate(found, arrays, settings), settings))
+    program = compile_graph(lower(found, calibrate(found, arrays, settings), settings))
     run = simulate(program, dict(reversed(arrays.items())))
     assert [port.name for port in found.inputs] == ["b", "a"]
     assert list(run.outputs) == [port.name for port in found.outputs] == ["r", "c", "s"]
@@ -229,7 +229,7 @@ def test_imp_24_networks_without_a_batch_axis() -> None:
         found = load(proto)
         arrays = {"x": array(3, *shape)}
         settings = config("int8")
-        program = compile_graph(quantize(found, calibrate(found, arrays, settings), settings))
+        program = compile_graph(lower(found, calibrate(found, arrays, settings), settings))
         run = simulate(program, arrays)
         assert run.outputs["z"].shape == (3, *shape[:-1], run.outputs["z"].shape[-1])
         for index in range(3):
@@ -242,7 +242,7 @@ def test_a_network_without_a_batch_axis_takes_exactly_its_own_shape() -> None:
     proto = graph([("Relu", "x", "y"), ("Transpose", "y", "z")], {"x": [3, 4, 5]}, ["z"])
     found, arrays = load(proto), {"x": array(3, 4, 5)}
     settings = config("int8")
-    quantised = quantize(found, calibrate(found, arrays, settings), settings)
+    quantised = lower(found, calibrate(found, arrays, settings), settings)
     expected = run_float(proto, arrays)["z"]
     run = simulate(compile_graph(quantised), arrays)
     level = graph_level(quantised)
@@ -266,7 +266,7 @@ def test_imp_07_original_names_everywhere() -> None:
     settings = config("int8")
     ranges = calibrate(found, arrays, settings)
     assert {"data/in:0", "scores:0"} <= set(ranges.tensors)
-    lowered = quantize(found, ranges, settings)
+    lowered = lower(found, ranges, settings)
     level = GraphLevel(lowered)
     assert [port.name for port in level.ports] == ["data/in:0"]
     run = simulate(compile_graph(lowered), arrays)

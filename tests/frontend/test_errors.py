@@ -15,7 +15,8 @@ from onnx import TensorProto
 from frontend.graphs import Node, Shapes, array, graph, integers
 from models.make_models import MODELS
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
-from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float, verify_import
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float
 
 X = {"x": [2, 3, 4, 5]}
 RELU = [("Relu", "x", "z")]

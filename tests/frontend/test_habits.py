@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from frontend.graphs import Node, array, graph, integers, normalised, operators
 from models.make_models import MODELS, random_model
-from tpuflow.frontend import FloatSession, generate_samples, load, verify_import
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.frontend import FloatSession, generate_samples, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tpuflow.frontend import FloatModel, generate_samples, load, verify_import
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.frontend import FloatModel, generate_samples, load
 from tpuflow.frontend.normalise import normalise
 
 if TYPE_CHECKING:

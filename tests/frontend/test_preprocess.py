@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from end_to_end.levels import config as settings_of
 from frontend.graphs import array, graph, integers
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config, ConfigError, PreprocessConfig
 from tpuflow.errors import ModelError
-from tpuflow.frontend import FloatSession, load, verify_import
-from tpuflow.quantize import quantize
-from tpuflow.run import GraphLevel
-from tpuflow.simulate import program_ports, simulate
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import program_ports, simulate
+from tpuflow.frontend import FloatSession, load
+from tpuflow.lowering import lower
 
 Array = NDArray[Any]
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -153,7 +154,7 @@ def test_imp_19_fused_equals_unfused_within_one_step(values: dict[str, Any]) -> 
     prepared = np.concatenate([session.run({"x": images[i : i + 1]})["seen"] for i in range(16)])
     settings = settings_of("int8")
     graphs = [
-        quantize(model, calibrate(model, {"x": samples}, settings), settings)
+        lower(model, calibrate(model, {"x": samples}, settings), settings)
         for model, samples in ((fused, images), (bare, prepared))
     ]
     program = compile_graph(graphs[0])

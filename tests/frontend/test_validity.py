@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from frontend.graphs import array, graph, integers
-from tpuflow.audit import audit
 from tpuflow.errors import ModelError
 from tpuflow.frontend import check_model, load
+from tpuflow.pipeline.preflight import audit
 
 IMAGE = [1, 4, 8, 8]
 WEIGHTS = {"w": array(6, 4, 3, 3)}

@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from tpuflow.allocation import read_instance
-from tpuflow.arrays import array_headers, read_arrays
-from tpuflow.bundle import load_bundle
-from tpuflow.calibrate import Ranges, load_statistics
-from tpuflow.compile import machine_text
+from tpuflow.calibration import Ranges, load_statistics
+from tpuflow.compiler.allocation import read_instance
+from tpuflow.compiler.program import machine_text
 from tpuflow.config import load_config
 from tpuflow.errors import MachineError, TpuflowError
-from tpuflow.files import parse_toml
+from tpuflow.io.arrays import array_headers, read_arrays
+from tpuflow.io.files import parse_toml
+from tpuflow.partitioning.storage import load_graph, load_program
+from tpuflow.pipeline.bundle import load_bundle
 from tpuflow.runtime.raw import Codec
-from tpuflow.store import load_graph, load_program
 
 SECONDS = 5
 BYTES = 1 << 30

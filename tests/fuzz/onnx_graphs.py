@@ -44,10 +44,10 @@ from frontend.onnx_backend import cases as node_tests
 from frontend.onnx_outcomes import FORMS
 from fuzz.onnx_mutations import mutated
 from models.make_models import MODELS
-from tpuflow.audit import audit
 from tpuflow.config import Config
 from tpuflow.errors import TpuflowError, UnsupportedModelError
-from tpuflow.samples import Samples
+from tpuflow.io.samples import Samples
+from tpuflow.pipeline.preflight import audit
 
 __all__ = ["DEFECTS", "Result", "base_models", "case", "outcome", "run"]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tpuflow.metrics import METRICS, Metric, MetricError, metric, metric_list
-from tpuflow.metrics.detection import suppressed
+from tpuflow.evaluation.metrics import METRICS, Metric, MetricError, metric, metric_list
+from tpuflow.evaluation.metrics.detection import suppressed
 
 Array = NDArray[Any]
 seeds = st.integers(0, 2**32 - 1)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowering.quantized import Array
 from models.builder import Builder
-from quantize.quantized import Array
-from tpuflow.build import Request, build
 from tpuflow.config import Config, ConfigError
 from tpuflow.errors import SampleError
-from tpuflow.evaluate import evaluate_level
-from tpuflow.metrics import metric
+from tpuflow.evaluation.metrics import metric
+from tpuflow.evaluation.scores import evaluate_level
+from tpuflow.execution.levels import graph_level
+from tpuflow.pipeline import Request, build
 from tpuflow.plugins import (
     PluginError,
     PyNode,
@@ -31,7 +32,6 @@ from tpuflow.plugins import (
 )
 from tpuflow.plugins.load import PREFIXES
 from tpuflow.plugins.nodes import onnx_form
-from tpuflow.run import graph_level
 
 HEAD = "from AIPUBuilder.Optimizer.framework import *\nfrom AIPUBuilder.Optimizer.utils import *\n"
 

@@ -11,12 +11,12 @@ import onnx
 from onnx import numpy_helper
 
 from models.builder import Builder
-from tpuflow.calibrate import calibrate
+from tpuflow.calibration import calibrate
 from tpuflow.config import Config
+from tpuflow.evaluation.fidelity import Judge
 from tpuflow.frontend import FloatModel, FloatSession, load
-from tpuflow.judge import Judge
-from tpuflow.precision import Trials
-from tpuflow.samples import Samples
+from tpuflow.io.samples import Samples
+from tpuflow.ptq.precision import Trials
 
 COUNT = 10
 Array = npt.NDArray[Any]

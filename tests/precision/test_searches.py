@@ -11,15 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision.networks import chain, images, trials, usual
-from tpuflow.calibrate import calibrate
-from tpuflow.compile import compile as compile_graph
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config, ConfigError
 from tpuflow.errors import UnsupportedModelError
+from tpuflow.evaluation.fidelity import LOSSES
+from tpuflow.evaluation.metrics import MetricError
+from tpuflow.execution.levels import graph_level
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatSession, load
-from tpuflow.judge import LOSSES
-from tpuflow.metrics import MetricError
-from tpuflow.partition import Partitioned
-from tpuflow.precision import (
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import lower
+from tpuflow.partitioning import Partitioned
+from tpuflow.ptq.precision import (
     PRECISIONS,
     Budget,
     Limits,
@@ -33,12 +37,8 @@ from tpuflow.precision import (
     smallest,
     within_budget,
 )
-from tpuflow.precision.automatic import latest
-from tpuflow.precision.budget import path
-from tpuflow.quantize import quantize
-from tpuflow.run import graph_level
-from tpuflow.samples import Samples
-from tpuflow.simulate import simulate
+from tpuflow.ptq.precision.automatic import latest
+from tpuflow.ptq.precision.budget import path
 
 # Trials
 
@@ -53,7 +53,7 @@ def test_an_assignment_is_its_configuration() -> None:
     ranges = calibrate(model, Samples.of({"image": images(seed=2)}, model.inputs), config)
     graph = found.graph(assignment)
     assert not isinstance(graph, Partitioned)
-    assert quantize(model, ranges, config).to_json() == graph.to_json()
+    assert lower(model, ranges, config).to_json() == graph.to_json()
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("int8", "f32"), ("float32", "8")])
@@ -69,7 +69,7 @@ def test_a_layer_between_floats_and_codes_is_its_configuration(dtype: str, preci
         config = found.config(assignment)
         graph = found.graph(assignment)
         assert not isinstance(graph, Partitioned)
-        assert quantize(model, calibrate(model, samples, config), config).to_json() == graph.to_json()
+        assert lower(model, calibrate(model, samples, config), config).to_json() == graph.to_json()
 
 
 def test_mix_15_cycles_and_bytes_are_those_of_the_program() -> None:

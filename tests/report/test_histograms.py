@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report.made_up import made_up_histograms
-from tpuflow.calibrate import Range, Ranges, Statistics
+from tpuflow.calibration import Range, Ranges, Statistics
 from tpuflow.errors import FileError
 from tpuflow.report import load_histograms, save_histograms, tensor_histograms, tensor_rows
 

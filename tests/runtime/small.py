@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import tpuflow
 from models.builder import Builder, samples
 from tpuflow.config import Config
-from tpuflow.store import AnyProgram
+from tpuflow.partitioning.storage import AnyProgram
 
 Arrays = dict[str, NDArray[np.float32]]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tpuflow
-from partition.networks import top_scores
+from partitioning.networks import top_scores
 from runtime import c
 from runtime.small import feed, program
 from tpuflow.frontend import generate_samples
+from tpuflow.io.samples import Samples
 from tpuflow.runtime import Device, convert_to_raw
-from tpuflow.samples import Samples
 
 
 @pytest.fixture(scope="module")

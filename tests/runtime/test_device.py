@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime.small import feed, program
-from tpuflow.compile import machine_text, machines
+from tpuflow.compiler.program import machine_text, machines
 from tpuflow.errors import DeviceError, FileError, MachineError, SampleError
+from tpuflow.execution.simulation import simulate
 from tpuflow.runtime import Device
-from tpuflow.simulate import simulate
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 import tpuflow
 from cli.conftest import run_command
 from runtime import c
-from tpuflow.build import made_up
 from tpuflow.config import Config
+from tpuflow.execution.simulation import simulate
+from tpuflow.frontend import generated
 from tpuflow.runtime import Device, convert_to_raw
-from tpuflow.simulate import simulate
 
 NETWORKS = (
     "fastestdet", "kws_dscnn", "lenet5_mnist", "mnist_cntk", "mobilenetv2_cifar10", "resnet8_cifar10",
@@ -35,7 +35,7 @@ def test_prg_04_prg_08_prg_19_sim_11_all_ways_give_the_same_bytes(
     shared: Path, name: str, tmp_path: Path, example: Path
 ) -> None:
     model = tpuflow.load(shared / "data" / name / "model.onnx")
-    samples = made_up(model, 1, 0)
+    samples = generated(model, 1, 0)
     config = Config.parse({"calibrate": {"strategy": "extrema"}})
     program = tpuflow.compile(
         tpuflow.quantize(model, tpuflow.calibrate(model, samples, config), config), level=5

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from runtime.small import feed, program
 from tpuflow.errors import FileError, ProgramError, SampleError
+from tpuflow.execution.simulation import ProgramPort, program_ports, simulate
+from tpuflow.partitioning.storage import AnyProgram, load_program
 from tpuflow.runtime import Codec, Device, convert_to_raw
-from tpuflow.simulate import ProgramPort, program_ports, simulate
-from tpuflow.store import AnyProgram, load_program
 
 WORDS = {"32x32_fpga": 32, "64x64_edge": 64, "128x128_asic": 128, "256x256_dc": 256}
 DTYPES = ("int8", "int16", "float16", "bfloat16", "float32")

@@ -5,7 +5,7 @@
 //!
 //! Temporary files are named `.tpuflow-PID-RANDOM.part`, created exclusively and locked as long as their writer lives; the
 //! system releases the lock of a dead one, by which the next writer in the folder knows what was abandoned and removes it.
-//! The Python package (`tpuflow.files`) follows the same convention and gives paths of its own temporary files to be
+//! The Python package (`tpuflow.io.files`) follows the same convention and gives paths of its own temporary files to be
 //! written in place, several of which it then publishes together.
 
 use std::collections::hash_map::RandomState;

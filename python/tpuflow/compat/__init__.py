@@ -29,8 +29,7 @@ from tpuflow.compat.programs import (
     compile_,
     model_execute,
 )
-from tpuflow.frontend import get_sub_model, onnx_to_tf
-from tpuflow.parameters import (
+from tpuflow.compiler.parameters import (
     DEFAULT,
     O1,
     O5,
@@ -42,6 +41,7 @@ from tpuflow.parameters import (
     ScheduleOptimization,
     SubgraphSlicerParameters,
 )
+from tpuflow.frontend import get_sub_model, onnx_to_tf
 from tpuflow.runtime import Device, TensorDescription, convert_to_raw
 
 __all__ = [

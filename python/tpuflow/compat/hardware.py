@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from tpuflow.compile import machine_text, machine_toml
+from tpuflow.compiler.program import machine_text, machine_toml
 from tpuflow.errors import MachineError
-from tpuflow.files import parse_toml
+from tpuflow.io.files import parse_toml
 
 __all__ = ["ModelParameters", "TPU_128x128_PARAMS", "TpuParameters", "get_hw_params"]
 

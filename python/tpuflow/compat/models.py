@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibrate import Artefacts, Means, Range, Ranges, save_artefacts
+from tpuflow.calibration import Artefacts, Means, Range, Ranges, save_artefacts
 from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import ProgramPort
 from tpuflow.export import integer_onnx
-from tpuflow.files import make_folder, parse_json, read_text, write_json
-from tpuflow.fine_tune import fine_tune
 from tpuflow.frontend import FloatModel, load
-from tpuflow.partition import Partitioned
-from tpuflow.quantize import Graph
-from tpuflow.refine import Calibrated, CalibrationData, Recipe
-from tpuflow.run import GraphLevel
-from tpuflow.samples import Samples
-from tpuflow.simulate import ProgramPort
-from tpuflow.store import load_graph
+from tpuflow.io.files import make_folder, parse_json, read_text, write_json
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import Graph
+from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import load_graph
+from tpuflow.ptq import Calibrated, CalibrationData, Recipe
+from tpuflow.ptq.fine_tuning import fine_tune
 
 if TYPE_CHECKING:
     import onnx
@@ -320,7 +320,7 @@ class RegularModel:
         fine_tuning_epochs: int = 10,
         working_dir: str | Path = "",
     ) -> Thresholds:
-        """Thresholds trained on samples, those of least loss; see `tpuflow.fine_tune`.
+        """Thresholds trained on samples, those of least loss; see `tpuflow.ptq.fine_tuning`.
 
         Args:
             thresholds: Where training begins.

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from tpuflow.compat.hardware import ModelParameters
 from tpuflow.compat.missing import NotAvailableError
 from tpuflow.compat.models import QuantizedModel
-from tpuflow.compile import compile as compile_graph
+from tpuflow.compiler.parameters import CompileParameters
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.tiling import Segment, SlicingScheme, TensorAxis, Tiling
 from tpuflow.errors import MachineError
-from tpuflow.parameters import CompileParameters
-from tpuflow.quantize import Graph
-from tpuflow.run import GraphLevel
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.simulation import simulate
+from tpuflow.lowering import Graph
+from tpuflow.partitioning.storage import AnyProgram
 from tpuflow.runtime import TensorDescription, descriptions
-from tpuflow.simulate import simulate
-from tpuflow.store import AnyProgram
-from tpuflow.tiling import Segment, SlicingScheme, TensorAxis, Tiling
 
 __all__ = [
     "Executable", "ExecutionResult", "Network", "Segment", "TensorAxis", "TpuProgram", "compile_",

@@ -13,7 +13,7 @@ from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.models import Config
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import parse_table
-from tpuflow.files import parse_json, parse_toml, read_text
+from tpuflow.io.files import parse_json, parse_toml, read_text
 
 __all__ = ["SHOWN", "load_config"]
 

@@ -26,7 +26,7 @@ def _runs(value: Any) -> Any:
 
 
 class ScheduleConfig(Section):
-    """Fields of a schedule; unset ones are those of the level, see `tpuflow.parameters`."""
+    """Fields of a schedule; unset ones are those of the level, see `tpuflow.compiler.parameters`."""
 
     data_transfer_optimization: bool | None = None
     """Tensors stay in the cache from their producer to their readers; otherwise all pass through DDR."""

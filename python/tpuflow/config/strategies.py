@@ -14,7 +14,7 @@ STRATEGIES = (
     "extrema", "mean", "percentile", "pct", "mse", "mae", "lp", "kld", "std", "aciq_laplace", "aciq_gauss",
     "weighted_scale_param", "in_ir",
 )  # fmt: skip
-"""Strategies without their numbers; `tpuflow.calibrate.STRATEGIES` holds what they do."""
+"""Strategies without their numbers; `tpuflow.calibration.STRATEGIES` holds what they do."""
 
 LEADING = frozenset({"percentile", "std", "kld", "aciq_laplace", "aciq_gauss"})
 """Those that may begin with a number."""

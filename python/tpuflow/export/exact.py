@@ -24,7 +24,7 @@ from tpuflow.export.operators import OPERATORS, Seen
 from tpuflow.export.tape import Tape
 
 if TYPE_CHECKING:
-    from tpuflow.quantize import Graph
+    from tpuflow.lowering import Graph
 
 __all__ = ["with_integers"]
 

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.errors import ModelError
-from tpuflow.partition import device_networks
-from tpuflow.refine.channels import Channels, at_ids, note_ids
-from tpuflow.refine.equalize import STEPS, scaled
+from tpuflow.partitioning import device_networks
+from tpuflow.ptq.channels import Channels, at_ids, note_ids
+from tpuflow.ptq.equalization import STEPS, scaled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tpuflow.frontend import FloatModel
-    from tpuflow.partition import Partitioned
-    from tpuflow.quantize import Graph
-    from tpuflow.quantize.lowering import Layer
+    from tpuflow.lowering import Graph
+    from tpuflow.lowering.lowering import Layer
+    from tpuflow.partitioning import Partitioned
 
 __all__ = ["Network", "StoredTensor", "multipliers", "with_one_scale"]
 

@@ -20,7 +20,7 @@ from tpuflow.export.operators import OPERATORS, Seen
 from tpuflow.export.tape import OPSET, Tape
 
 if TYPE_CHECKING:
-    from tpuflow.quantize import Graph
+    from tpuflow.lowering import Graph
 
 __all__ = ["integer_onnx"]
 

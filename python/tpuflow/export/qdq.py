@@ -30,15 +30,15 @@ from onnx import helper, numpy_helper
 from tpuflow.errors import ModelError
 from tpuflow.export.exact import with_integers
 from tpuflow.export.factors import Network, StoredTensor, multipliers, with_one_scale
-from tpuflow.partition import device_networks
+from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tpuflow.frontend import FloatModel
-    from tpuflow.partition import Partitioned
-    from tpuflow.quantize import Graph
-    from tpuflow.quantize.lowering import Layer, Tensor
+    from tpuflow.lowering import Graph
+    from tpuflow.lowering.lowering import Layer, Tensor
+    from tpuflow.partitioning import Partitioned
 
 __all__ = ["activation_grids", "quantised_onnx", "scales"]
 

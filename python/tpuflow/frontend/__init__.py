@@ -11,7 +11,7 @@
     functions.py  inlines what ONNX itself defines by simpler operators
     supported.py  the closed set, and the listing of what lies outside
     session.py    runs a float model in onnxruntime
-    samples.py    made-up samples; comparison of original and normalised model
+    samples.py    generated samples
 
 It knows nothing of quantisation or hardware.
 """
@@ -21,7 +21,7 @@ from tpuflow.frontend.convert import onnx_to_tf
 from tpuflow.frontend.cut import get_sub_model
 from tpuflow.frontend.load import FloatModel, Port, check_model, load
 from tpuflow.frontend.presets import PRESETS
-from tpuflow.frontend.samples import generate_samples, verify_import
+from tpuflow.frontend.samples import generate_samples, generated
 from tpuflow.frontend.session import FloatSession, run_float
 from tpuflow.frontend.source import is_model_file
 
@@ -33,10 +33,10 @@ __all__ = [
     "Port",
     "check_model",
     "generate_samples",
+    "generated",
     "get_sub_model",
     "is_model_file",
     "load",
     "onnx_to_tf",
     "run_float",
-    "verify_import",
 ]

@@ -37,13 +37,13 @@ from tpuflow.frontend.rewrites import (
     logic,
     movement,
     normalisation,
+    normalisation_fusion,
     opset,
     powers,
     recurrent,
     reduction,
     resize,
     sampling,
-    spelt_out,
     stated,
     sums,
     volumes,
@@ -94,7 +94,7 @@ ONE_FORM = _merged(
 LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 """Brings transposes together and cancels them."""
 
-RECOGNISED = _merged(activations.RULES, spelt_out.RULES, normalisation.RULES)
+RECOGNISED = _merged(activations.RULES, normalisation_fusion.RULES, normalisation.RULES)
 """Finds functions spelt out in elementary operators."""
 
 

@@ -18,10 +18,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
-from tpuflow.doors import SUFFIXES, open_foreign
 from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
 from tpuflow.frontend.values import all_bodies
+from tpuflow.importers import SUFFIXES, open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,8 @@ def read(source: Source) -> tuple[ir.Model, str]:
     """Reads and checks a model.
 
     Args:
-        source: A file (ONNX, or what `tpuflow.doors` converts), or a model in memory, which is not changed.
+        source: A file (ONNX, or what `tpuflow.importers` converts), or a model in memory, which is not
+            changed.
 
     Returns:
         The model as it is, but for initialisers no longer being listed as inputs, and what to call it in

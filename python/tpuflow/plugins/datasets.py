@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.arrays import read_arrays
+from tpuflow.io.arrays import read_arrays
 from tpuflow.plugins.registry import PluginError
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.calibrate import Range, Ranges
+from tpuflow.calibration import Range, Ranges
 from tpuflow.config import Config, layer_names
 from tpuflow.errors import SampleError
-from tpuflow.metrics import Metric
+from tpuflow.evaluation.metrics import Metric
+from tpuflow.io.samples import Samples, in_turn
 from tpuflow.plugins.datasets import DATASETS
 from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
 from tpuflow.plugins.registry import PluginError, Registry
-from tpuflow.samples import Samples, in_turn
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow.samples import Port
+    from tpuflow.io.samples import Port
 
 __all__ = ["configured", "dataset_samples", "is_dataset", "plugin_metrics", "with_input_scales"]
 

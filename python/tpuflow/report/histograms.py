@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.arrays import read_arrays
 from tpuflow.errors import FileError, SampleError
-from tpuflow.files import file_stem, make_folder, replaced, write_text
+from tpuflow.io.arrays import read_arrays
+from tpuflow.io.files import file_stem, make_folder, replaced, write_text
 
 if TYPE_CHECKING:
-    from tpuflow.calibrate import Ranges, Statistics
+    from tpuflow.calibration import Ranges, Statistics
 
 __all__ = ["TensorHistogram", "load_histograms", "save_histograms", "tensor_histograms"]
 

@@ -15,7 +15,7 @@ from tpuflow.report.picture import graph_nodes, svg_picture
 from tpuflow.report.words import UNITS, verdict
 
 if TYPE_CHECKING:
-    from tpuflow.simulate import Run
+    from tpuflow.execution.simulation import Run
 
 __all__ = ["graph_html", "program_html", "run_html"]
 

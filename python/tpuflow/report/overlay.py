@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.files import file_stem, make_folder, write_json, write_text
+from tpuflow.io.files import file_stem, make_folder, write_json, write_text
 
 __all__ = ["Overlay", "save_overlays"]
 

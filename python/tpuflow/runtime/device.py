@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuflow.compile import machine_text, machines, require_machine
+from tpuflow.compiler.program import machine_text, machines, require_machine
 from tpuflow.errors import DeviceError, MachineError
-from tpuflow.files import parse_toml
-from tpuflow.partition import Partitioned, device_networks
+from tpuflow.io.files import parse_toml
+from tpuflow.partitioning import Partitioned, device_networks
+from tpuflow.partitioning.storage import AnyProgram, load_program
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Session
 from tpuflow.runtime.inference import IN_FLIGHT, Inference
 from tpuflow.runtime.tensors import TensorDescription, descriptions, of_ports
-from tpuflow.store import AnyProgram, load_program
 
 __all__ = ["Device", "DeviceInfo", "LoadedProgram", "Mode"]
 

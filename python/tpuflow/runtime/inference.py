@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import DeviceError
-from tpuflow.partition import DeviceSegment, HostRunner, Partitioned, walk
+from tpuflow.partitioning import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Answer, Session
 from tpuflow.runtime.tensors import TensorDescription, descriptions, given

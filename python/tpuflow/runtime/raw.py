@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import FileError, ProgramError, SampleError, TpuflowError
-from tpuflow.files import read_text, write_text
-from tpuflow.partition import Partitioned
+from tpuflow.io.files import read_text, write_text
+from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import load_program
 from tpuflow.runtime.core import Packer
 from tpuflow.runtime.tensors import descriptions, given
-from tpuflow.store import load_program
 
 __all__ = ["Codec", "convert_to_raw"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import SampleError
-from tpuflow.simulate import ProgramPort
+from tpuflow.execution.simulation import ProgramPort
 
 if TYPE_CHECKING:
-    from tpuflow.samples import Port
+    from tpuflow.io.samples import Port
 
 __all__ = ["TensorDescription", "descriptions", "given", "of_ports"]
 

@@ -1,0 +1,40 @@
+"""Calibration: a float model and samples give the range of every activation.
+
+```text
+ model + samples --activations--> arrays --statistics--> extrema, histograms --strategies--> Ranges
+```
+
+`activations` runs the model and hands out every intermediate value, a bounded amount at a time. `statistics`
+keeps per tensor the extrema of every batch and one histogram, never the values. `strategies` turns them
+into a range; a new strategy is one function and one entry in its table. One pass over the samples is enough,
+and shards of the samples merge to the very same statistics (see `crates/statistics`).
+
+This room chooses no bit widths and touches no weights.
+"""
+
+from tpuflow.calibration.artefacts import Artefacts, save_artefacts
+from tpuflow.calibration.collect import calibrate, collect, fit, ranges_of
+from tpuflow.calibration.config import CalibrationConfig
+from tpuflow.calibration.ranges import Means, Range, Ranges
+from tpuflow.calibration.statistics import Statistics, TensorStatistics
+from tpuflow.calibration.statistics_file import load_statistics, save_statistics
+from tpuflow.calibration.strategies import STRATEGIES, Strategy
+
+__all__ = [
+    "STRATEGIES",
+    "Artefacts",
+    "CalibrationConfig",
+    "Means",
+    "Range",
+    "Ranges",
+    "Statistics",
+    "Strategy",
+    "TensorStatistics",
+    "calibrate",
+    "collect",
+    "fit",
+    "load_statistics",
+    "ranges_of",
+    "save_artefacts",
+    "save_statistics",
+]

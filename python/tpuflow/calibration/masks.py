@@ -1,0 +1,179 @@
+"""Masks computed at run time: what a softmax leaves out counts for no range.
+
+    softmax(scores + mask)        softmax(Where(mask, scores, -1e9))
+
+A mask makes a score hugely negative, and a softmax gives nothing to what lies far below the largest of its
+row, however far. On a grid that reached that far all honest scores would be one code. So scores more than
+`FAR` below the largest of their row are taken for masked, and count as `DEEP` below it; rows that are masked
+as a whole do not count. What is added to scores counts as `-FAR` where it lies below. Grids saturate there,
+which masks as well. Masks that are constants need none of this: there they are part of the softmax
+(`quantize.plan`).
+
+    scores of a row, masked       3  1  -9999  2          observed as       3  1  -13  2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.calibration.ranges import Range
+from tpuflow.frontend.values import MASKED, array_of, attributes_of, scalar_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+__all__ = ["DEEP", "FAR", "Masks", "unseen_masks"]
+
+FAR = 1e3
+"""No honest score lies so far below the largest of its row."""
+
+DEEP = 16.0
+"""So far below the largest of its row a score has a ten millionth of its weight."""
+
+PASSING = frozenset({"Add", "Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that may stand between a mask and what it is added to."""
+
+Rows = tuple[int, float]
+"""The axis of rows in front of a softmax, and what a difference of 1 is in them."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Where masks act in a network.
+
+    Attributes:
+        scores: What nothing but softmax reads, perhaps scaled, unless a constant masks it.
+        added: What is added to scores and to nothing else, with what a difference of 1 is in those.
+    """
+
+    scores: Mapping[str, Rows]
+    added: Mapping[str, float]
+
+    @classmethod
+    def of(cls, graph: ir.Graph) -> Masks:
+        """The scores of a normalised network, and what is added to them."""
+        values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+        scores: dict[ir.Value, Rows] = {}
+        added: dict[ir.Value, float] = {}
+        for value in reversed(values):  # readers first
+            if value.is_graph_output():
+                continue
+            if (rows := _rows(value, scores)) is not None:
+                scores[value] = rows
+            if (unit := _unit(value, scores, added)) is not None:
+                added[value] = unit
+        return cls(
+            {value.name or "": rows for value, rows in scores.items() if not _masked_by_constant(value)},
+            {value.name or "": unit for value, unit in added.items()},
+        )
+
+    def left_out(self, activations: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
+        """The activations with what is masked as it counts for ranges; NaN stays."""
+        return {name: self._left_out(name, array) for name, array in activations.items()}
+
+    def _left_out(self, name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        if name in self.added:
+            return np.maximum(array, np.float32(-FAR * self.added[name]))
+        if name not in self.scores or not array.size:
+            return array
+        axis, unit = self.scores[name]
+        far, deep = np.float32(FAR * unit), np.float32(DEEP * unit)
+        if not array.min() < -far:
+            return array
+        top = array.max(axis, keepdims=True)
+        found = np.where(array < top - far, top - deep, array)
+        return np.where(top < -far, np.float32(0), found)
+
+
+def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
+    """What masks that left nothing out in any sample would reach, had they done so.
+
+    Returns:
+        The ranges, by name, of such masks and of the scores they act on; and the names of the masks
+        themselves, inputs of the network or what it computes of them.
+    """
+    masks = Masks.of(graph)
+    found: dict[str, Range] = {}
+    roots = []
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+    for value in values:
+        name, node = value.name or "", value.producer()
+        if name not in ranges:
+            continue
+        low, high = (
+            extreme(pair[side] for pair in ranges[name].pairs) for side, extreme in enumerate((min, max))
+        )
+        behind = node is not None and any(each is not None and each.name in found for each in node.inputs)
+        if name in masks.added:
+            if behind or (low == high == 0 and (node is None or node.op_type != "MatMul")):
+                found[name] = Range(low - FAR * masks.added[name], high)
+                roots += [] if behind else [name]
+        elif name in masks.scores and (behind or (unset := _unset_choice(node, low, ranges)) is not None):
+            found[name] = Range(low - DEEP * masks.scores[name][1], high)
+            roots += [] if behind or unset is None else [unset]
+    return found, roots
+
+
+def _unset_choice(node: ir.Node | None, low: float, ranges: Mapping[str, Range]) -> str | None:
+    """The condition of a choice between scores and a mask, if no sample chose the mask."""
+    if node is None or node.op_type != "Where" or not node.inputs[0]:
+        return None
+    arrays = [array_of(value) for value in node.inputs[1:]]
+    masks = [array is not None and bool(np.all(array <= MASKED)) for array in arrays]
+    others = [value for value, mask in zip(node.inputs[1:], masks, strict=True) if not mask]
+    if len(others) != 1 or others[0] is None or (scores := ranges.get(others[0].name or "")) is None:
+        return None
+    return node.inputs[0].name if low >= min(least for least, _ in scores.pairs) else None
+
+
+def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:
+    """The rows every reader of a value makes of it, if all are softmax, or scale what only softmax reads."""
+    found: set[Rows | None] = set()
+    for node, index in value.uses():
+        factor = _factor(node) if index == 0 or node.op_type == "Mul" else None
+        if node.op_type == "Softmax":
+            axis = attributes_of(node).get("axis", -1)
+            found.add((axis, 1.0) if isinstance(axis, int) else None)
+        elif factor is not None and node.outputs[0] in scores:
+            axis, unit = scores[node.outputs[0]]
+            found.add((axis, unit / factor))
+        else:
+            found.add(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _factor(node: ir.Node) -> float | None:
+    """By what positive constant a node multiplies its other operand; None if it does not."""
+    if node.op_type not in {"Mul", "Div"}:
+        return None
+    constants = [scalar for each in node.inputs if (scalar := scalar_of(each)) is not None]
+    if len(constants) != 1 or not constants[0] > 0 or (node.op_type == "Div" and scalar_of(node.inputs[0])):
+        return None
+    return constants[0] if node.op_type == "Mul" else 1 / constants[0]
+
+
+def _unit(value: ir.Value, scores: Mapping[ir.Value, Rows], added: Mapping[ir.Value, float]) -> float | None:
+    """What a difference of 1 is in the scores a value is added to; None if it is read for anything else."""
+    found: set[float | None] = set()
+    for node, index in value.uses():
+        made = node.outputs[0]
+        passes = node.op_type == "Add" or (node.op_type in PASSING and index == 0)
+        if node.op_type == "Add" and made in scores:
+            found.add(scores[made][1])
+        else:
+            found.add(added.get(made) if passes else None)
+    return None if not found or None in found else max(each for each in found if each is not None)
+
+
+def _masked_by_constant(value: ir.Value) -> bool:
+    """Whether a value is the sum with a constant, or chosen by one."""
+    node = value.producer()
+    if node is None or node.op_type not in {"Add", "Where"}:
+        return False
+    return any(array_of(each) is not None for each in node.inputs[: 1 if node.op_type == "Where" else 2])

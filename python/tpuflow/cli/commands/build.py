@@ -1,0 +1,338 @@
+"""`tpuflow build`: model file -> program."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import bytes_text, progress, say, say_host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuflow.calibration import Statistics
+    from tpuflow.cli.commands.console import Progress
+    from tpuflow.pipeline import Built, Request
+
+__all__ = ["build"]
+
+
+class Level(StrEnum):
+    """Optimisation level."""
+
+    sequential = "1"
+    parallel = "5"
+
+
+def build(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model, or a quantised graph (.tpuq).")],
+    level: Annotated[
+        Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
+    ] = Level.sequential,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.tpu",
+            help="[MODEL_bBATCH_oLEVEL_MACHINE.tpu, or as the section `output` of --config says]",
+        ),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to compile for; `tpuflow machine list`.")
+    ] = "128x128_asic",
+    calib: options.Calib = None,
+    ranges: options.RangesFile = None,
+    qconfig: options.QConfig = None,
+    plugins: options.Plugins = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="S", help="Seconds level 5 may search for a faster order."),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="A level that has to fall back to a lower one is an error, and so is a warning about the "
+            "network's numbers (exit status 3).",
+        ),
+    ] = False,
+    seed: options.SeedOption = 0,
+    json: options.JsonFile = None,
+    save_stages: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what lies between the stages there.")
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard there.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts of cost and ranges.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
+    ] = True,
+    excepts: options.Excepts = None,
+) -> None:
+    """Import, calibrate, quantise and schedule a network; write its program.
+
+    The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it; and the
+    settings of every layer, as OUT.layers.json: edited they are a configuration. What the machine cannot
+    do runs on the host, in segments of the same file, each listed with the reason.
+    """
+    from tpuflow.errors import FileError
+    from tpuflow.pipeline import Listener, Request
+    from tpuflow.pipeline import build as run_build
+    from tpuflow.plugins import load_plugins
+
+    for file in (output, json, report):
+        if file is not None:
+            _check_place(file)
+    if output is not None:
+        _check_files(output)
+        _check_output(output, model)
+    request = Request(
+        model=model,
+        level=int(level.value),
+        machine=machine,
+        calibration=calib,
+        plugins=load_plugins(named=plugins or ()),
+        qconfig=qconfig,
+        ranges=ranges,
+        config=options.configuration(config, dtype, lenient=lenient),
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        time_limit=time_limit,
+        seed=seed,
+        strict=strict,
+        host=host,
+        verify=verify,
+        excepts=options.names(excepts),
+        stages=save_stages,
+        log=log_dir,
+    )
+    folder = request.config.output.folder
+    if output is None and Path(folder).exists() and not Path(folder).is_dir():
+        raise FileError(f"{folder}: cannot be made: file exists")
+    counted: list[Statistics] = []
+    with _Announcer() as announcer:
+        listener = Listener(
+            announcer.begin, announcer.end, announcer.step, say, None if report is None else counted.append
+        )
+        built = run_build(request, listener)
+    _write(built, request, output, json)
+    if report is not None:
+        _write_page(built, counted, report)
+
+
+def _check_place(file: Path) -> None:
+    """Whether a file can be written there, before the work is done.
+
+    Raises:
+        OptionError: Its folder is missing, or it is one.
+    """
+    if not file.absolute().parent.is_dir():
+        raise options.OptionError(f"{file}: the folder {file.absolute().parent} does not exist")
+    if file.is_dir():
+        raise options.OptionError(f"{file}: is a folder, name a file in it")
+
+
+def _check_files(output: Path) -> None:
+    """Whether a program and what stands beside it can be files there.
+
+    Raises:
+        OptionError: It is a device or pipe.
+    """
+    if output.exists() and not output.is_file():
+        raise options.OptionError(f"{output}: is a device or pipe; files stand beside a program, name a file")
+
+
+def _check_output(output: Path, model: Path) -> None:
+    """Whether a program may be called so.
+
+    Raises:
+        OptionError: It would take the place of a graph or a model.
+    """
+    from tpuflow.frontend import is_model_file
+
+    if output.suffix == ".tpuq":
+        raise options.OptionError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
+    if is_model_file(output) or output.absolute() == model.absolute():
+        raise options.OptionError(f"{output}: is the name of a model, name the program .tpu")
+
+
+def _host_seconds(built: Built) -> dict[str, float]:
+    """What the host's segments take for made-up inputs; nothing where they cannot be made up."""
+    from tpuflow.errors import SampleError
+    from tpuflow.execution.levels import PartitionedLevel, graph_level
+    from tpuflow.execution.simulation import random_feed
+
+    level = graph_level(built.graph)
+    if not isinstance(level, PartitionedLevel):
+        return {}
+    try:
+        level.run(random_feed(built.program, 0))
+    except SampleError:
+        return {}
+    return level.host_seconds
+
+
+def _write_page(built: Built, counted: Sequence[Statistics], path: Path) -> None:
+    """The page of the program: its cycles, and the distributions its ranges were chosen for."""
+    from tpuflow.cli.commands.report import graph_tensors, program_view
+    from tpuflow.execution.simulation import simulate
+    from tpuflow.io.files import write_text
+    from tpuflow.report import render_page, tensor_histograms, tensor_rows
+
+    run = simulate(built.program, values=False, trace=True, host_seconds=_host_seconds(built))
+    view = program_view(built.program, run, graph_tensors(built.graph))
+    histograms = [
+        each
+        for statistics in counted
+        if built.ranges is not None
+        for each in tensor_histograms(statistics, built.ranges)
+    ]
+    write_text(path, render_page(view, tensors=tensor_rows(None, histograms)))
+    say(f"report     {path}")
+
+
+class _Announcer:
+    """Prints each stage with its seconds, and how far a long one is."""
+
+    def __init__(self) -> None:
+        self._bar: AbstractContextManager[Progress] | None = None
+        self._step: Progress = lambda _done, _total: None
+
+    def __enter__(self) -> _Announcer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def begin(self, stage: str) -> None:
+        if stage == "calibrate":
+            self._bar = progress(stage)
+            self._step = self._bar.__enter__()
+
+    def end(self, stage: str, seconds: float) -> None:
+        self._close()
+        say(f"{stage:<10}{seconds:8.2f} s")
+
+    def step(self, done: int, total: int) -> None:
+        self._step(done, total)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+
+
+def _expected(built: Built) -> dict[str, list[float | None]] | None:
+    """By output the interval of its signal to noise; ends are None where there is no noise."""
+    if built.estimate is None:
+        return None
+    return {
+        name: [end if math.isfinite(end) else None for end in (each.low_db, each.high_db)]
+        for name, each in built.estimate.outputs.items()
+    }
+
+
+def _accuracy(built: Built) -> list[str]:
+    """What outputs are expected to be, a line each."""
+    if built.ranges is None:
+        return []
+    if built.estimate is None:
+        return [
+            "output SQNR not estimated: that takes 8 samples of --calib or more, and no global_calibration"
+        ]
+    return [
+        f'output "{name}": SQNR {each.low_db:.1f} to {each.high_db:.1f} dB expected '
+        f"({built.estimate.samples} samples held out in turn)"
+        for name, each in built.estimate.outputs.items()
+    ]
+
+
+def _write(built: Built, request: Request, output: Path | None, json: Path | None) -> None:
+    """Writes program, graph and figures, and says what they are."""
+    import json as codec
+
+    from tpuflow.execution.simulation import simulate
+    from tpuflow.io.files import digest_lines, make_folder, publication, write_json, write_text
+    from tpuflow.io.files.digests import SUFFIX
+    from tpuflow.partitioning import device_networks
+    from tpuflow.pipeline import peak_rss_bytes
+    from tpuflow.report.words import verdict
+
+    programs = device_networks(built.program)
+    content = codec.loads(programs[0].metadata())
+    if output is None:
+        machine = content["machine"]["name"]
+        names = request.config.output
+        stem = names.model_name or request.model.stem
+        make_folder(names.folder)
+        output = Path(names.path(f"{stem}_b{content['batch']}_o{content['level']}_{machine}"))
+    start = time.perf_counter()
+    graph, settings = output.with_suffix(".tpuq"), output.with_suffix(".layers.json")
+    with publication() as files:
+        built.program.save(files.staged(output))
+        built.graph.save(files.staged(graph))
+        if built.layers is not None:
+            write_json(files.staged(settings), built.layers)
+        digests = files.digests()
+        write_text(files.staged(output.with_suffix(SUFFIX)), digest_lines(digests))
+    built.seconds["write"] = time.perf_counter() - start
+    say(f"{'write':<10}{built.seconds['write']:8.2f} s")
+    floating, integers = built.sizes.floating, built.sizes.quantized
+    smaller = ""
+    if floating and integers:
+        side, ratio = (
+            ("smaller", floating / integers) if floating >= integers else ("larger", integers / floating)
+        )
+        smaller = f", {ratio:.1f} times {side} than {bytes_text(floating)} of floats"
+    say(f"constants  {bytes_text(integers)}{smaller}")
+    for line in _accuracy(built):
+        say(f"accuracy   {line}")
+    fallbacks = [
+        f"{program.name}: {program.fallback}" for program in programs if program.fallback is not None
+    ]
+    fallback = "; ".join(fallbacks) if len(programs) > 1 else programs[0].fallback
+    if fallbacks:
+        say(f"fallback   to -O1: {fallback}")
+    say_host(built.program)
+    figures = simulate(built.program, values=False, host_seconds=_host_seconds(built)).report
+    say("checker    passed")
+    outside = f", and {figures['host_us']:,.1f} us on this host" if figures["host_us"] else ""
+    say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us{outside}")
+    if figures["bound"]:
+        say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
+    say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
+    if built.layers is not None:
+        say(f"layers     {settings}: settings by layer, to be edited and given back with --config")
+    if json is not None:
+        write_json(
+            json,
+            {"host_subgraphs": []}
+            | figures
+            | {
+                "stages_seconds": built.seconds,
+                "peak_rss_bytes": peak_rss_bytes(),
+                "fallback": fallback,
+                "sha256": digests,
+                "output_sqnr_db": _expected(built),
+                "warnings": [each.to_json() for each in built.warnings],
+            },
+        )

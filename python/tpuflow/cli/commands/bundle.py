@@ -1,0 +1,94 @@
+"""`tpuflow bundle`: several programs, or a program with test data, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.cli.commands.console import bytes_text, progress, say, table
+
+__all__ = ["bundle"]
+
+bundle = typer.Typer(help="Several programs, or a program with test data, in one file.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE.tpub", help="Bundle.")]
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where the result goes.")]
+
+
+@bundle.command("combine")
+def combine(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Programs and bundles.")],
+    output: Output,
+) -> None:
+    """Put programs into one file, each under the name of its own."""
+    from tpuflow.pipeline.bundle import combine as combined
+    from tpuflow.pipeline.bundle import names_of
+
+    made = combined(names_of(files))
+    made.save(output)
+    say(f"{output}: {', '.join(made.programs)}")
+
+
+@bundle.command("list")
+def list_programs(file: File) -> None:
+    """List what a bundle holds."""
+    from tpuflow.pipeline.bundle import load_bundle
+
+    found = load_bundle(file)
+    rows = []
+    for name, content in found.programs.items():
+        data = found.tests.get(name)
+        samples = "" if data is None else str(len(next(iter(data.inputs.values()))))
+        rows.append((name, bytes_text(len(content)), samples))
+    table([("program", "left"), ("size", "right"), ("test samples", "right")], rows)
+
+
+@bundle.command("extract")
+def extract(
+    file: File, name: Annotated[str, typer.Argument(metavar="NAME", help="Program.")], output: Output
+) -> None:
+    """Write a program of a bundle: the very bytes that went in."""
+    from tpuflow.io.files import replaced
+    from tpuflow.pipeline.bundle import load_bundle
+
+    found = load_bundle(file)
+    found.program(name)
+    with replaced(output) as beside:
+        beside.write_bytes(found.programs[name])
+    say(f"{output}: {bytes_text(len(found.programs[name]))}")
+
+
+@bundle.command("record")
+def record(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program.")],
+    inputs: Annotated[Path, typer.Option(metavar="X.npz", help="Samples, one array per input.")],
+    output: Output,
+) -> None:
+    """Run a program on samples and keep inputs and outputs beside it, as a test."""
+    from tpuflow.execution.levels import program_level
+    from tpuflow.io.samples import load_samples
+    from tpuflow.partitioning.storage import load_program
+    from tpuflow.pipeline.bundle import recorded
+
+    samples = load_samples(inputs, program_level(load_program(program)).ports)
+    with progress("record") as advance:
+        recorded(program, samples, advance).save(output)
+    say(f"{output}: {program.stem} with {samples.count} samples")
+
+
+@bundle.command("test")
+def test(file: File) -> None:
+    """Run every recorded test; exit status 1 if an output differs in any bit."""
+    from tpuflow.evaluation.comparison import ComparisonError
+    from tpuflow.pipeline.bundle import load_bundle, run_tests
+
+    found = load_bundle(file)
+    with progress("test") as advance:
+        differences = run_tests(found, advance)
+    if differences:
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        raise ComparisonError(f"{file}: {differences[0]}{more}")
+    count = sum(len(next(iter(data.inputs.values()))) for data in found.tests.values())
+    say(f"{file}: {len(found.tests)} programs, {count} samples, every output as recorded")

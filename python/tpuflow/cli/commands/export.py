@@ -1,0 +1,79 @@
+"""`tpuflow export`: a quantised graph as ONNX with quantisers, for other runtimes and tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import bytes_text, say
+
+__all__ = ["export"]
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The network the graph was made of.")],
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH.tpuq", help="The quantised graph.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="Where the quantised model goes.")
+    ],
+    fake_quant: Annotated[
+        bool, typer.Option("--fake-quant", help="Weights as the floats their codes stand for, not as codes.")
+    ] = False,
+    qdq_only: Annotated[
+        bool,
+        typer.Option(
+            "--qdq-only", help="Nothing but the model's operators and quantisers, for other compilers."
+        ),
+    ] = False,
+    scales: Annotated[
+        Path | None, typer.Option(metavar="scales.json", help="Write scales of inputs and outputs there.")
+    ] = None,
+    ranges: options.RangesFile = None,
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the largest magnitude of each of --ranges there."),
+    ] = None,
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    config: options.ConfigFile = None,
+) -> None:
+    """Write a quantised graph as an ONNX model with QuantizeLinear and DequantizeLinear.
+
+    What floats would not repeat to the letter is written in integers, so that onnxruntime gives the graph's
+    bits; with --qdq-only it is left as it is, as with --fake-quant, and a runtime rounds in its own way.
+    """
+    from tpuflow.calibration import Ranges
+    from tpuflow.export import quantised_onnx
+    from tpuflow.export import scales as scales_of
+    from tpuflow.frontend import load
+    from tpuflow.io.files import replaced, write_json
+    from tpuflow.partitioning.storage import load_graph
+
+    if thresholds is not None and ranges is None:
+        raise options.OptionError("--thresholds needs the ranges they are taken from: give --ranges")
+    found = load_graph(graph)
+    loaded = load(
+        model,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        preprocess=options.configuration(config, None).preprocess,
+        host=True,
+    )
+    proto = quantised_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
+    with replaced(output) as beside:
+        beside.write_bytes(proto.SerializeToString())
+    nodes, size = proto.graph.node, bytes_text(output.stat().st_size)
+    pairs = sum(node.op_type == "QuantizeLinear" for node in nodes)
+    say(f"{output}: {len(nodes)} nodes, {pairs} tensors quantised, {size}")
+    if scales is not None:
+        write_json(scales, scales_of(found))
+        say(f"{scales}: scales of inputs and outputs")
+    if thresholds is not None and ranges is not None:
+        read = Ranges.load(ranges).thresholds
+        write_json(thresholds, read)
+        say(f"{thresholds}: {len(read)} thresholds")

@@ -1,0 +1,143 @@
+"""`tpuflow ops`, `machine` and `fields`: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import heading, say, table
+from tpuflow.cli.commands.options import DType
+
+__all__ = ["cuts", "fields", "machine", "ops", "plugins"]
+
+OF_TRUTHS = frozenset({"And", "Not", "Or"})
+"""Operators that compute no numbers."""
+
+
+def ops() -> None:
+    """List the operators a network may have, and their element types."""
+    from tpuflow.frontend.supported import OPERATORS
+    from tpuflow.lowering import supported_operators
+
+    lowered = set(supported_operators())
+    numbers = ", ".join(dtype.value for dtype in DType)
+    rows = [
+        (name, "truth values" if name in OF_TRUTHS else numbers)
+        for name in sorted(OPERATORS)
+        if name in lowered
+    ]
+    say(f"{len(rows)} operators of the normalised network; ONNX operators that reduce to them are accepted")
+    table([("operator", "left"), ("element types", "left")], rows)
+
+
+def cuts() -> None:
+    """List the named cuts of well-known networks, for --cut-preset."""
+    from tpuflow.frontend.presets import PRESETS
+
+    rows = [(name, preset.about, ", ".join(preset.published)) for name, preset in PRESETS.items()]
+    table([("name", "left"), ("", "left"), ("published tensors", "left")], rows)
+
+
+def plugins(folders: options.Plugins = None) -> None:
+    """List the plugins that are found, where they come from, and those that cannot be loaded."""
+    from tpuflow.plugins import load_plugins
+
+    found = load_plugins(named=folders or ())
+    rows = [
+        (kind, name, ".".join(map(str, entry.version)), entry.source)
+        for (kind, name), entry in sorted(found.entries.items())
+    ]
+    table([("kind", "left"), ("name", "left"), ("version", "left"), ("from", "left")], rows)
+    for source, reason in found.failures.items():
+        say(f"not loaded: {source}: {reason}")
+
+
+machine = typer.Typer(help="Machines programs can be compiled for.", no_args_is_help=True)
+
+
+@machine.command("list")
+def list_machines() -> None:
+    """List the machines that come with tpuflow."""
+    import re
+    import tomllib
+
+    from tpuflow.compiler.program import machine_text, machines
+
+    rows = []
+    for name in machines():
+        text = machine_text(name)
+        content = tomllib.loads(text)
+        array, cache, ddr = (content[key] for key in ("array", "cache", "ddr"))
+        rows.append(
+            (
+                name,
+                f"{array['rows']} x {array['columns']}",
+                f"{content['clock_hz'] / 1e9:g} GHz",
+                f"{cache['banks'] * cache['words'] * cache['word_bytes'] / 2**20:g} MiB",
+                f"{ddr['channels']} x {ddr['word_bytes'] * ddr['clock_hz'] / 1e9:g} GB/s",
+                re.split(r"[.;] |[.;]?\n", text.lstrip("# "), maxsplit=1)[0],
+            )
+        )
+    table(
+        [
+            ("name", "left"),
+            ("array", "right"),
+            ("clock", "right"),
+            ("cache", "right"),
+            ("DDR", "right"),
+            ("", "left"),
+        ],
+        rows,
+    )
+
+
+@machine.command("show")
+def show_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a preset, or a machine file.")],
+) -> None:
+    """Print a machine as TOML; given back as a file it is the same machine."""
+    from tpuflow.compiler.program import machine_text
+
+    say(machine_text(name).rstrip("\n"))
+
+
+def fields(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
+    ] = False,
+) -> None:
+    """List every configuration key with its default, type, range and meaning."""
+    from tpuflow.config import SECTIONS
+    from tpuflow.config.registry import page, registry
+
+    if markdown:
+        typer.echo(page(), nl=False)
+        return
+    for section, model in SECTIONS.items():
+        heading(f"[{section}]" if section != "layers" else "[[layers]]")
+        say(" ".join((model.__doc__ or "").split()))
+        rows = [
+            (
+                "\n".join((entry.name, *entry.also)),
+                entry.type,
+                entry.limits,
+                entry.default,
+                "yes" if entry.per_layer else "",
+                entry.meaning,
+            )
+            for entry in registry()
+            if entry.section == section
+        ]
+        table(
+            [
+                ("key", "left"),
+                ("type", "left"),
+                ("range", "left"),
+                ("default", "left"),
+                ("by layer", "left"),
+                ("meaning", "left"),
+            ],
+            rows,
+        )

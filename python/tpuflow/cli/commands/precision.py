@@ -1,0 +1,379 @@
+"""`tpuflow sensitivity`, `mixed` and `bisect`: which layers need more bits, and which may have fewer."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import heading, progress, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tpuflow.config import Config
+    from tpuflow.evaluation.fidelity import Judge
+    from tpuflow.frontend import FloatModel
+    from tpuflow.ptq.precision import Limits, Row, Trials
+
+__all__ = ["bisect", "mixed", "sensitivity"]
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.npz|PLUGIN",
+        help="Samples to judge by, with `labels` if the metric needs them. [those of --calib]",
+    ),
+]
+MetricName = Annotated[
+    str | None, typer.Option("--metric", metavar="NAME", help="Task metric, see `tpuflow evaluate`.")
+]
+Loss = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="How outputs are compared with float: sqnr (noise over signal), mse, cosine, kl."
+    ),
+]
+Machine = Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Machine whose cycles are counted.")]
+Level = Annotated[int, typer.Option("-O", help="Level of the schedule whose cycles are counted: 1 or 5.")]
+Seconds = Annotated[
+    float | None, typer.Option("--time-limit", min=0.0, metavar="S", help="Stop after so many seconds.")
+]
+Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many trials.")]
+
+
+MODES = {"4": "INT4", "8": "INT8", "16": "INT16", "f16": "F16", "bf16": "BF16", "f32": "F32"}
+"""What tables call precisions."""
+
+
+def sensitivity(
+    model: Model,
+    calib: options.Calib = None,
+    ranges: options.RangesFile = None,
+    data: Data = None,
+    metric: MetricName = None,
+    to: Annotated[
+        str, typer.Option(metavar="WIDTH", help="What each layer is given in turn: 4, 8, 16, f16, bf16, f32.")
+    ] = "16",
+    loss: Loss = "sqnr",
+    machine: Machine = "128x128_asic",
+    level: Level = 1,
+    plugins: options.Plugins = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+    time_limit: Seconds = None,
+    steps: Steps = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Rank layers by what another precision of each alone changes, with what it costs."""
+    from tpuflow.io.files import write_json
+    from tpuflow.ptq.precision import PRECISIONS, PrecisionError
+    from tpuflow.ptq.precision import sensitivity as ranked
+
+    if to not in PRECISIONS:
+        raise PrecisionError(f'--to "{to}": choose of {", ".join(PRECISIONS)}')
+    trials = _opened(
+        model, calib, ranges, options.configuration(config, dtype),
+        options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
+    ).trials  # fmt: skip
+    with _limited(steps, time_limit, len(trials.layers)) as limits:
+        rows = ranked(trials, to, limits)
+    _show_rows(trials, rows)
+    if limits.cut:
+        say("cut short: layers not listed were not tried")
+    if json is not None:
+        write_json(
+            json, {"base_loss": trials.loss({}), "partial": limits.cut, "rows": [_plain(r) for r in rows]}
+        )
+
+
+def mixed(
+    model: Model,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="cycles=N|bytes=N|drop=X",
+            help="Most cycles, most bytes of constants, or how much worse than float the metric may be.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="LAYERS.json|.table", help="Where settings by layer go.")
+    ],
+    calib: options.Calib = None,
+    ranges: options.RangesFile = None,
+    data: Data = None,
+    metric: MetricName = None,
+    widths: Annotated[
+        str, typer.Option(metavar="A,B", help="What layers may have, of 4, 8, 16, f16, bf16, f32.")
+    ] = "8,16",
+    loss: Loss = "sqnr",
+    machine: Machine = "128x128_asic",
+    level: Level = 1,
+    plugins: options.Plugins = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+    time_limit: Seconds = None,
+    steps: Steps = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Choose a width for every layer within a budget, and write it as settings by layer.
+
+    Every layer is tried alone at every width, on the machine and on the samples; the table of what each
+    gains and costs comes first. The choice is then compiled and judged as a whole.
+    """
+    from tpuflow.config import table_text
+    from tpuflow.io.files import write_json, write_text
+    from tpuflow.ptq.precision import parsed_budget, within_budget
+
+    wish = parsed_budget(budget)
+    words = options.names(widths)
+    opened = _opened(
+        model, calib, ranges, options.configuration(config, dtype),
+        options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
+    )  # fmt: skip
+    trials = opened.trials
+    with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
+        found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
+    if output.suffix == ".table":
+        write_text(output, table_text({name: MODES[width] for name, width in found.assignment.items()}))
+    else:
+        write_json(output, opened.written(found.assignment))
+    counts = {width: list(found.assignment.values()).count(width) for width in words}
+    listed = ", ".join(f"{count} at {width}" for width, count in counts.items() if count)
+    say()
+    say(f"{output}: {listed or 'no layer'} of {len(trials.layers)} layers, to be given back with --config")
+    say(f"cycles     {found.base.cycles:,} before, {found.cost.cycles:,} now (-O{level}, {machine})")
+    say(
+        f"bytes      {found.base.bytes:,} before, {found.cost.bytes:,} now; 4-bit weights are stored as bytes"
+    )
+    say(f"loss       {_shown_loss(loss, found.loss[0])} before, {_shown_loss(loss, found.loss[1])} now")
+    if trials.judge.name:
+        say(f"{trials.judge.name:<10} {_compared(trials.judge, *found.value)}")
+    _say_hosted(trials, found.assignment)
+    if found.partial:
+        say("cut short: layers that were not tried stay as they are")
+    if not found.within:
+        say(f"the budget {budget} is not kept: this is as near as these widths come")
+    if json is not None:
+        content = {
+            "assignment": found.assignment,
+            "cycles": [found.base.cycles, found.cost.cycles],
+            "bytes": [found.base.bytes, found.cost.bytes],
+            "loss": list(found.loss),
+            "metric": list(found.value),
+            "within": found.within,
+            "partial": found.partial,
+            "rows": [_plain(row) for row in found.rows],
+        }
+        write_json(json, content)
+
+
+def bisect(
+    model: Model,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="Task metric, see `tpuflow evaluate`.")],
+    calib: options.Calib = None,
+    ranges: options.RangesFile = None,
+    data: Data = None,
+    allowed: Annotated[
+        float, typer.Option(metavar="X", help="How much worse than float the metric may be.")
+    ] = 0.0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="LAYERS.json", help="Write them as settings.")
+    ] = None,
+    plugins: options.Plugins = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+    time_limit: Seconds = None,
+    steps: Steps = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Find the fewest layers whose execution in floats brings the metric back.
+
+    None of those found can be left out: they are where quantisation does the damage.
+    """
+    from tpuflow.io.files import write_json
+    from tpuflow.ptq.precision import culprits
+
+    opened = _opened(
+        model, calib, ranges, options.configuration(config, dtype),
+        options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        data=data, metric=metric, host=host, plugins=plugins,
+    )  # fmt: skip
+    trials = opened.trials
+    with _limited(steps, time_limit, None) as limits:
+        found = culprits(trials, allowed, limits)
+    say(f"{metric}: {_compared(trials.judge, found.before, found.after)} in floats")
+    if not found.layers:
+        say("nothing to blame: as configured the metric is within what is allowed")
+    else:
+        say(f"{len(found.layers)} of {len(trials.layers)} layers in {found.evaluations} evaluations:")
+    table(
+        [("id", "right"), ("layer", "left"), ("operator", "left")],
+        [(layer.number, layer.name, layer.operator) for layer in found.layers],
+        wide=True,
+    )
+    assignment = {layer.name: "f32" for layer in found.layers}
+    _say_hosted(trials, assignment)
+    if found.partial:
+        say("cut short: fewer layers might do")
+    if output is not None:
+        write_json(output, opened.written(assignment))
+        say(f"{output}: these layers in floats, to be given back with --config")
+    if json is not None:
+        content = {
+            "layers": [
+                {"id": each.number, "name": each.name, "operator": each.operator} for each in found.layers
+            ],
+            "metric": {"float": found.base, "before": found.before, "after": found.after},
+            "evaluations": found.evaluations,
+            "partial": found.partial,
+        }
+        write_json(json, content)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A model with its trials."""
+
+    trials: Trials
+    model: FloatModel
+    machine: str
+
+    def written(self, assignment: Mapping[str, str]) -> dict[str, Any]:
+        """An assignment as settings by layer."""
+        from tpuflow.lowering import by_layer
+
+        trials = self.trials
+        return by_layer(
+            trials.graph(assignment), self.model.model, trials.config(assignment), trials.ranges(assignment)
+        )
+
+
+def _opened(
+    model: Path,
+    calib: Path | None,
+    ranges: Path | None,
+    settings: Config,
+    opening: options.Opening,
+    *,
+    data: str | None,
+    metric: str | None,
+    loss: str = "sqnr",
+    machine: str = "128x128_asic",
+    level: int = 1,
+    host: bool,
+    plugins: list[Path] | None,
+) -> _Opened:
+    """The trials of a model, its data read and its metric known before anything is calibrated.
+
+    Raises:
+        OptionError: There is nothing to calibrate with.
+    """
+    from tpuflow.compiler.program import LEVELS
+    from tpuflow.config import EvaluateConfig
+    from tpuflow.frontend import load
+    from tpuflow.pipeline import Request, trials
+    from tpuflow.plugins import load_plugins
+
+    if calib is None and ranges is None:
+        raise options.OptionError(f"{model}: accuracy is judged here: give --calib or --ranges")
+    if ranges is not None and data is None and not settings.evaluate.data:
+        raise options.OptionError(f"{ranges}: ranges are no samples to judge by: give --data")
+    if level not in LEVELS:
+        raise options.OptionError(f"-O{level} does not exist: choose 1 or 5")
+    chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
+    chosen.pop("mixed_precision_auto_search", None)
+    if data is not None:
+        chosen = {key: value for key, value in chosen.items() if key not in {"dataset", "label"}}
+        chosen["data"] = data
+    judged = EvaluateConfig.model_construct(**chosen | ({} if metric is None else {"metric": metric}))
+    settings = settings.model_copy(update={"evaluate": judged})
+    found = load_plugins(named=plugins or ())
+    request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
+    loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
+    return _Opened(trials(loaded, request, loss), loaded, machine)
+
+
+@contextmanager
+def _limited(steps: int | None, seconds: float | None, most: int | None) -> Iterator[Limits]:
+    """Limits that show how far a search is, where it is known how far it may go."""
+    from tpuflow.ptq.precision import Limits
+
+    with progress("trials") as advance:
+        yield Limits(steps, seconds, told=lambda done: advance(done, max(done, most or done + 1)))
+
+
+def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
+    loss = trials.judge.loss_name
+    base, cost = trials.loss({}), trials.cost({})
+    heading(f"as configured: {_shown_loss(loss, base)}, {cost.cycles:,} cycles, {cost.bytes:,} bytes")
+    judged = bool(trials.judge.name)
+    columns: list[tuple[str, Literal["left", "right"]]] = [
+        ("id", "right"), ("layer", "left"), ("operator", "left"), ("width", "right"), ("loss", "right"),
+        ("gain", "right"), ("cycles", "right"), ("bytes", "right"),
+    ]  # fmt: skip
+    cells = [
+        [
+            row.layer.number, row.layer.name, row.layer.operator, row.precision, _shown_loss(loss, row.loss),
+            f"{row.gain / base:+.1%}" if base else "0", f"{row.cost.cycles:+,}", f"{row.cost.bytes:+,}",
+            *([f"{row.value:.4f}"] if judged else []),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    table([*columns, (trials.judge.name, "right")] if judged else columns, cells, wide=True)
+
+
+def _shown_loss(name: str, value: float) -> str:
+    if name == "sqnr":
+        return f"{-10 * math.log10(value):.1f} dB" if value > 0 else "no error"
+    return f"{name} {value:.3g}"
+
+
+def _compared(judge: Judge, before: float, after: float) -> str:
+    return f"float {judge.base:.4f}, as configured {before:.4f}, now {after:.4f}"
+
+
+def _say_hosted(trials: Trials, assignment: Mapping[str, str]) -> None:
+    hosted = trials.hosted(assignment)
+    if hosted:
+        say(f"{len(hosted)} layers need the CPU of the host, the target has no floats: {', '.join(hosted)}")
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "id": row.layer.number,
+        "layer": row.layer.name,
+        "operator": row.layer.operator,
+        "precision": row.precision,
+        "loss": row.loss,
+        "gain": row.gain,
+        "metric": row.value,
+        "cycles": row.cost.cycles,
+        "bytes": row.cost.bytes,
+    }

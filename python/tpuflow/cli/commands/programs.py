@@ -1,0 +1,357 @@
+"""`tpuflow inspect`, `check`, `disasm` and `asm`: what is in a file, does it obey the rules, and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import bytes_text, heading, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpuflow import _core
+    from tpuflow.frontend import FloatModel
+    from tpuflow.partitioning import Partitioned
+    from tpuflow.partitioning.storage import AnyGraph, AnyProgram
+
+__all__ = ["asm", "check", "disasm", "inspect"]
+
+
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Model, ranges (.json), graph (.tpuq) or program (.tpu).")
+    ],
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
+) -> None:
+    """Show what a file holds; shape and batch are for models that leave them open."""
+    from tpuflow.errors import FileError
+    from tpuflow.frontend import is_model_file
+
+    shown = {
+        ".tpu": _inspect_program,
+        ".tpuq": _inspect_graph,
+        ".json": _inspect_ranges,
+    }
+    if is_model_file(file):
+        _inspect_model(file, options.shapes(input_shape), batch)
+        return
+    if input_shape or batch is not None:
+        raise FileError(f"{file}: has the shapes it was made for: --input-shape and --batch are for models")
+    if file.suffix not in shown:
+        raise FileError(f'{file}: unknown kind of file "{file.suffix}": give .onnx, {", ".join(shown)}')
+    shown[file.suffix](file)
+
+
+def _inspect_program(file: Path) -> None:
+    from tpuflow.partitioning import device_networks
+    from tpuflow.partitioning.storage import load_program
+
+    program = load_program(file)
+    _show_segments(program)
+    for part in device_networks(program):
+        _show_program(part)
+
+
+def _show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> None:
+    """What runs where, and why on the host; nothing of a network that is whole on the device."""
+    from tpuflow.partitioning import HostSegment, Partitioned
+
+    if not isinstance(network, Partitioned):
+        return
+    device, host = len(network.device), len(network.host)
+    heading(f"network {network.name}: {device} segments on the device, {host} on the host")
+    rows = []
+    for part in network.segments:
+        size = len(part.nodes) if isinstance(part, HostSegment) else ""
+        why = part.reason if isinstance(part, HostSegment) else ""
+        rows.append((part.name, size, ", ".join(part.inputs), ", ".join(part.outputs), why))
+    table(
+        [("segment", "left"), ("nodes", "right"), ("reads", "left"), ("gives", "left"), ("why", "left")],
+        rows,
+        wide=True,
+    )
+
+
+def _show_program(program: _core.Program) -> None:
+    import json
+
+    content = json.loads(program.metadata())
+    machine = content["machine"]
+    heading(f"program {content['name']}, batch {content['batch']}, -O{content['level']}, {machine['name']}")
+    if content["fallback"]:
+        say(f"fell back to -O1: {content['fallback']}")
+    say(f"{len(program):,} instructions, {content['predicted_cycles']:,} cycles expected")
+    spaces = (f"{space}: {bytes_text(size)}" for space, size in enumerate(content["ddr_bytes"]))
+    peak, spilled = bytes_text(content["cache_peak_bytes"]), bytes_text(content["spill_bytes"])
+    say(f"cache peak {peak}, spilled {spilled}, DDR {', '.join(spaces)}")
+    say(f"digest {program.digest()} (instructions, addresses, constants, cycles; names left out)")
+    heading("Inputs and outputs")
+    rows = [(way, *_port_row(port)) for way in ("input", "output") for port in content[f"{way}s"]]
+    table([(name, "left") for name in ("", "name", "shape", "stored as", "scale")], rows)
+    heading("Layers")
+    layers = [
+        (
+            *(layer[key] for key in ("name", "op", "dtype", "unit")),
+            f"{layer['macs']:,}",
+            f"{layer['bound']:,}",
+        )
+        for layer in content["layers"]
+    ]
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("unit", "left"),
+            ("MAC", "right"),
+            ("bound", "right"),
+        ],
+        layers,
+        wide=True,
+    )
+    heading("Memory map of the shared cache")
+    allocations = [
+        (
+            f"{entry['address']:#010x}",
+            bytes_text(entry["bytes"]),
+            f"{entry['first']} to {entry['last']}",
+            entry["name"],
+        )
+        for entry in content["allocations"]
+    ]
+    table(
+        [("address", "left"), ("size", "right"), ("instructions", "right"), ("tensor", "left")], allocations
+    )
+
+
+def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    source = port["source"] or port
+    scales = port["quant"]["scale"] if port["quant"] else []
+    scale = "" if not scales else f"{scales[0]:.4g}" if len(scales) == 1 else f"{len(scales)} scales"
+    return source["name"], str(list(source["shape"])), f"{port['dtype']} {list(port['shape'])}", scale
+
+
+def _inspect_graph(file: Path) -> None:
+    from tpuflow.partitioning import device_networks
+    from tpuflow.partitioning.storage import load_graph
+
+    graph = load_graph(file)
+    _show_segments(graph)
+    for part in device_networks(graph):
+        _show_graph(part)
+
+
+def _show_graph(graph: _core.Graph) -> None:
+    from tpuflow.pipeline import activation_bytes, bit_operations, graph_bytes
+
+    tensors = graph.tensors
+    heading(f"graph {graph.name}: {len(graph.layers)} layers, {graph.macs:,} multiply-accumulates")
+    constants, activations = graph_bytes(graph), activation_bytes(graph)
+    say(
+        f"constants {bytes_text(constants)}, activations {bytes_text(activations)} at a time, "
+        f"together {bytes_text(constants + activations)}; {bit_operations(graph):,} bit operations"
+    )
+    rows = []
+    for layer in graph.layers:
+        output = tensors[layer.output]
+        scales = output.scale or []
+        scale = f"{scales[0]:.4g}" if len(scales) == 1 else ""
+        rows.append((layer.name, layer.op, output.dtype, str(output.shape), scale, output.zero_point))
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("shape", "left"),
+            ("scale", "right"),
+            ("zero point", "right"),
+        ],
+        rows,
+        wide=True,
+    )
+
+
+def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int | None) -> None:
+    from tpuflow.frontend import load
+    from tpuflow.pipeline import float_bytes
+
+    model = load(file, input_shapes=shapes, batch=batch, host=True)
+    heading(f"model {file.name}, normalised: constants {bytes_text(float_bytes(model))}")
+    rows = [
+        (way, port.name, str(list(port.shape)), str(port.dtype))
+        for way, ports in (("input", model.inputs), ("output", model.outputs))
+        for port in ports
+    ]
+    table([("", "left"), ("name", "left"), ("shape", "left"), ("type", "left")], rows)
+    heading("Operators")
+    _counted(Counter(node.op_type for node in model.model.graph))
+    if model.findings:
+        heading("What the machine cannot do")
+        for finding in model.findings:
+            say(str(finding))
+
+
+def _inspect_ranges(file: Path) -> None:
+    from tpuflow.calibration import Ranges
+
+    ranges = Ranges.load(file)
+    heading(f"ranges: {len(ranges.tensors)} tensors, {ranges.samples} samples, strategy {ranges.strategy}")
+    rows = []
+    for name, found in ranges.tensors.items():
+        low, high = (f(pair[i] for pair in found.pairs) for i, f in enumerate((min, max)))
+        rows.append((name, f"{low:.6g}", f"{high:.6g}", "" if found.axis is None else found.axis))
+    table([("tensor", "left"), ("min", "right"), ("max", "right"), ("axis", "right")], rows, wide=True)
+
+
+def _counted(counts: Counter[str]) -> None:
+    rows: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    table([("operator", "left"), ("nodes", "right")], rows)
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Program (.tpu), or model (.onnx).")],
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL.tpuq", help="Graph the program must compute. [beside the program]"),
+    ] = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    config: options.ConfigFile = None,
+    machine: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Of a model: its machine.")] = (
+        "128x128_asic"
+    ),
+    ranges: options.RangesFile = None,
+    host: Annotated[
+        bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
+    ] = False,
+) -> None:
+    """Check a program against the rules of its machine and its graph, or a model before it is built.
+
+    Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
+    wrong; with --host only what the host cannot compute either is.
+    """
+    from tpuflow.frontend import is_model_file
+
+    if is_model_file(file) and host:
+        from tpuflow.calibration import Ranges
+        from tpuflow.frontend import load
+        from tpuflow.pipeline.preflight import segments
+
+        settings = options.configuration(config, None)
+        model = load(
+            file,
+            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+            preprocess=settings.preprocess,
+            host=True,
+        )
+        divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
+        _show_segments(divided)
+        say(f"{file}: every node can be compiled{', or run on the host' if divided.host else ''}")
+    elif is_model_file(file):
+        from tpuflow.calibration import Ranges
+        from tpuflow.errors import UnsupportedModelError
+        from tpuflow.pipeline.preflight import audit
+
+        found = audit(
+            file,
+            machine=machine,
+            config=options.configuration(config, None),
+            ranges=None if ranges is None else Ranges.load(ranges),
+            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        )
+        if found.findings:
+            raise UnsupportedModelError(str(file), found.findings, found.cut_points)
+        say(f"{file}: every node can be compiled")
+    else:
+        _check_program(file, graph)
+
+
+def _check_program(file: Path, graph: Path | None) -> None:
+    from tpuflow.errors import ProgramError
+    from tpuflow.partitioning.storage import (
+        broken_rules,
+        graph_beside,
+        load_graph,
+        load_program,
+        require_pair,
+    )
+
+    program = load_program(file)
+    beside = graph_beside(file)
+    source = graph if graph is not None else beside if beside.is_file() else None
+    if source is not None:
+        require_pair(file, source)
+    broken = broken_rules(program, None if source is None else load_graph(source))
+    if broken:
+        raise ProgramError(f"{file}: {len(broken)} broken rules:" + "".join(f"\n  {rule}" for rule in broken))
+    meaning = (
+        f"; without {beside} its values were not followed" if source is None else f" and computes {source}"
+    )
+    say(f"{file}: obeys every rule of its machine{meaning}")
+
+
+def disasm(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tpu", help="Program.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.tpuasm", help="[standard output]")
+    ] = None,
+    constants: Annotated[
+        bool, typer.Option("--constants/--no-constants", help="With the constants, which `asm` needs.")
+    ] = True,
+    segment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which segment, of a network in several. [the only one]"),
+    ] = None,
+) -> None:
+    """Write a program as text, one line per instruction."""
+    import sys
+
+    from tpuflow.io.files import write_text
+    from tpuflow.partitioning.storage import load_program
+
+    text = _segment(file, load_program(file), segment).to_text(constants=constants)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
+
+
+def _segment(file: Path, program: AnyProgram, name: str | None) -> _core.Program:
+    from tpuflow.partitioning import Partitioned
+
+    if not isinstance(program, Partitioned):
+        if name is not None:
+            raise options.OptionError(f"{file}: is one program, --segment would have no effect: leave it out")
+        return program
+    known = {part.name: part.network for part in program.device}
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name not in known:
+        raise options.OptionError(
+            f"{file}: has device segments {', '.join(known)}: choose one with --segment"
+        )
+    return known[name]
+
+
+def asm(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tpuasm", help="Text of a program.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.tpu", help="[FILE with .tpu]")
+    ] = None,
+) -> None:
+    """Read the text of a program and write the program: of `disasm`'s text the very same bytes."""
+    from tpuflow.partitioning.storage import parse_program
+
+    target = file.with_suffix(".tpu") if output is None else output
+    program = parse_program(file)
+    program.save(target)
+    say(f"{target}: {len(program):,} instructions")

@@ -1,0 +1,125 @@
+"""`tpuflow report`: the page of a run, beside another run, a comparison and a calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuflow.cli.commands.console import bytes_text, say
+from tpuflow.errors import FileError
+
+if TYPE_CHECKING:
+    from tpuflow.partitioning.storage import AnyProgram
+    from tpuflow.report import RunView
+
+__all__ = ["program_view", "report"]
+
+Source = Annotated[
+    Path, typer.Argument(metavar="A", help="Program (.tpu), or figures of `simulate --json` (.json).")
+]
+
+
+def report(
+    run: Source,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[B]", help="A second one, set beside it: another level, another machine."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="[A with .html]")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Similarity of all tensors: `tpuflow compare --json`."),
+    ] = None,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR|FILE.npz", help="Distributions with thresholds: `tpuflow calibrate --histograms`."
+        ),
+    ] = None,
+) -> None:
+    """Write one HTML page on a run, or on two of them side by side; it opens in any browser, offline.
+
+    Programs are simulated for their cycles; of saved figures there are no charts over time.
+    """
+    from tpuflow.io.files import write_text
+    from tpuflow.report import load_histograms, render_page, tensor_rows
+
+    target = run.with_suffix(".html") if output is None else output
+    comparison = None if compare is None else _json(compare, "tensors", "tpuflow compare --json")
+    counted = [] if histograms is None else load_histograms(histograms)
+    second = None if other is None else _view(other)
+    page = render_page(_view(run), second, tensor_rows(comparison, counted))
+    write_text(target, page)
+    say(f"report     {target} ({bytes_text(len(page.encode()))})")
+
+
+def _view(path: Path) -> RunView:
+    from tpuflow.execution.simulation import simulate
+    from tpuflow.partitioning.storage import load_program
+    from tpuflow.report import RunView
+
+    if path.suffix == ".json":
+        return RunView(_json(path, "counters", "tpuflow simulate --json"))
+    if path.suffix != ".tpu":
+        raise FileError(
+            f'{path}: unknown kind of file "{path.suffix}": give a program (.tpu) or figures (.json)'
+        )
+    program = load_program(path)
+    return program_view(program, simulate(program, values=False, trace=True), _tensors(path))
+
+
+def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None = None) -> RunView:
+    """What a page shows of a program and its traced run; of a whole program also what limits its layers."""
+    import json
+
+    from tpuflow.execution.explanation import explain
+    from tpuflow.partitioning import device_networks
+    from tpuflow.report import RunView, timeline_of_all
+
+    parts = device_networks(program)
+    contents = [json.loads(part.to_json()) for part in parts]
+    charts = timeline_of_all(contents, run.intervals or [])
+    explanation = None if "segments" in run.report else explain(parts[0]).to_json()
+    return RunView(run.report, contents[0]["machine"], charts, tensors or {}, explanation)
+
+
+def _tensors(program: Path) -> dict[str, str]:
+    """The model's tensor every layer stands for, where the graph lies beside the program."""
+    from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
+
+    graph = graph_beside(program)
+    require_pair(program, graph)
+    return graph_tensors(load_graph(graph)) if graph.is_file() else {}
+
+
+def graph_tensors(graph: Any) -> dict[str, str]:
+    """The model's tensor every layer of a graph stands for, by the layer's name."""
+    import json
+
+    from tpuflow.partitioning import device_networks
+
+    found = {}
+    for part in device_networks(graph):
+        tensors = part.tensors
+        for layer in part.layers:
+            source = tensors[layer.output].source_json
+            if source is not None:
+                found[layer.name] = json.loads(source)["name"]
+    return found
+
+
+def _json(path: Path, key: str, writer: str) -> dict[str, Any]:
+    from tpuflow.io.files import parse_json, read_text
+
+    text = read_text(path, FileError)
+    try:
+        content = parse_json(text, path, FileError)
+    except FileError:
+        raise FileError(f"{path}: not JSON: give what `{writer}` wrote") from None
+    if not isinstance(content, dict) or key not in content:
+        raise FileError(f'{path}: not what `{writer}` writes: it has no "{key}"')
+    return content

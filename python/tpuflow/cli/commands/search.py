@@ -1,0 +1,84 @@
+"""`tpuflow search`: the closest quantised form of a network among strategies, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import say, say_host
+
+if TYPE_CHECKING:
+    from tpuflow.ptq import Searched
+
+__all__ = ["search"]
+
+
+def search(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the best graph goes.")
+    ],
+    calib: Annotated[
+        Path,
+        typer.Option(metavar="FILE.npz|DIR", help="Samples; some are held out to judge by, in turn."),
+    ],
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    host: options.Host = True,
+    growth: Annotated[
+        float,
+        typer.Option(
+            min=1, help="How many times the network's multiplications the graph may take; 1: no more."
+        ),
+    ] = 2.0,
+    report: options.JsonFile = None,
+) -> None:
+    """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best."""
+    from tpuflow.frontend import load
+    from tpuflow.io.files import publication, write_json
+    from tpuflow.io.samples import load_samples
+    from tpuflow.ptq import search as best
+
+    settings = options.configuration(config, dtype)
+    if not settings.needs_ranges:
+        raise options.OptionError(f"{model}: {settings.quantize.dtype} needs no calibration")
+    float_model = load(
+        model,
+        input_shapes=options.shapes(input_shape),
+        batch=batch,
+        preprocess=settings.preprocess,
+        host=host,
+    )
+    found = best(float_model, load_samples(calib, float_model.inputs), settings, say, growth)
+    chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
+    with publication() as files:
+        found.graph.save(files.staged(output))
+        if report is not None:
+            write_json(files.staged(report), _rows(found))
+    say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
+    say_host(found.graph)
+
+
+def _rows(found: Searched) -> list[dict[str, object]]:
+    """Everything that was tried, as JSON has it."""
+    return [
+        {
+            "name": entry.name,
+            "sqnr_db": entry.sqnr_db,
+            "flips": entry.seen.flips,
+            "expected_flips": entry.seen.expected_flips,
+            "folds": len(entry.parts),
+            "averaged": entry.plan.averaged,
+            "scaled": entry.plan.scaled,
+            "refined": entry.refined,
+            "doubled": entry.plan.doubled,
+            "centred": entry.plan.centred,
+            "kept": entry.kept,
+        }
+        for entry in found.candidates
+    ]

@@ -1,0 +1,259 @@
+"""`tpuflow simulate`: a program, cycle by cycle, and what a person wants to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import bytes_text, heading, progress, say, table
+
+if TYPE_CHECKING:
+    from tpuflow.execution.simulation import Run
+    from tpuflow.partitioning.storage import AnyProgram
+
+__all__ = ["simulate"]
+
+TOP = 10
+
+
+class ArrayModel(StrEnum):
+    """How the systolic array computes: by its closed form, or register by register."""
+
+    closed = "closed"
+    register = "register"
+
+
+def simulate(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.")],
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="X.npz", help="Samples, one array per input by its name.")
+    ] = None,
+    outputs: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Where the outputs go.")] = None,
+    json: options.JsonFile = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Perfetto trace, for ui.perfetto.dev.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts.")
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Count cycles, compute no values.")
+    ] = False,
+    array: Annotated[ArrayModel, typer.Option(help="Model of the systolic array.")] = ArrayModel.closed,
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Refuse a program made for another machine.")
+    ] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
+    fail_on_events: Annotated[
+        bool, typer.Option("--fail-on-events", help="Exit 1 after an overflow, NaN or infinity in a layer.")
+    ] = False,
+    seed: options.SeedOption = 0,
+) -> None:
+    """Run a program on the simulated machine, to the bit and to the cycle."""
+    from tpuflow.errors import EventError, SampleError
+    from tpuflow.execution.simulation import network_inputs
+    from tpuflow.execution.simulation import simulate as run_program
+    from tpuflow.io.files import write_arrays, write_json
+    from tpuflow.io.samples import load_samples
+    from tpuflow.partitioning.storage import load_program
+
+    if timing_only and (inputs is not None or outputs is not None):
+        raise SampleError("--timing-only computes no values: leave out --inputs and --outputs")
+    loaded = load_program(program)
+    if machine is not None:
+        _require(program, loaded, machine)
+    samples = None if inputs is None else load_samples(inputs, network_inputs(loaded))
+    if samples is None and not timing_only:
+        say(f"no --inputs: random codes, seed {seed}")
+    with progress("simulate") as advance:
+        run = run_program(
+            loaded,
+            samples,
+            values=not timing_only,
+            trace=trace is not None or report is not None,
+            array=array.value,
+            seed=seed,
+            progress=advance,
+        )
+    if outputs is not None:
+        write_arrays(outputs, run.outputs)
+    if json is not None:
+        write_json(json, run.report)
+    if trace is not None or report is not None:
+        _write_charts(loaded, run, trace, report)
+    show_summary(run.report, every_layer=layers)
+    for what, where in (("outputs", outputs), ("figures", json), ("trace", trace), ("report", report)):
+        if where is not None:
+            say(f"{what:<10} {where}")
+    if fail_on_events and run.report["events"]:
+        event = run.report["events"][0]
+        raise EventError(f'{program}: {event["kind"]} in layer "{event["layer"]}" (--fail-on-events)')
+
+
+def _require(path: Path, program: AnyProgram, machine: str) -> None:
+    from tpuflow.compiler.program import require_machine
+    from tpuflow.errors import MachineError
+    from tpuflow.partitioning import device_networks
+
+    try:
+        for part in device_networks(program):
+            require_machine(part, machine)
+    except MachineError as error:
+        raise MachineError(f"{path}: {error}") from None
+
+
+def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Path | None) -> None:
+    from tpuflow.cli.commands.report import program_view
+    from tpuflow.io.files import replaced, write_text
+    from tpuflow.report import encode_trace, render_page
+
+    view = program_view(program, run)
+    assert view.charts is not None, "the run was traced"
+    if trace is not None:
+        with replaced(trace) as beside:
+            beside.write_bytes(encode_trace(view.charts, run.report["clock_hz"], program.name))
+    if report is not None:
+        write_text(report, render_page(view))
+
+
+def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
+    """Prints the figures of a run for people."""
+    from tpuflow.report.words import BOUNDS, STALLS, UNITS, verdict
+
+    heading(f"{report['program']} on {report['machine']}, -O{report['level']}")
+    say(
+        f"{report['cycles']:,} cycles   {report['time_us']:,.1f} us at {report['clock_hz'] / 1e9:g} GHz   "
+        f"{report['macs']:,} multiply-accumulates"
+    )
+    binding = report["binding"]
+    if report["bound"]:
+        say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
+    _show_segments(report)
+    heading("Units")
+    rows = []
+    counters = dict(zip(("dtl0", "dtl1", "me", "ewp", "pdp"), report["counters"]["units"], strict=True))
+    for unit, (short, long) in UNITS.items():
+        share = report["utilization"][unit]
+        worst = max(counters[unit]["stalls"].items(), key=lambda item: item[1])
+        mostly = f"{worst[0]} {worst[1]:,}" if worst[1] else ""
+        rows.append((short, long, f"{counters[unit]['instructions']:,}", _bar(share), f"{share:.1%}", mostly))
+    table(
+        [
+            ("", "left"),
+            ("unit", "left"),
+            ("instructions", "right"),
+            ("", "left"),
+            ("at work", "right"),
+            ("when not, mostly", "left"),
+        ],
+        rows,
+    )
+    _show_layers(report, every_layer=every_layer)
+    heading("Stalls by cause")
+    total = max(1, sum(report["stalls"].values()))
+    stalls = sorted(report["stalls"].items(), key=lambda item: -item[1])
+    table(
+        [("cause", "left"), ("", "left"), ("cycles", "right"), ("share", "right")],
+        [
+            (cause, STALLS[cause], f"{cycles:,}", f"{cycles / total:.1%}")
+            for cause, cycles in stalls
+            if cycles
+        ],
+    )
+    memory = report["memory"]
+    say(
+        f"cache peak {bytes_text(memory['cache_peak_bytes'])} of {bytes_text(memory['cache_bytes'])}; "
+        f"DDR read {bytes_text(memory['ddr_read_bytes'])}, written {bytes_text(memory['ddr_write_bytes'])}, "
+        f"spilled {bytes_text(memory['spill_bytes'])}"
+    )
+    for event in report["events"]:
+        place = (
+            ""
+            if event["first"] is None
+            else ", first at row {}, column {}, channel {}".format(*event["first"])
+        )
+        say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times{place}")
+
+
+def _show_segments(report: Mapping[str, Any]) -> None:
+    """Prints what device and host take in turn; nothing of a network that is whole on the device."""
+    segments = report.get("segments", [])
+    if not segments:
+        return
+    heading(f"Segments ({report['host_us']:,.1f} us on this host, outside the cycles)")
+    rows = [
+        (
+            part["name"],
+            f"{part['nodes']:,}",
+            "" if part["cycles"] is None else f"{part['cycles']:,}",
+            "not run" if part["us"] is None else f"{part['us']:,.1f}",
+            f"{part['macs']:,}" if part["macs"] else "",
+            ", ".join(part["inputs"]),
+        )
+        for part in segments
+    ]
+    table(
+        [
+            ("segment", "left"),
+            ("layers or nodes", "right"),
+            ("cycles", "right"),
+            ("us", "right"),
+            ("MAC", "right"),
+            ("reads", "left"),
+        ],
+        rows,
+    )
+    for part in report["host_subgraphs"]:
+        say(f"{part['name']} runs on the host: {part['reason']}")
+
+
+def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
+    layers = report["layers"]
+    shown = layers
+    if every_layer:
+        heading("Layers")
+    else:
+        shown = sorted(layers, key=lambda layer: layer["start"] - layer["end"])[:TOP]
+        heading(f"Longest {len(shown)} of {len(layers)} layers (all: --layers)")
+    total = max(1, report["cycles"])
+    rows = []
+    for layer in shown:
+        length = layer["end"] - layer["start"]
+        rows.append(
+            (
+                layer["name"],
+                layer["op"],
+                layer["dtype"],
+                layer["unit"],
+                f"{layer['start']:,}",
+                f"{length:,}",
+                f"{length / total:.1%}",
+                f"{layer['bound']:,}",
+                layer["binding"],
+            )
+        )
+    table(
+        [
+            ("layer", "left"),
+            ("op", "left"),
+            ("type", "left"),
+            ("unit", "left"),
+            ("start", "right"),
+            ("cycles", "right"),
+            ("share", "right"),
+            ("bound", "right"),
+            ("by", "left"),
+        ],
+        rows,
+        wide=every_layer,
+    )
+
+
+def _bar(share: float, width: int = 16) -> str:
+    full = round(share * width)
+    return "█" * full + "·" * (width - full)

@@ -1,0 +1,186 @@
+"""`tpuflow calibrate` and `tpuflow quantize`: the stages of `build` on their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import bytes_text, progress, say, say_host
+
+if TYPE_CHECKING:
+    from tpuflow.calibration import Statistics
+    from tpuflow.config import Config
+
+__all__ = ["calibrate", "quantize"]
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
+
+
+def calibrate(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go; .table: lines of text."),
+    ],
+    calib: options.Calib = None,
+    plugins: options.Plugins = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+    seed: options.SeedOption = 0,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write every tensor's distribution there, with its thresholds: .npz and .svg."
+        ),
+    ] = None,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Take saved statistics instead of running over samples."),
+    ] = None,
+    save_statistics: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Save what was counted, to be edited and reread.")
+    ] = None,
+    save_dir: Annotated[
+        str, typer.Option(metavar="DIR", help="Write thresholds, statistics and histograms there.")
+    ] = "",
+    debug_sample_number: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Samples that what --save-dir gets is of; 0: all.")
+    ] = 0,
+) -> None:
+    """Run a float network over samples and save the range of every tensor."""
+    from tpuflow.calibration import Artefacts, save_artefacts
+    from tpuflow.frontend import load
+    from tpuflow.pipeline import Listener, Request, calibrated, calibration_data, starting
+    from tpuflow.plugins import load_plugins
+    from tpuflow.ptq import Recipe
+    from tpuflow.report import save_histograms, tensor_histograms
+
+    settings = options.configuration(config, dtype, lenient=lenient)
+    named = {"statistic_file": statistics, "save_statistic_info": save_statistics}
+    given = {key: str(path) for key, path in named.items() if path is not None}
+    settings = settings.model_copy(update={"calibrate": settings.calibrate.model_copy(update=given)})
+    found = load_plugins(named=plugins or ())
+    request = Request(
+        model, calibration=calib, plugins=found, config=settings, batch=batch, seed=seed, host=host
+    )
+    float_model = load(
+        model,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        preprocess=settings.preprocess,
+        host=host,
+    )
+    if settings.calibrate.chain:
+        say("global_calibration is left out: it changes weights, which ranges cannot hold (quantize --calib)")
+    counted: list[Statistics] = []
+    data = calibration_data(float_model, request)
+    with progress("calibrate") as advance:
+        listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
+        recipe = Recipe(settings).without("refine")
+        state = calibrated(starting(float_model, request), request, listener, recipe, data)
+    ranges = state.ranges
+    assert ranges is not None, "calibration gives some"
+    ranges.save(output)
+    if save_dir:
+        kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
+        written = save_artefacts(state.network, data.samples, ranges, kept)
+        say(f"{save_dir}: thresholds.json, statistics.json, histograms of {len(written) - 2} tensors")
+    say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
+    if histograms is not None:
+        files = save_histograms(tensor_histograms(counted[0], ranges), histograms)
+        say(f"{files[0]}: distributions of {len(files) - 1} tensors, and a picture of each beside it")
+
+
+def quantize(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.")
+    ],
+    calib: options.Calib = None,
+    plugins: options.Plugins = None,
+    ranges: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`, instead of samples."),
+    ] = None,
+    config: options.ConfigFile = None,
+    dtype: options.DTypeOption = None,
+    lenient: options.Lenient = False,
+    batch: options.Batch = None,
+    input_shape: options.InputShapes = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    host: options.Host = True,
+) -> None:
+    """Turn a float network into an integer graph, or a graph of floats.
+
+    With --calib the whole recipe of `build` runs: equalize, calibrate, tune, refine, correct. With --ranges
+    the network is lowered by saved ranges, and no method that needs samples runs. Floats need neither.
+    """
+    from tpuflow.config import refuse_calibration
+    from tpuflow.frontend import load
+    from tpuflow.partitioning import device_networks
+    from tpuflow.pipeline import Listener, Request, calibrated, float_bytes, graph_bytes, starting
+    from tpuflow.plugins import load_plugins
+    from tpuflow.ptq import Recipe
+
+    settings = options.configuration(config, dtype, lenient=lenient)
+    _check_source(model, calib, ranges, settings)
+    request = Request(
+        model,
+        calibration=calib,
+        ranges=ranges,
+        plugins=load_plugins(named=plugins or ()),
+        config=settings,
+        batch=batch,
+        host=host,
+    )
+    saved = request.saved
+    if saved is not None:
+        refuse_calibration(settings, f"ranges come from {ranges}")
+    float_model = load(
+        model,
+        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+        preprocess=settings.preprocess,
+        host=host,
+    )
+    recipe, state = Recipe(settings), starting(float_model, request)
+    if calib is not None or saved is not None:
+        with progress("calibrate") as advance:
+            state = calibrated(state, request, Listener(step=advance, remark=say), recipe)
+    graph = recipe.graph(state)
+    graph.save(output)
+    floating, integers = float_bytes(float_model), graph_bytes(graph)
+    layers = sum(len(part.layers) for part in device_networks(graph))
+    say(f"{output}: {layers} layers, constants {bytes_text(integers)}, as floats {bytes_text(floating)}")
+    say_host(graph)
+
+
+def _check_source(model: Path, calib: Path | None, ranges: Path | None, settings: Config) -> None:
+    """Whether there is what codes are chosen by, and no more than that.
+
+    Raises:
+        OptionError: Samples and ranges are both given, neither is and they are needed, or one is and is not.
+    """
+    dtype = settings.quantize.dtype
+    if calib is not None and ranges is not None:
+        raise options.OptionError(
+            f"{model}: --calib runs the whole recipe, --ranges none of it: give one of them"
+        )
+    if calib is not None and not settings.needs_ranges:
+        raise options.OptionError(
+            f"{model}: {dtype} needs no ranges, --calib would have no effect: leave it out"
+        )
+    if calib is None and settings.calibrate.chain:
+        raise options.OptionError(f"{model}: global_calibration needs samples: give --calib")
+    if calib is None and ranges is None and settings.needs_ranges:
+        raise options.OptionError(f"{model}: {dtype} needs ranges: give --calib or --ranges")

@@ -1,0 +1,110 @@
+"""`tpuflow zoo`: a folder of networks through every stage, and the page about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import heading, note, progress, say, table
+
+__all__ = ["zoo"]
+
+QUICK_BYTES = 1 << 20
+
+
+def zoo(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of ONNX files; with a materialize.py and --hooks, of skeletons it completes.",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PAGE.md", help="Where the page goes.")
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of records. [DIR.zoo in the current folder]")
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="A,B", help="These networks alone.")] = None,
+    dtypes: Annotated[
+        str | None, typer.Option("--dtypes", metavar="A,B", help="These element types alone.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Networks at a time.")] = 1,
+    limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long a network may take with one type.")
+    ] = 3600,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE.toml", help="What to build for.")
+    ] = "128x128_asic",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only networks of files up to 1 MiB, 2 samples to calibrate.")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Also keep finished records of other versions of tpuflow."),
+    ] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="Add the published cuts, and a row for every published name.")
+    ] = False,
+    hooks: Annotated[
+        bool,
+        typer.Option("--hooks", help="Execute the folder's materialize.py, which completes networks."),
+    ] = False,
+    extra: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Text to put into the page.")] = None,
+    json: options.JsonFile = None,
+) -> None:
+    """Take every network of a folder through every stage: import to simulation, every type, every level.
+
+    One process per network and type: whatever happens to one does not touch the others. Records are kept, so
+    that an interrupted run goes on where it was.
+    """
+    from tpuflow.compiler.program import machine_text
+    from tpuflow.io.files import write_json, write_text
+    from tpuflow.pipeline.zoo import DTYPES, Settings, networks, page, summary, sweep, troubles
+    from tpuflow.pipeline.zoo import published as published_names
+
+    machine_text(machine)
+    wanted = networks(folder, options.names(only), cuts=published, hooks=hooks)
+    for hook in sorted({str(network.hook) for network in wanted if network.hook is not None}):
+        note(f"{hook}: executed")
+    settings = Settings(machine=machine, dtypes=_chosen(dtypes, DTYPES))
+    if quick:
+        settings = Settings(samples=2, machine=machine, dtypes=settings.dtypes)
+        wanted = [network for network in wanted if network.file.stat().st_size <= QUICK_BYTES]
+    text = "" if extra is None else extra.read_text(encoding="utf-8")
+    with progress("zoo") as advance:
+        records = sweep(
+            wanted,
+            work or Path(f"{folder.resolve().name}.zoo"),
+            settings,
+            jobs=jobs,
+            limit_seconds=limit,
+            other_versions=resume,
+            progress=advance,
+        )
+    titles, rows = summary(records, settings)
+    table([(titles[0], "left"), (titles[1], "right")], rows)
+    found = list(troubles(records, settings))
+    if found:
+        heading("Not as it should be")
+        for name, part, stage, what in found:
+            say(f"{name}, {part}{', ' if stage else ''}{stage}: {what}")
+    if output is not None:
+        command = f"tpuflow zoo {folder.name}{' --published' if published else ''} -o {output.name}"
+        write_text(output, page(records, settings, published_names() if published else (), command, text))
+        say(f"page       {output}")
+    if json is not None:
+        write_json(json, records)
+
+
+def _chosen(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The element types asked for, in the usual order."""
+    asked = options.names(text)
+    for name in asked:
+        if name not in known:
+            raise options.OptionError(f'--dtypes: "{name}" is unknown, there are {", ".join(known)}')
+    return tuple(name for name in known if not asked or name in asked)

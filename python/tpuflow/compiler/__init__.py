@@ -1,0 +1,13 @@
+"""Compilation: a quantised graph and a machine become a checked program.
+
+program.py     `compile`, the entry: graph -> program, by the scheduler in `crates/scheduler`
+machine.py     machines as objects, presets and files
+parameters.py  what a schedule may do; levels 1 and 5 are two presets
+tiling.py      layers that are computed in parts, as a user wants them
+allocation.py  the allocator alone, on a file of buffers
+"""
+
+from tpuflow.compiler.machine import Machine, machine_text, machine_toml, machines, require_machine
+from tpuflow.compiler.program import LEVELS, compile  # noqa: A004 - the step's name
+
+__all__ = ["LEVELS", "Machine", "compile", "machine_text", "machine_toml", "machines", "require_machine"]

@@ -1,0 +1,13 @@
+"""Inside a program: where it stands at a cycle, and which instruction is the first to write something wrong.
+
+replay.py     a program between any two cycles: memories, tokens, what is under way
+debugger.py   commands over a replay: break, step, show, watch
+written.py    which elements of its layer's tensor an instruction writes, and where
+steps.py      every instruction against the integers of the graph: the first wrong layer
+"""
+
+from tpuflow.execution.debug.debugger import Debugger
+from tpuflow.execution.debug.replay import Instruction, Replay
+from tpuflow.execution.debug.steps import LayerCheck, StepReport, check_steps
+
+__all__ = ["Debugger", "Instruction", "LayerCheck", "Replay", "StepReport", "check_steps"]

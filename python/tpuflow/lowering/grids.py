@@ -1,0 +1,401 @@
+"""Which grid every value is quantised on: the ranges, the configuration and the place in the network decide.
+
+A value has the grid of its own range, except where an operator bounds it (`FIXED_RANGES`), where nothing
+but a concatenation reads it (then it has that one's grid, so that codes are copied), and where 8 bits would
+lose what the accumulator holds: around norms and softmax (see `wide`), and in what the network returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tpuflow.errors import TpuflowError
+from tpuflow.frontend.values import MASKED
+from tpuflow.lowering import scheme
+from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
+from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
+from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
+from tpuflow.lowering.scheme import Quant
+from tpuflow.lowering.settings import GRID, OF_CODES, RANGE, SCALE
+from tpuflow.lowering.wide import AVERAGES, added_values, tail_values, wide_values
+
+if TYPE_CHECKING:
+    from tpuflow.calibration import Range
+    from tpuflow.config import QuantizeConfig
+    from tpuflow.lowering.settings import Settings
+
+__all__ = [
+    "CODES",
+    "CODES_PASS",
+    "TRUTH",
+    "Grids",
+    "QuantizeError",
+    "clamp",
+    "code_grid",
+    "float_clamp",
+    "grid_of",
+    "padding",
+    "qinvariant",
+    "stated_grid",
+    "stated_input",
+]
+
+FIXED_RANGES: dict[str, tuple[float, float]] = {
+    "Softmax": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+}
+"""Outputs whose bounds are known: samples that stay far from them must not cut what later inputs reach."""
+
+SHARED_QUANT = frozenset({"Concat", "Where"})
+"""Operators whose operands take the output's quantisation when nothing else reads them."""
+
+JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
+"""Operators whose operands stand on one scale, or on scales that are brought to one."""
+
+CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
+"""Operators whose output keeps its operand's quantisation; so do all views."""
+
+
+CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
+"""Types of integers that fit a stored tensor."""
+
+
+TRUTH = Quant("int8", 1.0, 0, 0, 1)
+"""The grid of truth values."""
+
+
+class QuantizeError(TpuflowError):
+    """Ranges or configuration do not fit the model."""
+
+
+class Grids:
+    """Chooses grids for the steps of one network."""
+
+    def __init__(
+        self, ranges: Mapping[str, Range], settings: Settings, steps: Mapping[ir.Node, Step]
+    ) -> None:
+        self._ranges = ranges
+        self._settings = settings
+        self._steps = steps
+        usual = settings.defaults
+        self._wide = wide_values(steps, norms=usual.wide_norms, softmax=usual.wide_softmax)
+        if usual.wide_tails and usual.output_dtype == "int16":
+            self._wide |= tail_values(steps)
+        if usual.wide_sums:
+            self._wide |= added_values(steps)
+        self.unified: Mapping[ir.Value, tuple[float, float]] = {}
+        """Ranges of values that share a scale with others, instead of their own."""
+
+    def has_fixed_range(self, value: ir.Value) -> bool:
+        """Whether the operator that makes a value bounds it."""
+        producer = value.producer()
+        return producer is not None and producer.op_type in FIXED_RANGES
+
+    def range_of(self, value: ir.Value) -> tuple[float, float]:
+        """The calibrated range, or the operator's own bounds.
+
+        Raises:
+            QuantizeError: If there is none, or it is not finite.
+        """
+        producer = value.producer()
+        if producer is not None and self.has_fixed_range(value):
+            return FIXED_RANGES[producer.op_type]
+        stated = self._ranges.get(value.name or "")
+        if stated is None:
+            raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
+        # One range of a tensor that may have been calibrated per channel: activations have one scale.
+        found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
+        brought = () if producer is None else brought_in(producer)  # they may occur, however rarely
+        found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
+        if not (math.isfinite(found[0]) and math.isfinite(found[1])):
+            raise QuantizeError(
+                f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
+            )
+        if found[1] - found[0] < scheme.SMALLEST_SPAN and (borrowed := self._borrowed(value)) is not None:
+            return borrowed
+        if found[0] > found[1]:
+            raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
+        return found
+
+    def stated(self, value: ir.Value | None) -> Range | None:
+        """The range of a constant, where ranges hold one."""
+        return None if value is None else self._ranges.get(value.name or "")
+
+    def target(self, step: Step) -> Quant:
+        """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
+        if step.output.dtype == ir.DataType.BOOL:
+            return TRUTH
+        dtype = self.dtype_of(step)
+        if scheme.is_float(dtype):
+            self._settings.replaced(step.names, *OF_CODES)
+            return scheme.floating(dtype)
+        value = step.output
+        while (user := sole_user(value)) is not None:
+            follower = self._steps[user]
+            if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
+                if self.dtype_of(follower) != dtype:
+                    break
+                return self.target(follower)
+            if user.op_type == "QuantizeLinear":
+                return stated_grid(user)
+            passes = user.op_type in VIEWS or user.op_type in CODES_PASS
+            if (fill := padding(user)) is not None and not self._within(value, fill):
+                return self.own(
+                    step.names,
+                    follower.output,
+                    self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
+                )
+            if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
+                break
+            value = follower.output
+        return self.own(
+            step.names,
+            step.output,
+            self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
+        )
+
+    def _borrowed(self, value: ir.Value) -> tuple[float, float] | None:
+        """The range of what a value of zero range is joined with: a step of its own would say nothing.
+
+        A scale of 1 beside a far smaller one would leave the other operand of a sum few codes, or none.
+        """
+        found: list[tuple[float, float]] = []
+        for use in value.uses():
+            node = use.node
+            if node.op_type in JOINING:
+                first = 1 if node.op_type == "Where" else 0
+                others = [each for each in (*node.inputs[first:], *node.outputs) if each is not value]
+                found += [pair for each in others if (pair := self._observed(each)) is not None]
+            elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
+                further = self._borrowed(node.outputs[0])
+                found += [] if further is None else [further]
+        usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
+        return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
+
+    def _observed(self, value: ir.Value | None) -> tuple[float, float] | None:
+        """The range calibration found of a value, or that of a constant's elements; None without any."""
+        if value is None:
+            return None
+        array = constant(value)
+        if array is not None:
+            numbers = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+            return (min(float(numbers.min()), 0.0), max(float(numbers.max()), 0.0)) if numbers.size else None
+        pairs = [] if (stated := self._ranges.get(value.name or "")) is None else stated.pairs
+        finite = [pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1])]
+        return (min(low for low, _ in finite), max(high for _, high in finite)) if finite else None
+
+    def _within(self, value: ir.Value, number: float) -> bool:
+        low, high = self.range_of(value)
+        return not math.isfinite(number) or min(low, 0.0) <= number <= max(high, 0.0)
+
+    def dtype_of(self, step: Step) -> scheme.DType:
+        """The element type of a step's output, unless it only passes codes on.
+
+        Raises:
+            ConfigError: If the target does not allow what the configuration asks for.
+        """
+        dtype: scheme.DType = self._settings.of(step.names).dtype
+        wanted = self._wanted(step, dtype)
+        found: scheme.DType = self._settings.target.element_type(
+            step.node.op_type, step.names[0] if step.names else "", wanted, dtype
+        )
+        return found
+
+    def _wanted(self, step: Step, dtype: scheme.DType) -> scheme.DType:
+        """The element type that suits a step whose configuration says `dtype`."""
+        if self._settings.explicit(step.names, "dtype") or scheme.is_float(dtype):
+            return dtype
+        if step.output in self._wide:
+            return "int16"
+        return self._settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
+
+    def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
+        """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
+        if scheme.is_float(config.dtype):
+            self._settings.replaced(names, *OF_CODES)
+        else:
+            calibrated = () if self.has_fixed_range(value) else (RANGE,)
+            self._settings.honours(names, GRID, SCALE, *calibrated)
+        return self.quant_of(value, config)
+
+    def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
+        """The quantisation that follows from a value's own range."""
+        if scheme.is_float(config.dtype):
+            return scheme.floating(config.dtype)
+        low, high = self.unified.get(value) or self.range_of(value)
+        if config.dtype == "int16" and not self.has_fixed_range(value):
+            low, high = low * config.headroom_16, high * config.headroom_16
+        return grid_of(low, high, config)
+
+    def intermediate(self, step: Step) -> Quant:
+        """The symmetric 16-bit quantisation of what a step's fused function reads."""
+        value = step.before_activation
+        self._settings.honours(step.names, RANGE)
+        low, high = self.range_of(value)
+        magnitude = max(-low, high) * self._settings.defaults.headroom_16
+        return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)
+
+
+def grid_of(low: float, high: float, config: QuantizeConfig) -> Quant:
+    """The grid a configuration asks for, of numbers observed in `[low, high]`."""
+    return scheme.activation(
+        low,
+        high,
+        config.dtype,
+        config.activation_mode,
+        unsigned=config.unsigned and not config.force_dtype_int,
+        width=config.grid_bits,
+        power_of_two=config.power_of_two,
+    )
+
+
+def qinvariant(config: QuantizeConfig) -> Quant:
+    """The grid on which numbers are their own codes."""
+    half = 1 << (config.grid_bits - 1)
+    return Quant(config.dtype, 1.0, 0, -half, half - 1)
+
+
+def stated_grid(node: ir.Node) -> Quant:
+    """The grid of a QuantizeLinear or DequantizeLinear node, as signed codes.
+
+    Raises:
+        UnsupportedNodeError: If it differs by channel or block, or has a type other than 8 or 16 bits.
+    """
+    scale, zero = constant(node.inputs[1]), constant(given(node, 2))
+    if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
+        raise UnsupportedNodeError("one scale and zero point per tensor", "y_scale")
+    codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    zero_point = 0 if zero is None else int(zero.item())
+    return _grid_of_type(codes, float(np.float32(scale.item())), zero_point, "y_zero_point")
+
+
+def integer_grid(value: ir.Value) -> Quant:
+    """The grid on which integers of 8 or 16 bits stand for themselves.
+
+    Raises:
+        UnsupportedNodeError: If they have another width.
+    """
+    return _grid_of_type(value, 1.0, 0, "to")
+
+
+def _grid_of_type(codes: ir.Value | None, scale: float, zero_point: int, attribute: str) -> Quant:
+    kind = str(np.dtype(codes.dtype.numpy())) if codes is not None and codes.dtype is not None else "uint8"
+    if kind not in {"int8", "uint8", "int16", "uint16"}:
+        raise UnsupportedNodeError(f"codes of type {kind}", attribute)
+    dtype: scheme.DType = "int8" if kind.endswith("int8") else "int16"
+    half = 1 << (scheme.bits(dtype) - 1)
+    return Quant(dtype, scale, zero_point - (half if kind.startswith("u") else 0), -half, half - 1)
+
+
+def code_grid(value: ir.Value) -> Quant | None:
+    """The grid of integers of 8 or 16 bits a network takes: None where they are indices.
+
+    Operators that only move them may stand in between.
+    """
+    for use in value.uses():
+        node = use.node
+        if node.op_type == "DequantizeLinear" and use.idx == 0:
+            return stated_grid(node)
+        if node.op_type == "Cast" and is_number(node.outputs[0]) and value.dtype in CODES:
+            return integer_grid(value)
+        moves = node.op_type in VIEWS or node.op_type in CODES_PASS or node.op_type in SHARED_QUANT
+        if moves and use.idx == 0 and (found := code_grid(node.outputs[0])) is not None:
+            return found
+    return None
+
+
+def stated_input(value: ir.Value) -> Quant | None:
+    """The grid the model itself quantises an input on, before it does anything but move it."""
+    while (user := sole_user(value)) is not None and user.inputs[0] is value:
+        if user.op_type == "QuantizeLinear":
+            return stated_grid(user)
+        if user.op_type not in VIEWS:
+            return None
+        value = user.outputs[0]
+    return None
+
+
+def padding(node: ir.Node) -> float | None:
+    """What a node pads with, if it does so with a constant other than zero."""
+    if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
+        return None
+    fill = constant(given(node, 2))
+    return None if fill is None or not fill.size else float(fill.item()) or None
+
+
+def brought_in(node: ir.Node) -> tuple[float, ...]:
+    """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
+    if node.op_type == "Where":
+        arrays = [array for value in node.inputs[1:] if (array := constant(value)) is not None]
+        numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
+        numbers = numbers[np.abs(numbers) < -MASKED]
+        return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
+    fill = padding(node)
+    return () if fill is None or not math.isfinite(fill) else (fill,)
+
+
+def is_number(value: ir.Value) -> bool:
+    """Whether a value is of a floating type."""
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def is_final(value: ir.Value) -> bool:
+    """Whether a value is all or part of what the network returns, and nothing else.
+
+    Sums that are averaged before they are returned count as well, but not what a Relu is applied to first.
+    """
+    while not value.is_graph_output():
+        user, maker = sole_user(value), value.producer()
+        passes = SHARED_QUANT | VIEWS.keys()
+        if maker is not None and (maker.op_type in LINEAR or maker.op_type == "Add"):
+            passes = passes | AVERAGES
+        if user is None or user.op_type not in passes:
+            return False
+        value = user.outputs[0]
+    return not value.uses()
+
+
+def float_clamp(activation: ir.Node | None) -> dict[str, Any]:
+    """The bounds of Relu, Clip or nothing, as the finish of a float operator holds them."""
+    if activation is None or activation.op_type not in CLAMPS:
+        return {}
+    low, high = (float(np.float32(bound)) for bound in bounds(activation))
+    low = min(low, high)  # as ONNX has it
+    return {name: bound for name, bound in (("lo", low), ("hi", high)) if math.isfinite(bound)}
+
+
+def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:
+    """Smallest and largest code after Relu, Clip or nothing."""
+    if activation is None or activation.op_type not in CLAMPS:
+        return quant.lo, quant.hi
+    low, high = bounds(activation)
+    lo = quant.lo if low == -math.inf else quant.code(low)
+    hi = quant.hi if high == math.inf else quant.code(high)
+    return min(lo, hi), hi
+
+
+def bounds(node: ir.Node) -> tuple[float, float]:
+    """Lower and upper limit of a Relu or Clip node.
+
+    Raises:
+        UnsupportedNodeError: If a limit is computed at run time.
+    """
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    limits = [float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))]
+    for index in (1, 2):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            continue
+        if not is_constant(value) or value.const_value is None:
+            raise UnsupportedNodeError("limits must be constant", ("min", "max")[index - 1])
+        limits[index - 1] = float(np.asarray(value.const_value.numpy()).item())
+    return limits[0], limits[1]

@@ -1,0 +1,114 @@
+"""Where values of the model lie in tensors of the graph, and in which order they are best stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.lowering.nodes import attribute, shape_of
+from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
+from tpuflow.lowering.scheme import Quant
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["Shape", "Stored", "input_order", "natural_order", "rearrangement"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value of the model inside a tensor of the graph.
+
+    Attributes:
+        tensor: Index of the tensor.
+        shape: The tensor's shape.
+        view: How the value lies in it.
+        quant: What the codes mean; None for int32 indices.
+    """
+
+    tensor: int
+    shape: Shape
+    view: View
+    quant: Quant | None
+
+    @property
+    def grid(self) -> Quant:
+        """The quantisation of an activation.
+
+        Raises:
+            UnsupportedNodeError: For integers.
+        """
+        if self.quant is None:
+            raise UnsupportedNodeError("operand holds integers where numbers are expected")
+        return self.quant
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
+
+def rearrangement(stored: Stored, order: Sequence[int]) -> dict[str, Any]:
+    """The operator that writes a value out densely in an axis order."""
+    loops = stored.view.transpose(order).loops or ((1, 1),)
+    return {
+        "op": "rearrange",
+        "input": stored.tensor,
+        "dims": [extent for extent, _ in loops],
+        "strides": [stride for _, stride in loops],
+        "offset": stored.view.offset,
+    }
+
+
+def natural_order(view: View) -> Shape:
+    """The axis order in which a view walks through its tensor; axes that do not move come first."""
+    stride = [max((step for _, step in loops), default=0) for loops in view.axes]
+    moves = [bool(loops) and stride[axis] > 0 for axis, loops in enumerate(view.axes)]
+    return tuple(sorted(range(len(view.axes)), key=lambda a: (moves[a], -stride[a], a)))
+
+
+CHANNELS_LAST = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize",
+     "DepthToSpace", "SpaceToDepth"}
+)  # fmt: skip
+"""Operators that read `[n, c, h, w]` as `[n, h, w, c]`."""
+
+
+def input_order(value: ir.Value) -> Shape:
+    """The axis order in which a network input is stored: what the first consumer that cares wants.
+
+    Consumers are asked depth first, without recursion: networks may be deeper than Python's stack. Behind a
+    Transpose nobody else is asked: dense behind it is better than dense in front of it.
+    """
+    order = tuple(range(len(shape_of(value))))
+    met = {value}
+    waiting = [(use.node, use.idx, order) for use in value.uses()][::-1]
+    while waiting:
+        node, index, axes = waiting.pop()
+        if node.op_type in CHANNELS_LAST and len(axes) == 4 and index == 0:
+            return tuple(axes[axis] for axis in (0, 2, 3, 1))
+        if node.op_type == "Transpose":
+            order = axes = tuple(axes[axis] for axis in attribute(node, "perm", range(len(axes))[::-1]))
+            waiting = []
+        elif not _keeps_order(node, len(axes)):
+            continue
+        made = node.outputs[0]
+        if made not in met:
+            met.add(made)
+            waiting += [(use.node, use.idx, axes) for use in made.uses()][::-1]
+    return order
+
+
+def _keeps_order(node: ir.Node, rank: int) -> bool:
+    """Whether what a node makes of a value is best stored in the order of that value."""
+    return (
+        bool(node.outputs)
+        and node.op_type not in VIEWS
+        and node.op_type not in {"MatMul", "Softmax"}
+        and len(shape_of(node.outputs[0])) == rank
+    )

@@ -1,0 +1,31 @@
+"""Lowerings by concept; importing this package fills the registry."""
+
+from __future__ import annotations
+
+from tpuflow.lowering.ops import (
+    elementwise,
+    index,
+    linear,
+    logic,
+    norm,
+    pool,
+    reduce,
+    resize,
+    shape,
+    stated,
+    unary,
+)
+
+__all__ = [
+    "elementwise",
+    "index",
+    "linear",
+    "logic",
+    "norm",
+    "pool",
+    "reduce",
+    "resize",
+    "shape",
+    "stated",
+    "unary",
+]

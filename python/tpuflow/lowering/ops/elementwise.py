@@ -1,0 +1,275 @@
+"""Functions of two operands with broadcasting, and choices by a constant condition.
+
+The larger operand's tensor sets the order; the other operand follows it, and a constant is laid out in it
+when the graph is built. Multiplication by a positive constant changes the scale only and emits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.lowering import scheme
+from tpuflow.lowering.layout import Stored, natural_order
+from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+    from tpuflow.lowering.scheme import Quant
+
+__all__ = ["alignment", "laid_out", "placed_operands"]
+
+Array = npt.NDArray[np.float64]
+
+TOP = 32767
+"""Largest operand multiplier."""
+
+
+def alignment(a: float, b: float, out: float) -> tuple[int, int, float]:
+    """Integers ka, kb and a factor with `ka ~ a / u`, `kb ~ b / u`, `factor = u / out` for a common unit u.
+
+    The larger scale gets the largest multiplier; equal scales need none.
+
+    Args:
+        a: Scale of the left operand.
+        b: Scale of the right operand.
+        out: Scale of the result.
+
+    Source: docs/arithmetic.md, binary operators.
+    """
+    if a == b:
+        return 1, 1, a / out
+    unit = max(a, b) / TOP
+    return round(a / unit), round(b / unit), unit / out
+
+
+@lowers("Add", "Sub", "Mul", "Div", "Max", "Min")
+def binary(context: Lowering, step: Step) -> None:
+    """Sum, difference, product, quotient, larger or smaller of two operands."""
+    node = step.node
+    kind = node.op_type.lower()
+    if len(node.inputs) != 2:
+        raise UnsupportedNodeError(f"{len(node.inputs)} operands")
+    if _scaled(context, step):
+        return
+    a, b, shape, view = placed_operands(context, step)
+    target = context.grids.target(step)
+    wide = "int16" in {a.grid.dtype, b.grid.dtype}
+    ka = kb = 1
+    if target.is_float:
+        factor = 1.0
+    elif kind == "mul":
+        factor = a.grid.scale * b.grid.scale / target.scale
+    elif kind == "div":
+        factor = a.grid.scale / (b.grid.scale * target.scale)
+    else:
+        ka, kb, factor = alignment(a.grid.scale, b.grid.scale, target.scale)
+    op = {
+        "op": "binary",
+        "kind": kind,
+        "a": a.tensor,
+        "b": b.tensor,
+        "ka": ka,
+        "kb": kb,
+        "requant": context.rounding([factor], target, step.activation, wide=wide),
+    }
+    context.emit(step, op, shape, view, target)
+
+
+def _scaled(context: Lowering, step: Step) -> bool:
+    """Handles a product with (or quotient by) one positive constant: the same codes at another scale."""
+    node = step.node
+    if node.op_type not in {"Mul", "Div"} or scheme.is_float(context.grids.dtype_of(step)):
+        return False
+    constants = [float_constant(value) for value in node.inputs]
+    place = 1 if constants[1] is not None else 0
+    array = constants[place]
+    if array is None or array.size != 1 or (node.op_type == "Div" and place == 0):
+        return False
+    value = context.operand(node, 1 - place)
+    if shape_of(value) != shape_of(node.outputs[0]):
+        return False
+    factor = float(array.item())
+    factor = 1.0 / factor if node.op_type == "Div" and factor else factor
+    if not (math.isfinite(factor) and factor > 0.0):
+        return False
+    stored = context.stored[value]
+    grid = stored.grid.scaled(factor)
+    if not grid.scale > 0.0:
+        return False
+    wanted = context.settings.explicit(step.names, "dtype")
+    if step.activation is None and wanted in {None, grid.dtype}:
+        context.stored[step.output] = Stored(stored.tensor, stored.shape, stored.view, grid)
+        return True
+    stored, target = context.whole(value), context.grids.target(step)
+    requant = context.requant(
+        [grid.scale / target.scale], target, step.activation, wide=grid.dtype == "int16"
+    )
+    op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+    context.emit(step, op, stored.shape, stored.view, target)
+    return True
+
+
+def placed_operands(
+    context: Lowering, step: Step, *, one_grid: bool = False
+) -> tuple[Stored, Stored, tuple[int, ...], View]:
+    """Both operands as tensors that broadcast, and how the result lies in its own tensor.
+
+    With `one_grid` a constant lies on the grid of the other operand, if that reaches so far: what is equal
+    then has equal codes.
+    """
+    values = [step.node.inputs[0], step.node.inputs[1]]
+    out = shape_of(step.node.outputs[0])
+    computed = [value for value in values if value is not None and not is_constant(value)]
+    if not computed:
+        raise UnsupportedNodeError("all operands are constant")
+    anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
+    anchor = context.whole(anchor_value)
+    whole = math.prod(anchor.view.shape) == math.prod(out)
+    if (
+        len(computed) == 2
+        and (values[0] is not values[1])
+        and not (whole and _alike(context, computed, anchor))
+    ):
+        return _broadcast(context, values, out, anchor)
+    if not whole:
+        spread = replace(anchor, view=anchor.view.expand(out))
+        anchor = context.arranged(anchor_value, natural_order(spread.view), stored=spread)
+    view = anchor.view.expand(out)
+    placed = []
+    for value in values:
+        if value is anchor_value:
+            placed.append(anchor)
+        elif value is not None and not is_constant(value):
+            placed.append(context.stored[value])
+        else:
+            grid = anchor.quant if one_grid else None
+            placed.append(_constant(context, step, value, anchor.shape, view, grid))
+    return placed[0], placed[1], anchor.shape, view
+
+
+def _alike(context: Lowering, computed: list[ir.Value], anchor: Stored) -> bool:
+    """Whether both operands lie in their tensors in the same way."""
+    stored = [context.stored[value] for value in computed]
+    return all(
+        s.shape == anchor.shape and s.view.axes == anchor.view.axes and not s.view.offset for s in stored
+    )
+
+
+def _broadcast(
+    context: Lowering, values: list[ir.Value | None], out: tuple[int, ...], anchor: Stored
+) -> tuple[Stored, Stored, tuple[int, ...], View]:
+    """Operands of different shape or order, both in the order of the larger one."""
+    lead = len(out) - len(anchor.view.shape)
+    order = (*range(lead), *(axis + lead for axis in natural_order(anchor.view)))
+    placed = []
+    for value in values:
+        if value is None:
+            raise UnsupportedNodeError("an operand is left out")
+        stored = context.stored[value]
+        missing = len(out) - len(stored.view.shape)
+        padded = View(((),) * missing + stored.view.axes, stored.view.offset)
+        shape = tuple(padded.shape[axis] for axis in order)
+        if not (padded == View.dense(padded.shape, order) and _stripped(stored.shape) == _stripped(shape)):
+            own = [axis - missing for axis in order if axis >= missing]
+            stored = context.arranged(value, own, shape)
+        placed.append(Stored(stored.tensor, shape, padded, stored.quant))
+    shape = tuple(out[axis] for axis in order)
+    return placed[0], placed[1], shape, View.dense(out, order)
+
+
+def _stripped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without leading ones, which broadcasting adds by itself."""
+    first = next((i for i, extent in enumerate(shape) if extent != 1), len(shape))
+    return shape[first:]
+
+
+def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
+    """A constant in the order of a value's tensor; axes along which it does not change have extent 1."""
+    if array.size and np.all(array == array.flat[0]):  # which need not be spread to be found out
+        return np.full(1, array.flat[0], np.float64)
+    flat = np.empty(math.prod(shape))
+    flat[view.positions()] = np.broadcast_to(array, view.shape)
+    placed = flat.reshape(shape)
+    for axis in range(placed.ndim):
+        first = placed.take([0], axis)
+        if np.all(placed == first):
+            placed = first
+    return placed.reshape(_stripped(placed.shape) or (1,))
+
+
+def _constant(
+    context: Lowering,
+    step: Step,
+    value: ir.Value | None,
+    shape: tuple[int, ...],
+    view: View,
+    grid: Quant | None = None,
+) -> Stored:
+    """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if that reaches so far."""
+    array = float_constant(value)
+    if array is None or value is None:
+        raise UnsupportedNodeError("an operand is left out")
+    if not np.all(np.isfinite(array)) and not scheme.is_float(context.grids.dtype_of(step)):
+        raise UnsupportedNodeError(f'constant "{value.name}" is not finite')
+    placed = laid_out(array, shape, view)
+    if scheme.is_float(context.grids.dtype_of(step)):
+        # As precise as the arithmetic is, whatever the result is rounded to.
+        single = scheme.floating("float32")
+        index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
+        return Stored(index, placed.shape, View.dense(placed.shape), single)
+    quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
+    if grid is not None and not grid.is_float:
+        steps = placed / grid.scale + grid.zero_point
+        quant = grid if steps.min() > grid.lo - 0.5 and steps.max() < grid.hi + 0.5 else quant
+    index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
+    return Stored(index, placed.shape, View.dense(placed.shape), quant)
+
+
+@lowers("Where")
+def select(context: Lowering, step: Step) -> None:
+    """`condition ? a : b`; both choices take the output's quantisation."""
+    node = step.node
+    condition = float_constant(node.inputs[0])
+    out = shape_of(step.output)
+    target = context.grids.target(step)
+    computed = [value for value in node.inputs if value is not None and not is_constant(value)]
+    anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
+    order = natural_order(context.stored[anchor_value].view.expand(out))
+    shape = tuple(out[axis] for axis in order)
+    view = View.dense(out, order)
+    choices: list[int] = []
+    for value in node.inputs[1:]:
+        if value is None:
+            raise UnsupportedNodeError("an operand is left out")
+        array = float_constant(value)
+        if array is not None:
+            placed = laid_out(array, shape, view)
+            choices.append(context.constant(value.name or "choice", target.codes(placed), target))
+            continue
+        stored = context.requantised(value, target)
+        spread = replace(stored, view=stored.view.expand(out))
+        choices.append(context.arranged(value, order, stored=spread).tensor)
+    if condition is not None:
+        mask = laid_out((condition != 0).astype(np.float64), shape, view)
+        chosen = context.constant(f"{step.output.name}/condition", mask.astype(np.int8))
+    elif node.inputs[0] is not None:
+        chosen = context.truths(node.inputs[0], order, out)
+    else:
+        raise UnsupportedNodeError("the condition is left out", "condition")
+    op: dict[str, Any] = {
+        "op": "select",
+        "condition": chosen,
+        "a": choices[0],
+        "b": choices[1],
+    }
+    context.emit(step, op, shape, view, target)

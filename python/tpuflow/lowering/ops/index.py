@@ -1,0 +1,76 @@
+"""Picking by index: constant indices along an axis, or rows of a constant table at run time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuflow.lowering import scheme
+from tpuflow.lowering.grids import grid_of
+from tpuflow.lowering.layout import natural_order
+from tpuflow.lowering.nodes import attribute, constant, float_constant, is_constant, shape_of
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.settings import GRID, SCALE
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+
+
+@lowers("Gather")
+def gather(context: Lowering, step: Step) -> None:
+    """Evenly spaced constant indices are a view; others are picked; run-time indices look rows up."""
+    node = step.node
+    indices = constant(node.inputs[1])
+    if indices is None:
+        _embedding(context, step)
+        return
+    value = context.operand(node, 0)
+    extents = shape_of(value)
+    axis = attribute(node, "axis", 0) % len(extents)
+    picked = [int(i) % extents[axis] for i in indices.ravel()]
+    stored = context.stored[value]
+    stride = picked[1] - picked[0] if len(picked) > 1 else 1
+    if picked == [picked[0] + i * stride for i in range(len(picked))]:
+        view = stored.view.slice(axis, picked[0], stride, len(picked))
+        shaped = None if view is None else view.reshape(shape_of(node.outputs[0]))
+        if shaped is not None:
+            context.alias(step, shaped)
+            return
+    order = natural_order(stored.view)
+    stored = context.arranged(value, order)
+    place = order.index(axis)
+    shape = (*stored.shape[:place], len(picked), *stored.shape[place + 1 :])
+    op = {"op": "gather", "input": stored.tensor, "axis": place, "indices": picked}
+    gathered = [len(picked) if a == axis else extent for a, extent in enumerate(extents)]
+    view = View.dense(gathered, order).reshape(shape_of(step.output))
+    if view is None:
+        raise UnsupportedNodeError("indices of several axes do not fit", "indices")
+    context.emit(step, op, shape, view, stored.quant)
+
+
+def _embedding(context: Lowering, step: Step) -> None:
+    node = step.node
+    table = float_constant(node.inputs[0])
+    if table is None or is_constant(node.inputs[1]):
+        raise UnsupportedNodeError("indices computed at run time need a constant table")
+    if table.ndim != 2 or attribute(node, "axis", 0) != 0:
+        raise UnsupportedNodeError("run-time indices pick rows of a matrix", "axis")
+    config = context.config(step)
+    low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
+    quant = scheme.floating(config.dtype)
+    if not quant.is_float:
+        quant = grid_of(low, high, config)
+        context.settings.honours(step.names, GRID, SCALE)
+    value = context.operand(node, 1)
+    stored = context.arranged(value)
+    if stored.quant is not None:
+        raise UnsupportedNodeError("indices must be integers", "indices")
+    name = node.inputs[0].name if node.inputs[0] is not None else None
+    op = {
+        "op": "embedding",
+        "table": context.constant(name or "table", quant.codes(table), quant),
+        "indices": stored.tensor,
+    }
+    shape = shape_of(step.output)
+    context.emit(step, op, shape, View.dense(shape), quant)

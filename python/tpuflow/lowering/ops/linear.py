@@ -1,0 +1,361 @@
+"""Convolutions and matrix products: where their operands lie, and how their weights are turned.
+
+Sums, weights and biases are those of `sums`. A transposed convolution is one over an operand with zeros
+between its cells; a product with a flattened image is a convolution with one window; a constant in front of a
+product goes behind it, both transposed. The views of operands and results do all of these turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tpuflow.frontend.values import steps_of
+from tpuflow.lowering import scheme
+from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.plan import CLAMPS
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.sums import Array, Codes, Weights, bits_before_bias, epilogue, linear, twice_rounded
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+
+
+def _weights(value: ir.Value | None) -> Weights | None:
+    """A constant in its own precision: weights are large, and only read once."""
+    array = constant(value)
+    if array is None:
+        return None
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float64)
+    if not np.all(np.isfinite(array)):
+        raise UnsupportedNodeError("weights are not finite")
+    return cast("Weights", array)
+
+
+def _stated(value: ir.Value | None, axis: int) -> Array | None:
+    """The scales of weights the model states as 8-bit integers, channels along `axis`; None for others."""
+    weights, steps = constant(value), steps_of(value)
+    return None if weights is None or steps is None else scheme.stated_steps(weights, steps, axis)
+
+
+def _constants(step: Step, channels: int) -> tuple[Weights, Array]:
+    node = step.node
+    weights = _weights(node.inputs[1])
+    if weights is None:
+        raise UnsupportedNodeError("weights must be constant", "W")
+    if weights.ndim != 4:
+        raise UnsupportedNodeError(f"weights of shape {list(weights.shape)} are not two-dimensional", "W")
+    bias = float_constant(given(node, 2))
+    if bias is None and given(node, 2) is not None:
+        raise UnsupportedNodeError("bias must be constant", "B")
+    return weights, np.zeros(channels) if bias is None else bias
+
+
+def _window(
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: Sequence[int]
+) -> dict[str, Any]:
+    return {"kernel": list(kernel), "stride": list(stride), "dilation": list(dilation), "pads": list(pads)}
+
+
+@lowers("Conv")
+def convolution(context: Lowering, step: Step) -> None:
+    """2-D convolution of any stride, dilation, padding and grouping."""
+    node = step.node
+    n, channels, height, width = shape_of(step.output)
+    weights, bias = _constants(step, channels)
+    stored = context.images(context.operand(node, 0))
+    if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
+        raise UnsupportedNodeError("padding must be explicit", "auto_pad")
+    kernel = weights.transpose(0, 2, 3, 1)
+    stated = _stated(node.inputs[1], 0)
+    mean = context.mean(context.operand(node, 0), 1)
+    if mean is not None:  # [o, 1, 1, c / groups], as the channels of a group meet its kernels
+        groups = attribute(node, "group", 1)
+        mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
+    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step), stated=stated, mean=mean)
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window(
+            weights.shape[2:],
+            attribute(node, "strides", (1, 1)),
+            attribute(node, "dilations", (1, 1)),
+            attribute(node, "pads", (0, 0, 0, 0)),
+        ),
+        "groups": attribute(node, "group", 1),
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense((n, channels, height, width), (0, 2, 3, 1))
+    context.emit(step, op, (n, height, width, channels), view, constants.target)
+
+
+@lowers("ConvTranspose")
+def transposed_convolution(context: Lowering, step: Step) -> None:
+    """Zeros between the operand's cells, then a convolution with the weights turned round."""
+    node = step.node
+    n, channels, height, width = shape_of(step.output)
+    weights, bias = _constants(step, channels)
+    groups = attribute(node, "group", 1)
+    stride, dilation = attribute(node, "strides", (1, 1)), attribute(node, "dilations", (1, 1))
+    pads, extra = attribute(node, "pads", (0, 0, 0, 0)), attribute(node, "output_padding", (0, 0))
+    # ONNX holds [in, out / groups, kh, kw]; a convolution [out, kh, kw, in / groups], taps in reverse.
+    size_in, per_group, kh, kw = weights.shape
+    grouped = weights.reshape(groups, size_in // groups, per_group, kh, kw)[..., ::-1, ::-1]
+    turned = grouped.transpose(0, 2, 3, 4, 1).reshape(channels, kh, kw, size_in // groups)
+
+    value = context.operand(node, 0)
+    stored = context.images(value)
+    if max(stride) > 1:
+        batch, rows, columns, depth = stored.shape
+        spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)
+        op: dict[str, Any] = {"op": "insert_zeros", "input": stored.tensor, "stride": list(stride)}
+        name = f"{step.output.name}/zeros"
+        tensor = context.hidden_layer(name, op, spread, stored.grid, [node.name or ""])
+        view = View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1))
+        stored = Stored(tensor, spread, view, stored.quant)
+    reach = [dilation[axis] * (kernel - 1) for axis, kernel in enumerate((kh, kw))]
+    padded = [
+        reach[0] - pads[0],
+        reach[1] - pads[1],
+        reach[0] - pads[2] + extra[0],
+        reach[1] - pads[3] + extra[1],
+    ]
+    stored = _cropped(context, step, stored, [max(0, -amount) for amount in padded])
+    stated = _stated(node.inputs[1], 1)
+    if stated is not None:  # one scale per channel of a group, the same in all groups
+        stated = np.tile(stated, groups)
+    constants = linear(context, step, stored, turned, 0, bias, _weight_name(step), stated=stated)
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window((kh, kw), (1, 1), dilation, [max(0, amount) for amount in padded]),
+        "groups": groups,
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense((n, channels, height, width), (0, 2, 3, 1))
+    context.emit(step, op, (n, height, width, channels), view, constants.target)
+
+
+def _cropped(context: Lowering, step: Step, stored: Stored, cut: Sequence[int]) -> Stored:
+    """The `[n, h, w, c]` tensor without so many cells at top, left, bottom and right."""
+    if not any(cut):
+        return stored
+    n, h, w, c = stored.shape
+    rows, columns = h - cut[0] - cut[2], w - cut[1] - cut[3]
+    if rows <= 0 or columns <= 0:
+        raise UnsupportedNodeError("padding removes the whole operand", "pads")
+    op = {
+        "op": "rearrange",
+        "input": stored.tensor,
+        "dims": [n, rows, columns * c],
+        "strides": [h * w * c, w * c, 1],
+        "offset": cut[0] * w * c + cut[1] * c,
+    }
+    tensor = context.hidden_layer(f"{step.output.name}/cropped", op, (n, rows, columns, c), stored.grid)
+    return Stored(
+        tensor, (n, rows, columns, c), View.dense((n, c, rows, columns), (0, 2, 3, 1)), stored.quant
+    )
+
+
+def _weight_name(step: Step) -> str:
+    value = step.node.inputs[1]
+    return (value.name if value is not None else None) or f"{step.output.name}/weights"
+
+
+@lowers("MatMul")
+def matrix_product(context: Lowering, step: Step) -> None:
+    """Product of matrices; either operand may be constant."""
+    a, b = step.node.inputs[0], step.node.inputs[1]
+    if a is None or b is None:
+        raise UnsupportedNodeError("an operand is left out")
+    if is_constant(a) and is_constant(b):
+        raise UnsupportedNodeError("both operands are constant")
+    if is_constant(b):
+        _constant_right(context, step)
+    elif is_constant(a):
+        _constant_left(context, step)
+    else:
+        _both_computed(context, step)
+
+
+def _column_bias(step: Step, columns: int) -> Array:
+    bias = float_constant(step.bias)
+    return np.zeros(columns) if bias is None else np.broadcast_to(bias.ravel(), (columns,))
+
+
+def _constant_right(context: Lowering, step: Step) -> None:
+    value = context.operand(step.node, 0)
+    weights = _weights(step.node.inputs[1])
+    if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
+    if weights.ndim > 2 and math.prod(weights.shape[:-2]) == 1:
+        weights = weights.reshape(weights.shape[-2:])
+    columns = weights.shape[-1]
+    bias = _column_bias(step, columns)
+    if weights.ndim == 2 and _as_convolution(context, step, context.stored[value], weights, bias):
+        return
+    if weights.ndim == 2:
+        stored = context.rows(value, len(shape_of(value)) - 1)
+        if len(stored.shape) < 2:  # a row that is stored without its other axes
+            stored = context.arranged(value)
+        shape = (*stored.shape[:-1], columns)
+        view = _with_last(stored, columns)
+    else:
+        lead = shape_of(step.node.outputs[0])[:-2]
+        stored = _expanded(context, value, lead)
+        weights = np.broadcast_to(weights, (*lead, *weights.shape[-2:]))
+        shape = (*stored.shape[:-1], columns)
+        view = View.dense(shape)
+    stated = _stated(step.node.inputs[1], -1)
+    mean = context.mean(value, -1) if weights.ndim == 2 else None
+    constants = linear(
+        context,
+        step,
+        stored,
+        weights,
+        weights.ndim - 1,
+        bias,
+        _weight_name(step),
+        stated=stated,
+        mean=None if mean is None else mean[:, np.newaxis],
+    )
+    op = {
+        "op": "mat_mul",
+        "a": stored.tensor,
+        "b": constants.weights,
+        "bias": constants.bias,
+        "epilogue": constants.epilogue,
+    }
+    context.emit(step, op, shape, view, constants.target)
+
+
+def _with_last(stored: Stored, columns: int) -> View:
+    """The view of a value whose innermost axis `k = stored.shape[-1]` (its last) has become `columns`."""
+    k = stored.shape[-1]
+    axes = [
+        tuple((extent, stride // k * columns) for extent, stride in loops) for loops in stored.view.axes[:-1]
+    ]
+    return View((*axes, ((columns, 1),) if columns > 1 else ()))
+
+
+def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weights, bias: Array) -> bool:
+    """Lowers the product with a flattened image `[n, c*h*w]` as one window over the whole image.
+
+    The image stays where it is; its order (channels last) is taken over by the rows of the weights.
+    """
+    if len(stored.shape) != 4 or math.prod(stored.shape[1:3]) == 1:
+        return False
+    n, h, w, c = stored.shape
+    loops = stored.view.axes[-1]
+    if not stored.view.covers(stored.elements) or math.prod(extent for extent, _ in loops) != h * w * c:
+        return False
+    by_stride = sorted(range(len(loops)), key=lambda i: -loops[i][1])
+    step_in = 1
+    for i in reversed(by_stride):
+        if loops[i][1] != step_in:
+            return False
+        step_in *= loops[i][0]
+    columns = weights.shape[1]
+    split = [extent for extent, _ in loops]
+
+    def as_kernel(codes: Codes) -> Codes:
+        turned = codes.reshape(*split, columns).transpose(len(split), *by_stride)
+        return turned.reshape(columns, h, w, c)
+
+    stated = _stated(step.node.inputs[1], -1)
+    mean = context.mean(context.operand(step.node, 0), -1)
+    mean = None if mean is None else mean[:, np.newaxis]
+    constants = linear(
+        context, step, stored, weights, 1, bias, _weight_name(step), as_kernel, stated=stated, mean=mean
+    )
+    op = {
+        "op": "conv",
+        "input": stored.tensor,
+        "weights": constants.weights,
+        "bias": constants.bias,
+        "window": _window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
+        "groups": 1,
+        "epilogue": constants.epilogue,
+    }
+    view = View(
+        (
+            *(tuple((e, s // (h * w * c) * columns) for e, s in axis) for axis in stored.view.axes[:-1]),
+            ((columns, 1),) if columns > 1 else (),
+        )
+    )
+    context.emit(step, op, (n, 1, 1, columns), view, constants.target)
+    return True
+
+
+def _constant_left(context: Lowering, step: Step) -> None:
+    """`A B` with constant `A` as `(B^T A^T)^T`: the views do the transpositions."""
+    value = context.operand(step.node, 1)
+    weights = _weights(step.node.inputs[0])
+    rank = len(shape_of(step.node.outputs[0]))
+    if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
+    rows, depth = weights.shape[-2:]
+    lead = tuple(range(rank - 2))
+    if math.prod(weights.shape[:-2]) == 1:
+        matrix = weights.reshape(rows, depth).T
+    else:
+        batch = shape_of(step.node.outputs[0])[:-2]
+        matrix = np.broadcast_to(np.swapaxes(weights, -1, -2), (*batch, depth, rows))
+    stored = _expanded(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
+    name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
+    stated = _stated(step.node.inputs[0], -2)
+    constants = linear(context, step, stored, matrix, matrix.ndim - 1, np.zeros(rows), name, stated=stated)
+    shape = (*stored.shape[:-1], rows)
+    op = {
+        "op": "mat_mul",
+        "a": stored.tensor,
+        "b": constants.weights,
+        "bias": constants.bias,
+        "epilogue": constants.epilogue,
+    }
+    view = View.dense(shape).transpose((*lead, rank - 1, rank - 2))
+    context.emit(step, op, shape, view, constants.target)
+
+
+def _expanded(
+    context: Lowering, value: ir.Value, lead: Sequence[int], order: Sequence[int] | None = None
+) -> Stored:
+    """Matrices repeated along the axes `lead`, as a tensor with its axes in `order`."""
+    shape = shape_of(value)
+    if len(shape) < 2:
+        raise UnsupportedNodeError("operands must be matrices")
+    wanted = (*lead, *shape[-2:])
+    if shape == wanted:
+        return context.arranged(value, order)
+    stored = context.stored[value]
+    return context.arranged(value, order, stored=replace(stored, view=stored.view.expand(wanted)))
+
+
+def _both_computed(context: Lowering, step: Step) -> None:
+    lead = shape_of(step.node.outputs[0])[:-2]
+    a, b = (_expanded(context, context.operand(step.node, i), lead) for i in (0, 1))
+    wide = "int16" in {a.grid.dtype, b.grid.dtype}
+    target = context.grids.target(step)
+    factor = np.array([a.grid.scale * b.grid.scale])
+    finish = epilogue(context, step, factor, target, wide=wide)
+    if wide and not target.is_float:
+        fused = step.activation is not None and step.activation.op_type not in CLAMPS
+        end = context.grids.intermediate(step) if fused else target
+        finish = twice_rounded(finish, bits_before_bias(context, step, factor, end.scale))
+    op = {"op": "mat_mul", "a": a.tensor, "b": b.tensor, "epilogue": finish}
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    context.emit(step, op, shape, View.dense(shape), target)

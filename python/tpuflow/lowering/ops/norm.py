@@ -1,0 +1,137 @@
+"""Softmax and normalisation over one axis."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.lowering import scheme
+from tpuflow.lowering.fixed_point import approximate
+from tpuflow.lowering.nodes import attribute, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.ops.elementwise import laid_out
+from tpuflow.lowering.plan import MASKED
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.lowering.layout import Stored
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+    from tpuflow.lowering.scheme import Quant
+
+WHOLE = 1e-6
+"""A reciprocal scale this close to an integer (relative) is that integer."""
+
+
+@lowers("Softmax")
+def softmax(context: Lowering, step: Step) -> None:
+    """Softmax along any axis, with the elements a constant leaves out in front of it."""
+    node = step.node
+    value = context.operand(node, 0) if step.mask is None else _unmasked(step.mask)
+    axis = attribute(node, "axis", -1) % len(shape_of(value))
+    stored = context.rows(value, axis)
+    target = context.grids.target(step)
+    op: dict[str, Any] = {"op": "softmax", "input": stored.tensor}
+    if step.mask is not None:
+        op["mask"] = _mask(context, step, stored)
+    op["exponentials"] = _exponentials(stored.grid, target)
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _exponentials(source: Quant, target: Quant) -> dict[str, Any]:
+    if target.is_float:
+        return {"float": {}}
+    reciprocal = 1.0 / target.scale
+    if abs(reciprocal - round(reciprocal)) <= WHOLE * reciprocal and round(reciprocal) < 1 << 15:
+        multiplier, shift = round(reciprocal), 0
+    else:
+        multiplier, shift = approximate(reciprocal, 15)
+    return {
+        "coefficient": int(np.rint(math.log2(math.e) * source.scale * 2.0**32)),
+        "multiplier": multiplier,
+        "shift": shift,
+        "zero_point": target.zero_point,
+        "lo": target.lo,
+        "hi": target.hi,
+    }
+
+
+def _unmasked(mask: ir.Node) -> ir.Value:
+    operands = mask.inputs[1:2] if mask.op_type == "Where" else mask.inputs
+    return next(value for value in operands if value is not None and not is_constant(value))
+
+
+def _mask(context: Lowering, step: Step, stored: Stored) -> int:
+    """One for elements that take part, in the operand's order."""
+    node = step.mask
+    if node is None:
+        raise UnsupportedNodeError("no mask")
+    if node.op_type == "Where":
+        condition = float_constant(node.inputs[0])
+        keep = np.ones(1) if condition is None else condition != 0
+    else:
+        added = next(array for array in map(float_constant, node.inputs) if array is not None)
+        keep = added > MASKED
+    placed = laid_out(keep.astype(np.float64), stored.shape, stored.view)
+    return context.constant(f"{step.output.name}/mask", placed.astype(np.int8))
+
+
+@lowers("LayerNormalization", "RMSNormalization")
+def normalisation(context: Lowering, step: Step) -> None:
+    """Normalises the last axis, codes to 16 bits over `+-sqrt(n)`, then scales and shifts per element."""
+    node = step.node
+    value = context.operand(node, 0)
+    rank = len(shape_of(value))
+    if attribute(node, "axis", -1) % rank != rank - 1:
+        raise UnsupportedNodeError("only the last axis can be normalised", "axis")
+    stored, target = context.rows(value, rank - 1), context.grids.target(step)
+    n = stored.shape[-1]
+    gamma = _per_element(node, 1, "Scale", n, 1.0)
+    beta = _per_element(node, 2, "B", n, 0.0)
+    epsilon = float(attribute(node, "epsilon", 1e-5))
+    op: dict[str, Any] = {
+        "op": "layer_norm",
+        "input": stored.tensor,
+        "center": node.op_type == "LayerNormalization",
+    }
+    if target.is_float:
+        op["gamma"] = context.constant(_name(node, 1, step, "gamma"), gamma.astype(np.float32))
+        op["beta"] = context.constant(_name(node, 2, step, "beta"), beta.astype(np.float32))
+        finish = context.rounding([1.0], target, step.activation, wide=False)["float"]
+        op["norm"] = {"float": {"epsilon": float(np.float32(epsilon)), "finish": finish}}
+        context.emit(step, op, stored.shape, stored.view, target)
+        return
+    steps = 32767.0
+    normalised = math.sqrt(n) / steps
+    grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
+    product = normalised * grid.scale
+    limit = (1 << 46) - 1
+    shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
+    op["gamma"] = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)
+    op["beta"] = context.constant(_name(node, 2, step, "beta"), shifted)
+    op["norm"] = {
+        "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
+        # sqrt(n) / S_t is the number of steps itself.
+        "multiplier": int(steps),
+        "shift": 0,
+        "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
+    }
+    context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _per_element(node: ir.Node, index: int, name: str, n: int, default: float) -> np.ndarray:
+    value = given(node, index)
+    if value is None:
+        return np.full(n, default)
+    array = float_constant(value)
+    if array is None:
+        raise UnsupportedNodeError("must be constant", name)
+    return np.broadcast_to(array.ravel(), (n,)).astype(np.float64)
+
+
+def _name(node: ir.Node, index: int, step: Step, kind: str) -> str:
+    value = given(node, index)
+    return (value.name if value is not None else None) or f"{step.output.name}/{kind}"

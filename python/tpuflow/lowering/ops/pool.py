@@ -1,0 +1,133 @@
+"""Pools over windows of an image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.lowering.fixed_point import approximate
+from tpuflow.lowering.nodes import attribute, shape_of
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    from tpuflow.lowering.layout import Stored
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+
+
+def _window(step: Step, stored: Stored) -> tuple[dict[str, Any], list[int]]:
+    """The window, and how far it reaches beyond the declared padding at bottom and right (ceil mode)."""
+    node = step.node
+    if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
+        raise UnsupportedNodeError("padding must be explicit", "auto_pad")
+    kernel = list(attribute(node, "kernel_shape", (1, 1)))
+    stride, dilation = list(attribute(node, "strides", (1, 1))), list(attribute(node, "dilations", (1, 1)))
+    pads = list(attribute(node, "pads", (0, 0, 0, 0)))
+    out = shape_of(node.outputs[0])[2:]
+    beyond = []
+    for axis in (0, 1):
+        reach = (out[axis] - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1
+        beyond.append(max(0, reach - stored.shape[1 + axis] - pads[axis] - pads[2 + axis]))
+        pads[2 + axis] += beyond[axis]
+    return {"kernel": kernel, "stride": stride, "dilation": dilation, "pads": pads}, beyond
+
+
+def _result(step: Step) -> tuple[tuple[int, ...], View]:
+    n, c, h, w = shape_of(step.node.outputs[0])
+    return (n, h, w, c), View.dense((n, c, h, w), (0, 2, 3, 1))
+
+
+@lowers("MaxPool", "GlobalMaxPool")
+def max_pool(context: Lowering, step: Step) -> None:
+    """Largest code of a window; the codes keep their meaning."""
+    stored = context.images(context.operand(step.node, 0))
+    if step.node.op_type == "GlobalMaxPool":
+        window = _whole(stored)
+    else:
+        window, _ = _window(step, stored)
+    op = {"op": "max_pool", "input": stored.tensor, "window": window}
+    shape, view = _result(step)
+    if shape_of(step.output) != view.shape:
+        raise UnsupportedNodeError("only the values of a pool can be used, not its indices")
+    context.emit(step, op, shape, view, stored.quant)
+
+
+def _whole(stored: Stored) -> dict[str, Any]:
+    return {"kernel": list(stored.shape[1:3]), "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
+
+
+@lowers("AveragePool")
+def average_pool(context: Lowering, step: Step) -> None:
+    """Mean of a window; padding counts or does not, cells beyond it never do."""
+    stored = context.images(context.operand(step.node, 0))
+    window, beyond = _window(step, stored)
+    include = bool(attribute(step.node, "count_include_pad", 0))
+    shape, view = _result(step)
+    average(context, step, stored, window, beyond, shape, view, count_include_pad=include)
+
+
+@lowers("GlobalAveragePool")
+def global_average_pool(context: Lowering, step: Step) -> None:
+    """Mean of the whole image."""
+    stored = context.images(context.operand(step.node, 0))
+    shape, view = _result(step)
+    average(context, step, stored, _whole(stored), [0, 0], shape, view, count_include_pad=False)
+
+
+def average(
+    context: Lowering,
+    step: Step,
+    stored: Stored,
+    window: dict[str, Any],
+    beyond: list[int],
+    shape: tuple[int, ...],
+    view: View,
+    *,
+    count_include_pad: bool,
+) -> None:
+    """Emits an average over windows, with a multiplier for every number of cells that occurs."""
+    target = context.grids.target(step)
+    op: dict[str, Any] = {
+        "op": "average_pool",
+        "input": stored.tensor,
+        "window": window,
+        "count_include_pad": count_include_pad,
+        "beyond": beyond,
+    }
+    if target.is_float:
+        op["average"] = context.rounding([1.0], target, step.activation, wide=False)
+        context.emit(step, op, shape, view, target)
+        return
+    wide = stored.grid.dtype == "int16"
+    bits = context.rules.multiplier_bits
+    counts = [
+        _cells(stored.shape[1 + axis], shape[1 + axis], axis, window, beyond[axis], include=count_include_pad)
+        for axis in (0, 1)
+    ]
+    divisors = []
+    for area in sorted({rows * columns for rows in counts[0] for columns in counts[1]}):
+        factor = stored.grid.scale / (target.scale * max(1, area))
+        multiplier, shift = approximate(factor, bits, 47 if wide else 31)
+        divisors.append({"area": area, "multiplier": multiplier, "shift": shift})
+    requant = context.requant([1.0], target, step.activation, wide=wide)
+    op["average"] = {
+        "divisors": divisors,
+        "zero_point": target.zero_point,
+        "lo": requant.lo,
+        "hi": requant.hi,
+    }
+    context.emit(step, op, shape, view, target)
+
+
+def _cells(
+    size: int, outputs: int, axis: int, window: dict[str, Any], beyond: int, *, include: bool
+) -> set[int]:
+    """How many cells along one axis count, over all output positions."""
+    stride, dilation = window["stride"][axis], window["dilation"][axis]
+    before, after = window["pads"][axis], window["pads"][axis + 2] - beyond
+    first, last = (-before, size + after) if include else (0, size)
+    starts = np.arange(outputs)[:, None] * stride - before
+    taps = starts + np.arange(window["kernel"][axis])[None, :] * dilation
+    return {int(count) for count in np.sum((taps >= first) & (taps < last), axis=1)}

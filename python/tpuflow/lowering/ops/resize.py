@@ -1,0 +1,119 @@
+"""Resizing of images: nearest picks rows and columns, linear weighs two of each."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.nodes import attribute, constant, given, shape_of
+from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+
+WEIGHT_ONE = 2048
+"""Linear weights of codes have eleven bits."""
+
+
+@lowers("Resize")
+def resize(context: Lowering, step: Step) -> None:
+    """Nearest or linear, every coordinate rule but cropping; the codes keep their meaning."""
+    node = step.node
+    stored = context.images(context.operand(node, 0))
+    n, c, height, width = shape_of(step.output)
+    if (n, c) != (stored.shape[0], stored.shape[3]):
+        raise UnsupportedNodeError("batch and channels cannot be resized", "sizes")
+    view = View.dense((n, c, height, width), (0, 2, 3, 1))
+    mode = attribute(node, "mode", "nearest")
+    context.settings.honours(step.names, "to resize")
+    if mode in {"linear", "cubic"} and context.rules.resize_degrade_to_nearest:
+        mode = "nearest"
+    # Runtimes compute places in float32. Weights do not tell the difference, but where a place comes to lie
+    # on either side of a border between two cells, nearest does.
+    number: Callable[[Any], Any] = Fraction if mode == "linear" else np.float32
+    sources = [
+        _sources(step, axis, stored.shape[1 + axis], out, number) for axis, out in enumerate((height, width))
+    ]
+    if mode == "linear":
+        whole = 1 if stored.grid.is_float else WEIGHT_ONE
+        taps = [_taps(places, stored.shape[1 + axis], whole) for axis, places in enumerate(sources)]
+        op = {"op": "resize_linear", "input": stored.tensor, "rows": taps[0], "columns": taps[1]}
+        context.emit(step, op, (n, height, width, c), view, stored.quant)
+        return
+    if mode != "nearest":
+        raise UnsupportedNodeError(f'"{mode}" is not supported', "mode")
+    rule = attribute(node, "nearest_mode", "round_prefer_floor")
+    rows, columns = (
+        [_nearest(place, rule, stored.shape[1 + axis]) for place in places]
+        for axis, places in enumerate(sources)
+    )
+    if rows != list(range(stored.shape[1])):
+        shape = (n, height, stored.shape[2], c)
+        op = {"op": "gather", "input": stored.tensor, "axis": 1, "indices": rows}
+        tensor = context.hidden_layer(f"{step.output.name}/rows", op, shape, stored.grid, [node.name or ""])
+        stored = Stored(tensor, shape, View.dense((n, c, height, shape[2]), (0, 2, 3, 1)), stored.quant)
+    op = {"op": "gather", "input": stored.tensor, "axis": 2, "indices": columns}
+    context.emit(step, op, (n, height, width, c), view, stored.quant)
+
+
+def _sources(step: Step, axis: int, size: int, out: int, number: Callable[[Any], Any]) -> list[Fraction]:
+    """The place in the operand, in cells, of every output cell along one axis, computed in `number`."""
+    node = step.node
+    scale: Any = number(out) / number(size)
+    scales = constant(given(node, 2))
+    if scales is not None and scales.size:
+        stated = float(scales.ravel()[2 + axis - 4 + scales.size])
+        # A stated scale only differs where it does not divide evenly, or was rounded to float32.
+        if number is np.float32 or abs(Fraction(stated) - scale) > Fraction(1, 1 << 16):
+            scale = number(stated)
+    mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    cells: list[Any] = [number(i) for i in range(out)]
+    half, last = number(0.5), number(size - 1)
+    if mode == "asymmetric":
+        places = [i / scale for i in cells]
+    elif mode == "align_corners":
+        places = [i * last / number(out - 1) for i in cells] if out > 1 else [number(0)]
+    elif mode == "pytorch_half_pixel" and out == 1:
+        places = [number(0)]
+    elif mode in {"half_pixel", "pytorch_half_pixel"}:
+        places = [(i + half) / scale - half for i in cells]
+    elif mode == "half_pixel_symmetric":
+        shift = number(size) / number(2) * (number(1) - number(out) / (scale * number(size)))
+        places = [shift + (i + half) / scale - half for i in cells]
+    else:
+        raise UnsupportedNodeError(f'"{mode}" is not supported', "coordinate_transformation_mode")
+    return [Fraction(float(place)) if number is np.float32 else place for place in places]
+
+
+def _nearest(place: Fraction, rule: str, size: int) -> int:
+    half = Fraction(1, 2)
+    rules = {
+        "round_prefer_floor": lambda: math.ceil(place - half),
+        "round_prefer_ceil": lambda: math.floor(place + half),
+        "floor": lambda: math.floor(place),
+        "ceil": lambda: math.ceil(place),
+    }
+    if rule not in rules:
+        raise UnsupportedNodeError(f'"{rule}" is not supported', "nearest_mode")
+    return min(max(rules[rule](), 0), size - 1)
+
+
+def _taps(places: list[Fraction], size: int, whole: int) -> list[dict[str, float]]:
+    """Neighbours and weights of every place; with `whole` above 1, weights are multiples of `1 / whole`."""
+    taps = []
+    for place in places:
+        inside = min(max(place, Fraction(0)), Fraction(size - 1))
+        first = math.floor(inside)
+        weight = float(np.float32(inside - first))
+        if whole > 1:
+            weight = math.floor(whole * (inside - first) + Fraction(1, 2)) / whole
+        taps.append({"first": first, "second": min(first + 1, size - 1), "weight": weight})
+    return taps

@@ -1,0 +1,297 @@
+"""Operators that move elements: most are views and emit nothing; the others keep their operand's codes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
+from tpuflow.lowering.layout import Stored, natural_order
+from tpuflow.lowering.nodes import attribute, constant, given, is_constant, shape_of
+from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
+from tpuflow.lowering.tables import Sampled
+from tpuflow.lowering.view import View
+
+if TYPE_CHECKING:
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+    from tpuflow.lowering.scheme import Quant
+
+WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
+"""Types of indices, which are stored in 32 bits with a sign."""
+
+
+def _integers(value: ir.Value | None) -> list[int] | None:
+    array = constant(value)
+    return None if array is None else [int(v) for v in array.ravel()]
+
+
+@views("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(node: ir.Node, view: View) -> View | None:
+    """Another shape of the same elements."""
+    return view.reshape(shape_of(node.outputs[0]))
+
+
+@views("Identity", "Dropout")
+def identity(_node: ir.Node, view: View) -> View:
+    """The same."""
+    return view
+
+
+@views("Transpose")
+def transpose(node: ir.Node, view: View) -> View:
+    """Axes permuted; reversed where the node does not say how."""
+    return view.transpose(attribute(node, "perm", tuple(reversed(range(len(view.axes))))))
+
+
+@views("Slice")
+def slice_(node: ir.Node, view: View) -> View | None:
+    """Every `step`-th index between constant bounds, forwards or backwards."""
+    starts, ends = _integers(given(node, 1)), _integers(given(node, 2))
+    if starts is None or ends is None:
+        raise UnsupportedNodeError("bounds must be constant")
+    axes = _integers(given(node, 3)) or list(range(len(starts)))
+    steps = _integers(given(node, 4)) or [1] * len(starts)
+    result: View | None = view
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        place = axis % len(view.axes)
+        first, last, stride = slice(start, end, step).indices(view.shape[place])
+        count = len(range(first, last, stride))
+        result = None if result is None else result.slice(place, first, stride, count)
+    return result
+
+
+@views("Expand")
+def expand(node: ir.Node, view: View) -> View:
+    """Broadcast to the output's shape."""
+    return view.expand(shape_of(node.outputs[0]))
+
+
+@views("Tile")
+def tile(node: ir.Node, view: View) -> View:
+    """Repeated along axes."""
+    for axis, count in enumerate(_integers(given(node, 1)) or []):
+        if count > 1:
+            view = view.tile(axis, count)
+    return view
+
+
+@views("DepthToSpace")
+def depth_to_space(node: ir.Node, view: View) -> View | None:
+    """Channels become `block` x `block` neighbours; DCR or CRD order."""
+    n, c, h, w = view.shape
+    b = attribute(node, "blocksize", 1)
+    if attribute(node, "mode", "DCR") == "DCR":
+        split, order = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, order = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    grouped = view.reshape(split)
+    return None if grouped is None else grouped.transpose(order).reshape((n, c // (b * b), h * b, w * b))
+
+
+@views("SpaceToDepth")
+def space_to_depth(node: ir.Node, view: View) -> View | None:
+    """`block` x `block` neighbours become channels."""
+    n, c, h, w = view.shape
+    b = attribute(node, "blocksize", 1)
+    grouped = view.reshape((n, c, h // b, b, w // b, b))
+    return (
+        None
+        if grouped is None
+        else grouped.transpose((0, 3, 5, 1, 2, 4)).reshape((n, c * b * b, h // b, w // b))
+    )
+
+
+@lowers("Cast")
+def cast(context: Lowering, step: Step) -> None:
+    """Between types of one kind nothing happens to the codes; integers of 8 or 16 bits are numbers.
+
+    Numbers become integers by truncation, saturated. Integers become narrower ones by their low bits, as ONNX
+    has it: what may not fit is looked up where it has 8 bits, and is the host's where it has more.
+    """
+    value = context.operand(step.node, 0)
+    stored = context.stored[value]
+    if not is_number(value) and not is_number(step.output) and not _fits(value, step.output):
+        _wrapped(context, step, value)
+        return
+    if is_number(value) and not is_number(step.output):
+        source = context.whole(value)
+        if source.grid.is_float:
+            _truncated(context, step, source)
+            return
+        target = integer_grid(step.output)
+        table = context.table(step, Sampled(np.trunc, source.grid, target))
+        op = {"op": "unary", "input": source.tensor, "function": table}
+        context.emit(step, op, source.shape, source.view, target)
+        return
+    if stored.quant is None and is_number(step.output):
+        target = context.grids.target(step)
+        if not target.is_float:
+            raise UnsupportedNodeError("indices cannot become numbers", "to")
+        source = context.whole(value)
+        op = {"op": "dequantize", "input": source.tensor, "scale": 1.0, "finish": {}}
+        context.emit(step, op, source.shape, source.view, target)
+        return
+    if stored.quant is not None and value.dtype in CODES and is_number(step.output):
+        stored = replace(stored, quant=integer_grid(value))  # codes, read as the integers they are
+    context.stored[step.output] = stored
+    if is_number(step.output) and context.grids.target(step).is_float:
+        context.stored[step.output] = context.requantised(step.output, context.grids.target(step))
+
+
+def _fits(value: ir.Value, target: ir.Value) -> bool:
+    """Whether a type holds all that integers, or conditions, may be; indices of 32 and 64 bits are alike."""
+    if value.dtype in WIDE and target.dtype in WIDE:
+        return True
+    if value.dtype is None or target.dtype is None or ir.DataType.BOOL in {value.dtype, target.dtype}:
+        return True
+    limits = np.iinfo(target.dtype.numpy())
+    low, high = _bounds(value)
+    return bool(limits.min <= low and high <= limits.max)
+
+
+def _bounds(value: ir.Value) -> tuple[int, int]:
+    """The least and largest that integers may be: of their type, or of places along an axis."""
+    node = value.producer()
+    while node is not None and node.inputs[0] is not None and (node.op_type in VIEWS or _is_between(node)):
+        node = node.inputs[0].producer()
+    if node is not None and node.op_type in {"ArgMax", "ArgMin"} and node.inputs[0] is not None:
+        return 0, shape_of(node.inputs[0])[attribute(node, "axis", 0)] - 1
+    assert value.dtype is not None
+    limits = np.iinfo(value.dtype.numpy())
+    return int(limits.min), int(limits.max)
+
+
+def _is_between(node: ir.Node) -> bool:
+    """Whether a node turns wide integers into wide ones."""
+    wide = all(each is not None and each.dtype in WIDE for each in (node.inputs[0], node.outputs[0]))
+    return node.op_type == "Cast" and wide
+
+
+def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
+    """Integers of 8 bits by the low bits of their type."""
+    if value.dtype not in {ir.DataType.INT8, ir.DataType.UINT8}:
+        raise UnsupportedNodeError("integers that may not fit lose their high bits", "to")
+    assert step.output.dtype is not None
+    limits = np.iinfo(step.output.dtype.numpy())
+    low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
+    source, target = context.whole(value), integer_grid(step.output)
+    table = context.table(step, Sampled(lambda x: (x - low) % span + low, integer_grid(value), target))
+    op = {"op": "unary", "input": source.tensor, "function": table}
+    context.emit(step, op, source.shape, source.view, target)
+
+
+def _truncated(context: Lowering, step: Step, source: Stored) -> None:
+    """Floats become integers: the part before the point, saturated to the stored type.
+
+    Integers of 32 and 64 bits, which are indices, are stored in 32 with a sign.
+    """
+    kind = "" if step.output.dtype is None else step.output.dtype.name
+    indices = kind in {"INT32", "INT64", "UINT32", "UINT64"}
+    target = None if indices else integer_grid(step.output)
+    limits = np.iinfo(np.int32)
+    toward_zero: list[dict[str, Any]] = [
+        {"floor": 0}, {"ceil": 0}, {"choose": [0, 2, 1]},
+    ]  # fmt: skip
+    op = {"op": "unary", "input": source.tensor, "function": {"float": {"function": toward_zero}}}
+    whole = context.hidden_layer(f"{step.output.name}/whole", op, source.shape, source.grid)
+    op = {"op": "quantize", "input": whole, "scale": 1.0, "zero_point": 0}
+    op |= {"lo": 0 if kind.startswith("U") else int(limits.min), "hi": int(limits.max)}
+    if target is not None:
+        op |= {"zero_point": target.zero_point, "lo": target.lo, "hi": target.hi}
+    context.emit(step, op, source.shape, source.view, target)
+
+
+@lowers("Concat")
+def concat(context: Lowering, step: Step) -> None:
+    """Operands end to end; each that is quantised otherwise is requantised on the way."""
+    node = step.node
+    axis = attribute(node, "axis", 0)
+    target = context.grids.target(step)
+    values = list(node.inputs)
+    computed = [value for value in values if value is not None and not is_constant(value)]
+    largest = max(computed, key=lambda value: math.prod(shape_of(value)))
+    order = _channels_last_order(context.stored[largest])
+    place = order.index(axis % len(order))
+    inputs: list[int] = []
+    requants: list[dict[str, object] | None] = []
+    extents: list[int] = []
+    shape: list[int] = []
+    for value in values:
+        if value is None:
+            raise UnsupportedNodeError("an operand is left out")
+        if is_constant(value):
+            array = np.asarray(constant(value), np.float64).transpose(order)
+            index = context.constant(value.name or "constant", target.codes(array), target)
+            inputs.append(index)
+            requants.append(None)
+            extents.append(array.shape[place])
+            continue
+        stored = context.arranged(value, order)
+        same = stored.quant == target
+        wide = stored.grid.dtype == "int16"
+        if not same and (target.is_float or stored.grid.is_float):
+            stored, same = context.arranged(value, order, stored=context.requantised(value, target)), True
+        requants.append(
+            None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
+        )
+        inputs.append(stored.tensor)
+        extents.append(stored.shape[place])
+        shape = list(stored.shape)
+    shape[place] = sum(extents)
+    op = {"op": "concat", "inputs": inputs, "axis": place, "requants": requants}
+    context.emit(step, op, tuple(shape), View.dense(shape_of(step.output), order), target)
+
+
+def _channels_last_order(stored: Stored) -> tuple[int, ...]:
+    order = stored.view.permutation(stored.elements)
+    return natural_order(stored.view) if order is None else order
+
+
+def real(number: float) -> float | str:
+    """A number as the graph's text holds it."""
+    return number if math.isfinite(number) else str(number)
+
+
+def _reaches(grid: Quant, number: float) -> bool:
+    """Whether a grid has a place for a number; infinity is held as far as any grid goes."""
+    if grid.is_float or not math.isfinite(number):
+        return True
+    code = number / grid.scale + grid.zero_point
+    return grid.lo - 0.5 <= code <= grid.hi + 0.5
+
+
+@lowers("Pad")
+def pad(context: Lowering, step: Step) -> None:
+    """Constant (as a code), reflecting or edge padding; negative padding cuts first."""
+    node = step.node
+    value = context.operand(node, 0)
+    rank = len(shape_of(value))
+    pads = _integers(given(node, 1))
+    if pads is None:
+        raise UnsupportedNodeError("padding must be constant", "pads")
+    axes = [axis % rank for axis in _integers(given(node, 3)) or range(rank)]
+    if any(amount < 0 for amount in pads):
+        raise UnsupportedNodeError("negative padding", "pads")
+    mode: object = attribute(node, "mode", "constant")
+    number = padding(node) or 0.0
+    stored = context.whole(value)
+    order = _channels_last_order(stored)
+    if mode == "constant" and not _reaches(stored.grid, number):
+        # What is padded with has a place on the grid of the result: that of the operand is too narrow.
+        stored = context.requantised(value, context.grids.target(step))
+        stored = context.arranged(value, order, stored=stored)
+    else:
+        stored = context.arranged(value, order)
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[order.index(axis)], after[order.index(axis)] = pads[i], pads[i + len(axes)]
+    if mode == "constant":
+        mode = {"value": real(number)} if stored.grid.is_float else {"constant": stored.grid.code(number)}
+    shape = tuple(b + n + a for b, n, a in zip(before, stored.shape, after, strict=True))
+    op = {"op": "pad", "input": stored.tensor, "before": before, "after": after, "mode": mode}
+    context.emit(step, op, shape, View.dense(shape_of(step.output), order), stored.quant)

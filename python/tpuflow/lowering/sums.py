@@ -1,0 +1,263 @@
+"""What layers of exact sums are made of: codes of weights, biases, and one requantisation per output channel.
+
+The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
+scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
+output would need more fraction bits than the machine has; a channel without weights gets the smallest scale
+that satisfies both. Where the averages of a layer's operand are known, its bias takes back what the rounding
+of weights adds on average (bias correction: Nagel et al., "Data-free quantization through weight equalization
+and bias correction", 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpuflow.config import ConfigError
+from tpuflow.errors import RangesError
+from tpuflow.lowering import scheme
+from tpuflow.lowering.blocks import in_blocks
+from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.nodes import given
+from tpuflow.lowering.plan import CLAMPS
+from tpuflow.lowering.scheme import Quant
+from tpuflow.lowering.settings import BIASES, FLOAT_WEIGHTS, SCALE, WEIGHTS, WIDE_SUMS
+from tpuflow.lowering.weight_reach import weight_reach
+
+if TYPE_CHECKING:
+    from tpuflow.config import QuantizeConfig
+    from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.plan import Step
+
+__all__ = [
+    "Array",
+    "Codes",
+    "Linear",
+    "Weights",
+    "bits_before_bias",
+    "epilogue",
+    "high_bits",
+    "linear",
+    "twice_rounded",
+]
+
+Array = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.floating[Any]]
+Codes = npt.NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Constants and epilogue of a linear operator, as the graph takes them."""
+
+    weights: int
+    bias: int
+    epilogue: dict[str, Any]
+    target: Quant
+
+
+def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wide: bool) -> dict[str, Any]:
+    """Requantisation of sums of scale `factors` (one or per channel), to the output or through a table."""
+    activation = step.activation
+    if activation is None or activation.op_type in CLAMPS:
+        rounding = context.rounding(list(factors / target.scale), target, activation, wide=wide)
+        return rounding if target.is_float else {"requant": rounding}
+    if target.is_float:
+        return context.function(step, activation, target, target)
+    middle = context.grids.intermediate(step)
+    requant = context.requant(list(factors / middle.scale), middle, wide=wide)
+    table = context.function(step, activation, middle, target)
+    return {"requant": requant.fields(), "table": table}
+
+
+def linear(
+    context: Lowering,
+    step: Step,
+    stored: Stored,
+    weights: Weights,
+    axis: int,
+    bias: Array,
+    name: str,
+    arrange: Callable[[Codes], Codes] = lambda codes: codes,
+    *,
+    stated: Array | None = None,
+    mean: Array | None = None,
+) -> Linear:
+    """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
+
+    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes. Where the
+    model states the weights as integers, `stated` holds their scales, one per channel, and they are kept.
+    `mean`, which broadcasts to the weights, is the average of what each of them is multiplied with: biases
+    take back what the rounding of weights adds on average.
+    """
+    config = context.config(step)
+    target = context.grids.target(step)
+    if target.is_float:
+        shown = stored.grid.codes(_of_codes(context, step, weights, axis, config))
+        return Linear(
+            context.constant(name, arrange(shown), stored.grid),
+            context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
+            epilogue(context, step, np.ones(1), target, wide=False),
+            target,
+        )
+    context.settings.honours(step.names, WEIGHTS, BIASES, SCALE)
+    error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
+    if error is not None and config.bias_correction:
+        bias = bias - error
+    dtype: scheme.DType = (
+        config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
+    )
+    wide = "int16" in {dtype, stored.grid.dtype}
+    fused = step.activation is not None and step.activation.op_type not in CLAMPS
+    end = context.grids.intermediate(step) if fused else target
+
+    bias_bits = _bias_bits(context, step, wide=wide)
+    largest = float(1 << (bias_bits - 1)) - 1.0
+    fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
+    floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
+    per_channel = config.per_channel or stated is not None
+    zero = 0
+    if config.weight_mode == "asymmetric" and stated is None:
+        _check_asymmetric(step, config)
+        codes, scales, zero = scheme.asymmetric_weights(
+            weights, dtype, float(floor.max()), width=config.weight_bits, power_of_two=config.power_of_two
+        )
+    else:
+        codes, scales = scheme.weights(
+            weights,
+            axis if per_channel else None,
+            dtype,
+            config.weight_mode,
+            floor if per_channel else floor.max(),
+            stated,
+            width=config.weight_bits,
+            power_of_two=config.power_of_two,
+            reach=_reach(context, step, weights, axis if per_channel else None, config),
+        )
+    if mean is not None and config.bias_correction:
+        about = codes if zero == 0 else codes.astype(np.int32) - zero
+        bias = bias - scheme.mean_error(weights, about, scales, axis, mean)
+    sums = stored.grid.scale * scales
+    biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
+    if config.bias_effective_bits is not None:
+        biases = high_bits(biases, config.bias_effective_bits)
+    kept = context.weights(name, arrange(codes), list(scales), zero)
+    before = bits_before_bias(context, step, sums, end.scale) if wide else None
+    if before is not None:
+        limits = np.iinfo(np.int32)
+        biases = np.clip(biases >> before, limits.min, limits.max)
+    return Linear(
+        kept,
+        context.constant(f"{step.output.name}/bias", biases),
+        twice_rounded(epilogue(context, step, sums, target, wide=wide), before),
+        target,
+    )
+
+
+def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config: QuantizeConfig) -> Weights:
+    """Weights of a layer in floats: as they are, or what their codes stand for.
+
+    Raises:
+        ConfigError: The layer asks for another calibration strategy than the extrema.
+    """
+    if not config.weight_only:
+        return weights
+    context.settings.honours(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS)
+    if config.weight_strategy != "extrema":
+        raise ConfigError(f'"{step.names[0]}": weight_only needs weight_strategy = extrema')
+    # Kernels have their channels in front; matrices have them last, each sum along the axis before.
+    moved = weights if axis == 0 else np.swapaxes(weights, -1, -2)
+    whole = (weights.shape[0], -1) if axis == 0 else (-1, moved.shape[-1])
+    rows = moved.reshape(whole if config.per_channel or config.per_block else (1, -1))
+    size = config.weight_block_size if config.per_block else None
+    made = in_blocks(
+        rows, config.weight_mode, config.weight_bits or 8, size, power_of_two=config.power_of_two
+    )
+    shown = made.floats().reshape(moved.shape)
+    return shown if axis == 0 else np.swapaxes(shown, -1, -2)
+
+
+def bits_before_bias(context: Lowering, step: Step, sums: Array, scale: float) -> int | None:
+    """By how many bits sums of scale `sums` are rounded before their biases, if `remain_shift` asks for it.
+
+    The requantisation to `scale` keeps as many bits of its shift as that says.
+
+    Raises:
+        ConfigError: Channels have shifts of their own.
+    """
+    remain = context.config(step).remain_shift
+    context.settings.honours(step.names, WIDE_SUMS)
+    if remain is None:
+        return None
+    shifts = set(context.requant(list(sums / scale), context.grids.target(step), wide=True).shift)
+    if len(shifts) > 1:
+        raise ConfigError(
+            f'"{step.names[0]}": remain_shift needs one shift for all channels: '
+            "set unify_shifts = true or per_channel = false"
+        )
+    return max(0, shifts.pop() - remain)
+
+
+def twice_rounded(finish: dict[str, Any], before: int | None) -> dict[str, Any]:
+    """An epilogue with so many bits of its shift before the biases."""
+    if before is None:
+        return finish
+    requant = finish["requant"]
+    left = requant | {"shift": [shift - before for shift in requant["shift"]]}
+    return {"first_shift": before, **finish, "requant": left}
+
+
+def _reach(
+    context: Lowering, step: Step, weights: Weights, axis: int | None, config: QuantizeConfig
+) -> Array | None:
+    """How far the grids of a step's weights reach; None for the largest ones.
+
+    Raises:
+        RangesError: The model should state it and does not.
+    """
+    value = given(step.node, 1)
+    try:
+        return weight_reach(weights, axis, config, context.grids.stated(value))
+    except RangesError as error:
+        raise RangesError(f'layer "{step.names[0]}": {error}') from None
+
+
+def _check_asymmetric(step: Step, config: QuantizeConfig) -> None:
+    """What entries of single layers may combine, the whole configuration never does.
+
+    Raises:
+        ConfigError: The layer's weights cannot be asymmetric.
+    """
+    if config.per_channel or config.weight_strategy != "extrema":
+        reason = "per_channel = false" if config.per_channel else "weight_strategy = extrema"
+        raise ConfigError(f'layers: "{step.names[0]}": asymmetric weights need {reason}')
+
+
+def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
+    """Width of a layer's biases.
+
+    Raises:
+        ConfigError: An entry for this layer asks for more than 8-bit operands allow, unless it is lenient.
+    """
+    wanted = context.config(step).bias_bits
+    if wide:
+        return wanted or 48
+    if (context.settings.stated(step.names, "bias_bits") or 0) > 32:
+        context.settings.refuse(
+            f'layers: "{step.names[0]}" has 8-bit operands: its bias holds at most 32 bits, not {wanted}'
+        )
+    return min(wanted or 32, 32)
+
+
+def high_bits(biases: Codes, bits: int) -> Codes:
+    """Biases without the low bits by which the widest of them exceeds `bits` bits, cut towards -inf."""
+    low, high = min(-1, int(biases.min(initial=0))), max(1, int(biases.max(initial=0)))
+    cut = 0
+    while low < -1 << (bits - 1 + cut) or high > ((1 << (bits - 1)) - 1) << cut:
+        cut += 1
+    return (biases >> cut) << cut

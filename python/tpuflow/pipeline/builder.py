@@ -1,0 +1,205 @@
+"""All stages in a row, each timed and announced."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.compiler.program import machine_text
+from tpuflow.lowering import by_layer
+from tpuflow.partitioning.storage import load_graph
+from tpuflow.pipeline.intermediates import save_stages
+from tpuflow.pipeline.request import Request, forbid_float_options, forbid_ranges
+from tpuflow.pipeline.samples import calibration_data, samples_of
+from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
+from tpuflow.pipeline.stages import alike, calibrated, imported, scheduled, starting
+from tpuflow.pipeline.trials import judges, measured, searched
+from tpuflow.pipeline.warnings import AccuracyWarning, accuracy_warnings, refuse
+from tpuflow.plugins import configured
+from tpuflow.ptq import Listener, Recipe
+from tpuflow.report.tensorboard import log_stages, require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuflow.calibration import Ranges
+    from tpuflow.evaluation.fidelity import Judge
+    from tpuflow.frontend import FloatModel
+    from tpuflow.partitioning.storage import AnyGraph, AnyProgram
+    from tpuflow.ptq import Estimate
+    from tpuflow.ptq.precision import Trials
+
+__all__ = ["Built", "build"]
+
+
+@dataclass
+class Built:
+    """What a build made.
+
+    Attributes:
+        program: The checked program, or programs in segments where the host takes part.
+        graph: The quantised graph it computes, or graphs in the same segments.
+        ranges: Ranges of activations; None if none were needed, in floats or from a graph.
+        layers: Settings and results by layer (see `tpuflow.lowering.by_layer`); None from a graph.
+        sizes: What quantisation saved.
+        seconds: By stage: import, calibrate, quantize, schedule; a stage that was not needed took 0. A search
+            for precisions is a stage of its own.
+        peak_rss_bytes: Largest resident memory of the process so far.
+        stages: Seconds by stage of the recipe, which `seconds` counts together as calibrate.
+        estimate: The signal to noise to expect of the outputs; None where that is not estimated.
+        warnings: What is wrong with the network's numbers although it builds.
+    """
+
+    program: AnyProgram
+    graph: AnyGraph
+    ranges: Ranges | None
+    layers: dict[str, dict[str, Any]] | None
+    sizes: Sizes
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+    stages: dict[str, float] = field(default_factory=dict)
+    estimate: Estimate | None = None
+    warnings: list[AccuracyWarning] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """What there is before the schedule.
+
+    Attributes:
+        graph: The quantised network.
+        original: Its float model as it was imported; None from a graph, like all that follows.
+        ranges: Ranges of activations.
+        layers: Settings and results by layer.
+        estimate: What outputs are expected to be.
+        warnings: What is wrong with its numbers.
+    """
+
+    graph: AnyGraph
+    original: FloatModel | None = None
+    ranges: Ranges | None = None
+    layers: dict[str, dict[str, Any]] | None = None
+    estimate: Estimate | None = None
+    warnings: list[AccuracyWarning] = field(default_factory=list)
+
+
+class _Clock:
+    """Seconds by stage, told to a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.seconds = dict.fromkeys(("import", "calibrate", "quantize", "schedule"), 0.0)
+        self.stages: dict[str, float] = {}
+        self.listener = replace(listener, stage=self._note)
+        self._told = listener.stage
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.stages[name] = seconds
+        self._told(name, seconds)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.listener.begin(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+        self.listener.end(name, self.seconds[name])
+
+
+def build(request: Request, listener: Listener | None = None) -> Built:
+    """Runs all stages.
+
+    Raises:
+        TpuflowError: A stage cannot do its work; the text says why.
+    """
+    listener = listener or Listener()
+    machine_text(request.machine)  # an unknown machine is better known before the long stages than after
+    if request.log is not None:
+        require()
+    clock = _Clock(listener)
+    if request.model.suffix == ".tpuq":
+        forbid_float_options(request)
+        with clock.stage("import"):
+            made = _Quantized(load_graph(request.model))
+    else:
+        made = _quantized(request, clock)
+    with clock.stage("schedule"):
+        program = scheduled(made.graph, request)
+    if request.log is not None and made.original is not None:
+        samples = samples_of(made.original, request)
+        log_stages(request.log, made.original, made.graph, program, samples)
+    floating = None if made.original is None else float_bytes(made.original)
+    return Built(
+        program=program,
+        graph=made.graph,
+        ranges=made.ranges,
+        layers=made.layers,
+        sizes=Sizes(floating, graph_bytes(made.graph)),
+        seconds=clock.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+        stages=clock.stages,
+        estimate=made.estimate,
+        warnings=made.warnings,
+    )
+
+
+def _quantized(request: Request, clock: _Clock) -> _Quantized:
+    """Imports a float model, runs the recipe and measures what the configuration asks for."""
+    listener = clock.listener
+    with clock.stage("import"):
+        original = imported(request, listener)
+        request = _with_plugin(request, original)
+    debugged = request.config.quantize
+    if debugged.fake_quant_operators or debugged.fake_quant_scopes:
+        listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
+    found: Trials | None = None
+    if request.config.evaluate.searches:
+        with clock.stage("search"):
+            found, chosen = searched(original, request, listener)
+            request = replace(request, config=chosen)
+    # What it is judged by is better known to be wrong before the long stages than after.
+    judging = judges(original, request) if request.config.evaluate.measures else []
+    state = starting(original, request)
+    if request.config.needs_ranges:
+        with clock.stage("calibrate"):
+            data = calibration_data(original, request)
+            state = calibrated(state, request, listener, data=data)
+        request = _with_plugin(request, state.model)
+    else:
+        forbid_ranges(request)
+        data = calibration_data(original, request)
+    with clock.stage("quantize"):
+        graph = Recipe(request.config).graph(state)
+        similar = alike(original, graph, request, data)
+        layers = by_layer(graph, state.model.model, request.config, state.ranges, similar)
+        found_wrong = accuracy_warnings(original, state, graph, request.config, data)
+        for each in found_wrong:
+            listener.remark(f"WARNING: {each.text}")
+        if request.strict:
+            refuse(found_wrong)
+    _measure(found, judging, graph, request, clock)
+    save_stages(request, state.model, state.ranges, graph)
+    return _Quantized(graph, original, state.ranges, layers, state.estimate, found_wrong)
+
+
+def _with_plugin(request: Request, model: FloatModel) -> Request:
+    """The request with the settings by layer that its plugin gives for a model, if it names one."""
+    if request.qconfig is None:
+        return request
+    settings = configured(request.config, request.plugins, request.qconfig, model.model)
+    return replace(request, config=settings)
+
+
+def _measure(
+    found: Trials | None, judging: list[Judge], graph: AnyGraph, request: Request, clock: _Clock
+) -> None:
+    """Tells what the graph is worth, by what a search judged by and by the metrics of the configuration."""
+    remark = clock.listener.remark
+    if found is not None:
+        value = found.judge.value(found.judge.outputs(graph))
+        remark(f"verified: {found.judge.name} {value:.4f}, float {found.judge.base:.4f}")
+    if judging:
+        with clock.stage("evaluate"):
+            for line in measured(judging, graph, request):
+                remark(line)

@@ -1,0 +1,97 @@
+"""What a request means for the stages in front of the recipe and behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuflow.compiler.parameters import parameters_of
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.tiling import tiling_of
+from tpuflow.evaluation.by_tensor import Likeness, likeness
+from tpuflow.evaluation.import_check import verify_import
+from tpuflow.frontend import FloatModel, load
+from tpuflow.pipeline.samples import calibration_data
+from tpuflow.plugins import with_input_scales
+from tpuflow.ptq import Calibrated, Recipe
+
+if TYPE_CHECKING:
+    from tpuflow.calibration import Ranges
+    from tpuflow.partitioning.storage import AnyGraph, AnyProgram
+    from tpuflow.pipeline.request import Request
+    from tpuflow.ptq import CalibrationData, Listener
+
+__all__ = ["alike", "calibrated", "imported", "scheduled", "starting"]
+
+
+def imported(request: Request, listener: Listener) -> FloatModel:
+    """The float model of a request, compared with the original on a sample."""
+    model = load(
+        request.model,
+        input_shapes=request.input_shapes,
+        batch=request.batch,
+        cut_inputs=request.cut_inputs,
+        cut_outputs=request.cut_outputs,
+        cut_preset=request.cut_preset,
+        preprocess=request.config.preprocess,
+        host=request.host,
+    )
+    if request.verify:
+        found = verify_import(model, remark=listener.remark, excepts=request.excepts)
+        worst = min((result.cosine for _, result in found), default=1.0)
+        listener.remark(f"import verified on a sample: least cosine of an output {worst:.3f}")
+    return model
+
+
+def starting(model: FloatModel, request: Request) -> Calibrated:
+    """A model before the recipe: all of it for the machine, or what the machine can do of it."""
+    return Calibrated(model, hosted=frozenset() if request.host else None)
+
+
+def calibrated(
+    state: Calibrated,
+    request: Request,
+    listener: Listener,
+    recipe: Recipe | None = None,
+    data: CalibrationData | None = None,
+) -> Calibrated:
+    """A model after the stages of a recipe that stand before lowering, shown what a request calibrates with.
+
+    Args:
+        state: The model.
+        request: Says what to calibrate with, and which plugins there are.
+        listener: Told what is done.
+        recipe: All stages by default.
+        data: Samples or ranges of the request, where they have been opened before.
+    """
+    names = [port.name for port in state.model.inputs]
+    config = (recipe or request).config
+
+    def set_inputs(ranges: Ranges, _model: FloatModel) -> Ranges:
+        return with_input_scales(ranges, request.plugins, names, config)
+
+    data = data or calibration_data(state.model, request)
+    return (recipe or Recipe(config)).calibrate(state, data, listener, set_inputs)
+
+
+def alike(
+    model: FloatModel, graph: AnyGraph, request: Request, data: CalibrationData
+) -> dict[str, Likeness] | None:
+    """Likeness to float of every tensor; None where there are no samples to compare by."""
+    count = request.config.evaluate.similarity_data_num
+    if count == 0 or (request.calibration is None and request.ranges is not None):
+        return None
+    return likeness(model, graph, data.samples, count)
+
+
+def scheduled(graph: AnyGraph, request: Request) -> AnyProgram:
+    """The program of a graph, which the checker has followed through every instruction."""
+    return compile_graph(
+        graph,
+        machine=request.machine,
+        level=request.level,
+        parameters=parameters_of(request.level, request.config.schedule),
+        tiling=tiling_of(request.config.schedule),
+        time_limit=request.time_limit,
+        seed=request.seed,
+        strict=request.strict,
+    )

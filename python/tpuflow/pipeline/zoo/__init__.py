@@ -1,0 +1,28 @@
+"""Many networks through every stage: what works, how alike the results are, what it costs.
+
+    networks.py   the networks of a folder, their samples, and the published names they stand for
+    stages.py     one network through a part of the stages, every stage measured on its own
+    worker.py     the process in which that happens
+    sweep.py      all networks: one process per network and part, records that outlive an interruption
+    page.py       the records as a page of tables
+
+A record is a JSON file per network and part (`float`, then one per element type). It is written after every
+stage, so that whatever ends a process - a defect, a limit of time or memory - is known by the stage it ended.
+"""
+
+from tpuflow.pipeline.zoo.networks import Network, Published, networks, published
+from tpuflow.pipeline.zoo.page import page, summary, troubles
+from tpuflow.pipeline.zoo.sweep import DTYPES, Settings, sweep
+
+__all__ = [
+    "DTYPES",
+    "Network",
+    "Published",
+    "Settings",
+    "networks",
+    "page",
+    "published",
+    "summary",
+    "sweep",
+    "troubles",
+]

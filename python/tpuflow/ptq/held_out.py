@@ -1,0 +1,216 @@
+"""Choices made of samples, judged by samples they were not made of.
+
+What is chosen by samples fits these samples best, and the fewer they are the less it says of others: channels
+scaled by eight samples may come 5 dB closer on them and stay 10 dB behind on all others. So the recipe runs
+beside itself on two halves of the samples, its folds. A change is made of one half and measured on the other,
+both ways; only what gains on both is made of all samples. Below `LEAST` samples nothing is held out and
+nothing is chosen.
+
+At the end of the recipe each fold has a network that never saw the samples it is measured with: they state
+what outputs of the user's are to be expected, as an interval (`HeldOut.estimate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.calibration import calibrate
+from tpuflow.evaluation.fidelity import Judge
+from tpuflow.ptq.confirmation import graph_of, parts_of
+
+if TYPE_CHECKING:
+    from tpuflow.calibration import Ranges
+    from tpuflow.config import Config
+    from tpuflow.evaluation.fidelity import Outputs
+    from tpuflow.frontend import FloatModel
+    from tpuflow.io.samples import Samples
+
+__all__ = ["LEAST", "Estimate", "HeldOut", "Interval", "interval"]
+
+LEAST = 8
+"""Of fewer samples none are held out."""
+
+MOST = 128
+"""Samples of which one half is judged by what is made of the other."""
+
+SHOWN = 32
+"""Samples of a half that ranges are found with, and that it judges with."""
+
+DEVIATIONS = 1.645
+"""Standard errors to either side of a normal figure within which it is 90 % of the time."""
+
+BELOW = 1.5
+"""Share of the half width that an interval reaches below its middle; above it is the rest of 2: most samples
+have little noise and a few have much, so that of some samples the noise is mostly less than of all."""
+
+WIDEST_DB = 4.0
+"""Width of an interval where there are `MANY` samples, at most."""
+
+MANY = 32
+"""Samples of calibration."""
+
+Change = Callable[["FloatModel", "Ranges", "Samples"], "tuple[FloatModel, Ranges]"]
+"""A model and its ranges after a change, made of some samples."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where a figure is expected for samples like those of calibration, with a confidence of 90 %.
+
+    Attributes:
+        low_db: Its lower end; infinite where there is no noise.
+        high_db: Its upper end.
+    """
+
+    low_db: float
+    high_db: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What signal to noise is to be expected of the outputs of a quantised network.
+
+    Attributes:
+        outputs: By name of an output.
+        samples: How many it is measured with.
+    """
+
+    outputs: Mapping[str, Interval]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The recipe on one half of the samples, as far as it has come.
+
+    Attributes:
+        shown: What everything is made of.
+        judge: Sees the other half.
+        model: The float model.
+        ranges: Of its values.
+        config: How they are stored.
+    """
+
+    shown: Samples
+    judge: Judge
+    model: FloatModel
+    ranges: Ranges
+    config: Config
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """What the network of integers makes of the other half."""
+        return self.judge.outputs(graph_of(self.model, self.ranges, self.config))
+
+    @cached_property
+    def sqnr_db(self) -> float:
+        """Their signal to noise, the mean over the outputs."""
+        return self.judge.of_outputs(self.outputs).mean_db
+
+    def after(self, change: Change) -> Fold:
+        """The fold with a change made of what it is shown; itself where nothing changed."""
+        model, ranges = change(self.model, self.ranges, self.shown)
+        same = model is self.model and ranges is self.ranges
+        return self if same else replace(self, model=model, ranges=ranges)
+
+
+class HeldOut:
+    """Two halves of the samples, each judging what is made of the other.
+
+    Args:
+        model: The float model before any stage.
+        samples: Those of calibration.
+        config: How values are stored.
+    """
+
+    def __init__(self, model: FloatModel, samples: Samples, config: Config) -> None:
+        self._model, self._samples, self._config = model, samples, config
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are samples to hold out."""
+        return self._samples.count >= LEAST
+
+    @cached_property
+    def folds(self) -> list[Fold]:
+        """Both ways of holding out one half; none where there are too few samples."""
+        if not self.enough:
+            return []
+        rows = list(self._samples.spread(MOST).rows())
+        halves = [self._samples.of_rows(rows[at::2]) for at in (0, 1)]
+        return [
+            Fold(
+                shown,
+                Judge(self._model, held.spread(SHOWN)),
+                self._model,
+                self.ranges(self._model, shown),
+                self._config,
+            )
+            for shown, held in (halves, halves[::-1])
+        ]
+
+    def ranges(self, model: FloatModel, shown: Samples) -> Ranges:
+        """Ranges of a model by the samples of a fold."""
+        return calibrate(parts_of(model), shown.spread(SHOWN), self._config)
+
+    def gained_db(self, change: Change, margin_db: float) -> float | None:
+        """What a change gains on the fold that gains least; None where nothing changes or is held out.
+
+        The folds have the change afterwards if that is more than the margin.
+        """
+        least, changed = math.inf, []
+        for fold in self.folds:
+            found = fold.after(change)
+            if found is fold:
+                return None
+            gain = found.sqnr_db - fold.sqnr_db
+            # Not a number where both are infinite: outputs are integers, or without noise.
+            least = min(least, 0.0 if math.isnan(gain) else gain)
+            changed.append(found)
+            if not least > margin_db:
+                return least
+        if not changed:
+            return None
+        self.__dict__["folds"] = changed
+        return least
+
+    def estimate(self) -> Estimate | None:
+        """Intervals of the outputs' signal to noise; None where there are too few samples."""
+        if not self.enough:
+            return None
+        parts = [fold.judge.by_sample(fold.outputs) for fold in self.folds]
+        found = {}
+        for name in parts[0]:
+            noise, signal = (np.concatenate([part[name][side] for part in parts]) for side in (0, 1))
+            found[name] = interval(noise, signal, self._samples.count)
+        judged = sum(fold.judge.count for fold in self.folds)
+        return Estimate(found, judged) if found else None
+
+
+def interval(noise: np.ndarray, signal: np.ndarray, calibrated: int) -> Interval:
+    """The interval of a ratio of sums, by the deviation of what each sample adds to it.
+
+    Args:
+        noise: Power by sample.
+        signal: The same of what is exact.
+        calibrated: Samples that the network is calibrated with.
+    """
+    total, power = float(noise.sum()), float(signal.sum())
+    if not total:
+        return Interval(math.inf, math.inf)
+    if not power:
+        return Interval(-math.inf, -math.inf)
+    count = len(noise)
+    off = noise - signal * (total / power)
+    deviation = math.sqrt(float(off @ off) * count / (count - 1)) / total
+    half = DEVIATIONS * 10 / math.log(10) * deviation
+    if calibrated >= MANY:
+        half = min(half, WIDEST_DB / 2)
+    middle = 10 * math.log10(power / total)
+    return Interval(middle - BELOW * half, middle + (2 - BELOW) * half)

@@ -1,0 +1,57 @@
+"""What every layer alone is worth: the network with one layer changed, everything else as configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuflow.ptq.precision.limits import Limits
+
+if TYPE_CHECKING:
+    from tpuflow.ptq.precision.trials import Cost, Layer, Trials
+
+__all__ = ["Row", "sensitivity"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer at one precision, everything else as configured.
+
+    Attributes:
+        layer: The layer.
+        precision: What it was given.
+        loss: How far outputs are from float then.
+        gain: By how much that is less than without.
+        value: The metric, NaN without one.
+        cost: Cycles and bytes it adds; negative ones are saved.
+    """
+
+    layer: Layer
+    precision: str
+    loss: float
+    gain: float
+    value: float
+    cost: Cost
+
+
+def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) -> list[Row]:
+    """Every layer that can have the precision, the one that gains most first.
+
+    Args:
+        trials: The network.
+        precision: What each layer is given in turn.
+        limits: Where to stop at the latest; layers come in their order then.
+    """
+    limits = limits or Limits()
+    base, cost = trials.loss({}), trials.cost({})
+    judged = trials.judge.name != ""
+    rows = []
+    for layer in trials.layers:
+        if not trials.can(layer, precision) or not limits.go_on():
+            continue
+        own = {layer.name: precision}
+        loss = trials.loss(own)
+        value = trials.value(own) if judged else float("nan")
+        rows.append(Row(layer, precision, loss, base - loss, value, trials.cost(own) - cost))
+    # Equal gains stay in the order of the network.
+    return sorted(rows, key=lambda row: -row.gain)

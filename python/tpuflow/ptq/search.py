@@ -1,0 +1,447 @@
+"""One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
+
+Every candidate is a whole plan: a local strategy, averages behind last layers, factors by channel (where
+layers read each other, then behind norms as well), 16 bits for what no layer reads (`WIDER`), weights
+refined, channels stored twice as far as the network may grow, mean errors of outputs taken back. What is kept
+at each step is what comes closest to float on the samples held out, in decibels and in decisions expected to
+differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all samples. A
+model is run once for all strategies: they choose by the same counts, of every value unless the configuration
+says otherwise.
+
+Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
+whose values reach furthest stands for what a network meets later and was not calibrated with; without them
+the narrowest ranges that hold the bulk would always win. Of both kinds the one that comes out worse counts.
+All of this is done in `FOLDS` ways of holding out, of which the mean decides: one way alone moves decibels by
+about as much as what is tried. A candidate that is far behind with the first is not tried with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.calibration import calibrate, collect
+from tpuflow.config import Config, scoped
+from tpuflow.errors import SampleError
+from tpuflow.evaluation.fidelity import Judge, Seen
+from tpuflow.io.samples import Samples
+from tpuflow.lowering import added_values
+from tpuflow.ptq.channel_splitting import doubled, multiplications
+from tpuflow.ptq.confirmation import parts_of
+from tpuflow.ptq.equalization import MILD, SCALED, equalized, noted_factors
+from tpuflow.ptq.layers import linear_layers
+from tpuflow.ptq.pooling_commutation import averaged_last
+from tpuflow.ptq.recipe import Calibrated, CalibrationData, Recipe
+from tpuflow.ptq.weights import refine_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tpuflow.calibration import Ranges, Statistics
+    from tpuflow.frontend import FloatModel
+    from tpuflow.partitioning.storage import AnyGraph
+
+__all__ = ["Candidate", "Plan", "Searched", "divided", "search"]
+
+logger = logging.getLogger(__name__)
+
+STRATEGIES = (
+    ("mse", 16.0),
+    ("mse", 64.0),
+    ("mse", 4.0),
+    ("mse", 2.0),
+    ("mse", 256.0),
+    ("extrema", 16.0),
+    ("pct[99.999]", 16.0),
+    ("pct[99.99]", 16.0),
+)
+"""Local strategies tried, each with the weight of what it clips."""
+
+AGAIN = 3
+"""So many of them, the first and the best others, are tried anew after a step that moves values."""
+
+FACTORS: Mapping[str, tuple[bool, float]] = {
+    "channels": (False, MILD),
+    "channels mildly": (False, 0.5),
+    "channels and norms": (True, MILD),
+}
+"""Ways to scale channels: whether those that norms make are, and how mildly (see `equalized`)."""
+
+WIDER = {
+    "wide_norms": "16 bits inside norms",
+    "wide_softmax": "16 bits inside softmax",
+    "wide_tails": "16 bits behind last layers",
+    "wide_sums": "16 bits for sums that are added",
+}
+"""Keys of values that have 16 bits although layers have 8, and what trying them is called."""
+
+MARGIN_DB = 0.25
+"""Within this two candidates are alike. Then the one with more done to it is taken, which lowers the error of
+every layer by itself, and of equals the one tried first.
+"""
+
+FOLDS = 2
+"""Ways to hold out samples."""
+
+LOST_DB = 1.5
+"""So far behind the best with the first samples held out, a candidate is out."""
+
+REFINED = 64
+"""Samples that weights are refined by to be judged, at most; the result is refined by all."""
+
+NEAR_DB = 1.0
+"""Where scaled channels gained less than that, refined weights are tried without them as well."""
+
+GROWTH = 2.0
+"""How many times as many multiplications a network may take at most, by all that is done to it together."""
+
+HELD_OUT = 8
+"""One of so many samples is held out for being typical, and as many for reaching far."""
+
+MOST = 32
+"""Samples of each kind that are judged by, at most."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done to a network.
+
+    Attributes:
+        config: All of its configuration.
+        averaged: Whether averages stand behind the last layers that read them.
+        scaled: How channels are scaled, one of `FACTORS`, or empty.
+        refined: Whether weights are refined.
+        doubled: Whether channels are stored twice.
+        centred: Whether mean errors of outputs are taken back.
+    """
+
+    config: Config
+    averaged: bool = False
+    scaled: str = ""
+    refined: bool = False
+    doubled: bool = False
+    centred: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How much is done to the network, at no cost or hardly any, beside choosing ranges."""
+        return bool(self.scaled) + self.refined + self.centred + self.config.quantize.wide_sums
+
+    @property
+    def recipe(self) -> Recipe:
+        """The stages that follow when its float model is made; methods of other stages made that model."""
+        return Recipe(self.config, ("calibrate", "correct") if self.centred else ("calibrate",))
+
+    @property
+    def key(self) -> Hashable:
+        """What its float model depends on: where channels are stored twice, on ranges as well."""
+        own = self.config.calibrate
+        doubled = (own.strategy, own.clip_weight) if self.doubled else None
+        return self.averaged, self.scaled, self.refined, doubled
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan and how far from float it leads.
+
+    Attributes:
+        name: What it does.
+        plan: All of it.
+        seen: What it makes of the held-out samples.
+        parts: The same by way of holding out; of one that was soon far behind only the first.
+        kept: Whether it was taken for the best so far.
+    """
+
+    name: str
+    plan: Plan
+    seen: Seen
+    parts: tuple[Seen, ...]
+    kept: bool
+
+    @property
+    def config(self) -> Config:
+        """Its configuration."""
+        return self.plan.config
+
+    @property
+    def refined(self) -> bool:
+        """Whether weights were refined."""
+        return self.plan.refined
+
+    @property
+    def sqnr_db(self) -> float:
+        """Of the outputs of held-out samples, the mean over outputs."""
+        return self.seen.mean_db
+
+    def beats(self, best: Candidate) -> bool:
+        """Whether this is to be taken rather than the best so far."""
+        more = self.plan.steps > best.plan.steps
+        return self.seen.beats(best.seen, -MARGIN_DB if more else MARGIN_DB)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found.
+
+    Attributes:
+        graph: The best graph, of all samples.
+        config: Its configuration.
+        ranges: Its ranges.
+        candidates: Everything that was tried, in order.
+    """
+
+    graph: AnyGraph
+    config: Config
+    ranges: Ranges
+    candidates: tuple[Candidate, ...]
+
+
+def search(
+    model: FloatModel,
+    samples: Samples,
+    config: Config | None = None,
+    remark: Callable[[str], None] = logger.info,
+    growth: float = GROWTH,
+) -> Searched:
+    """The closest quantised form of a model among strategies, scaled and doubled channels, refined weights.
+
+    Args:
+        model: A float model; nodes the machine cannot compute stay with the host.
+        samples: Calibration samples; in turn one in four is held out to judge by.
+        config: Where the search starts.
+        remark: Told about every candidate.
+        growth: How many times as many multiplications as it has the network may take, by averages behind last
+            layers and channels stored twice together.
+
+    Raises:
+        ConfigError: An entry of the configuration fits no layer.
+        SampleError: There are fewer than two samples.
+    """
+    # Numbers and operators are those of the network as it is: candidates have others.
+    config = scoped(_counting_all(config or Config()), model.model)
+    folds = [
+        (_Sources(model, shown, REFINED, growth, config), Judge(model, *judged))
+        for shown, judged in divided(model, samples, config)
+    ]
+    tried: list[Candidate] = []
+    for name, plan in _steps(config, folds[0][0], tried):
+        best = _best(tried) if tried else None
+        parts: list[Seen] = []
+        for sources, judge in folds:
+            parts.append(judge.seen(sources.graph(plan)))
+            if best is not None and parts[-1].score < best.parts[len(parts) - 1].score - LOST_DB:
+                break
+        found = Seen.mean(parts)
+        candidate = Candidate(name, plan, found, tuple(parts), kept=True)
+        judged = len(parts) == len(folds)
+        kept = best is None or (judged and candidate.beats(best))
+        tried.append(replace(candidate, kept=kept))
+        told = ", best so far" if kept else "" if judged else ", far behind"
+        flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
+        remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
+    chosen = _best(tried).plan
+    whole = _Sources(model, samples, samples.count, growth, config)
+    state = whole.calibrated(chosen)
+    assert state.ranges is not None, "calibration gives some"
+    return Searched(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
+
+
+class _Sources:
+    """The float models candidates start from, each made once.
+
+    Args:
+        model: As it is.
+        samples: What it is calibrated with.
+        refined: How many of them weights are refined by.
+        growth: How many times its multiplications it may take.
+        config: Entries of single layers, by name.
+    """
+
+    def __init__(
+        self, model: FloatModel, samples: Samples, refined: int, growth: float, config: Config
+    ) -> None:
+        self._model = model
+        self._samples = samples
+        self._refined = samples.spread(refined)
+        self._most = growth * _multiplications(model)
+        averaged = averaged_last(model, config.layers)
+        self._averaged = averaged if averaged and _multiplications(averaged) <= self._most else None
+        self._made: dict[Hashable, FloatModel] = {}
+        self._counts: dict[Hashable, Statistics] = {}
+
+    def graph(self, plan: Plan) -> AnyGraph:
+        """The graph of a plan."""
+        return plan.recipe.graph(self.calibrated(plan))
+
+    def calibrated(self, plan: Plan) -> Calibrated:
+        """Its model with ranges, by what was counted of that model once for all plans that share it."""
+        model, key = self.of(plan), plan.key
+        if key not in self._counts:
+            calibrate(
+                parts_of(model), self._samples, plan.config, counted=lambda found: self._keep(key, found)
+            )
+        data = CalibrationData(self._samples, statistics=self._counts[key])
+        return plan.recipe.calibrate(Calibrated(model, hosted=frozenset()), data)
+
+    def _keep(self, key: Hashable, found: Statistics) -> None:
+        self._counts[key] = found
+
+    def of(self, plan: Plan) -> FloatModel:
+        """The model, with factors by channel, with weights rounded together, with channels stored twice."""
+        if plan.key not in self._made:
+            if plan.doubled:
+                before = replace(plan, doubled=False, centred=False)
+                source = self.of(before)
+                growth = self._most / max(1, _multiplications(source))
+                ranges = self.calibrated(before).ranges
+                assert ranges is not None, "calibration gives some"
+                made = doubled(source, ranges, self._samples, plan.config, growth).model
+            elif plan.refined:
+                source = self.of(replace(plan, refined=False))
+                made, _ = refine_weights(source, self._refined, plan.config)
+            elif plan.scaled:
+                norms, mild = FACTORS[plan.scaled]
+                source, few = self.of(replace(plan, scaled="")), self._samples.spread(SCALED)
+                bits = min(plan.config.quantize.weight_bits or 8, 8)
+                made = equalized(source, few, bits, norms=norms, mild=mild).model
+            else:
+                made = self._averaged if plan.averaged and self._averaged else self._model
+            self._made[plan.key] = made
+        return self._made[plan.key]
+
+    def differs(self, plan: Plan) -> bool:
+        """Whether channels are scaled otherwise than by the ways tried before."""
+        ways = ["", *FACTORS]
+        before = ways[: ways.index(plan.scaled)]
+        own, *others = (
+            noted_factors(self.of(replace(plan, scaled=each))) for each in (plan.scaled, *reversed(before))
+        )
+        return own not in others
+
+    @property
+    def adds(self) -> bool:
+        """Whether there are sums that nothing but additions read."""
+        return bool(added_values(self._model.model.graph))
+
+    @property
+    def averages(self) -> bool:
+        """Whether last layers read averages, which may stand behind them."""
+        return self._averaged is not None
+
+
+def _multiplications(model: FloatModel) -> int:
+    return sum(map(multiplications, linear_layers(model.model.graph)))
+
+
+def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterator[tuple[str, Plan]]:
+    """Name and plan of every candidate; later ones build on the best so far."""
+    for strategy in STRATEGIES:
+        yield _told(strategy), Plan(_with_strategy(config, strategy))
+    first = _best(tried)
+    # What was far behind was judged by other samples than the rest, and comes last.
+    ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
+    likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
+    named = not config.calibrate.statistic_file  # which tells of values by name, as they are
+    if config.quantize.dtype == "int8" and sources.averages and named:
+        yield "averages behind last layers", replace(first.plan, averaged=True)
+    start = _best(tried).plan
+    for scaled in FACTORS if config.calibrate.equalize and named else ():
+        way = replace(start, scaled=scaled)
+        if sources.differs(way):
+            for strategy in likely:
+                name = f"{scaled} equalized, {_told(strategy)}"
+                yield name, replace(way, config=_with_strategy(config, strategy))
+    for key, name in WIDER.items():
+        chosen = _best(tried).plan
+        fits = key != "wide_sums" or sources.adds
+        if config.quantize.dtype == "int8" and fits and not getattr(chosen.config.quantize, key):
+            wide = chosen.config.quantize.model_copy(update={key: True})
+            widened = chosen.config.model_copy(update={"quantize": wide})
+            yield name, replace(chosen, config=widened)
+    scaled_best = _best(tried)
+    chosen = scaled_best.plan
+    yield "weights refined", replace(chosen, refined=True)
+    for strategy in likely:
+        again = _with_strategy(chosen.config, strategy)
+        if again != chosen.config:
+            yield f"weights refined, {_told(strategy)}", replace(chosen, config=again, refined=True)
+    if chosen.scaled and scaled_best.seen.score < first.seen.score + NEAR_DB:
+        yield (
+            "weights refined, channels as they were",
+            replace(chosen, config=first.config, scaled="", refined=True),
+        )
+    chosen = _best(tried).plan
+    if named and sources.of(replace(chosen, doubled=True, centred=False)) is not sources.of(chosen):
+        yield "channels doubled", replace(chosen, doubled=True)
+        for strategy in likely:
+            again = _with_strategy(chosen.config, strategy)
+            if again != chosen.config:
+                yield f"channels doubled, {_told(strategy)}", replace(chosen, config=again, doubled=True)
+    if config.quantize.bias_correction:
+        yield "outputs centred", replace(_best(tried).plan, centred=True)
+
+
+def _best(tried: list[Candidate]) -> Candidate:
+    return next(entry for entry in reversed(tried) if entry.kept)
+
+
+def _told(strategy: tuple[str, float]) -> str:
+    name, weight = strategy
+    return f"{name}, clip_weight {weight:g}" if name == "mse" else name
+
+
+def _counting_all(config: Config) -> Config:
+    """With counts of every value, unless stated otherwise: strategies are told apart by little."""
+    own = config.calibrate
+    if own.statistic_file or "count_all" in own.model_fields_set:
+        return config
+    return config.model_copy(update={"calibrate": own.model_copy(update={"count_all": True})})
+
+
+def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
+    update = dict(zip(("strategy", "clip_weight"), strategy, strict=True))
+    return config.model_copy(update={"calibrate": config.calibrate.model_copy(update=update)})
+
+
+def divided(model: FloatModel, samples: Samples, config: Config) -> list[tuple[Samples, tuple[Samples, ...]]]:
+    """By fold what is calibrated with, and groups to judge by: typical samples, some that reach furthest."""
+    count = samples.count
+    if count < 2:
+        raise SampleError(f"{count} sample: a search needs at least two, one to judge by")
+    order = np.argsort(-_reach(model, samples, config), kind="stable").tolist()
+    rows = list(samples.rows())
+
+    def chosen(places: Iterable[int]) -> Samples:
+        return Samples.of(_stacked([rows[at] for at in places]), model.inputs)
+
+    found = []
+    for fold in range(min(FOLDS, count // HELD_OUT) or 1):
+        far = sorted(order[fold : FOLDS * (count // HELD_OUT) : FOLDS])
+        near = sorted(set(range(count)).difference(far))
+        typical = near[HELD_OUT - 2 - fold * HELD_OUT // FOLDS :: HELD_OUT - 1] or near[-1:]
+        shown = chosen(sorted(set(near).difference(typical)))
+        found.append((shown, tuple(chosen(places).spread(MOST) for places in (typical, far) if places)))
+    return found
+
+
+def _reach(model: FloatModel, samples: Samples, config: Config) -> NDArray[np.float64]:
+    """How far the values of each sample reach, `[samples]`: the mean over tensors of a logarithm."""
+    tensors = collect(parts_of(model), samples, config.calibration()).tensors.values()
+    batches = math.ceil(samples.count / samples.batch)
+    total = np.zeros(batches)
+    for tensor in tensors:
+        if len(tensor.batches) == batches:
+            reach = np.abs(np.array(tensor.batches)).max(axis=1)
+            total += np.log(np.maximum(reach, 1e-30) / max(float(np.median(reach)), 1e-30))
+    return np.repeat(total / max(1, len(tensors)), samples.batch)[: samples.count]
+
+
+def _stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

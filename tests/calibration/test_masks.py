@@ -1,0 +1,148 @@
+"""Masks computed at run time: ranges are those of what is not masked, and what is masked stays so."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from models.builder import Builder
+from tpuflow.calibration import calibrate
+from tpuflow.calibration.masks import DEEP, FAR, Masks, unseen_masks
+from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.config import Config
+from tpuflow.evaluation.fidelity import Judge
+from tpuflow.execution.simulation import simulate
+from tpuflow.frontend import load, run_float
+from tpuflow.io.samples import Samples
+from tpuflow.ptq.confirmation import graph_of
+
+LENGTH, WIDTH = 6, 8
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def attention(kind: str, masked: float) -> onnx.ModelProto:
+    """One head that leaves out keys where `keep` is 0; what a mask is made of differs by `kind`."""
+    b = Builder("masked")
+    x, keep = b.input("x", [1, LENGTH, WIDTH]), b.input("keep", [1, 1, LENGTH])
+    query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
+    scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
+    one, out = b.constant(np.float32(1)), b.constant(np.float32(masked))
+    if kind == "added":
+        scores = b.node("Add", scores, b.node("Mul", b.node("Sub", one, keep), out))
+    else:
+        scores = b.node("Where", b.node("Greater", keep, b.constant(np.float32(0.5))), scores, out)
+    b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
+    return b.model()
+
+
+def shown(count: int) -> dict[str, NDArray[np.float32]]:
+    generator = np.random.default_rng(0)
+    keep = generator.integers(0, 2, (count, 1, LENGTH)).astype(np.float32)
+    keep[:, :, :2] = 1
+    return {"x": generator.standard_normal((count, LENGTH, WIDTH)).astype(np.float32), "keep": keep}
+
+
+@pytest.mark.parametrize("masked", [-1e4, -65504.0, -1e9, LOWEST])
+@pytest.mark.parametrize("kind", ["added", "chosen"])
+def test_imp_18_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
+    model = load(attention(kind, masked))
+    samples = Samples.of(shown(16), model.inputs)
+    ranges = calibrate(model, samples, Config())
+    softmax = next(node for node in model.model.graph if node.op_type == "Softmax")
+    assert softmax.inputs[0] is not None
+    ((low, _),) = ranges.tensors[softmax.inputs[0].name or ""].pairs
+    assert -60 < low < -DEEP / 2
+    assert Judge(model, samples).sqnr_db(graph_of(model, ranges, Config())) > 20
+
+
+def test_imp_18_what_is_masked_counts_as_deep_below_its_row() -> None:
+    masks = Masks({"scores": (-1, 1.0)}, {"mask": 1.0})
+    scores = np.array([[3, 1, -9999, 2], [-9999, -9998, -9999, -9999]], np.float32)
+    found = masks.left_out({"scores": scores, "mask": scores, "other": scores})
+    wanted = [[3, 1, 3 - DEEP, 2], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(found["scores"], wanted)
+    np.testing.assert_array_equal(found["mask"][0], [3, 1, -FAR, 2])
+    assert found["other"] is scores
+    for kept in ([[-500, 400]], [[-np.inf, np.nan]]):  # the latter to be refused
+        array = np.array(kept, np.float32)
+        assert masks.left_out({"scores": array})["scores"] is array
+
+
+def test_imp_18_masks_are_found_behind_other_shapes() -> None:
+    b = Builder("shapes")
+    x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 4])
+    both = b.node("Add", x, b.node("Unsqueeze", mask, b.integers(1)))
+    b.output(b.node("Softmax", both, axis=1), b.node("Relu", x))
+    model = load(b.model())
+    found = Masks.of(model.model.graph)
+    assert list(found.scores.values()) == [(1, 1.0)]
+    assert {"mask"} < found.added.keys()
+    assert "x" not in found.added
+
+
+def test_imp_18_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
+    """As with a bias of positions, and with scores that are scaled last."""
+    b = Builder("sums")
+    x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 1, 4])
+    bias = b.node("Add", mask, b.constant(np.eye(4, dtype=np.float32)[np.newaxis]))
+    both = b.node("Add", b.node("MatMul", x, x), bias)
+    b.output(b.node("Softmax", b.node("Mul", both, b.constant(np.float32(0.25))), axis=2))
+    masks = Masks.of(load(b.model()).model.graph)
+    assert set(masks.scores.values()) == {(2, 1.0), (2, 4.0)}
+    assert masks.added["mask"] == 4.0
+    far = np.full((1, 1, 4), -1e9, np.float32)
+    assert np.all(masks.left_out({"mask": far})["mask"] == -4 * FAR)
+
+
+@pytest.mark.parametrize("masked", [-1e4, -1e9, LOWEST])
+@pytest.mark.parametrize("scaled", [1.0, 0.25])
+@pytest.mark.parametrize("kind", ["given", "computed", "chosen"])
+def test_a_mask_that_no_sample_sets_still_masks(
+    masked: float, scaled: float, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calibrated without, run with three quarters of the keys masked."""
+    b, length = Builder("unset"), 16
+    x, mask = b.input("x", [1, length, WIDTH]), b.input("mask", [1, 1, length])
+    query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
+    scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
+    if kind == "computed":
+        mask = b.node("Mul", b.node("Sub", b.constant(np.float32(1)), mask), b.constant(np.float32(masked)))
+    if kind == "chosen":
+        kept = b.node("Greater", mask, b.constant(np.float32(0.5)))
+        scores = b.node("Where", kept, scores, b.constant(np.float32(masked)))
+    else:
+        scores = b.node("Add", scores, mask)
+    scores = b.node("Mul", scores, b.constant(np.float32(scaled)))
+    b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
+    source = b.model()
+    model = load(source)
+    generator = np.random.default_rng(3)
+    shown = {"x": generator.standard_normal((9, length, WIDTH)).astype(np.float32)}
+    absent, present = (0.0, masked) if kind == "given" else (1.0, 0.0)
+    shown["mask"] = np.full((9, 1, length), absent, np.float32)
+    with caplog.at_level("WARNING"):
+        ranges = calibrate(model, {name: array[:8] for name, array in shown.items()}, Config())
+    warned = [
+        record.getMessage()
+        for record in caplog.records
+        if "left nothing out in any sample" in record.getMessage()
+    ]
+    assert len(warned) == 1 and (kind != "given" or warned[0].startswith('"mask" masks scores'))
+    given = {name: array[8:].copy() for name, array in shown.items()}
+    given["mask"][:, :, 4:] = present
+    (name,) = (port.name for port in model.outputs)
+    wanted, unmasked = (
+        run_float(source, given)[name],
+        run_float(source, shown | {"x": given["x"], "mask": shown["mask"][8:]})[name],
+    )
+    found = simulate(compile_graph(graph_of(model, ranges, Config()), level=1), given).outputs[name]
+    assert np.linalg.norm(found - wanted) < 0.1 * np.linalg.norm(wanted)
+    assert np.linalg.norm(unmasked - wanted) > 0.3 * np.linalg.norm(wanted), "the mask makes a difference"
+
+
+def test_scores_with_a_mask_that_is_set_keep_their_ranges() -> None:
+    model = load(attention("added", -1e4))
+    ranges = calibrate(model, Samples.of(shown(16), model.inputs), Config())
+    assert unseen_masks(model.model.graph, ranges.tensors) == ({}, [])

@@ -1,0 +1,93 @@
+"""Configuration files: what they accept, and what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuflow.calibration import STRATEGIES as IMPLEMENTED
+from tpuflow.config import STRATEGIES, Config, ConfigError, load_config
+
+
+def test_a_complete_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        """
+        [quantize]
+        dtype = "int16"
+        activation_mode = "symmetric_full"
+        weight_bits = 8
+        per_channel = false
+
+        [calibrate]
+        strategy = "percentile"
+        percentile = 99.9
+
+        [[layers]]
+        match = "head/*"
+        dtype = "int8"
+
+        [[layers]]
+        match = "head/last"
+        weight_mode = "symmetric_full"
+        """,
+        encoding="utf-8",
+    )
+    config = load_config(path)
+    assert (config.quantize.dtype, config.quantize.weight_bits, config.quantize.per_channel) == (
+        "int16",
+        8,
+        False,
+    )
+    assert (config.calibrate.strategy, config.calibrate.percentile) == ("percentile", 99.9)
+    assert [entry.overrides() for entry in config.layers] == [
+        {"dtype": "int8"},
+        {"weight_mode": "symmetric_full"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"quantise": {}}, 'x.toml: unknown key "quantise", did you mean "quantize"?'),
+        ({"quantize": {"weight_bit": 8}}, 'unknown key "quantize.weight_bit", did you mean "weight_bits"?'),
+        ({"calibrate": {"stratgy": "mse"}}, 'unknown key "calibrate.stratgy", did you mean "strategy"?'),
+        ({"layers": [{"match": "a", "dtyp": 1}]}, 'unknown key "layers[0].dtyp", did you mean "dtype"?'),
+        ({"quantize": {"zzz": 1}}, 'unknown key "quantize.zzz", known keys: dtype, '),
+        (
+            {"quantize": {"dtype": "int4"}},
+            "quantize.dtype: input should be 'int8', 'int16', 'float16', 'bfloat16' or 'float32'",
+        ),
+        (
+            {"quantize": {"weight_bits": 3}},
+            "quantize.weight_bits: input should be greater than or equal to 4",
+        ),
+        ({"calibrate": {"strategy": "best"}}, 'calibrate.strategy: "best" is not a calibration strategy'),
+        (
+            {"layers": [{"dtype": "int8"}]},
+            "layers[0]: one of match, names, operators, ids, regex says which layers",
+        ),
+        ({"layers": [{"match": "a"}]}, 'layers entry "a" sets nothing'),
+        ({"quantize": {"dtype": "f4"}, "x": 1}, "; "),
+    ],
+)
+def test_mistakes_are_named(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.parse(content, "x.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read"):
+        load_config(tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[quantize\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broken\.toml: not a TOML file"):
+        load_config(broken)
+
+
+def test_every_strategy_can_be_named() -> None:
+    assert tuple(IMPLEMENTED) == STRATEGIES

@@ -1,0 +1,73 @@
+"""Operands of operators on one grid: which, by every method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowering.quantized import lowered
+from models.builder import Builder
+from tpuflow.config import ConfigError
+
+
+def summed(rule: str, operator: str = "Add") -> dict[str, float]:
+    """Steps of what an operator reads and makes under a rule: operands reach 1 and 3, the result 6."""
+    b = Builder("summed")
+    x = b.input("x", [1, 4, 6, 6])
+    small = b.node("Clip", x, b.constant(np.float32(-1)), b.constant(np.float32(1)))
+    large = b.node("Clip", x, b.constant(np.float32(-3)), b.constant(np.float32(3)))
+    operands = (small, large) if operator == "Add" else (small, b.node("Concat", large, large, axis=1))
+    result = b.node("Add", small, large) if operator == "Add" else b.node("Concat", *operands, axis=1)
+    doubled = b.node("Mul", result, b.constant(np.float32(1.5)))
+    b.output(b.node("Sigmoid", doubled), b.node("Sigmoid", small), b.node("Sigmoid", operands[1]))
+    feeds = [{"x": np.linspace(-4, 4, 144, dtype=np.float32).reshape(1, 4, 6, 6)}] * 2
+    quantize = {"output_dtype": "int8", "activation_mode": "symmetric_restricted"}
+    if rule:
+        quantize["unify_scales_for_multi_inputs_operators"] = rule
+    found = lowered(b.model(), feeds, {"quantize": quantize, "calibrate": {"strategy": "extrema"}})
+    found.equals_reference(feeds[0])
+    shown = {tensor.name: tensor.scale for tensor in found.graph.tensors}
+    names = {"small": small, "large": operands[1], "result": result}
+    return {key: 127 * (shown[name] or [np.nan])[0] for key, name in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("method", "reach"),
+    [("min", 3.0), ("max", 1.0), ("avg", 1.5), ("out", 4.0), ("first", 1.0), ("largest", 1.0)],
+)
+def test_num_24_operands_get_one_scale_by_a_method(method: str, reach: float) -> None:
+    apart = summed("")
+    assert (apart["small"], apart["large"], apart["result"]) == pytest.approx((1, 3, 4), rel=1e-5)
+    found = summed(f"[(add, 0, 4, {method})]")
+    assert (found["small"], found["large"]) == pytest.approx((reach, reach), rel=1e-5)
+    assert found["result"] == pytest.approx(4, rel=1e-5)
+
+
+def test_num_24_concatenations_choose_the_operand_with_most_elements() -> None:
+    for method, reach in (("largest", 3.0), ("first", 1.0)):
+        found = summed(f"[(Concat, 20, 4, {method})]", "Concat")
+        assert tuple(found.values()) == pytest.approx((reach,) * 3, rel=1e-5)
+
+
+def test_num_24_scales_that_differ_by_more_than_the_threshold_are_left() -> None:
+    assert summed("[(Add, 0, 2.5, min)]") == summed("")
+    assert summed("[(Add, 0, 4, skip)]") == summed("")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("(Add, 0, 2, min)", "must be like"),
+        ("[(Add, 0, 2)]", "must be like"),
+        ("[(Add, 0, 2, median)]", '"median" is no method'),
+        ("[(Add, 0, 0.5, min)]", "lies below 1"),
+        ("[(Where, 0, 2, min)]", "there is no Where of several computed operands"),
+    ],
+)
+def test_num_24_rules_that_mean_nothing_are_errors(rule: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        summed(rule)
+
+
+def test_num_24_one_name_may_stand_for_several_operators() -> None:
+    assert summed("[(Eltwise, 0, 4, min)]") == summed("[(Add, 0, 4, min)]")

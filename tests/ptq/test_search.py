@@ -1,0 +1,127 @@
+"""What the search widens inside norms and softmax, and the walk that shows layers their operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.builder import Builder
+from ptq.test_gptq import images, network
+from tpuflow.config import Config
+from tpuflow.errors import SampleError
+from tpuflow.execution.levels import GraphLevel
+from tpuflow.frontend import FloatModel, FloatSession, load
+from tpuflow.io.samples import Samples
+from tpuflow.ptq import search
+from tpuflow.ptq.search import divided
+from tpuflow.ptq.walk import Walk
+
+
+def transformer(seed: int = 0) -> FloatModel:
+    """A block: attention of one head behind a norm, added to what it read, a norm and a product."""
+    rng = np.random.default_rng(seed)
+    weights: dict[str, NDArray[np.float64]] = {
+        name: rng.standard_normal((8, 8)) / 2 for name in ("wq", "wk", "wv", "wo", "wy")
+    }
+    weights |= {name: rng.uniform(0.5, 1.5, 8) for name in ("g1", "g2")}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g1"], ["n1"], axis=-1),
+        *(helper.make_node("MatMul", ["n1", f"w{name}"], [name]) for name in "qkv"),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"], axis=-1),
+        helper.make_node("MatMul", ["shares", "v"], ["mixed"]),
+        helper.make_node("MatMul", ["mixed", "wo"], ["branch"]),
+        helper.make_node("Add", ["x", "branch"], ["stream"]),
+        helper.make_node("LayerNormalization", ["stream", "g2"], ["n2"], axis=-1),
+        helper.make_node("MatMul", ["n2", "wy"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 8])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return load(model)
+
+
+def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
+    model = transformer()
+    x = np.random.default_rng(3).standard_normal((24, 6, 8)).astype(np.float32)
+    x[..., 3] *= 20  # one channel outgrows the others, as in streams of transformers
+    told: list[str] = []
+    narrow = Config.parse({"quantize": {"wide_norms": False, "wide_softmax": False}})
+    found = search(model, Samples.of({"x": x}, model.inputs), narrow, told.append)
+    tried = {entry.name: entry for entry in found.candidates}
+    assert {"16 bits inside norms", "16 bits inside softmax"} <= tried.keys()
+    assert tried["16 bits inside norms"].config.quantize.wide_norms
+    assert tried["16 bits inside softmax"].config.quantize.wide_softmax
+    plain = max(e.sqnr_db for e in found.candidates[:8])
+    assert max(e.sqnr_db for e in found.candidates) > plain
+    level = GraphLevel(found.graph)  # type: ignore[arg-type]
+    expected = FloatSession(model.model).run({"x": x[:1]})["y"]
+    noise = np.linalg.norm(level.run({"x": x[:1]})["y"] - expected) / np.linalg.norm(expected)
+    assert -20 * np.log10(noise) > 25
+
+
+def test_gca_13_a_search_widens_the_parts_of_a_residual() -> None:
+    b = Builder("residual")
+    x = b.node("Relu", b.conv(b.input("x", [1, 4, 8, 8]), 8))
+    b.output(b.gemm(b.node("Relu", b.node("Add", b.conv(x, 8, (1, 1)), b.conv(x, 8, (1, 1)))), 4))
+    for model, there in ((load(b.model()), True), (network(), False)):
+        samples = Samples.of({"x": images(16)}, model.inputs)
+        found = search(model, samples, remark=lambda _: None, growth=1)
+        tried = [entry for entry in found.candidates if entry.name == "16 bits for sums that are added"]
+        assert len(tried) == there
+        assert all(entry.config.quantize.wide_sums for entry in tried)
+
+
+def test_gca_13_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:
+    model, x = network(), images(32)
+    far = [3, 11, 17, 30]
+    x[far] *= np.array([8, 7, 6, 5], np.float32)[:, np.newaxis, np.newaxis, np.newaxis]
+    folds = divided(model, Samples.of({"x": x}, model.inputs), Config())
+    places = {row.tobytes(): at for at, row in enumerate(x)}
+    seen: set[int] = set()
+    for shown, (typical, furthest) in folds:
+        groups = [{places[row["x"].tobytes()] for row in part.rows()} for part in (shown, typical, furthest)]
+        assert sum(map(len, groups)) == len(set().union(*groups)) == 32
+        assert len(groups[2] & set(far)) == 2  # the others of them are calibrated with, or typical
+        seen |= groups[2]
+    assert set(far) <= seen
+
+
+def test_gca_13_two_samples_are_enough_for_a_search() -> None:
+    model = network()
+    (fold,) = divided(model, Samples.of({"x": images(2)}, model.inputs), Config())
+    assert (fold[0].count, [part.count for part in fold[1]]) == (1, [1])
+    with pytest.raises(SampleError, match="at least two"):
+        divided(model, Samples.of({"x": images(1)}, model.inputs), Config())
+
+
+def test_gca_13_a_search_counts_all_values_unless_told_otherwise() -> None:
+    model = network()
+    samples = Samples.of({"x": images(4)}, model.inputs)
+    for stated, expected in (({}, True), ({"calibrate": {"count_all": False}}, False)):
+        found = search(model, samples, Config.parse(stated), growth=1)
+        assert found.config.calibrate.count_all is expected
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 0])
+def test_a_walk_gives_what_the_whole_model_computes(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpuflow.ptq.walk.LIMIT", limit)
+    model, x = network(), images(5)
+    walk = Walk(model.model, ["x", "r1", "f"], Samples.of({"x": x}, model.inputs))
+    session = FloatSession(model.model, ["r1", "f"])
+    for name in ("x", "r1", "f"):
+        found = list(walk.upto(name))
+        assert len(found) == 5
+        for row, array in zip(x, found, strict=True):
+            expected = row[np.newaxis] if name == "x" else session.run({"x": row[np.newaxis]})[name]
+            np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
