@@ -68,14 +68,11 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
     match &instruction.work {
         Work::Transfer(t) => {
             for part in parts(t, word) {
-                let ends = part.runs().fold(None, |ends: Option<[u64; 4]>, (ddr, local)| {
-                    let [d0, d1, l0, l1] = ends.unwrap_or([ddr, ddr, local, local]);
-                    Some([d0.min(ddr), d1.max(ddr), l0.min(local), l1.max(local)])
-                });
-                if let Some([d0, d1, l0, l1]) = ends {
+                if let Some((last_ddr, last_local)) = part.last_run() {
                     let bytes = u64::from(t.bytes);
-                    let ddr = Stretch { space: Space::Ddr(t.ddr_space), start: d0, end: d1 + bytes };
-                    let local = whole_words(t.local_space, l0, l1 + bytes, word);
+                    let ddr =
+                        Stretch { space: Space::Ddr(t.ddr_space), start: part.ddr_address, end: last_ddr + bytes };
+                    let local = whole_words(t.local_space, part.local_address, last_local + bytes, word);
                     let (from, to) = if t.direction == Direction::Load { (ddr, local) } else { (local, ddr) };
                     found.reads.push(from);
                     found.writes.push(to);

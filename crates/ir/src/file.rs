@@ -3,7 +3,7 @@
 //! The graph itself travels as JSON in the file's metadata, with the version of the form and the SHA-256 of graph and
 //! constants, so that a file that was cut, altered or written by another version is refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use safetensors::SafeTensors;
@@ -30,6 +30,19 @@ struct Header {
 #[derive(Deserialize)]
 struct Version {
     version: u32,
+}
+
+/// Why a file of `version` is not read by a build that reads `oldest` to `newest`.
+pub(crate) fn unread(kind: &str, version: u32, oldest: u32, newest: u32) -> String {
+    let reads = if oldest == newest { newest.to_string() } else { format!("{oldest} to {newest}") };
+    if version > newest {
+        return format!(
+            "version {version} of the {kind} file is newer than this build, which reads {reads}: update tpuflow"
+        );
+    }
+    format!(
+        "version {version} of the {kind} file is older than this build reads ({reads}): build it again with `tpuflow build`"
+    )
 }
 
 fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {
@@ -67,8 +80,12 @@ impl Graph {
         let header = Header { version: VERSION, sha256: digest(&graph, &constants(self)), graph };
         let header = serde_json::to_string(&header).map_err(|e| fail(e.to_string()))?;
         let mut views = Vec::new();
+        let mut names = HashSet::new();
         for tensor in &self.tensors {
             if let Some(bytes) = tensor.constant.as_deref() {
+                if !names.insert(tensor.name.as_str()) {
+                    return Err(fail(format!("two constants are called \"{}\"", tensor.name)));
+                }
                 let dtype = match tensor.dtype {
                     DType::I8 => Dtype::I8,
                     DType::I16 => Dtype::I16,
@@ -87,16 +104,14 @@ impl Graph {
         write(path, &bytes)
     }
 
-    /// Maps the file form and verifies the graph; afterwards constants take memory only where they are read.
+    /// Reads the file form and verifies the graph.
     ///
     /// # Errors
     /// [`Error::File`] when the file cannot be read, is cut, altered, of another version, or holds a broken graph.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        let image = Image::map(path).map_err(|error| fail(error.to_string()))?;
-        let graph = Self::from_file(&image).map_err(fail)?;
-        image.leave();
-        Ok(graph)
+        let image = Image::read(path).map_err(|error| fail(error.to_string()))?;
+        Self::from_file(&image).map_err(fail)
     }
 
     /// The graph in the bytes of a file, or why there is none.
@@ -111,7 +126,7 @@ impl Graph {
         let damaged = |error: serde_json::Error| format!("damaged header ({error})");
         let Version { version } = serde_json::from_str(text).map_err(damaged)?;
         if version != VERSION {
-            return Err(format!("version {version} of the graph file, this build reads {VERSION}"));
+            return Err(unread("graph", version, VERSION, VERSION));
         }
         let header: Header = serde_json::from_str(text).map_err(damaged)?;
         let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
@@ -212,7 +227,8 @@ mod tests {
         altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        assert!(message.ends_with("version 7 of the graph file, this build reads 2"), "{message}");
+        let end = "version 7 of the graph file is newer than this build, which reads 2: update tpuflow";
+        assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }
 

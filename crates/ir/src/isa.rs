@@ -134,6 +134,14 @@ impl Transfer {
         })
     }
 
+    /// The last of its [runs](Self::runs), which lies highest on both sides; `None` when there is none.
+    #[must_use]
+    pub fn last_run(&self) -> Option<(u64, u64)> {
+        let [outer, inner] = [self.counts[0].checked_sub(1)?, self.counts[1].checked_sub(1)?].map(u64::from);
+        let last = |start: u64, strides: [u64; 2]| start + outer * strides[0] + inner * strides[1];
+        Some((last(self.ddr_address, self.ddr_strides), last(self.local_address, self.local_strides)))
+    }
+
     /// Bytes moved.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {

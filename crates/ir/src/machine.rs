@@ -201,6 +201,12 @@ const LONGEST: u64 = 1_000_000;
 const FASTEST: u64 = 1_000_000_000_000;
 /// Largest memory, bytes.
 const LARGEST: u64 = 1 << 42;
+/// Largest cache, bytes: instructions name places in it by 32 bits.
+const LARGEST_CACHE: u64 = 1 << 32;
+/// Most banks of a cache.
+const BANKS: u64 = 1 << 16;
+/// Most accumulators, words fed a cycle and taps a cycle.
+const MOST: u64 = 1 << 20;
 
 impl Machine {
     /// Names of the presets, the default first.
@@ -337,11 +343,21 @@ impl Machine {
         let caches =
             [("cache", self.cache.banks, self.cache.words), ("ewp_cache", self.ewp_cache.banks, self.ewp_cache.words)];
         for (cache, banks, words) in caches {
-            if u64::from(banks) * u64::from(words) > LARGEST / u64::from(self.cache.word_bytes) {
+            if u64::from(banks) * u64::from(words) > LARGEST_CACHE / u64::from(self.cache.word_bytes) {
                 return Err(format!(
-                    "{cache}.banks {banks} times {cache}.words {words} must be at most {LARGEST} bytes"
+                    "{cache}.banks {banks} times {cache}.words {words} must be at most {LARGEST_CACHE} bytes"
                 ));
             }
+        }
+        let counts = [
+            ("cache.banks", self.cache.banks, BANKS),
+            ("ewp_cache.banks", self.ewp_cache.banks, BANKS),
+            ("array.accumulators", self.array.accumulators, MOST),
+            ("feeder.words", self.feeder.words, MOST),
+            ("pdp.taps", self.pdp.taps, MOST),
+        ];
+        if let Some((field, found, limit)) = counts.iter().find(|(_, found, limit)| u64::from(*found) > *limit) {
+            return Err(format!("{field} {found} must not exceed {limit}"));
         }
         let spaces = [
             ("ddr.capacity_bytes", ddr.capacity_bytes),

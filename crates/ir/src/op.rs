@@ -6,6 +6,8 @@
 //! point for codes and IEEE for floats. Operators without one only move or compare elements, of whatever type. The
 //! arithmetic of each operator is defined in `docs/arithmetic.md`.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::arithmetic::Arithmetic;
@@ -62,6 +64,18 @@ impl Window {
             (padded >= extent).then(|| (padded - extent) / self.stride[axis] as usize + 1)
         };
         Some([along(height, 0)?, along(width, 1)?])
+    }
+
+    /// The kernel's rows (`axis` 0) or columns that lie on a line of `size` cells, when its first lies at `start`.
+    #[must_use]
+    pub fn inside(&self, axis: usize, start: i64, size: u32) -> Range<u32> {
+        let kernel = self.kernel[axis];
+        let from = |line: i64| {
+            let step = i64::from(self.dilation[axis].max(1));
+            let ahead = (line - start).max(0);
+            (ahead / step + i64::from(ahead % step > 0)).min(kernel.into()) as u32
+        };
+        from(0)..from(size.into())
     }
 }
 

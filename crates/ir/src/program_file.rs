@@ -7,7 +7,7 @@
 //!
 //! Everything else - machine, ports, layers, bounds - travels as JSON in the file's metadata, with the version of the form,
 //! the hash of the machine and the SHA-256 of all of it, so that a file that was cut, altered or written by another version is
-//! refused. Equal programs give equal bytes. Constants are mapped, not read.
+//! refused. Equal programs give equal bytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,11 +19,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
+use crate::file::unread;
 use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
-/// Version of the form; files of another version are refused.
-const VERSION: u32 = 3;
+/// Version of the form that is written. From 4 on the checksum is one of pieces, which all processors share in.
+const VERSION: u32 = 4;
+/// Oldest version that is read.
+const OLDEST: u32 = 3;
+/// Bytes of a piece of the checksum.
+const PIECE: usize = 1 << 20;
 /// The only metadata key, so that equal programs give equal bytes.
 const KEY: &str = "tpuflow.program";
 /// The key of files that hold programs between parts of the host.
@@ -46,14 +51,33 @@ struct Version {
     version: u32,
 }
 
-fn digest(program: &str, instructions: &[u8], constants: &[Image]) -> String {
+fn digest(version: u32, program: &str, instructions: &[u8], constants: &[Image]) -> String {
     let mut hash = Sha256::new();
     let parts = [program.as_bytes(), instructions].into_iter().chain(constants.iter().map(|image| &image[..]));
     for part in parts {
         hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
+        if version < 4 {
+            hash.update(part);
+        } else {
+            pieces(part).iter().for_each(|piece| hash.update(piece));
+        }
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The SHA-256 of every piece, taken on all processors where there are several pieces.
+fn pieces(bytes: &[u8]) -> Vec<[u8; 32]> {
+    let digests =
+        |bytes: &[u8]| -> Vec<[u8; 32]> { bytes.chunks(PIECE).map(|piece| Sha256::digest(piece).into()).collect() };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = bytes.len().div_ceil(PIECE).div_ceil(threads) * PIECE;
+    if share == 0 || share >= bytes.len() {
+        return digests(bytes);
+    }
+    std::thread::scope(|scope| {
+        let shares: Vec<_> = bytes.chunks(share).map(|share| scope.spawn(move || digests(share))).collect();
+        shares.into_iter().flat_map(|share| share.join().unwrap_or_default()).collect()
+    })
 }
 
 fn constants_name(space: usize) -> String {
@@ -97,7 +121,7 @@ impl Program {
     fn to_file(&self) -> Result<Vec<u8>, String> {
         let program = self.metadata().map_err(|e| e.to_string())?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(|e| e.to_string())?;
-        let sha256 = digest(&program, &encoded, &self.constants);
+        let sha256 = digest(VERSION, &program, &encoded, &self.constants);
         let header = Header { version: VERSION, sha256, machine_hash: self.machine.hash(), program };
         let header = serde_json::to_string(&header).map_err(|e| e.to_string())?;
         let tensor = |bytes| TensorView::new(Dtype::U8, vec![<[u8]>::len(bytes)], bytes).map_err(|e| e.to_string());
@@ -118,13 +142,13 @@ impl Program {
         write(path, &self.to_file().map_err(fail)?)
     }
 
-    /// Maps the file form and checks it.
+    /// Reads the file form and checks it.
     ///
     /// # Errors
     /// [`Error::File`] when the file cannot be read, is cut, altered or of another version.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        Image::map(path).map_err(|e| e.to_string()).and_then(|file| Self::from_file(&file)).map_err(fail)
+        Image::read(path).map_err(|e| e.to_string()).and_then(|file| Self::from_file(&file)).map_err(fail)
     }
 
     /// The program in the bytes of a file, or why there is none.
@@ -140,8 +164,8 @@ impl Program {
             .ok_or("not a program file: it holds tensors but no program")?;
         let damaged = |error: serde_json::Error| format!("damaged header ({error})");
         let Version { version } = serde_json::from_str(text).map_err(damaged)?;
-        if version != VERSION {
-            return Err(format!("version {version} of the program file, this build reads {VERSION}"));
+        if !(OLDEST..=VERSION).contains(&version) {
+            return Err(unread("program", version, OLDEST, VERSION));
         }
         let header: Header = serde_json::from_str(text).map_err(damaged)?;
         let file = SafeTensors::deserialize(image).map_err(unreadable)?;
@@ -150,7 +174,7 @@ impl Program {
             constants.push(image.part_at(tensor.data()));
         }
         let encoded = file.tensor(INSTRUCTIONS).map_err(unreadable)?;
-        if digest(&header.program, encoded.data(), &constants) != header.sha256 {
+        if digest(version, &header.program, encoded.data(), &constants) != header.sha256 {
             return Err("the file was altered: its checksum does not match".to_owned());
         }
         let mut program: Self = serde_json::from_str(&header.program).map_err(damaged)?;
@@ -164,6 +188,8 @@ impl Program {
         program.descriptors = descriptors;
         program.instructions = instructions;
         program.constants = constants;
+        program.check_limits()?;
+        program.check_references()?;
         Ok(program)
     }
 }
@@ -172,7 +198,7 @@ impl Program {
 mod tests {
     use super::*;
     use crate::isa::{Direction, Transfer, Unit, Work};
-    use crate::program::Bounds;
+    use crate::program::{Bounds, LayerSummary};
     use crate::{LayerId, Machine, Space};
 
     fn program() -> Program {
@@ -204,7 +230,16 @@ mod tests {
             inputs: vec![],
             outputs: vec![],
             tilings: vec![],
-            layers: vec![],
+            layers: vec![LayerSummary {
+                name: "copy".to_owned(),
+                op: "Rescale".to_owned(),
+                dtype: crate::DType::I8,
+                unit: Unit::Ewp,
+                macs: 0,
+                bound: 7,
+                binding: "ddr".to_owned(),
+                nodes: vec![],
+            }],
             bounds: Bounds { ddr: 7, ..Bounds::default() },
             predicted_cycles: 9,
             allocations: vec![],
@@ -221,7 +256,7 @@ mod tests {
         assert_eq!(loaded, program());
         loaded.save(&two).expect("written");
         assert_eq!(std::fs::read(&one).expect("read"), std::fs::read(&two).expect("read"));
-        // A program that is mapped outlives a new version of its file.
+        // A program that was read outlives a new version of its file.
         let mut other = program();
         other.constants[0] = Image::from(vec![9; 3]);
         other.save(&one).expect("replaced");
@@ -260,7 +295,18 @@ mod tests {
     #[test]
     fn refusals_name_the_reason() {
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":7"#);
-        assert_eq!(version, format!("version 7 of the program file, this build reads {VERSION}"));
+        let reads = format!("{OLDEST} to {VERSION}");
+        assert_eq!(
+            version,
+            format!("version 7 of the program file is newer than this build, which reads {reads}: update tpuflow")
+        );
+        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
+        assert_eq!(
+            version,
+            format!(
+                "version 2 of the program file is older than this build reads ({reads}): build it again with `tpuflow build`"
+            )
+        );
         let hash = program().machine.hash();
         let message = refusal(&hash, &"0".repeat(64));
         assert!(message.starts_with("made for machine 000") && message.ends_with(&hash), "{message}");

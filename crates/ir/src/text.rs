@@ -90,8 +90,12 @@ impl Program {
         fields.insert(INSTRUCTIONS.to_owned(), Value::Array(Vec::new()));
         let mut constants: Vec<(Vec<u8>, usize)> = Vec::new();
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-        if lines.next().is_none_or(|(_, line)| line.trim() != VERSION) {
-            return Err(Error::Program(format!("line 1: not the text of a program, which begins with \"{VERSION}\"")));
+        let first = lines.next().map_or("", |(_, line)| line.trim());
+        if first != VERSION {
+            let wrong = if first.starts_with("tpuasm ") { "another version of the" } else { "not the" };
+            let reason =
+                format!("line 1: {wrong} text of a program, which begins with \"{VERSION}\" here: {first:.20?}");
+            return Err(Error::Program(reason));
         }
         for (number, line) in lines {
             read_line(line, &mut fields, &mut constants)
@@ -117,6 +121,7 @@ impl Program {
             )));
         }
         program.constants = constants.into_iter().map(|(bytes, _)| bytes.into()).collect();
+        program.check_limits().and_then(|()| program.check_references()).map_err(Error::Program)?;
         Ok(program)
     }
 }

@@ -161,12 +161,7 @@ pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Stre
     let out_height = output_height(&pool.output);
     for row in pool.first_row..pool.first_row + pool.rows {
         let top = i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
-        lines += (0..window.kernel[0])
-            .filter(|k| {
-                let line = top + i64::from(k * window.dilation[0]);
-                (0..i64::from(pool.input.height)).contains(&line)
-            })
-            .count() as u64;
+        lines += window.inside(0, top, pool.input.height).len() as u64;
     }
     let reads = words(&pool.input, lines, machine);
     let compute = writes * taps.div_ceil(u64::from(machine.pdp.taps)) * wide;

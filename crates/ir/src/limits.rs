@@ -1,0 +1,467 @@
+//! How large the numbers of a program may be.
+//!
+//! A program from outside may state any number in any field. What is proven here, once and before anything else is computed
+//! from them, is that sums and products of the fields stay inside the types they are computed in, that every index resolves,
+//! and that nothing is enumerated that has more than a few million entries. It says nothing of whether the program is right:
+//! that is the checker's and the simulator's business.
+
+use crate::isa::{
+    Codes, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind, Scaling,
+    TableShape, Transfer, Vector, VectorOp,
+};
+use crate::quant::{MULTIPLIER_MAX, SHIFT_MAX, SHIFT_MIN};
+use crate::{Descriptor, Finish, Machine, Port, Program, Space, View, Window, Work};
+
+/// Bytes of a memory, and highest address.
+pub const ADDRESS: u64 = 1 << 42;
+/// Pixels, rows, channels and whatever else is counted in 32 bits.
+pub const COUNT: u64 = (1 << 31) - 1;
+/// Elements of a tensor in a cache.
+const ELEMENTS: u64 = (1 << 32) - 1;
+/// Runs of a transfer, cut at the borders of DDR pages.
+pub const RUNS: u64 = 1 << 22;
+/// Cells of a window.
+pub const TAPS: u64 = 1 << 20;
+/// Height or width of a window, dilation and padding included.
+const EXTENT: u64 = 1 << 30;
+/// Cycles and multiply-accumulates.
+const WORK: u64 = 1 << 56;
+/// Entries of a table: one per 16-bit code, and one.
+const ENTRIES: u64 = (1 << 16) + 1;
+/// Largest magnitude of a zero point: of 16-bit codes that count from 0.
+const ZERO_POINT: u64 = 1 << 16;
+
+/// A field that is too large, as one line.
+type Refused = Result<(), String>;
+
+fn most(field: &str, value: impl Into<u128>, limit: u64) -> Refused {
+    let value = value.into();
+    if value > u128::from(limit) { Err(format!("{field} is {value}, at most {limit} is possible")) } else { Ok(()) }
+}
+
+fn least(field: &str, value: impl Into<u64>) -> Refused {
+    if value.into() == 0 { Err(format!("{field} is 0, at least 1 is needed")) } else { Ok(()) }
+}
+
+fn product(factors: impl IntoIterator<Item = u64>) -> u128 {
+    factors.into_iter().fold(1, |all: u128, factor| all.saturating_mul(factor.into()))
+}
+
+impl Program {
+    /// Proves that every number of the program is of a size that can be computed with.
+    ///
+    /// # Errors
+    /// One line with the place, the field, its value and what it may be.
+    pub fn check_limits(&self) -> Result<(), String> {
+        let word = self.machine.word();
+        self.machine.validate().map_err(|reason| format!("its machine: {reason}"))?;
+        most("the number of instructions", self.instructions.len() as u64, COUNT)?;
+        for (space, &bytes) in self.ddr_bytes.iter().enumerate() {
+            most(&format!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
+        }
+        most("spill_bytes", self.spill_bytes, ADDRESS)?;
+        most("cache_peak_bytes", self.cache_peak_bytes, ADDRESS)?;
+        most("predicted_cycles", self.predicted_cycles, WORK)?;
+        self.bounds.named().iter().try_for_each(|(name, cycles)| most(&format!("bound {name}"), *cycles, WORK))?;
+        for layer in &self.layers {
+            most("macs", layer.macs, WORK)
+                .and_then(|()| most("bound", layer.bound, WORK))
+                .map_err(|reason| format!("layer {:?}: {reason}", layer.name))?;
+        }
+        for allocation in &self.allocations {
+            most("address", allocation.address, ADDRESS)
+                .and_then(|()| most("bytes", allocation.bytes, ADDRESS))
+                .map_err(|reason| format!("allocation {:?}: {reason}", allocation.name))?;
+        }
+        for port in self.inputs.iter().chain(&self.outputs) {
+            port.check_limits(word)?;
+        }
+        for (number, descriptor) in self.descriptors.iter().enumerate() {
+            check_descriptor(descriptor).map_err(|reason| format!("descriptor {number}: {reason}"))?;
+        }
+        for (number, instruction) in self.instructions.iter().enumerate() {
+            let checked = self.check_work(&instruction.work, word);
+            checked.map_err(|reason| format!("instruction {number}: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    /// Proves that instructions name layers and descriptors there are, of the right kind.
+    ///
+    /// # Errors
+    /// One line with the instruction, the field and its value.
+    pub fn check_references(&self) -> Result<(), String> {
+        for (number, instruction) in self.instructions.iter().enumerate() {
+            let (layer, layers) = (instruction.layer.index(), self.layers.len());
+            if layer >= layers {
+                return Err(format!("instruction {number}: layer is {layer}, there are {layers}"));
+            }
+            let (id, kind) = match &instruction.work {
+                Work::Transfer(_) | Work::Lookup(_) => continue,
+                Work::Matrix(m) => (m.descriptor, "matrix"),
+                Work::Pool(p) => (p.descriptor, "pool"),
+                Work::Vector(v) => (v.descriptor, "vector"),
+            };
+            let (found, known) = (self.descriptors.get(id.index()), self.descriptors.len());
+            let fits = match found {
+                None => return Err(format!("instruction {number}: descriptor is {}, there are {known}", id.index())),
+                Some(Descriptor::Matrix(_)) => kind == "matrix",
+                Some(Descriptor::Pool(_)) => kind == "pool",
+                Some(Descriptor::Vector(_)) => kind == "vector",
+            };
+            if !fits {
+                return Err(format!(
+                    "instruction {number}: its descriptor {} is not one of {kind} instructions",
+                    id.index()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of sizes together with those of a descriptor is said where there is one of the right kind.
+    fn check_work(&self, work: &Work, word: usize) -> Refused {
+        let descriptor = |id: crate::DescriptorId| self.descriptors.get(id.index());
+        match work {
+            Work::Transfer(t) => check_transfer(t, &self.machine),
+            Work::Lookup(l) => check_lookup(l, word),
+            Work::Matrix(m) => match descriptor(m.descriptor) {
+                Some(Descriptor::Matrix(d)) => check_matrix(m, d, word),
+                _ => Ok(()),
+            },
+            Work::Pool(p) => match descriptor(p.descriptor) {
+                Some(Descriptor::Pool(d)) => check_pool(p, d, word),
+                _ => Ok(()),
+            },
+            Work::Vector(v) => match descriptor(v.descriptor) {
+                Some(Descriptor::Vector(op)) => check_vector(v, op, word),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+impl Port {
+    /// Proves that shape and place are of sizes that can be computed with.
+    ///
+    /// # Errors
+    /// One line with the port, the field, its value and what it may be.
+    pub fn check_limits(&self, word: usize) -> Result<(), String> {
+        let bytes = |shape: &[usize]| product(shape.iter().map(|&n| n as u64).chain([word as u64]));
+        let mut fine = most("shape, as bytes in whole words,", bytes(&self.shape), ADDRESS);
+        if let Some(source) = &self.source {
+            fine = fine.and_then(|()| most("the model's shape, in bytes,", bytes(&source.shape), ADDRESS));
+        }
+        // A size of 0 hides the others in a product.
+        let sizes = self.shape.iter().chain(self.source.iter().flat_map(|source| &source.shape));
+        sizes
+            .fold(fine, |fine, &size| fine.and_then(|()| most("a size of its shape", size as u64, COUNT)))
+            .and_then(|()| check_view("view", &self.view, word))
+            .map_err(|reason| format!("port {:?}: {reason}", self.name))
+    }
+}
+
+fn check_view(name: &str, v: &View, word: usize) -> Refused {
+    let field = |field: &str| format!("{name}.{field}");
+    for (what, value) in [
+        ("rows", v.rows),
+        ("height", v.height),
+        ("width", v.width),
+        ("channels", v.channels),
+        ("pixel_bytes", v.pixel_bytes),
+        ("channel_offset", v.channel_offset),
+        ("first_row", v.first_row),
+        ("stored_rows", v.stored_rows),
+        ("origin[0]", v.origin[0]),
+        ("origin[1]", v.origin[1]),
+    ] {
+        most(&field(what), value, COUNT)?;
+    }
+    most(&field("address"), v.address, ADDRESS)?;
+    for (what, value) in [("rows", v.rows), ("height", v.height), ("width", v.width), ("channels", v.channels)] {
+        least(&field(what), value)?;
+    }
+    least(&field("stored_rows"), v.stored_rows)?;
+    let [rows, width, channels] = [v.rows, v.width, v.channels].map(u64::from);
+    most(&field("rows * width"), product([rows, width]), COUNT)?;
+    most(&field("width * channels"), product([width, channels]), COUNT)?;
+    if !matches!(v.space, Space::Ddr(_)) {
+        most(&field("rows * width * channels"), product([rows, width, channels]), ELEMENTS)?;
+    }
+    let stored = rows.max(v.stored_rows.into());
+    most(&field("address + rows * row_bytes"), u128::from(v.address) + product([stored, v.row_bytes(word)]), ADDRESS)
+}
+
+fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
+    let runs = t.counts.map(u64::from);
+    least("bytes", t.bytes)?;
+    t.counts.iter().try_for_each(|&count| least("counts", count))?;
+    most("counts[0] * counts[1]", product(runs), RUNS)?;
+    let pages = u64::from(t.bytes).div_ceil(machine.ddr.page_bytes) + 1;
+    most("counts[0] * counts[1] * the pages of a run", product(runs) * u128::from(pages), RUNS)?;
+    for (end, address, strides) in [("ddr", t.ddr_address, t.ddr_strides), ("local", t.local_address, t.local_strides)]
+    {
+        let reach = |n: usize| product([runs[n] - 1, strides[n]]);
+        let last = u128::from(address) + reach(0) + reach(1) + u128::from(t.bytes);
+        most(&format!("{end}_address + (counts - 1) * {end}_strides + bytes"), last, ADDRESS)?;
+        // Strides of loops that run once reach nowhere, but are multiplied.
+        strides.iter().try_for_each(|&stride| most(&format!("{end}_strides"), stride, ADDRESS))?;
+    }
+    Ok(())
+}
+
+fn check_lookup(l: &Lookup, word: usize) -> Refused {
+    check_view("table", &l.table, word)?;
+    check_view("indices", &l.indices, word)?;
+    check_view("output", &l.output, word)?;
+    most("first + count", u64::from(l.first) + u64::from(l.count), COUNT)
+}
+
+fn check_matrix(m: &Matrix, d: &MatrixDescriptor, word: usize) -> Refused {
+    check_view("input", &m.input, word)?;
+    check_view("output", &m.output, word)?;
+    check_steps(&d.window, &m.output)?;
+    most("first_pixel + pixels", u64::from(m.first_pixel) + u64::from(m.pixels), COUNT)?;
+    least("pixels", m.pixels)?;
+    least("columns", m.columns)?;
+    let end = u64::from(m.first_column) + u64::from(m.columns);
+    most("first_column + columns", end, COUNT)?;
+    most("output_channel + columns", u64::from(m.output_channel) + u64::from(m.columns), COUNT)?;
+    let channels = product([(end - 1) / u64::from(d.group_out) + 1, d.group_in.into()]);
+    most("the last channel of its groups", channels, m.input.channels.into())?;
+    let k = product([d.window.kernel[0].into(), d.window.kernel[1].into(), d.group_in.into()]);
+    most("window.kernel * group_in", k, COUNT)?;
+    if k > 1 && m.weights.row_bytes < m.columns {
+        return Err(format!("weights.row_bytes is {}, less than its {} columns", m.weights.row_bytes, m.columns));
+    }
+    most("weights.address", m.weights.address, ADDRESS)
+}
+
+fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
+    check_view("input", &p.input, word)?;
+    check_view("output", &p.output, word)?;
+    check_steps(&d.window, &p.output)?;
+    least("rows", p.rows)?;
+    most("first_row + rows", u64::from(p.first_row) + u64::from(p.rows), p.output.rows.into())
+}
+
+fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
+    for (number, input) in v.inputs.iter().enumerate() {
+        check_view(&format!("inputs[{number}]"), input, word)?;
+    }
+    check_view("output", &v.output, word)?;
+    least("rows", v.rows)?;
+    let end = u64::from(v.first_row) + u64::from(v.rows);
+    most("first_row + rows", end, COUNT)?;
+    let operands = match op {
+        VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0,
+        VectorOp::Binary { .. } | VectorOp::Float { function: FloatFunction::Binary(_), .. } => 2,
+        VectorOp::Select => 3,
+        _ => 1,
+    };
+    let given = v.inputs.len();
+    if given < operands {
+        return Err(format!("inputs: {given} given, its operator takes {operands}"));
+    }
+    let size = |dims: &[u32]| product(dims.iter().map(|&n| n.into()));
+    match op {
+        VectorOp::Move { dims, .. } => {
+            let inner = dims.get(1..).map_or(1, size);
+            most("(first_row + rows) * the inner dims", u128::from(end) * inner, ELEMENTS)
+        }
+        VectorOp::Gather { inner, .. } => most("(first_row + rows) * inner", product([end, (*inner).into()]), ELEMENTS),
+        _ if op.reduces() => Ok(()),
+        _ => most("first_row + rows", end, v.output.rows.into()),
+    }
+}
+
+/// Windows step over the result's pixels.
+fn check_steps(window: &Window, output: &View) -> Refused {
+    for (axis, size) in [output.height, output.width].into_iter().enumerate() {
+        let reach = product([size.into(), window.stride[axis].into()]);
+        most(&format!("window.stride[{axis}] over the result's {size}"), reach, EXTENT)?;
+    }
+    Ok(())
+}
+
+fn check_descriptor(descriptor: &Descriptor) -> Refused {
+    match descriptor {
+        Descriptor::Matrix(d) => {
+            check_window(&d.window)?;
+            least("group_in", d.group_in)?;
+            least("group_out", d.group_out)?;
+            check_zero("input_zero", d.input_zero)?;
+            check_zero("weight_zero", d.weight_zero)?;
+            check_shift("first_shift", d.first_shift.map(i32::from))?;
+            check_codes(&d.codes)?;
+            check_table(d.table.as_ref())?;
+            check_output(d.float.as_ref())
+        }
+        Descriptor::Pool(d) => {
+            check_window(&d.window)?;
+            check_pool_kind(&d.kind, &d.window)
+        }
+        Descriptor::Vector(op) => check_operator(op),
+    }
+}
+
+fn check_window(window: &Window) -> Refused {
+    for axis in 0..2 {
+        let field = |name: &str| format!("window.{name}[{axis}]");
+        least(&field("kernel"), window.kernel[axis])?;
+        least(&field("stride"), window.stride[axis])?;
+        least(&field("dilation"), window.dilation[axis])?;
+        let extent = product([u64::from(window.kernel[axis]), window.dilation[axis].into()]);
+        most(&format!("{} * dilation", field("kernel")), extent, EXTENT)?;
+        for (side, pads) in [("before", window.pads[axis]), ("after", window.pads[axis + 2])] {
+            most(&format!("{} {side}", field("pads")), pads, EXTENT)?;
+        }
+    }
+    most("window.kernel, in cells,", product(window.kernel.map(u64::from)), TAPS)
+}
+
+fn check_pool_kind(kind: &PoolKind, window: &Window) -> Refused {
+    let check_beyond = |beyond: &[u32; 2]| {
+        (0..2).try_for_each(|axis| most(&format!("beyond[{axis}]"), beyond[axis], window.pads[axis + 2].into()))
+    };
+    match kind {
+        PoolKind::Max => Ok(()),
+        PoolKind::Average { input_zero, beyond, divisors, codes, .. } => {
+            check_zero("input_zero", *input_zero)?;
+            check_beyond(beyond)?;
+            check_codes(codes)?;
+            divisors.iter().try_for_each(|&(_, multiplier, shift)| check_factor(multiplier, shift))
+        }
+        PoolKind::Depthwise { input_zero, weight_zero, first_shift, codes, table, .. } => {
+            check_zero("input_zero", *input_zero)?;
+            check_zero("weight_zero", *weight_zero)?;
+            check_shift("first_shift", first_shift.map(i32::from))?;
+            check_codes(codes)?;
+            check_table(table.as_ref())
+        }
+        PoolKind::FloatAverage { beyond, output, .. } => {
+            check_beyond(beyond)?;
+            check_output(Some(output))
+        }
+        PoolKind::FloatDepthwise { output, .. } => check_output(Some(output)),
+    }
+}
+
+fn check_operator(op: &VectorOp) -> Refused {
+    match op {
+        VectorOp::Binary { zeros, factors, scaling, .. } => {
+            zeros.iter().try_for_each(|&zero| check_zero("zeros", zero))?;
+            factors.iter().try_for_each(|factor| most("factors", factor.unsigned_abs(), MULTIPLIER_MAX as u64))?;
+            check_scaling(scaling)
+        }
+        VectorOp::Table(shape) => check_table(Some(shape)),
+        VectorOp::Rescale { input_zero, scaling } => {
+            check_zero("input_zero", *input_zero)?;
+            check_scaling(scaling)
+        }
+        VectorOp::PRelu { input_zero, positive, .. } => {
+            check_zero("input_zero", *input_zero)?;
+            check_scaling(positive)
+        }
+        VectorOp::Softmax { scaling, .. } => check_scaling(scaling),
+        VectorOp::LayerNorm { input_zero, normalise, codes, .. } => {
+            check_zero("input_zero", *input_zero)?;
+            check_factor(normalise.0, normalise.1)?;
+            check_codes(codes)
+        }
+        VectorOp::Reduce { shape, axes, input_zero, scaling, .. } => {
+            check_reduction(shape, axes)?;
+            check_zero("input_zero", *input_zero)?;
+            check_scaling(scaling)
+        }
+        VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, rescale } => {
+            check_loops("input", dims, input_strides, *input_offset)?;
+            check_loops("output", dims, output_strides, *output_offset)?;
+            rescale.as_ref().map_or(Ok(()), |(zero, scaling)| {
+                check_zero("rescale", *zero)?;
+                check_scaling(scaling)
+            })
+        }
+        VectorOp::Gather { outer, extent, inner, indices } => {
+            [("outer", *outer), ("extent", *extent), ("inner", *inner)]
+                .iter()
+                .try_for_each(|(field, value)| least(field, *value))?;
+            least("the number of indices", indices.len() as u64)?;
+            if let Some(index) = indices.iter().find(|index| *index >= extent) {
+                return Err(format!("indices: {index} is beyond the extent {extent}"));
+            }
+            let longest = u64::from(*extent).max(indices.len() as u64);
+            most("outer * extent * inner", product([(*outer).into(), longest, (*inner).into()]), ELEMENTS)
+        }
+        VectorOp::Float { function, output } => {
+            if let FloatFunction::Reduce { shape, axes, .. } = function {
+                check_reduction(shape, axes)?;
+            }
+            if let FloatFunction::Dequantize { zero_point, .. } = function {
+                check_zero("zero_point", *zero_point)?;
+            }
+            check_output(Some(output))
+        }
+        VectorOp::Quantize { codes, .. } => check_codes(codes),
+        VectorOp::ArgMax { .. } | VectorOp::Fill { .. } | VectorOp::ResizeLinear { .. } | VectorOp::Select => Ok(()),
+    }
+}
+
+fn check_reduction(shape: &[u32], axes: &[u32]) -> Refused {
+    shape.iter().try_for_each(|&size| least("shape", size))?;
+    most("the elements of shape", product(shape.iter().map(|&n| n.into())), ELEMENTS)?;
+    let beyond = axes.iter().find(|axis| **axis as usize >= shape.len());
+    beyond.map_or(Ok(()), |axis| Err(format!("axes: {axis} is beyond a shape of {} sizes", shape.len())))
+}
+
+fn check_loops(name: &str, dims: &[u32], strides: &[i64], offset: i64) -> Refused {
+    if dims.is_empty() || dims.len() != strides.len() {
+        return Err(format!("{name}_strides: {} for {} loops", strides.len(), dims.len()));
+    }
+    dims.iter().try_for_each(|&size| least("dims", size))?;
+    most("the product of dims", product(dims.iter().map(|&n| n.into())), ELEMENTS)?;
+    let reach = |(&size, stride): (&u32, &i64)| u128::from(size) * u128::from(stride.unsigned_abs());
+    let all: u128 = dims.iter().zip(strides).map(reach).sum();
+    most(&format!("{name}_offset + dims * {name}_strides"), all + u128::from(offset.unsigned_abs()), ADDRESS)
+}
+
+fn check_zero(field: &str, zero: i32) -> Refused {
+    most(&format!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
+}
+
+fn check_shift(field: &str, shift: Option<i32>) -> Refused {
+    match shift {
+        Some(shift) if !(SHIFT_MIN..=SHIFT_MAX).contains(&shift) => {
+            Err(format!("{field} is {shift}, {SHIFT_MIN} to {SHIFT_MAX} are possible"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_factor(multiplier: i32, shift: i8) -> Refused {
+    most("the magnitude of multiplier", multiplier.unsigned_abs(), MULTIPLIER_MAX as u64)?;
+    check_shift("shift", Some(shift.into()))
+}
+
+fn check_scaling(scaling: &Scaling) -> Refused {
+    check_factor(scaling.multiplier, scaling.shift)?;
+    check_codes(&scaling.codes)
+}
+
+fn check_codes(codes: &Codes) -> Refused {
+    check_clamp(codes.lo, codes.hi)
+}
+
+fn check_clamp(lo: i32, hi: i32) -> Refused {
+    if lo > hi { Err(format!("lo {lo} exceeds hi {hi}")) } else { Ok(()) }
+}
+
+fn check_table(table: Option<&TableShape>) -> Refused {
+    let Some(table) = table else { return Ok(()) };
+    most("entries", table.entries, ENTRIES)?;
+    check_clamp(table.lo, table.hi)
+}
+
+fn check_output(output: Option<&FloatOutput>) -> Refused {
+    output.map_or(Ok(()), |output| Finish::from(output).check())
+}
