@@ -288,6 +288,17 @@ enum tpuflow_status tpuflow_program_run(const struct tpuflow_program *program,
 const char *tpuflow_version(void);
 
 /*
+ Sets the most bytes of memory that a file, a program or a network may ask for, in the whole process; 0: what the computer had
+ free when it was first asked, which holds from the beginning. What asks for more is refused with an error that names the field.
+ */
+void tpuflow_set_memory_limit(uint64_t bytes);
+
+/*
+ The memory limit in bytes.
+ */
+uint64_t tpuflow_memory_limit(void);
+
+/*
  Why the last call of this thread that failed did so; empty if none has. Valid until the next failure.
  */
 const char *tpuflow_last_error(void);
@@ -296,6 +307,17 @@ const char *tpuflow_last_error(void);
  Version of the library, such as "0.1.0".
  */
 const char *tpuflow_version(void);
+
+/*
+ Sets the most bytes of memory that a file, a program or a network may ask for, in the whole process; 0: what the computer had
+ free when it was first asked, which holds from the beginning. What asks for more is refused with an error that names the field.
+ */
+void tpuflow_set_memory_limit(uint64_t bytes);
+
+/*
+ The memory limit in bytes.
+ */
+uint64_t tpuflow_memory_limit(void);
 
 /*
  Why the last call of this thread that failed did so; empty if none has. Valid until the next failure.

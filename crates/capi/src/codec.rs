@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_char};
 
 use serde::Deserialize;
+use tpuflow_ir::Image;
 use tpuflow_runtime::{Codec, Port};
 
 use crate::memory::{fill, free, give, path, shared, slice};
@@ -86,10 +87,14 @@ struct File {
 
 fn read(path: &std::path::Path) -> Result<Codec, Failure> {
     let fail = |reason: String| Failure(tpuflow_status::File, format!("{}: {reason}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
-    let file: File = serde_json::from_str(&text).map_err(|_| fail("not a codec, or cut short".to_owned()))?;
+    let text = Image::read(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
+    let file: File = serde_json::from_slice(&text).map_err(|_| fail("not a codec, or cut short".to_owned()))?;
     if file.format != FORMAT {
-        return Err(fail(format!("format {} of a codec, this build reads {FORMAT}", file.format)));
+        let age = if file.format > FORMAT { "newer" } else { "older" };
+        let remedy = "write it again with `tpuflow raw --codec` of this version";
+        let reason =
+            format!("format {} of a codec is {age} than this build, which reads {FORMAT}: {remedy}", file.format);
+        return Err(fail(reason));
     }
     let program: tpuflow_ir::Program =
         serde_json::from_str(&file.metadata).map_err(|error| fail(format!("not a codec: {error}")))?;

@@ -68,6 +68,19 @@ pub extern "C" fn tpuflow_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
+/// Sets the most bytes of memory that a file, a program or a network may ask for, in the whole process; 0: what the computer had
+/// free when it was first asked, which holds from the beginning. What asks for more is refused with an error that names the field.
+#[unsafe(no_mangle)]
+pub extern "C" fn tpuflow_set_memory_limit(bytes: u64) {
+    tpuflow_ir::memory::set_limit(bytes);
+}
+
+/// The memory limit in bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn tpuflow_memory_limit() -> u64 {
+    tpuflow_ir::memory::limit()
+}
+
 /// Why the last call of this thread that failed did so; empty if none has. Valid until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn tpuflow_last_error() -> *const c_char {

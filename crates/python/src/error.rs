@@ -56,7 +56,7 @@ impl From<SimError> for Failure {
     fn from(error: SimError) -> Self {
         let class = match error {
             SimError::InputCount { .. } | SimError::Input { .. } => "SampleError",
-            SimError::Layer { .. } => "GraphError",
+            SimError::Graph { .. } | SimError::Layer { .. } => "GraphError",
             SimError::Hazard(_) | SimError::Deadlock { .. } | SimError::Program { .. } | SimError::Output { .. } => {
                 "ProgramError"
             }

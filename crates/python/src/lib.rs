@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     check::register(module)?;
+    module.add_function(wrap_pyfunction!(memory_limit, module)?)?;
+    module.add_function(wrap_pyfunction!(set_memory_limit, module)?)?;
     graph::register(module)?;
     kernels::register(module)?;
     runtime::register(module)?;
@@ -25,4 +27,16 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     simulator::register(module)?;
     statistics::register(module)?;
     Ok(())
+}
+
+/// Most bytes of memory a file, a program or a network may ask for.
+#[pyfunction]
+fn memory_limit() -> u64 {
+    tpuflow_ir::memory::limit()
+}
+
+/// Sets it for the process; 0: what the computer has free.
+#[pyfunction]
+fn set_memory_limit(size: u64) {
+    tpuflow_ir::memory::set_limit(size);
 }

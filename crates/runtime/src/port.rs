@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tpuflow_ir::program::Port as Described;
-use tpuflow_ir::{DType, Program};
+use tpuflow_ir::{DType, Program, View};
 
 use crate::arrange::{Arrangement, Lay};
 use crate::convert::{Channel, Meaning, User, from_stored, to_stored};
@@ -86,6 +86,14 @@ impl Port {
     /// # Errors
     /// [`Error::Port`]: it contradicts itself.
     pub fn new(port: &Described, word: usize) -> Result<Self, Error> {
+        let contradicts = |reason: String| Error::Port { name: port.name.clone(), reason };
+        port.check_limits(word).map_err(contradicts)?;
+        let view = &port.view;
+        if *view
+            != (View { origin: view.origin, ..View::whole(&port.shape, port.dtype, word, view.space, view.address) })
+        {
+            return Err(contradicts("it does not lie in memory as its shape says".to_owned()));
+        }
         let raw = port.is_raw(word);
         let (name, shape, permutation, dtype) = match &port.source {
             Some(s) => (s.name.clone(), s.shape.clone(), s.permutation.clone(), s.dtype.clone()),
@@ -106,7 +114,6 @@ impl Port {
         if axes != (0..shape.len()).collect::<Vec<_>>() || shape.iter().product::<usize>() != elements {
             return fail("the model's shape is not that of the stored tensor".to_owned());
         }
-        let view = &port.view;
         let meaning = if raw {
             Meaning::Codes(0)
         } else {

@@ -209,20 +209,18 @@ fn window_sound(window: &Window) -> Result<(), Broken> {
 fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u32) -> Result<(), Broken> {
     let (height, images) = (output.height, input.rows / input.height);
     require!(output.rows / height <= images, (input.space, input.address), shape("has more images than its operand"))?;
-    let edge = |row: u32, tap: u32| {
-        i64::from(row % height) * i64::from(window.stride[0]) - i64::from(window.pads[0])
-            + i64::from(tap * window.dilation[0])
-    };
+    let top = |row: u32| i64::from(row % height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
     for image in first / height..=last / height {
         let (from, to) = (first.max(image * height), last.min((image + 1) * height - 1));
-        let rows = (from..=to)
-            .flat_map(|row| (0..window.kernel[0]).map(move |tap| edge(row, tap)))
-            .filter(|line| (0..i64::from(input.height)).contains(line));
-        if let Some((low, high)) = rows.fold(None, |ends: Option<(i64, i64)>, line| {
-            Some(ends.map_or((line, line), |(low, high)| (low.min(line), high.max(line))))
-        }) {
+        // Of each row the first and the last line under its window.
+        let lines = (from..=to).filter_map(|row| {
+            let taps = window.inside(0, top(row), input.height);
+            let line = |tap: u32| (top(row) + i64::from(tap) * i64::from(window.dilation[0])) as u32;
+            (!taps.is_empty()).then(|| (line(taps.start), line(taps.end - 1)))
+        });
+        if let Some((low, high)) = lines.reduce(|(low, high), (first, last)| (low.min(first), high.max(last))) {
             let base = image * input.height;
-            held(input, base + low as u32, base + high as u32)?;
+            held(input, base + low, base + high)?;
         }
     }
     Ok(())

@@ -32,6 +32,14 @@ pub enum SimError {
     /// The instruction set asked for does not exist.
     #[error(transparent)]
     Isa(#[from] tpuflow_kernels::isa::IsaError),
+    /// A graph that cannot be run here.
+    #[error("graph \"{name}\": {reason}")]
+    Graph {
+        /// Name of the graph.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// A layer cannot be computed.
     #[error("layer \"{layer}\": {reason}")]
     Layer {

@@ -80,6 +80,15 @@ impl Interpreter {
     pub fn new(graph: Arc<Graph>) -> Result<Self, SimError> {
         tpuflow_ir::width::prove(&graph).map_err(|(layer, reason)| SimError::Layer { layer, reason })?;
         Isa::check()?;
+        // Packed weights and values of two types at a time stay within a few times the tensors' own bytes.
+        let bytes = |tensor: &Tensor| tensor.elements() as u64 * tensor.dtype.bytes() as u64;
+        for tensor in &graph.tensors {
+            tpuflow_ir::memory::check(
+                &format!("tensor \"{}\", of shape {:?},", tensor.name, tensor.shape),
+                bytes(tensor),
+            )
+            .map_err(|reason| SimError::Graph { name: graph.name.clone(), reason })?;
+        }
         let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<Vec<_>, _>>()?;
         let mut constants: Vec<Option<Arc<Values>>> = vec![None; graph.tensors.len()];
         let read = graph.layers.iter().zip(&layers).flat_map(|(layer, prepared)| prepare::reads(layer, prepared));

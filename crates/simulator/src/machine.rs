@@ -6,7 +6,7 @@
 //! This is the definition of a program's time. [`crate::timeline`] gives the same without visiting every cycle; it leaves
 //! programs that break a rule to the machine, which reports the first that is broken.
 
-use tpuflow_ir::{Program, Space, Unit, View};
+use tpuflow_ir::{Program, Space, Unit, View, memory};
 use tpuflow_kernels::parallel;
 
 use crate::context::Context;
@@ -67,6 +67,9 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
 /// As [`simulate`].
 pub fn simulate_again(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
     check_program(program)?;
+    if options.values {
+        check_memory(program)?;
+    }
     let run = || timed(program, inputs, options, kept);
     if options.values { parallel::inside(run) } else { run() }
 }
@@ -87,7 +90,9 @@ fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) 
             return Ok(run);
         }
     }
-    let run = step(program, Context::new(program, executor()?, options.trace, sound.needs.clone()));
+    // Whoever asks for steps has time; a rule that is broken is looked for so far and no further.
+    let limit = if options.stepped { u64::MAX } else { STEPS };
+    let run = step(program, Context::new(program, executor()?, options.trace, sound.needs.clone()), limit);
     debug_assert!(options.stepped || run.is_err(), "a timeline leaves only what breaks a rule");
     run
 }
@@ -101,8 +106,11 @@ fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> R
     Ok(Run { outputs, cycles: time.cycles, counters: time.counters.clone(), layers, trace: None, events })
 }
 
+/// Cycles that are stepped through in search of a broken rule.
+const STEPS: u64 = 1 << 26;
+
 /// Runs a program cycle by cycle.
-fn step(program: &Program, mut context: Context<'_>) -> Result<Run, SimError> {
+fn step(program: &Program, mut context: Context<'_>, limit: u64) -> Result<Run, SimError> {
     let mut units = Units {
         dma: Dma::new(program),
         matrix: MatrixEngine::new(program),
@@ -110,6 +118,10 @@ fn step(program: &Program, mut context: Context<'_>) -> Result<Run, SimError> {
         pdp: Stream::new(program, Unit::Pdp),
     };
     while !units.done() {
+        if context.cycle > limit {
+            let reason = format!("an instruction breaks a rule after cycle {limit}, beyond which none is looked for");
+            return Err(SimError::Program { name: program.name.clone(), reason });
+        }
         if !units.step(&mut context)? {
             return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
         }
@@ -129,9 +141,26 @@ fn step(program: &Program, mut context: Context<'_>) -> Result<Run, SimError> {
     Ok(Run { outputs, cycles, counters, layers, trace, events })
 }
 
+/// Whether the memories a program asks for may be taken, before they are.
+pub(crate) fn check_memory(program: &Program) -> Result<(), SimError> {
+    let machine = &program.machine;
+    // A bit a byte for what was written, and eight bytes for each 64 of the cache for what it is a copy of.
+    let (cache, ewp_cache) = (machine.cache_bytes() / 4 * 5, machine.ewp_cache_bytes() / 8 * 9);
+    let ddr = program.ddr_bytes.iter().map(|bytes| bytes / 8 * 9).sum::<u64>();
+    let caches = cache + ewp_cache;
+    memory::check("cache.banks * cache.words * cache.word_bytes", cache)
+        .and_then(|()| memory::check("ewp_cache.banks * ewp_cache.words * cache.word_bytes", ewp_cache))
+        .and_then(|()| memory::check(&format!("ddr_bytes {:?}", program.ddr_bytes), ddr))
+        .and_then(|()| memory::check("ddr_bytes and the caches together", ddr + caches))
+        .map_err(|reason| SimError::Program { name: program.name.clone(), reason })
+}
+
 /// Sizes of memories, ports and layers.
 pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
     let fail = |reason: String| Err(SimError::Program { name: program.name.clone(), reason });
+    if let Err(reason) = program.check_limits() {
+        return fail(reason);
+    }
     let machine = &program.machine;
     if program.ddr_bytes.len() > machine.ddr_spaces() {
         return fail(format!("{} DDR address spaces of {}", program.ddr_bytes.len(), machine.ddr_spaces()));
