@@ -37,6 +37,7 @@ CRATES_FOR_TESTS = {
     "scheduler": {"simulator"},
     "checker": {"bounds", "scheduler", "simulator"},
     "bounds": {"scheduler"},
+    "runtime": {"checker", "scheduler"},
 }
 
 # package -> packages it may import. Data flows down this list; nothing imports what is below it.
