@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 __version__: str
 
+def memory_limit() -> int: ...
+def set_memory_limit(size: int) -> None: ...
+
 # graph
 
 @final

@@ -104,8 +104,21 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _common(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show and exit."),
+    memory_limit: str | None = typer.Option(
+        None,
+        metavar="SIZE",
+        help="Most memory a file, a machine or a network may ask for, such as 4G; 0: what is free. [0]",
+    ),
 ) -> None:
-    pass
+    del version  # its callback has answered
+    if memory_limit is not None:
+        from tpuflow.cli.commands.options import size
+        from tpuflow.partitioning.storage import limit_memory
+
+        limit = size("--memory-limit", memory_limit)
+        # Processes that are started later read it there.
+        os.environ["TPUFLOW_MEMORY_LIMIT"] = str(limit or "")
+        limit_memory(limit)
 
 
 def main() -> None:

@@ -16,14 +16,18 @@ from tpuflow.io.files.digests import SUFFIX
 from tpuflow.partitioning import Partitioned, container, device_networks
 
 __all__ = [
-    "AnyGraph", "AnyProgram", "broken_rules", "graph_beside", "is_program", "load_graph", "load_program",
-    "parse_program",
-    "require_pair",
+    "AnyGraph", "AnyProgram", "broken_rules", "graph_beside", "is_program", "limit_memory", "load_graph",
+    "load_program", "parse_program", "require_pair",
 ]  # fmt: skip
 
 AnyGraph: TypeAlias = _core.Graph | Partitioned[_core.Graph]
 AnyProgram: TypeAlias = _core.Program | Partitioned[_core.Program]
 """Whole, or in segments of device and host."""
+
+
+def limit_memory(size: int) -> None:
+    """Refuses what asks for more bytes from now on; 0: more than the computer had free."""
+    _core.set_memory_limit(size)
 
 
 def load_graph(path: Path) -> AnyGraph:

@@ -37,6 +37,7 @@ __all__ = [
     "names",
     "opening",
     "shapes",
+    "size",
 ]
 
 
@@ -197,3 +198,16 @@ def configuration(files: list[Path] | None, dtype: DType | None, *, lenient: boo
     if not changes:
         return config
     return config.model_copy(update={"quantize": config.quantize.model_copy(update=changes)})
+
+
+def size(option: str, text: str) -> int:
+    """Bytes of a size such as `4G`.
+
+    Raises:
+        OptionError: It is none.
+    """
+    factor = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
+    digits = text[:-1] if factor else text
+    if not digits.isascii() or not digits.isdigit() or int(digits[:20]) << factor >= 1 << 63:
+        raise OptionError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T behind it")
+    return int(digits) << factor
