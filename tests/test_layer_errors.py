@@ -17,6 +17,7 @@ from tpuflow.evaluation.layer_errors import layer_errors
 from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
+from tpuflow.partitioning import device_networks
 from tpuflow.pipeline.warnings import AccuracyError, accuracy_warnings, refuse
 from tpuflow.ptq import Calibrated, CalibrationData, Recipe
 
@@ -62,7 +63,7 @@ def clipped(state: Calibrated, name: str, share: float) -> Calibrated:
 def test_layers_run_apart_inherit_no_error(dtype: str) -> None:
     """On the graph's own values all is as in a run; and on inputs alone; exact ones give less."""
     model, state, config, data = prepared(dtype)
-    level = GraphLevel(Recipe(config).graph(state))
+    level = GraphLevel(device_networks(Recipe(config).graph(state))[0])
     batch = next(iter(data.samples.batches())).arrays
     own = level.run(batch, all_tensors=True)
     again = level.run_apart({**batch, **own})

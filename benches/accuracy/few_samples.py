@@ -27,6 +27,7 @@ from methods import METHODS, Forward
 
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.io.samples import Samples
+from tpuflow.partitioning import device_networks
 from tpuflow.ptq import CalibrationData, Recipe, search
 
 NAMES = (
@@ -68,15 +69,14 @@ def ours(network: Network) -> tuple[Forward, dict[str, Any]]:
     state = recipe.calibrate(network.model, data)
     graph = recipe.graph(state)
     stated = None if state.estimate is None else state.estimate.outputs.get(network.outputs[0])
-    return GraphLevel(graph).run, {"interval": stated and [stated.low_db, stated.high_db]}
+    return GraphLevel(device_networks(graph)[0]).run, {"interval": stated and [stated.low_db, stated.high_db]}
 
 
 def found_by_search(network: Network) -> tuple[Forward, dict[str, Any]]:
-    """What `tpuflow search` finds, and the interval it states."""
+    """What `tpuflow search` finds; it states no interval."""
     samples = Samples.of({network.port: network.calibration}, network.model.inputs)
     found = search(network.model, samples, remark=lambda _: None)
-    stated = None if found.estimate is None else found.estimate.outputs.get(network.outputs[0])
-    return GraphLevel(found.graph).run, {"interval": stated and [stated.low_db, stated.high_db]}
+    return GraphLevel(device_networks(found.graph)[0]).run, {"interval": None}
 
 
 def peer(network: Network) -> tuple[Forward, dict[str, Any]]:

@@ -63,7 +63,11 @@ def test_functions(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DECIBELS)
 def test_convolutions(dtype: str) -> None:
     for options in operators.CONVOLUTIONS.values():
-        one(lambda b, x, options=options: b.conv(x, 12, **options), dtype)
+
+        def convolved(b: Builder, x: str, options: dict[str, Any] = options) -> str:
+            return b.conv(x, 12, **options)
+
+        one(convolved, dtype)
 
 
 @pytest.mark.parametrize("dtype", DECIBELS)

@@ -24,6 +24,7 @@ class Port:
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     static: bool = True
+    finite: bool = True
 
 
 def read(text: str, *ports: Port) -> tuple[list[dict[str, NDArray[Any]]], Any]:

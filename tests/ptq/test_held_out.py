@@ -12,6 +12,7 @@ from tpuflow.config import Config
 from tpuflow.execution.levels import FloatLevel, GraphLevel, run_samples
 from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
+from tpuflow.partitioning import device_networks
 from tpuflow.ptq import CalibrationData, HeldOut, Recipe
 from tpuflow.ptq.bias_correction import confirmed
 from tpuflow.ptq.held_out import LEAST, interval
@@ -84,7 +85,7 @@ def test_the_interval_holds_what_new_samples_give() -> None:
         state = recipe.calibrate(model, CalibrationData(samples(model, 16, seed=draw)))
         assert state.estimate is not None
         (stated,) = state.estimate.outputs.values()
-        graph = recipe.graph(state)
+        (graph,) = device_networks(recipe.graph(state))
         name = next(iter(state.estimate.outputs))
         made = run_samples(GraphLevel(graph), fresh)[name]
         exact = run_samples(FloatLevel(model), fresh)[name]
