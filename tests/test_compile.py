@@ -72,7 +72,7 @@ def test_a_machine_file_at_fault_is_named(graph: _core.Graph, tmp_path: Path) ->
     with pytest.raises(MachineError, match=r"odd\.toml.*ddr\.channels 3"):
         compile_graph(graph, path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(MachineError, match=r"odd\.toml: cannot be read as text"):
+    with pytest.raises(MachineError, match=r"odd\.toml: not a text file: not UTF-8"):
         compile_graph(graph, path)
 
 

