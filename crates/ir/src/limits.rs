@@ -241,6 +241,12 @@ fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
     check_view("input", &p.input, word)?;
     check_view("output", &p.output, word)?;
     check_steps(&d.window, &p.output)?;
+    let (window, columns) = (&d.window, u64::from(p.output.width));
+    let reach = (columns - 1) * u64::from(window.stride[1])
+        + u64::from(window.kernel[1] - 1) * u64::from(window.dilation[1])
+        + 1;
+    let padded = u64::from(p.input.width) + u64::from(window.pads[1]) + u64::from(window.pads[3]);
+    most("the last column under window", reach, padded)?;
     least("rows", p.rows)?;
     most("first_row + rows", u64::from(p.first_row) + u64::from(p.rows), p.output.rows.into())
 }
@@ -464,4 +470,64 @@ fn check_table(table: Option<&TableShape>) -> Refused {
 
 fn check_output(output: Option<&FloatOutput>) -> Refused {
     output.map_or(Ok(()), |output| Finish::from(output).check())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    fn view(height: u32, width: u32) -> View {
+        View::whole(&[1, height as usize, width as usize, 8], DType::I8, 8, Space::Cache, 0)
+    }
+
+    fn pool(window: Window, input: View, output: View) -> Refused {
+        let descriptor = PoolDescriptor { kind: PoolKind::Max, window };
+        check_window(&window)?;
+        let zero = crate::DescriptorId(0);
+        let pool = Pool { descriptor: zero, input, output, first_row: 0, rows: 1, weights: 0, parameters: 0, table: 0 };
+        check_pool(&pool, &descriptor, 8)
+    }
+
+    #[test]
+    fn windows_stay_on_their_operand_and_its_padding() {
+        let window = Window { kernel: [3, 3], stride: [2, 2], dilation: [1, 1], pads: [1, 1, 1, 1] };
+        assert_eq!(pool(window, view(5, 5), view(3, 3)), Ok(()));
+        let message = pool(window, view(5, 5), view(3, 4)).expect_err("beyond the padding");
+        assert_eq!(message, "the last column under window is 9, at most 7 is possible");
+        let message = pool(Window { kernel: [1 << 16, 1 << 16], ..window }, view(5, 5), view(3, 3)).expect_err("huge");
+        assert!(message.starts_with("window.kernel, in cells,"), "{message}");
+        let message = pool(Window { dilation: [0, 1], ..window }, view(5, 5), view(3, 3)).expect_err("no step");
+        assert_eq!(message, "window.dilation[0] is 0, at least 1 is needed");
+    }
+
+    #[test]
+    fn transfers_are_counted_by_arithmetic() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let transfer = Transfer {
+            direction: crate::isa::Direction::Load,
+            ddr_space: 0,
+            ddr_address: 0,
+            local_space: Space::Cache,
+            local_address: 0,
+            bytes: 1,
+            counts: [u32::MAX, u32::MAX],
+            ddr_strides: [0, 0],
+            local_strides: [0, 0],
+        };
+        let message = check_transfer(&transfer, &machine).expect_err("refused at once");
+        assert!(message.starts_with("counts[0] * counts[1] is 18446744065119617025, at most"), "{message}");
+        let far = Transfer { counts: [2, 1], ddr_strides: [u64::MAX, 0], ..transfer };
+        assert!(check_transfer(&far, &machine).is_err());
+        assert_eq!(check_transfer(&Transfer { counts: [2, 3], ddr_strides: [256, 1], ..transfer }, &machine), Ok(()));
+    }
+
+    #[test]
+    fn clamps_are_not_empty_and_loops_end() {
+        assert_eq!(check_clamp(3, 2), Err("lo 3 exceeds hi 2".to_owned()));
+        assert!(check_loops("input", &[u32::MAX, u32::MAX], &[1, 1], 0).is_err());
+        assert!(check_loops("input", &[2], &[i64::MIN], 0).is_err());
+        assert!(check_loops("input", &[], &[], 0).is_err());
+        assert_eq!(check_loops("input", &[2, 3], &[3, 1], -5), Ok(()));
+    }
 }
