@@ -55,10 +55,10 @@ pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
 /// The first `most` violations in program order.
 pub fn check_to(graph: &Graph, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
     if program.tilings.is_empty() {
-        return walk::walk(Some(graph), program, most);
+        return walk::walk(Some(graph), program, most).and_then(|()| limits(program));
     }
     match in_parts(graph, &program.tilings) {
-        Ok(tiled) => walk::walk(Some(&tiled), program, most),
+        Ok(tiled) => walk::walk(Some(&tiled), program, most).and_then(|()| limits(program)),
         Err(reason) => Err(vec![rule::Rule::Parts.broken("parts of the layers", reason).by(None)]),
     }
 }
@@ -85,7 +85,13 @@ pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[(TensorId, Vec<(usize
 /// # Errors
 /// As [`check`].
 pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
-    walk::walk(None, program, REPORTED)
+    walk::walk(None, program, REPORTED).and_then(|()| limits(program))
+}
+
+/// Checks what no rule of values needs, but whoever runs the program: that its numbers can be computed with.
+fn limits(program: &Program) -> Result<(), Vec<Violation>> {
+    let expected = "numbers within the limits of `ir`";
+    program.check_limits().map_err(|reason| vec![rule::Rule::Limits.broken(expected, reason).by(None)])
 }
 
 #[cfg(test)]

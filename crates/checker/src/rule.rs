@@ -167,6 +167,9 @@ pub enum Rule {
     /// Figures of memory follow from the program.
     #[error("figures of memory follow from the program")]
     MemoryFigures,
+    /// Numbers are of a size that machines compute with.
+    #[error("numbers are of a size that can be computed with")]
+    Limits,
     /// The DDR spaces are the machine's.
     #[error("DDR address spaces are the machine's, and large enough for the program")]
     Ddr,
@@ -316,6 +319,7 @@ impl Rule {
         Self::Header,
         Self::LayerSummary,
         Self::MemoryFigures,
+        Self::Limits,
         Self::Ddr,
         Self::Parts,
     ];
