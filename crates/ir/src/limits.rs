@@ -245,7 +245,9 @@ fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
     let reach = (columns - 1) * u64::from(window.stride[1])
         + u64::from(window.kernel[1] - 1) * u64::from(window.dilation[1])
         + 1;
-    let padded = u64::from(p.input.width) + u64::from(window.pads[1]) + u64::from(window.pads[3]);
+    // Padding behind is negative, modulo 2^32, where the windows end before the operand.
+    let padding = i64::from(window.pads[1]) + i64::from(window.pads[3].cast_signed());
+    let padded = u64::from(p.input.width).saturating_add_signed(padding);
     most("the last column under window", reach, padded)?;
     least("rows", p.rows)?;
     most("first_row + rows", u64::from(p.first_row) + u64::from(p.rows), p.output.rows.into())
@@ -320,7 +322,7 @@ fn check_window(window: &Window) -> Refused {
         let extent = product([u64::from(window.kernel[axis]), window.dilation[axis].into()]);
         most(&format!("{} * dilation", field("kernel")), extent, EXTENT)?;
         for (side, pads) in [("before", window.pads[axis]), ("after", window.pads[axis + 2])] {
-            most(&format!("{} {side}", field("pads")), pads, EXTENT)?;
+            most(&format!("{} {side}", field("pads")), pads.cast_signed().unsigned_abs(), EXTENT)?;
         }
     }
     most("window.kernel, in cells,", product(window.kernel.map(u64::from)), TAPS)
@@ -328,7 +330,13 @@ fn check_window(window: &Window) -> Refused {
 
 fn check_pool_kind(kind: &PoolKind, window: &Window) -> Refused {
     let check_beyond = |beyond: &[u32; 2]| {
-        (0..2).try_for_each(|axis| most(&format!("beyond[{axis}]"), beyond[axis], window.pads[axis + 2].into()))
+        (0..2).try_for_each(|axis| {
+            most(
+                &format!("beyond[{axis}]"),
+                beyond[axis],
+                window.pads[axis + 2].cast_signed().max(0).unsigned_abs().into(),
+            )
+        })
     };
     match kind {
         PoolKind::Max => Ok(()),
