@@ -15,8 +15,9 @@ use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
 
 use crate::mutate::{self, Rng};
 
-/// What may be asked for before a program is refused for its size.
-const MEMORY: u64 = 256 << 20;
+/// What may be asked for before a program is refused for its size: several simulated devices at a time stay far below the 1 GB
+/// that the long run allows.
+const MEMORY: u64 = 96 << 20;
 /// Programs of more cycles, and graphs of more products, are not run: that takes time whatever the code does.
 const WORK: u64 = 1 << 20;
 
