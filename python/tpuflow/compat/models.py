@@ -38,6 +38,8 @@ __all__ = ["InMemoryQuantizedModel", "QuantizedModel", "RegularModel", "TpuDtype
 Array = NDArray[Any]
 Thresholds = dict[str, tuple[float, float]]
 """Least and largest value of every tensor."""
+Ports = Mapping[str, tuple[ProgramPort, ...]]
+"""`inputs` and `outputs`."""
 
 
 class TpuDtype(Enum):
@@ -50,8 +52,9 @@ class TpuDtype(Enum):
     FLOAT32 = "float32"
 
 
-def _ports(level: GraphLevel, way: str) -> tuple[ProgramPort, ...]:
-    return level.ports if way == "inputs" else level.results
+def _ports(graph: Graph) -> Ports:
+    level = GraphLevel(graph)
+    return {"inputs": level.ports, "outputs": level.results}
 
 
 class QuantizedModel(ABC):
@@ -61,6 +64,11 @@ class QuantizedModel(ABC):
     @abstractmethod
     def graph(self) -> Graph:
         """The native graph."""
+
+    @property
+    def ports(self) -> Ports:
+        """The graph's `inputs` and `outputs`: names, scales, element types, shapes."""
+        return _ports(self.graph)
 
     def with_batch(self, batch: int) -> Graph:
         """The graph for another batch.
@@ -103,9 +111,7 @@ class QuantizedModel(ABC):
         Raises:
             SampleError: There is no such tensor.
         """
-        level = GraphLevel(self.graph)
-        inputs = {port.name: port for port in level.ports}
-        outputs = {port.name: port for port in level.results}
+        inputs, outputs = ({port.name: port for port in ports} for ports in self.ports.values())
         found = {}
         for name, array in data.items():
             port = inputs.get(name) or outputs.get(name)
@@ -129,7 +135,6 @@ class QuantizedModel(ABC):
         path = folder / (file_name or f"{self.graph.name}.tpuq")
         path = path if path.suffix == ".tpuq" else path.with_name(f"{path.name}.tpuq")
         self.graph.save(path)
-        level = GraphLevel(self.graph)
         write_json(
             folder / io_params_name,
             {
@@ -140,9 +145,9 @@ class QuantizedModel(ABC):
                         "dtype": str(port.code),
                         "shape": list(port.shape),
                     }
-                    for port in _ports(level, way)
+                    for port in ports
                 }
-                for way in ("inputs", "outputs")
+                for way, ports in self.ports.items()
             },
         )
         return path
@@ -180,7 +185,7 @@ class InMemoryQuantizedModel(QuantizedModel):
 
 
 class _FileSystemMappedQuantizedModel(QuantizedModel):
-    """A quantised model in a file, whose constants take memory only while they are read."""
+    """A quantised model in a file, whose constants take no memory before its graph is asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -188,6 +193,14 @@ class _FileSystemMappedQuantizedModel(QuantizedModel):
     @cached_property
     def graph(self) -> Graph:
         """See `QuantizedModel`."""
+        return self._load()
+
+    @cached_property
+    def ports(self) -> Ports:
+        """See `QuantizedModel`; they are kept without the graph they were read with."""
+        return _ports(self._load())
+
+    def _load(self) -> Graph:
         found = load_graph(self.path)
         if isinstance(found, Partitioned):
             raise NotAvailableError(f"{self.path}: parts of it run on the host: use the native API")
