@@ -2,9 +2,9 @@
 
     python tests/features.py            # writes docs/features.md again
 
-A test answers a row by carrying its id in front of its name: `test_imp_22_output_selection` in Python,
-`imp_22_output_selection` in Rust; several ids may follow one another. A row without a test counts as not
-done, whatever the code can do.
+A test answers rows by naming their ids: `@pytest.mark.feature("IMP-22")` in Python, the comment
+`// feature: IMP-22` above the attributes of a test in Rust; several ids are separated by commas. The page
+itself names features, not ids. A row without a test counts as not done, whatever the code can do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ ROWS = Path(__file__).with_name("features.txt")
 PAGE = REPOSITORY / "docs" / "features.md"
 
 PRIORITIES = {"M": "must", "S": "should", "C": "could"}
-IDS = re.compile(r"(?:test_)?((?:[a-z]{3}_\d\d(?:_|$))+)")
-RUST_TEST = re.compile(r"^\s*fn\s+((?:[a-z]{3}_\d\d_)+\w+)\s*\(", re.MULTILINE)
+RUST_TEST = re.compile(
+    r"^\s*// feature: (?P<ids>.+)\n(?:\s*(?:///|#\[).*\n)*\s*fn\s+(?P<name>\w+)\s*\(", re.MULTILINE
+)
+ID_IN_NAME = re.compile(r"(?:^|_)[a-z]{3}_\d\d(?:_|$)")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, order=True)
 class Test:
-    """A test function that carries ids."""
+    """A test function that names ids."""
 
     file: str
     name: str
@@ -55,34 +57,43 @@ def groups(text: str) -> dict[str, list[Row]]:
     return found
 
 
-def ids(name: str) -> tuple[str, ...]:
-    """The ids a test's name begins with."""
-    match = IDS.match(name)
-    if match is None:
-        return ()
-    return tuple(f"{kind.upper()}-{number}" for kind, number in re.findall(r"([a-z]{3})_(\d\d)", match[1]))
-
-
-def names(path: Path) -> Iterator[str]:
-    """Names of all test functions of a file."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".rs":
-        yield from RUST_TEST.findall(text)
-        return
+def python_tests(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Test functions of a Python file, each with the ids of its markers."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node.name
+            yield (
+                node.name,
+                tuple(
+                    ast.literal_eval(argument)
+                    for decorator in node.decorator_list
+                    if isinstance(decorator, ast.Call)
+                    and ast.unparse(decorator.func) == "pytest.mark.feature"
+                    for argument in decorator.args
+                ),
+            )
+
+
+def rust_tests(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Test functions of a Rust file below a comment with ids."""
+    for match in RUST_TEST.finditer(text):
+        yield match["name"], tuple(match["ids"].split(", "))
 
 
 def tests(root: Path) -> list[Test]:
-    """Every test below `tests` and `crates` that carries ids, in the order of files and names."""
-    files = [*root.glob("tests/**/test_*.py"), *root.glob("crates/**/*.rs")]
+    """Every test below `tests` and `crates` that names ids, in the order of files and names."""
+    readers = dict.fromkeys(root.glob("tests/**/test_*.py"), python_tests)
+    readers |= dict.fromkeys(root.glob("crates/**/*.rs"), rust_tests)
     return sorted(
         Test(path.relative_to(root).as_posix(), name, found)
-        for path in files
-        for name in names(path)
-        if (found := ids(name))
+        for path, reader in readers.items()
+        for name, found in reader(path.read_text(encoding="utf-8"))
+        if found
     )
+
+
+def sentence(name: str) -> str:
+    """The name of a test as words."""
+    return name.removeprefix("test_").replace("_", " ")
 
 
 def page(rows: Mapping[str, list[Row]], found: list[Test]) -> str:
@@ -95,10 +106,10 @@ def page(rows: Mapping[str, list[Row]], found: list[Test]) -> str:
     lines = [
         "# Features",
         "",
-        "Which features have a test that answers them. Made from the names of the tests by",
-        "`python tests/features.py`; a row without a test counts as not done.",
+        "Which features have a test that answers them. Made from the markers of the tests by",
+        "`./start features`; a feature without a test counts as not done.",
         "",
-        "| priority | rows | done | not done |",
+        "| priority | features | done | not done |",
         "|---|--:|--:|--:|",
     ]
     for letter, word in PRIORITIES.items():
@@ -108,11 +119,13 @@ def page(rows: Mapping[str, list[Row]], found: list[Test]) -> str:
     for heading, group in rows.items():
         done = sum(row.id in answered for row in group)
         lines += ["", f"## {heading}", "", f"{done} of {len(group)} done.", ""]
-        lines += ["| row | priority | feature | state | tests |", "|---|---|---|---|---|"]
+        lines += ["| feature | priority | state | tests |", "|---|---|---|---|"]
         for row in group:
             state = "done" if row.id in answered else "**not done**"
-            links = "<br>".join(f"[{test.name}](../{test.file})" for test in answered.get(row.id, []))
-            lines.append(f"| {row.id} | {PRIORITIES[row.priority]} | {row.title} | {state} | {links} |")
+            links = "<br>".join(
+                f"[{sentence(test.name)}](../{test.file})" for test in answered.get(row.id, [])
+            )
+            lines.append(f"| {row.title} | {PRIORITIES[row.priority]} | {state} | {links} |")
     return "\n".join(lines) + "\n"
 
 

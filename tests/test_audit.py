@@ -52,7 +52,8 @@ def tiny_machine(folder: Path) -> Path:
     return path
 
 
-def test_imp_35_four_problems_are_four_findings(
+@pytest.mark.feature("IMP-35")
+def test_four_problems_are_four_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, machine = tmp_path / "troubled.onnx", tiny_machine(tmp_path)
@@ -71,7 +72,8 @@ def test_imp_35_four_problems_are_four_findings(
     assert "Traceback" not in text
 
 
-def test_imp_35_what_only_lowering_knows_and_missing_ranges() -> None:
+@pytest.mark.feature("IMP-35")
+def test_what_only_lowering_knows_and_missing_ranges() -> None:
     proto = graph([("Exp", "x", "y"), ("Softmax", "y", "z")], {"x": [1, 5]}, ["z"])
     assert audit(proto).findings == ()
     ranges = Ranges({"x": Range(-1.0, 1.0), "z": Range(0.0, 1.0)})
@@ -79,13 +81,15 @@ def test_imp_35_what_only_lowering_knows_and_missing_ranges() -> None:
     assert str(finding) == 'node "y" (tensor, range): has no range: calibrate this model again'
 
 
-def test_imp_29_operators_listed_are_those_that_are_lowered(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.feature("IMP-29")
+def test_operators_listed_are_those_that_are_lowered(capsys: pytest.CaptureFixture[str]) -> None:
     ops()
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:] if line.strip()}
     assert set(OPERATORS) & set(supported_operators()) <= listed
 
 
-def test_imp_35_open_batches_are_no_problem() -> None:
+@pytest.mark.feature("IMP-35")
+def test_open_batches_are_no_problem() -> None:
     proto = graph(
         [("Reshape", "x k", "y"), ("MatMul", "y w", "z")],
         {"x": ["N", 2, 3]},

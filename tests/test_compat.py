@@ -71,7 +71,8 @@ def quantized(model: RegularModel, data: Arrays) -> compat.InMemoryQuantizedMode
     return model.quantize(model.calibrate(data))
 
 
-def test_sch_01_sch_07_published_signatures() -> None:
+@pytest.mark.feature("SCH-01", "SCH-07")
+def test_signatures_are_the_published_ones() -> None:
     def words(function: Any) -> dict[str, Any]:
         return {
             name: parameter.default
@@ -116,7 +117,8 @@ def test_sch_01_sch_07_published_signatures() -> None:
     assert all(hasattr(compat, name) for name in compat.__all__)
 
 
-def test_sch_04_sch_05_sch_06_presets() -> None:
+@pytest.mark.feature("SCH-04", "SCH-05", "SCH-06")
+def test_presets_are_the_published_ones() -> None:
     insertion, grouping = IntermediateInsertion, compat.BiasScaleNegativeScaleAggressiveGrouping
     assert dataclasses.astuple(O1) == dataclasses.astuple(
         CompileParameters(
@@ -145,7 +147,8 @@ def test_sch_04_sch_05_sch_06_presets() -> None:
         ({"action_graph_data_transfer_optimization": 1}, "must be True or False"),
     ],
 )
-def test_sch_07_impossible_values_are_named(change: dict[str, Any], message: str) -> None:
+@pytest.mark.feature("SCH-07")
+def test_impossible_values_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TpuflowError, match=message):
         dataclasses.replace(O5, **change)
     with pytest.raises(
@@ -156,7 +159,8 @@ def test_sch_07_impossible_values_are_named(change: dict[str, Any], message: str
         IntermediateInsertion(-2, 1)
 
 
-def test_sch_02_machines_by_name() -> None:
+@pytest.mark.feature("SCH-02")
+def test_machines_by_name() -> None:
     machine = get_hw_params("128x128_asic")
     assert machine == compat.TPU_128x128_PARAMS
     assert machine.tpu_parameters.cache_word_length == 128
@@ -167,7 +171,8 @@ def test_sch_02_machines_by_name() -> None:
         machine.replace(array__depth=3)
 
 
-def test_sch_03_sim_09_a_machine_of_ones_own(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
+@pytest.mark.feature("SCH-03", "SIM-09")
+def test_a_machine_of_ones_own(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
     mine = get_hw_params("64x64_edge").replace(name="mine", array__columns=32)
     executable, descriptions = compile_(mine, Network.from_quantized_model(quantized)[0], O5)
     metadata = json.loads(executable.program.metadata())  # type: ignore[union-attr]
@@ -193,7 +198,8 @@ def test_sch_03_sim_09_a_machine_of_ones_own(quantized: QuantizedModel, data: Ar
     }
 
 
-def test_prg_01_sim_01_from_model_to_results(
+@pytest.mark.feature("PRG-01", "SIM-01")
+def test_from_model_to_results(
     model: RegularModel, quantized: QuantizedModel, data: Arrays, tmp_path: Path
 ) -> None:
     graph, renaming = Network.from_quantized_model(quantized)
@@ -223,7 +229,8 @@ def test_prg_01_sim_01_from_model_to_results(
     assert done.output_data[name].tobytes() == outputs[name].tobytes() == expected.tobytes()
 
 
-def test_gca_15_thresholds_are_fine_tuned(model: RegularModel, data: Arrays, tmp_path: Path) -> None:
+@pytest.mark.feature("GCA-15")
+def test_thresholds_are_fine_tuned(model: RegularModel, data: Arrays, tmp_path: Path) -> None:
     start = model.calibrate(data)
     wide = {name: (low * 3, high * 3) for name, (low, high) in start.items()}
     tuned = model.fine_tune(wide, data, fine_tuning_epochs=3, working_dir=tmp_path)
@@ -234,7 +241,8 @@ def test_gca_15_thresholds_are_fine_tuned(model: RegularModel, data: Arrays, tmp
     assert model.fine_tune(start, data, 0) == start
 
 
-def test_low_11_forms_of_swish(data: Arrays) -> None:
+@pytest.mark.feature("LOW-11")
+def test_forms_of_swish(data: Arrays) -> None:
     def gated() -> Builder:
         b = Builder("gated")
         b.output(b.gemm(b.silu(b.conv(b.input("image", [1, 3, 6, 5]), 8)), 4))
@@ -250,7 +258,8 @@ def test_low_11_forms_of_swish(data: Arrays) -> None:
         RegularModel(network().model(), None, None, swish_layer_mode="exact")
 
 
-def test_cfg_09_options_of_layers_by_name(data: Arrays) -> None:
+@pytest.mark.feature("CFG-09")
+def test_options_of_layers_by_name(data: Arrays) -> None:
     def types(options: dict[str, str | dict[str, object]]) -> dict[str, str]:
         made = RegularModel(network().model(), None, None, operation_cfg=options)
         graph = made.quantize(made.calibrate(data)).graph
@@ -268,7 +277,8 @@ def test_cfg_09_options_of_layers_by_name(data: Arrays) -> None:
         types({pool: "exact"})
 
 
-def test_msc_05_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
+@pytest.mark.feature("MSC-05")
+def test_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
     path = quantized.save(tmp_path / "saved", "net")
     scales = json.loads((tmp_path / "saved" / "scales.json").read_text())
     loaded = QuantizedModel.load(path)
@@ -306,7 +316,8 @@ print(resident() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
-def test_prg_20_a_model_in_a_file_takes_little_memory(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-20")
+def test_a_model_in_a_file_takes_little_memory(tmp_path: Path) -> None:
     b = Builder("wide")
     b.output(b.gemm(b.input("x", [1, 4096]), 4096))
     model = RegularModel(b.model(), None, None)
@@ -322,7 +333,8 @@ def test_prg_20_a_model_in_a_file_takes_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-def test_msc_06_any_runtime_computes_the_simulators_bits(
+@pytest.mark.feature("MSC-06")
+def test_any_runtime_computes_the_simulators_bits(
     quantized: QuantizedModel, data: Arrays, batch: int | None
 ) -> None:
     feed = {"image": data["image"][: batch or 1]}
@@ -341,7 +353,8 @@ def test_msc_06_any_runtime_computes_the_simulators_bits(
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_msc_07_networks_and_their_batch(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
+@pytest.mark.feature("MSC-07")
+def test_networks_and_their_batch(quantized: QuantizedModel, data: Arrays, tmp_path: Path) -> None:
     graph, renaming = Network.from_quantized_model(quantized)
     tensors = [tensor.name for tensor in graph.graph.tensors]
     assert "image" in renaming and set(renaming.values()) <= set(tensors)
@@ -360,7 +373,8 @@ def test_msc_07_networks_and_their_batch(quantized: QuantizedModel, data: Arrays
         from_file.set_batch(2)
 
 
-def test_vis_13_calibration_writes_what_it_saw(model: RegularModel, data: Arrays, tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-13")
+def test_calibration_writes_what_it_saw(model: RegularModel, data: Arrays, tmp_path: Path) -> None:
     feeds = [{"image": image[None]} for image in data["image"]]
     thresholds = model.calibrate(feeds, True, 2, tmp_path, tmp_path / "statistics.json")
     files = {path.stem: np.load(path) for path in (tmp_path / "histograms").glob("*.npz")}
@@ -395,7 +409,8 @@ DIGITS = REPOSITORY / "examples" / "digits"
 
 
 @pytest.mark.parametrize("method", ["qc", "qcf", "qt", "qtf"])
-def test_msc_04_the_script_runs_every_way(
+@pytest.mark.feature("MSC-04")
+def test_the_script_runs_every_way(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = importlib.util.spec_from_file_location("end_to_end", DIGITS / "end_to_end.py")

@@ -143,7 +143,8 @@ def linear(kind: str, dtype: str, channels: int, columns: int) -> tuple[_core.Gr
 @pytest.mark.parametrize("columns", [10, 24, 200])
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("kind", ["product", "convolution"])
-def test_low_12_weights_lie_in_the_order_the_array_takes_them(
+@pytest.mark.feature("LOW-12")
+def test_weights_lie_in_the_order_the_array_takes_them(
     machine: str, width: int, columns: int, dtype: str, kind: str
 ) -> None:
     graph, weights = linear(kind, dtype, 24, columns)

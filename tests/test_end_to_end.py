@@ -75,7 +75,8 @@ def test_the_small_machine_cuts_and_spills() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sch_36_samples_of_a_batch_do_not_meet(dtype: DType) -> None:
+@pytest.mark.feature("SCH-36")
+def test_samples_of_a_batch_do_not_meet(dtype: DType) -> None:
     """A sample gives the same codes alone, in any place of a batch, and whatever its neighbours are."""
     proto = MODELS["plain"]()
     inputs = samples(proto, 5)

@@ -41,7 +41,8 @@ def x() -> F:
     return np.random.default_rng(1).normal(0, 1, (2, 6, 5, 3)).astype(np.float32)
 
 
-def test_cmp_07_one_fixture_per_level(x: F) -> None:
+@pytest.mark.feature("CMP-07")
+def test_one_fixture_per_level(x: F) -> None:
     noise = np.random.default_rng(2).normal(0, 1, x.shape).astype(np.float32)
     tolerance = Tolerance(0.99, 0.9)
     found = {
@@ -61,7 +62,8 @@ def test_cmp_07_one_fixture_per_level(x: F) -> None:
 
 @given(st.integers(-9, -1), st.integers(0, 99))
 @settings(max_examples=60)
-def test_cmp_07_digits_equal_allclose(exponent: int, seed: int) -> None:
+@pytest.mark.feature("CMP-07")
+def test_digits_equal_allclose(exponent: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     x = generator.normal(0, 1, 40)
     y = x * (1 + generator.uniform(-1, 1, 40) * 10.0**exponent)
@@ -71,7 +73,8 @@ def test_cmp_07_digits_equal_allclose(exponent: int, seed: int) -> None:
     assert (verdict.level is Level.CLOSE) == bool(agreeing)
 
 
-def test_cmp_24_nan_and_infinity_must_stand_in_the_same_places(x: F) -> None:
+@pytest.mark.feature("CMP-24")
+def test_nan_and_infinity_must_stand_in_the_same_places(x: F) -> None:
     same, moved = x.copy(), x.copy()
     same[0, 0, 0, 0], same[1, 2, 3, 1] = np.nan, np.inf
     moved[0, 0, 0, 1], moved[1, 2, 3, 1] = np.nan, np.inf
@@ -84,7 +87,8 @@ def test_cmp_24_nan_and_infinity_must_stand_in_the_same_places(x: F) -> None:
     assert cause(same, moved).kind == "range"
 
 
-def test_cmp_06_tolerances_of_stages() -> None:
+@pytest.mark.feature("CMP-06")
+def test_tolerances_of_stages() -> None:
     assert {name: (stage.cosine, stage.euclid) for name, stage in STAGES.items()} == {
         "import": (0.99, 0.99), "quantize": (0.8, 0.5), "program": (0.99, 0.90),
     }  # fmt: skip
@@ -94,7 +98,8 @@ def test_cmp_06_tolerances_of_stages() -> None:
             Tolerance.parse(wrong)
 
 
-def test_cmp_11_injected_faults_map_to_their_causes(x: F) -> None:
+@pytest.mark.feature("CMP-11")
+def test_injected_faults_map_to_their_causes(x: F) -> None:
     codes = np.clip(np.rint(x / 0.02), -32768, 32767).astype(np.int16)
     faults = {
         "range: the same values on another scale": (x, 2 * x),
@@ -111,7 +116,8 @@ def test_cmp_11_injected_faults_map_to_their_causes(x: F) -> None:
         assert re.match(wanted, str(cause(reference, other))), (wanted, str(cause(reference, other)))
 
 
-def test_cmp_08_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-08")
+def test_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
     wrong = np.clip(x, -0.3, 0.3)
     full = np.array([127, -128, 5, 127], np.int8)
     np.savez(tmp_path / "a.npz", good=x, bad=x, left=x, codes=full, only_a=x)
@@ -130,7 +136,8 @@ def test_cmp_08_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
     assert content["tensors"][1]["cause"]["kind"] == "saturation"
 
 
-def test_cmp_17_a_small_component_is_not_hidden_by_a_large_one() -> None:
+@pytest.mark.feature("CMP-17")
+def test_a_small_component_is_not_hidden_by_a_large_one() -> None:
     generator = np.random.default_rng(1)
     boxes = generator.uniform(0, 300, (20, 5)).astype(np.float32)
     boxes[:, 4] /= 300
@@ -143,7 +150,8 @@ def test_cmp_17_a_small_component_is_not_hidden_by_a_large_one() -> None:
     assert not compare_arrays({"s": boxes[0]}, {"s": boxes[0]}, Tolerance(), axis=1).row("s").axis
 
 
-def test_cmp_25_sampling_says_what_it_leaves_out(x: F) -> None:
+@pytest.mark.feature("CMP-25")
+def test_sampling_says_what_it_leaves_out(x: F) -> None:
     arrays = {f"t{n}": x for n in range(300)}
     table = compare_arrays(arrays, arrays, Tolerance(), sample=20)
     assert len(table.rows) == 20 and table.left_out == 280
@@ -167,7 +175,8 @@ def chain() -> Network:
     ("failing", "culprits"),
     [("e", "e"), ("ce", "c"), ("bce", "b"), ("ade", "ad"), ("cd", "cd"), ("abcde", "ad"), ("", "")],
 )
-def test_cmp_10_the_first_culprit(x: F, failing: str, culprits: str) -> None:
+@pytest.mark.feature("CMP-10")
+def test_the_first_culprit(x: F, failing: str, culprits: str) -> None:
     reference = dict.fromkeys("edcba", x)
     other = {name: 2 * x if name in failing else x for name in reference}
     table = compare_arrays(reference, other, Tolerance(), network=chain())
@@ -180,7 +189,8 @@ def test_cmp_10_the_first_culprit(x: F, failing: str, culprits: str) -> None:
     assert again.culprits == list("c" if failing == "bce" else culprits)
 
 
-def test_vis_10_the_picture_has_the_failing_set_red(x: F) -> None:
+@pytest.mark.feature("VIS-10")
+def test_the_picture_has_the_failing_set_red(x: F) -> None:
     other = {name: 2 * x if name in "ce" else x for name in "abce"}
     table = compare_arrays(dict.fromkeys("abce", x), other, Tolerance(), network=chain())
     text = to_dot(chain(), table, 'a "name"')

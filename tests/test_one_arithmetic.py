@@ -19,7 +19,8 @@ from tpuflow.runtime import Device
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sim_11_reference_interpreter_simulator_and_devices_agree(seed: int, tmp_path: Path) -> None:
+@pytest.mark.feature("SIM-11")
+def test_reference_interpreter_simulator_and_devices_agree(seed: int, tmp_path: Path) -> None:
     proto = random_model(seed)
     model, drawn = load(proto), samples(proto, 3)
     graph = lower(model, calibrate(model, drawn))

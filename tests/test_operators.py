@@ -456,7 +456,8 @@ def feeds_of(case: Case) -> list[dict[str, Array]]:
 
 @pytest.mark.parametrize("dtype", LEAST)
 @pytest.mark.parametrize("name", CASES)
-def test_msc_19_operator(name: str, dtype: DType) -> None:
+@pytest.mark.feature("MSC-19")
+def test_every_operator_gives_the_same_bits_at_every_level(name: str, dtype: DType) -> None:
     case = CASES[name]
     network, model = made(case, dtype)
     original, level = FloatSession(model), GraphLevel(network.graph)

@@ -40,7 +40,8 @@ def graph() -> _core.Graph:
     return lower(model, calibrate(model, samples(proto, 2)))
 
 
-def test_sch_04_o1_has_the_published_fields() -> None:
+@pytest.mark.feature("SCH-04")
+def test_o1_has_the_published_fields() -> None:
     assert repr(O1) == (
         "CompileParameters(action_graph_data_transfer_optimization=True, "
         "dependency_resolution_algorithm=<DependencyResolutionAlgorithm.SEQUENTIAL: 1>, "
@@ -55,7 +56,8 @@ def test_sch_04_o1_has_the_published_fields() -> None:
     )
 
 
-def test_sch_05_o5_has_the_published_fields() -> None:
+@pytest.mark.feature("SCH-05")
+def test_o5_has_the_published_fields() -> None:
     assert (
         CompileParameters(
             True,
@@ -72,14 +74,14 @@ def test_sch_05_o5_has_the_published_fields() -> None:
     )
 
 
-def test_sch_06_the_default_is_o1() -> None:
+@pytest.mark.feature("SCH-06")
+def test_the_default_is_o1() -> None:
     assert DEFAULT is O1
 
 
 @pytest.mark.parametrize(("level", "preset"), [(1, O1), (5, O5)])
-def test_sch_04_sch_05_levels_are_the_presets(
-    graph: _core.Graph, level: int, preset: CompileParameters
-) -> None:
+@pytest.mark.feature("SCH-04", "SCH-05")
+def test_levels_are_the_presets(graph: _core.Graph, level: int, preset: CompileParameters) -> None:
     assert preset.level == level
     assert parameters_of(level, ScheduleConfig()) == preset
     named, given = compile_graph(graph, level=level), compile_graph(graph, level=level, parameters=preset)
@@ -102,7 +104,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_sch_07_every_field_may_be_replaced_and_no_bit_changes(graph: _core.Graph, field: str) -> None:
+@pytest.mark.feature("SCH-07")
+def test_every_field_may_be_replaced_and_no_bit_changes(graph: _core.Graph, field: str) -> None:
     config = Config.parse({"schedule": CHANGES[field]})
     parameters = parameters_of(5, config.schedule)
     others = [each.name for each in dataclasses.fields(O5) if each.name != field]
@@ -129,12 +132,14 @@ WRONG: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_sch_07_impossible_values_are_refused_with_their_range(what: str) -> None:
+@pytest.mark.feature("SCH-07")
+def test_impossible_values_are_refused_with_their_range(what: str) -> None:
     with pytest.raises(ParameterError, match=what):
         WRONG[what]()
 
 
-def test_sch_18_weights_are_loaded_while_the_array_works(graph: _core.Graph) -> None:
+@pytest.mark.feature("SCH-18")
+def test_weights_are_loaded_while_the_array_works(graph: _core.Graph) -> None:
     def overlap(level: int) -> int:
         intervals = simulate(compile_graph(graph, level=level), values=False, trace=True).intervals
         assert intervals is not None
@@ -153,7 +158,8 @@ FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
 
 
 @pytest.mark.parametrize("change", [{"insertion_depth": 0}, {"layer_fusion": 0}])
-def test_sch_19_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict[str, Any]) -> None:
+@pytest.mark.feature("SCH-19")
+def test_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict[str, Any]) -> None:
     """Each of what level 5 does with the cache, switched off: the same bits, and over all no fewer cycles."""
     parameters = parameters_of(5, ScheduleConfig(**change))
     with_all = without = 0
@@ -170,7 +176,8 @@ def test_sch_19_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict
     assert with_all <= without
 
 
-def test_sch_33_the_same_parameters_give_the_same_program(graph: _core.Graph, tmp_path: Path) -> None:
+@pytest.mark.feature("SCH-33")
+def test_the_same_parameters_give_the_same_program(graph: _core.Graph, tmp_path: Path) -> None:
     for name in ("a", "b"):
         compile_graph(graph, level=5).save(tmp_path / f"{name}.tpu")
     assert (tmp_path / "a.tpu").read_bytes() == (tmp_path / "b.tpu").read_bytes()

@@ -71,9 +71,8 @@ def quantised(folder: Path, form: str, kind: str, *, per_channel: bool) -> onnx.
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("kind", ["QUInt8", "QInt8"])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-def test_qmo_25_models_with_scales_of_their_own(
-    tmp_path: Path, form: str, kind: str, *, per_channel: bool
-) -> None:
+@pytest.mark.feature("QMO-25")
+def test_models_with_scales_of_their_own(tmp_path: Path, form: str, kind: str, *, per_channel: bool) -> None:
     proto = quantised(tmp_path, form, kind, per_channel=per_channel)
     images = samples(network(), COUNT)["image"]
     model, settings = load(proto), config("int8")
@@ -115,7 +114,8 @@ def weights(proto: onnx.ModelProto) -> set[float]:
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize(("given", "returned"), [(True, False), (False, True), (True, True)])
-def test_low_03_raw_codes_at_the_border(dtype: str, *, given: bool, returned: bool) -> None:
+@pytest.mark.feature("LOW-03")
+def test_raw_codes_at_the_border(dtype: str, *, given: bool, returned: bool) -> None:
     """Codes in, codes out: the numbers of the plain program, without its casts."""
     proto = network()
     images = samples(proto, 4)["image"]

@@ -86,7 +86,8 @@ def test_every_dependency_is_pinned_within_its_bounds() -> None:
     assert all(common[name] == training[name] for name in common.keys() & training.keys())
 
 
-def test_msc_16_one_wheel_for_python_3_11_and_later(tmp_path: Path) -> None:
+@pytest.mark.feature("MSC-16")
+def test_one_wheel_for_python_3_11_and_later(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "maturin", "pep517", "write-dist-info", "--interpreter", sys.executable]
     command += ["--metadata-directory", str(tmp_path), "--manifest-path", "crates/python/Cargo.toml"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -21,7 +21,8 @@ vectors = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e
 
 
 @given(vectors, st.integers(0, 2**32 - 1))
-def test_cmp_01_cmp_02_cmp_03_match_the_definitions(x: np.ndarray, seed: int) -> None:
+@pytest.mark.feature("CMP-01", "CMP-02", "CMP-03")
+def test_match_the_definitions(x: np.ndarray, seed: int) -> None:
     y = x + np.random.default_rng(seed).normal(0, 1, x.shape)
     if not np.linalg.norm(x) > 1e-3:
         return
@@ -31,7 +32,8 @@ def test_cmp_01_cmp_02_cmp_03_match_the_definitions(x: np.ndarray, seed: int) ->
     assert max_error(x, y) == pytest.approx(np.max(np.abs(x - y)), rel=1e-12)
 
 
-def test_cmp_01_cmp_02_cmp_03_hand_computed() -> None:
+@pytest.mark.feature("CMP-01", "CMP-02", "CMP-03")
+def test_similarities_are_those_computed_by_hand() -> None:
     result = similarity([3.0, 4.0], [3.0, 0.0])
     assert result.cosine == pytest.approx(0.6)
     assert result.euclid == pytest.approx(1 - 4 / math.hypot(3, 2))
@@ -48,7 +50,10 @@ def test_cmp_01_cmp_02_cmp_03_hand_computed() -> None:
         ([], [], (1.0, 1.0, math.inf, 0.0)),
     ],
 )
-def test_cmp_01_cmp_02_zero_denominators(x: list[float], y: list[float], expected: tuple[float, ...]) -> None:
+@pytest.mark.feature("CMP-01", "CMP-02")
+def test_zero_denominators_have_defined_similarities(
+    x: list[float], y: list[float], expected: tuple[float, ...]
+) -> None:
     result = similarity(np.array(x, np.float32), np.array(y, np.float32))
     assert (result.cosine, result.euclid, result.sqnr, result.max_error) == pytest.approx(expected)
 
@@ -77,7 +82,8 @@ def test_shapes_must_agree() -> None:
 
 
 @given(vectors, st.integers(0, 2**32 - 1))
-def test_cmp_04_squared_root_and_peak_errors_match_the_definitions(x: np.ndarray, seed: int) -> None:
+@pytest.mark.feature("CMP-04")
+def test_squared_root_and_peak_errors_match_the_definitions(x: np.ndarray, seed: int) -> None:
     y = x + np.random.default_rng(seed).normal(0, 1, x.shape)
     found, mse = similarity(x, y), np.mean((x - y) ** 2)
     assert found.mse == pytest.approx(mse, rel=1e-9)
@@ -87,7 +93,8 @@ def test_cmp_04_squared_root_and_peak_errors_match_the_definitions(x: np.ndarray
     assert found.psnr == pytest.approx(20 * np.log10(span / math.sqrt(mse)) if span else -math.inf, rel=1e-9)
 
 
-def test_cmp_04_of_equal_constant_empty_and_wrong_tensors() -> None:
+@pytest.mark.feature("CMP-04")
+def test_of_equal_constant_empty_and_wrong_tensors() -> None:
     assert (similarity([1.0, 2.0], [1.0, 2.0]).mse, similarity([1.0, 2.0], [1.0, 2.0]).psnr) == (
         0.0,
         math.inf,
@@ -97,7 +104,8 @@ def test_cmp_04_of_equal_constant_empty_and_wrong_tensors() -> None:
     assert math.isnan(similarity([math.nan], [1.0]).mse)
 
 
-def test_cmp_04_every_report_holds_all_measures() -> None:
+@pytest.mark.feature("CMP-04")
+def test_every_report_holds_all_measures() -> None:
     measures = {"cosine", "euclid", "sqnr", "max_error", "nonfinite", "mse", "rmse", "psnr"}
     found = similarity([1.0, 2.0], [1.0, 2.5])
     assert found.to_json().keys() == measures

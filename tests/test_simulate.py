@@ -91,7 +91,8 @@ def test_the_report_has_every_figure(program: _core.Program) -> None:
     )
 
 
-def test_sim_07_utilisation_is_work_over_time(program: _core.Program) -> None:
+@pytest.mark.feature("SIM-07")
+def test_utilisation_is_work_over_time(program: _core.Program) -> None:
     report = json.loads(simulate(program).to_json())
     units = report["counters"]["units"]
     order = ("dtl0", "dtl1", "me", "ewp", "pdp")
@@ -103,7 +104,8 @@ def test_sim_07_utilisation_is_work_over_time(program: _core.Program) -> None:
         assert busy <= units[order.index(name)]["busy"]
 
 
-def test_sim_06_stretches_of_the_cache_never_overlap(program: _core.Program) -> None:
+@pytest.mark.feature("SIM-06")
+def test_stretches_of_the_cache_never_overlap(program: _core.Program) -> None:
     content = json.loads(program.metadata())
     stretches = content["allocations"]
     assert stretches
@@ -141,7 +143,8 @@ def test_cycles_do_not_depend_on_values_or_the_model_of_the_array(program: _core
     assert max(interval["end"] for interval in timing.intervals) == timing.cycles
 
 
-def test_sim_09_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
+@pytest.mark.feature("SIM-09")
+def test_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
     """Mostly array time: shorter at twice the clock, longer at a tenth of the bandwidth."""
     b = Builder("busy")
     x = b.input("x", [1, 64, 48, 48])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from end_to_end.levels import config
 from frontend.graphs import array, graph
 from tpuflow.calibration import calibrate
@@ -13,7 +15,8 @@ from tpuflow.lowering import lower
 from tpuflow.partitioning.storage import load_graph
 
 
-def test_imp_34_a_graph_is_text_and_constants_and_comes_back_byte_for_byte(tmp_path: Path) -> None:
+@pytest.mark.feature("IMP-34")
+def test_a_graph_is_text_and_constants_and_comes_back_byte_for_byte(tmp_path: Path) -> None:
     proto = graph(
         [("Conv", "x w", "c"), ("Relu", "c", "r"), ("Flatten", "r", "f"), ("MatMul", "f m", "z")],
         {"x": [1, 3, 4, 4]},

@@ -63,7 +63,8 @@ def same(graph: _core.Graph, tiling: Tiling, feed: Arrays, level: int = 5) -> _c
 
 
 @pytest.mark.parametrize("level", [1, 5])
-def test_sch_16_slices_of_a_layer(graph: _core.Graph, feed: Arrays, level: int) -> None:
+@pytest.mark.feature("SCH-16")
+def test_slices_of_a_layer(graph: _core.Graph, feed: Arrays, level: int) -> None:
     name, (_, rows, columns, _) = spatial(graph)
     upper = {TensorAxis.HEIGHT: Segment(0, 2)}
     lower = [
@@ -75,7 +76,8 @@ def test_sch_16_slices_of_a_layer(graph: _core.Graph, feed: Arrays, level: int) 
     assert [f"{name}#{number}" in names for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-def test_sch_16_schemes_of_the_published_function(graph: _core.Graph) -> None:
+@pytest.mark.feature("SCH-16")
+def test_schemes_of_the_published_function(graph: _core.Graph) -> None:
     name, (_, rows, _, _) = spatial(graph)
     network = Network(graph)
     halves = ({TensorAxis.HEIGHT: Segment(0, 1)}, {TensorAxis.HEIGHT: Segment(1, rows)})
@@ -90,7 +92,8 @@ def test_sch_16_schemes_of_the_published_function(graph: _core.Graph) -> None:
         Tiling({"a": ({TensorAxis.WIDTH: Segment(3, 3)},)})
 
 
-def test_til_01_ranges_of_layers(graph: _core.Graph, feed: Arrays) -> None:
+@pytest.mark.feature("TIL-01")
+def test_ranges_of_layers(graph: _core.Graph, feed: Arrays) -> None:
     text = "[Common]\nfeaturemap_tiling_param = [(0,1,2,2)]\n"
     config = Config.parse(parse_cfg(text, "a.cfg"))
     assert config.schedule.featuremap_tiling_param == ((0, 1, 2, 2),)
@@ -103,14 +106,16 @@ def test_til_01_ranges_of_layers(graph: _core.Graph, feed: Arrays) -> None:
         compile_graph(graph, tiling=Tiling(runs=((0, 999, 2, 2),)))
 
 
-def test_til_02_parts_of_all_layers(graph: _core.Graph, feed: Arrays) -> None:
+@pytest.mark.feature("TIL-02")
+def test_parts_of_all_layers(graph: _core.Graph, feed: Arrays) -> None:
     config = Config.parse({"schedule": {"featuremap_splits_item_x": 2, "featuremap_splits_item_y": 2}})
     whole = Config.parse({"schedule": {"featuremap_splits_item_x": 1}})
     assert tiling_of(config.schedule) and not tiling_of(whole.schedule)
     same(graph, tiling_of(config.schedule), feed)
 
 
-def test_til_03_overlap_is_a_share_below_all() -> None:
+@pytest.mark.feature("TIL-03")
+def test_overlap_is_a_share_below_all() -> None:
     assert Config().schedule.featuremap_splits_overlap_rate == 50
     for rate in (100, -1):
         with pytest.raises(ConfigError, match="featuremap_splits_overlap_rate"):

@@ -114,7 +114,8 @@ def test_every_float_value_is_calibrated() -> None:
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
-def test_cal_30_segments_compute_the_same_and_forget_early() -> None:
+@pytest.mark.feature("CAL-30")
+def test_segments_compute_the_same_and_forget_early() -> None:
     model = network()
     batch = next(samples().batches())
     whole = ActivationSession(model, memory_bytes=1 << 20)
@@ -140,7 +141,8 @@ def test_cal_30_segments_compute_the_same_and_forget_early() -> None:
 
 
 @pytest.mark.parametrize("strategy", COUNTING)
-def test_cal_29_shards_in_order_give_the_same_ranges(strategy: str) -> None:
+@pytest.mark.feature("CAL-29")
+def test_shards_in_order_give_the_same_ranges(strategy: str) -> None:
     config = CalibrationConfig(strategy=strategy)
     shards = [
         Samples.of({name: array[part] for name, array in arrays().items()}, PORTS)
@@ -151,7 +153,8 @@ def test_cal_29_shards_in_order_give_the_same_ranges(strategy: str) -> None:
     assert fit(first, config).to_json() == calibrate(float_model(), samples(), config).to_json()
 
 
-def test_cal_29_the_number_of_threads_does_not_show() -> None:
+@pytest.mark.feature("CAL-29")
+def test_the_number_of_threads_does_not_show() -> None:
     script = (
         "import numpy as np\n"
         "from tpuflow.calibration import *\n"
@@ -238,7 +241,8 @@ def test_percentiles_of_a_part_are_refused_also_from_a_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("strategy", ["mse", "kld", "std"])
-def test_cal_29_shards_of_large_tensors_give_the_same_ranges(strategy: str) -> None:
+@pytest.mark.feature("CAL-29")
+def test_shards_of_large_tensors_give_the_same_ranges(strategy: str) -> None:
     model, data = large()
     config = CalibrationConfig(strategy=strategy)
     first, second = (

@@ -63,7 +63,8 @@ def test_the_step_of_codes_is_found_and_its_range_holds_them(
 
 
 @given(CODES, st.integers(0, 256))
-def test_cal_29_levels_do_not_depend_on_shards(codes: list[int], cut: int) -> None:
+@pytest.mark.feature("CAL-29")
+def test_levels_do_not_depend_on_shards(codes: list[int], cut: int) -> None:
     values = (np.array(codes) / 255).astype(np.float32)
     whole, first, second = observed(values), observed(values[:cut]), observed(values[cut:])
     first.merge(second)
@@ -86,7 +87,8 @@ def test_what_lies_on_no_grid_has_no_step(values: NDArray[np.float64]) -> None:
     assert observed(values.astype(np.float32)).step() is None
 
 
-def test_num_03_inputs_of_8_bits_are_stored_without_rounding(tmp_path: Path) -> None:
+@pytest.mark.feature("NUM-03")
+def test_inputs_of_8_bits_are_stored_without_rounding(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = ((rng.integers(10, 240, (6, 64)) - 83) * 0.5847).astype(np.float32)
     model = network()

@@ -46,7 +46,8 @@ def shown(count: int) -> dict[str, NDArray[np.float32]]:
 
 @pytest.mark.parametrize("masked", [-1e4, -65504.0, -1e9, LOWEST])
 @pytest.mark.parametrize("kind", ["added", "chosen"])
-def test_imp_18_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
+@pytest.mark.feature("IMP-18")
+def test_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
     model = load(attention(kind, masked))
     samples = Samples.of(shown(16), model.inputs)
     ranges = calibrate(model, samples, Config())
@@ -57,7 +58,8 @@ def test_imp_18_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -
     assert Judge(model, samples).sqnr_db(graph_of(model, ranges, Config())) > 20
 
 
-def test_imp_18_what_is_masked_counts_as_deep_below_its_row() -> None:
+@pytest.mark.feature("IMP-18")
+def test_what_is_masked_counts_as_deep_below_its_row() -> None:
     masks = Masks({"scores": (-1, 1.0)}, {"mask": 1.0})
     scores = np.array([[3, 1, -9999, 2], [-9999, -9998, -9999, -9999]], np.float32)
     found = masks.left_out({"scores": scores, "mask": scores, "other": scores})
@@ -70,7 +72,8 @@ def test_imp_18_what_is_masked_counts_as_deep_below_its_row() -> None:
         assert masks.left_out({"scores": array})["scores"] is array
 
 
-def test_imp_18_masks_are_found_behind_other_shapes() -> None:
+@pytest.mark.feature("IMP-18")
+def test_masks_are_found_behind_other_shapes() -> None:
     b = Builder("shapes")
     x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 4])
     both = b.node("Add", x, b.node("Unsqueeze", mask, b.integers(1)))
@@ -82,7 +85,8 @@ def test_imp_18_masks_are_found_behind_other_shapes() -> None:
     assert "x" not in found.added
 
 
-def test_imp_18_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
+@pytest.mark.feature("IMP-18")
+def test_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
     """As with a bias of positions, and with scores that are scaled last."""
     b = Builder("sums")
     x, mask = b.input("x", [1, 4, 4]), b.input("mask", [1, 1, 4])

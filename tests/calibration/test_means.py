@@ -52,7 +52,8 @@ def shard(batches: list[NDArray[np.float32]]) -> Statistics:
 
 
 @given(BATCHES, st.integers(0, 8))
-def test_cal_29_means_do_not_depend_on_shards(batches: list[NDArray[np.float32]], cut: int) -> None:
+@pytest.mark.feature("CAL-29")
+def test_means_do_not_depend_on_shards(batches: list[NDArray[np.float32]], cut: int) -> None:
     whole, first, second = (shard(part) for part in (batches, batches[:cut], batches[cut:]))
     first.merge(second)
     expected = [math.fsum(float(v) for b in batches for v in b[:, c].ravel()) for c in range(3)]
@@ -79,7 +80,8 @@ def pairwise(values: NDArray[np.float32]) -> np.float32:
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 1), (1, 3, 49), (2, 2, 7), (3, 2, 12, 25), (1, 2, 1000)])
-def test_cal_29_planes_are_summed_pairwise(shape: tuple[int, ...]) -> None:
+@pytest.mark.feature("CAL-29")
+def test_planes_are_summed_pairwise(shape: tuple[int, ...]) -> None:
     values = (np.random.default_rng(4).standard_normal(shape) * 100).astype(np.float32)
     planes = values.reshape(*shape[:2], -1)
     expected = [sum(float(pairwise(planes[n, c])) for n in range(shape[0])) for c in range(shape[1])]
@@ -87,7 +89,8 @@ def test_cal_29_planes_are_summed_pairwise(shape: tuple[int, ...]) -> None:
     assert sums.tolist() == expected
 
 
-def test_cal_29_rows_are_summed_in_order() -> None:
+@pytest.mark.feature("CAL-29")
+def test_rows_are_summed_in_order() -> None:
     rows = (np.random.default_rng(5).standard_normal((40, 3)) * 100).astype(np.float32)
     ((_, _, _, sums),) = _core.observe([rows], [], [1])
     assert sums.tolist() == [sum(float(value) for value in column) for column in rows.T]
@@ -124,7 +127,8 @@ def test_means_that_are_none(entry: dict[str, Any], wrong: str) -> None:
         Ranges.from_json(text)
 
 
-def test_qmo_30_bias_correction_takes_the_mean_error_back() -> None:
+@pytest.mark.feature("QMO-30")
+def test_bias_correction_takes_the_mean_error_back() -> None:
     rng = np.random.default_rng(0)
     model = network(rng.standard_normal((8, 3, 1, 1)).astype(np.float32))
     images = rng.uniform(0, 1, (16, 3, 4, 4)).astype(np.float32)

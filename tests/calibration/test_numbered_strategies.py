@@ -43,7 +43,8 @@ def laplace(count: int = 200_000) -> NDArray[np.float32]:
 
 
 @given(ARRAYS)
-def test_cal_19_moments_of_a_histogram_are_those_of_its_values(values: NDArray[np.float32]) -> None:
+@pytest.mark.feature("CAL-19")
+def test_moments_of_a_histogram_are_those_of_its_values(values: NDArray[np.float32]) -> None:
     found = moments_of(observed(values).tensors["x"])
     exact = values.astype(np.float64)
     bound = np.abs(exact).max() / 1024 + 1e-12
@@ -52,7 +53,8 @@ def test_cal_19_moments_of_a_histogram_are_those_of_its_values(values: NDArray[n
     assert abs(found.absolute - np.abs(exact - exact.mean()).mean()) <= 3 * bound
 
 
-def test_cal_03_percentile_multiplies_the_extrema() -> None:
+@pytest.mark.feature("CAL-03")
+def test_percentile_multiplies_the_extrema() -> None:
     values = np.array([-2, 1, 4], np.float32)
     assert fitted(values, strategy="0.5percentile") == (-1.0, 2.0)
     assert fitted(values, strategy="1.5percentile") == (-3.0, 6.0)
@@ -65,7 +67,8 @@ def test_a_share_stated_with_percentile_is_honoured() -> None:
     assert stated == fitted(values, strategy="pct", percentile=75) != fitted(values, strategy="percentile")
 
 
-def test_cal_04_a_true_percentile_has_its_own_name() -> None:
+@pytest.mark.feature("CAL-04")
+def test_a_true_percentile_has_its_own_name() -> None:
     values = np.linspace(-1, 1, 100_001, dtype=np.float32)
     low, high = fitted(values, strategy="pct[75]")
     assert (low, high) == pytest.approx((-0.75, 0.75), abs=0.002)
@@ -73,7 +76,8 @@ def test_cal_04_a_true_percentile_has_its_own_name() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2.5])
-def test_cal_05_deviations_around_the_mean(times: float) -> None:
+@pytest.mark.feature("CAL-05")
+def test_deviations_around_the_mean(times: float) -> None:
     values = normal(mean=0.5)
     low, high = fitted(values, strategy=f"{times}std")
     exact = values.astype(np.float64)
@@ -82,12 +86,14 @@ def test_cal_05_deviations_around_the_mean(times: float) -> None:
     assert fitted(values, strategy="100std") == (values.min(), values.max())
 
 
-def test_cal_05_one_deviation_is_the_default() -> None:
+@pytest.mark.feature("CAL-05")
+def test_one_deviation_is_the_default() -> None:
     assert fitted(normal(), strategy="std") == fitted(normal(), strategy="1std")
 
 
 @given(ARRAYS, st.integers(2, 16))
-def test_cal_06_divergences_agree_with_the_single_best(values: NDArray[np.float32], levels: int) -> None:
+@pytest.mark.feature("CAL-06")
+def test_divergences_agree_with_the_single_best(values: NDArray[np.float32], levels: int) -> None:
     histogram = observed(values, bins=64).tensors["x"].counts
     counts = magnitudes(histogram)
     if len(counts) <= levels:
@@ -101,7 +107,8 @@ def test_cal_06_divergences_agree_with_the_single_best(values: NDArray[np.float3
     assert chosen.min() == pytest.approx(found.min(), abs=1e-12)
 
 
-def test_cal_06_the_widest_of_the_best_thresholds() -> None:
+@pytest.mark.feature("CAL-06")
+def test_the_widest_of_the_best_thresholds() -> None:
     outliers = np.concatenate([normal(50_000), np.array([40.0], np.float32)])
     first, some = (fitted(outliers, strategy=name)[1] for name in ("kld", "50kld"))
     every = fitted(outliers, strategy="100000kld")[1]
@@ -114,7 +121,8 @@ def test_cal_06_the_widest_of_the_best_thresholds() -> None:
     assert some == pytest.approx(best * histogram.width)
 
 
-def test_cal_17_bins_change_thresholds() -> None:
+@pytest.mark.feature("CAL-17")
+def test_bins_change_thresholds() -> None:
     outliers = np.concatenate([normal(50_000), np.array([40.0], np.float32)])
     coarse, fine = (observed(outliers, bins=bins).tensors["x"].counts for bins in (1024, 4096))
     assert coarse.width > fine.width
@@ -133,13 +141,15 @@ def test_cal_17_bins_change_thresholds() -> None:
         ("0.5aciq_laplace", laplace(), 1.945),
     ],
 )
-def test_cal_07_analytic_clipping_values(strategy: str, values: NDArray[np.float32], clip: float) -> None:
+@pytest.mark.feature("CAL-07")
+def test_analytic_clipping_values(strategy: str, values: NDArray[np.float32], clip: float) -> None:
     low, high = fitted(values, strategy=strategy, bits=4 if "gauss" in strategy else 3, symmetric=True)
     assert high == pytest.approx(clip, rel=0.02)
     assert low == pytest.approx(-clip, rel=0.02)
 
 
-def test_cal_07_more_bits_clip_later_and_asymmetric_grids_start_at_the_low_end() -> None:
+@pytest.mark.feature("CAL-07")
+def test_more_bits_clip_later_and_asymmetric_grids_start_at_the_low_end() -> None:
     reach = [fitted(laplace(), strategy="aciq_laplace", bits=bits)[1] for bits in range(2, 17)]
     assert reach == sorted(reach)
     values = np.abs(laplace())
@@ -150,7 +160,8 @@ def test_cal_07_more_bits_clip_later_and_asymmetric_grids_start_at_the_low_end()
     assert high == pytest.approx(2 * 5.03 * mad, rel=0.02)
 
 
-def test_cal_08_weighted_scales() -> None:
+@pytest.mark.feature("CAL-08")
+def test_weighted_scales_follow_their_four_numbers() -> None:
     values = np.array([-1, -0.5, 0, 0.5, 3], np.float32)
     # 1 / (r / 3 + (1 - r) / 1) with r = 0.5 and 1
     assert fitted(values, strategy="weighted_scale_param[0.5,0,0,1]") == pytest.approx((-1.5, 1.5))
@@ -162,7 +173,8 @@ def test_cal_08_weighted_scales() -> None:
     assert fitted(np.abs(values), strategy="weighted_scale_param[0.2,0,0,1]") == (0.0, 3.0)
 
 
-def test_cal_08_the_search_is_logged_and_best(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.feature("CAL-08")
+def test_the_search_is_logged_and_best(caplog: pytest.LogCaptureFixture) -> None:
     values = np.concatenate([normal(20_000) * 0.1, np.array([1.0, -0.3], np.float32)])
     with caplog.at_level("DEBUG", logger="tpuflow.calibration.strategies"):
         _, found = fitted(values, strategy="weighted_scale_param[2,0,0,1]", bits=4)
@@ -176,7 +188,8 @@ def test_cal_08_the_search_is_logged_and_best(caplog: pytest.LogCaptureFixture) 
         assert error(found) <= error(1 / (share / 1.0 + (1 - share) / 0.4)) * 1.01
 
 
-def test_cal_16_values_are_trimmed_before_they_count() -> None:
+@pytest.mark.feature("CAL-16")
+def test_values_are_trimmed_before_they_count() -> None:
     values = {"x": np.array([-np.inf, -3, 1, 2, np.inf], np.float32)}
     assert trimmed(values, "clip(-4,5)")["x"].tolist() == [-4, -3, 1, 2, 5]
     assert trimmed(values, "second(-100,100)")["x"].tolist() == [-3, -3, 1, 2, 2]
@@ -186,14 +199,16 @@ def test_cal_16_values_are_trimmed_before_they_count() -> None:
     assert np.all(np.isfinite(endless))
 
 
-def test_cal_20_batches_make_steps_of_the_running_range() -> None:
+@pytest.mark.feature("CAL-20")
+def test_batches_make_steps_of_the_running_range() -> None:
     batches = [np.array([value], np.float32) for value in (1, 4, 2, 8)]
     assert fitted(*batches, strategy="mean", momentum=0.5, batch_size=2) == (0.0, 6.0)
     assert fitted(*batches, strategy="mean", momentum=0.5, batch_size=4) == (0.0, 8.0)
     assert fitted(*batches, strategy="mean", momentum=0.5) == (0.0, 5.125)
 
 
-def test_num_03_ranges_hold_zero_whatever_the_strategy() -> None:
+@pytest.mark.feature("NUM-03")
+def test_ranges_hold_zero_whatever_the_strategy() -> None:
     for strategy in ("2std", "0.5percentile", "3kld", "aciq_gauss", "aciq_laplace", "weighted_scale_param"):
         low, high = fitted(np.array([2, 2.5, 3], np.float32), strategy=strategy)
         assert low <= 0 <= high, strategy

@@ -34,7 +34,8 @@ def some_ranges(draw: st.DrawFn) -> Ranges:
 
 
 @given(some_ranges())
-def test_cal_22_text_round_trip_is_exact_and_keeps_the_order(ranges: Ranges) -> None:
+@pytest.mark.feature("CAL-22")
+def test_text_round_trip_is_exact_and_keeps_the_order(ranges: Ranges) -> None:
     again = Ranges.from_json(ranges.to_json())
     assert again == ranges
     assert list(again.tensors) == list(ranges.tensors)

@@ -77,7 +77,8 @@ def images(count: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
     return {"x": np.random.default_rng(seed).standard_normal((count, 3, 4, 4)).astype(np.float32)}
 
 
-def test_cal_09_ranges_of_the_model_are_used_as_they_are() -> None:
+@pytest.mark.feature("CAL-09")
+def test_ranges_of_the_model_are_used_as_they_are() -> None:
     model = network(STATED)
     config = Config.parse(
         {
@@ -98,7 +99,8 @@ def test_cal_09_ranges_of_the_model_are_used_as_they_are() -> None:
     assert weights[1] == [float(np.float32(1) / np.float32(127))] * 5
 
 
-def test_cal_09_a_range_that_is_missing_is_named() -> None:
+@pytest.mark.feature("CAL-09")
+def test_a_range_that_is_missing_is_named() -> None:
     model = network({"x": STATED["x"]})
     mixed = Config.parse(
         {"calibrate": {"strategy": "mse"}, "layers": [{"match": "relu", "strategy": "in_ir"}]}
@@ -139,7 +141,8 @@ METHODS = [
 ]  # fmt: skip
 
 
-def test_cal_14_saved_statistics_give_the_same_ranges(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-14")
+def test_saved_statistics_give_the_same_ranges(tmp_path: Path) -> None:
     model = network()
     path = tmp_path / "statistics.json"
     first = Config.parse({"calibrate": {"save_statistic_info": str(path), "strategy": "extrema"}})
@@ -161,9 +164,8 @@ def test_cal_14_saved_statistics_give_the_same_ranges(tmp_path: Path) -> None:
     assert scales[0] == scales[1]
 
 
-def test_cal_15_what_a_file_lacks_is_an_error_or_seen_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.feature("CAL-15")
+def test_what_a_file_lacks_is_an_error_or_seen_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = network()
     path = tmp_path / "statistics.json"
     whole = calibrate(model, images(4), CalibrationConfig(save_statistic_info=str(path)))
@@ -188,7 +190,8 @@ def test_cal_15_what_a_file_lacks_is_an_error_or_seen_anew(
     lower(model, found, lenient)
 
 
-def test_cal_15_what_a_file_lacks_is_seen_as_without_a_file(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-15")
+def test_what_a_file_lacks_is_seen_as_without_a_file(tmp_path: Path) -> None:
     model, path, again = network(), tmp_path / "s.json", tmp_path / "again.json"
     shuffled: dict[str, Any] = {"shuffle": True, "shuffle_seed": 3, "strategy": "mean"}
     calibrate(model, images(6), CalibrationConfig(save_statistic_info=str(path), **shuffled))
@@ -205,7 +208,8 @@ def test_cal_15_what_a_file_lacks_is_seen_as_without_a_file(tmp_path: Path) -> N
     assert found["means"]["f"] == first["means"]["f"]
 
 
-def test_cal_15_samples_are_run_only_where_something_is_missing(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-15")
+def test_samples_are_run_only_where_something_is_missing(tmp_path: Path) -> None:
     model, path = network(), tmp_path / "s.json"
     whole = calibrate(model, images(4), CalibrationConfig(save_statistic_info=str(path)))
     lenient = CalibrationConfig(statistic_file=str(path), ignore_missing_statistic=True)
@@ -230,7 +234,8 @@ def test_what_a_session_hands_out_is_known_before_it_runs() -> None:
     assert set(handed_out(model.model, wanted)) == set(made) == wanted
 
 
-def test_qmo_28_saved_statistics_drop_the_same_outliers(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-28")
+def test_saved_statistics_drop_the_same_outliers(tmp_path: Path) -> None:
     model, path = network(), tmp_path / "s.json"
     shown = images(12)
     shown["x"][3, 0, 0, 0] = 40
@@ -241,7 +246,8 @@ def test_qmo_28_saved_statistics_drop_the_same_outliers(tmp_path: Path) -> None:
         assert calibrate(model, {}, reread).to_json() == told.to_json(), strategy
 
 
-def test_qmo_28_extrema_stated_by_hand_stay_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-28")
+def test_extrema_stated_by_hand_stay_as_they_are(tmp_path: Path) -> None:
     model, path = network(), tmp_path / "s.json"
     shown = images(12)
     shown["x"][3, 0, 0, 0] = 40
@@ -257,7 +263,8 @@ def test_qmo_28_extrema_stated_by_hand_stay_as_they_are(tmp_path: Path) -> None:
     )
 
 
-def test_qmo_28_outliers_of_stated_ranges_are_not_looked_for() -> None:
+@pytest.mark.feature("QMO-28")
+def test_outliers_of_stated_ranges_are_not_looked_for() -> None:
     stated = network(STATED)
     alone = Config.parse({"calibrate": {"strategy": "in_ir", "z_threshold": 3}})
     assert calibrate(stated, {}, alone).tensors["r1"].pairs == ((0.0, 8.0),)
@@ -267,7 +274,8 @@ def test_qmo_28_outliers_of_stated_ranges_are_not_looked_for() -> None:
     assert calibrate(stated, images(4), mixed).tensors["r1"].pairs == ((0.0, 8.0),)
 
 
-def test_qmo_28_statistics_without_histograms_have_no_outliers(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-28")
+def test_statistics_without_histograms_have_no_outliers(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"format": 1, "tensors": {"r1": {"extrema": [0, 3]}}}', encoding="utf-8")
     with pytest.raises(RangesError, match='tensor "r1": z_threshold needs a histogram') as caught:
@@ -275,7 +283,8 @@ def test_qmo_28_statistics_without_histograms_have_no_outliers(tmp_path: Path) -
     assert "\n" not in str(caught.value)
 
 
-def test_cal_14_what_is_edited_holds(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-14")
+def test_what_is_edited_holds(tmp_path: Path) -> None:
     model = network()
     path = tmp_path / "statistics.json"
     statistics = collect(model, Samples.of(images(4), model.inputs), CalibrationConfig(), histograms=True)
@@ -301,7 +310,8 @@ def test_cal_14_what_is_edited_holds(tmp_path: Path) -> None:
         ({"histogram": {"bins": 3, "negative": [], "positive": [], "width": 0, "zeros": 0}}, "power of two"),
     ],
 )
-def test_cal_14_what_is_wrong_is_told(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-14")
+def test_what_is_wrong_is_told(change: dict[str, Any], told: str, tmp_path: Path) -> None:
     model = network()
     path = tmp_path / "statistics.json"
     statistics = collect(model, Samples.of(images(2), model.inputs), CalibrationConfig(), histograms=True)
@@ -316,7 +326,8 @@ def test_cal_14_what_is_wrong_is_told(change: dict[str, Any], told: str, tmp_pat
         load_statistics(path)
 
 
-def test_cal_14_strategies_that_read_histograms_say_so(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-14")
+def test_strategies_that_read_histograms_say_so(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"format": 1, "tensors": {"r1": {"extrema": [0, 3]}}}', encoding="utf-8")
     assert fit(load_statistics(path), CalibrationConfig(strategy="extrema")).tensors["r1"].max == 3
@@ -325,7 +336,8 @@ def test_cal_14_strategies_that_read_histograms_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_cal_24_histograms_are_of_as_many_samples_as_asked_for(count: int, tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-24")
+def test_histograms_are_of_as_many_samples_as_asked_for(count: int, tmp_path: Path) -> None:
     model = network()
     samples = Samples.of(images(5), model.inputs)
     wanted = Artefacts(tmp_path, histograms=True, samples=count, statistics="statistics.json")
@@ -342,7 +354,8 @@ def test_cal_24_histograms_are_of_as_many_samples_as_asked_for(count: int, tmp_p
             assert found["counts"].sum() + found["zeros"] == sizes[file.stem] * (count or 5)
 
 
-def test_cal_26_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("CAL-26")
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = network()
     samples = Samples.of(images(2), model.inputs)
     ranges = calibrate(model, samples)
@@ -355,7 +368,8 @@ def test_cal_26_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch:
     assert Ranges.load(written[0]) == ranges
 
 
-def test_cfg_14_shuffled_samples_are_the_same_ones_in_another_order() -> None:
+@pytest.mark.feature("CFG-14")
+def test_shuffled_samples_are_the_same_ones_in_another_order() -> None:
     model = network()
     samples = Samples.of(images(20), model.inputs)
     config = CalibrationConfig(strategy="mean", shuffle=True, shuffle_seed=4)

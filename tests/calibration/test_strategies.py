@@ -69,9 +69,8 @@ def mean_power(values: NDArray[np.float32], found: Range, power: float, *, symme
     ("strategy", "power"), [("mae", 1.0), ("lp[1]", 1.0), ("lp", 2.0), ("lp[2.5]", 2.5), ("lp[4]", 4.0)]
 )
 @pytest.mark.parametrize("shape", ["gaussian", "relu", "laplace"])
-def test_cal_11_least_errors_of_every_power(
-    strategy: str, power: float, shape: str, *, symmetric: bool
-) -> None:
+@pytest.mark.feature("CAL-11")
+def test_least_errors_of_every_power(strategy: str, power: float, shape: str, *, symmetric: bool) -> None:
     values = gaussian(30_000, 3)
     values = np.maximum(values, 0) if shape == "relu" else values**3 if shape == "laplace" else values
     found = fitted(values, strategy=strategy, symmetric=symmetric)
@@ -81,7 +80,8 @@ def test_cal_11_least_errors_of_every_power(
         assert ours <= 1.01 * mean_power(values, theirs, power, symmetric=symmetric), other
 
 
-def test_cal_11_low_powers_clip_more() -> None:
+@pytest.mark.feature("CAL-11")
+def test_low_powers_clip_more() -> None:
     values = gaussian(30_000, 3) ** 3
     reaches = [
         fitted(values, strategy=f"lp[{power}]", symmetric=True).pairs[0][1] for power in (0.5, 1, 2, 4)
@@ -90,7 +90,8 @@ def test_cal_11_low_powers_clip_more() -> None:
     assert reaches[0] < 0.7 * reaches[-1]
 
 
-def test_cal_11_wide_grids_keep_all() -> None:
+@pytest.mark.feature("CAL-11")
+def test_wide_grids_keep_all() -> None:
     values = gaussian(3000, 5)
     low, high = fitted(values, strategy="lp[2]", bits=16).pairs[0]
     assert low < 0.95 * values.min()
@@ -98,17 +99,20 @@ def test_cal_11_wide_grids_keep_all() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["lp[0]", "lp[17]", "lp[1,2]", "2lp", "mae[1]"])
-def test_cal_11_wrong_powers_are_refused(strategy: str) -> None:
+@pytest.mark.feature("CAL-11")
+def test_wrong_powers_are_refused(strategy: str) -> None:
     with pytest.raises(ValueError, match=r"power of errors|lp has no number|lp takes 1|mae has no numbers"):
         CalibrationConfig(strategy=strategy)
 
 
-def test_cal_01_extrema_are_those_of_all_batches() -> None:
+@pytest.mark.feature("CAL-01")
+def test_extrema_are_those_of_all_batches() -> None:
     assert fitted(*BATCHES_OF_THREE, strategy="extrema") == Range(-3.0, 4.0)
 
 
 @pytest.mark.parametrize("strategy", ["extrema", "mean", "mse", "kld", "pct[100]", "6std", "aciq_gauss"])
-def test_qmo_28_outliers_are_dropped_by_their_deviation(strategy: str) -> None:
+@pytest.mark.feature("QMO-28")
+def test_outliers_are_dropped_by_their_deviation(strategy: str) -> None:
     values = gaussian()
     far = np.concatenate([values, floats(90, -70)])
     ((low, high),) = fitted(far, strategy=strategy, z_threshold=6).pairs
@@ -119,13 +123,15 @@ def test_qmo_28_outliers_are_dropped_by_their_deviation(strategy: str) -> None:
     assert fitted(far, strategy="extrema") == Range(-70.0, 90.0)
 
 
-def test_qmo_28_what_is_dropped_does_not_depend_on_batches() -> None:
+@pytest.mark.feature("QMO-28")
+def test_what_is_dropped_does_not_depend_on_batches() -> None:
     far = np.concatenate([gaussian(), floats(90, -70)])
     whole = fitted(far, strategy="mse", z_threshold=5)
     assert fitted(*np.array_split(far[::-1].copy(), 7), strategy="mse", z_threshold=5) == whole
 
 
-def test_cal_02_cal_18_mean_follows_the_golden_sequence() -> None:
+@pytest.mark.feature("CAL-02", "CAL-18")
+def test_mean_follows_the_golden_sequence() -> None:
     # min: -1, 0.9 * -1 + 0.1 * -3 = -1.2, 0.9 * -1.2 + 0.1 * -2 = -1.28
     # max:  2, 0.9 *  2 + 0.1 *  1 =  1.9, 0.9 *  1.9 + 0.1 *  4 =  2.11
     ((low, high),) = fitted(*BATCHES_OF_THREE, strategy="mean").pairs
@@ -136,7 +142,8 @@ def test_cal_02_cal_18_mean_follows_the_golden_sequence() -> None:
 
 
 @pytest.mark.parametrize("strategy", COUNTING)
-def test_num_03_zero_is_always_inside(strategy: str) -> None:
+@pytest.mark.feature("NUM-03")
+def test_zero_is_always_inside(strategy: str) -> None:
     ((low, high),) = fitted(floats(2, 3), strategy=strategy).pairs
     assert low == 0
     assert 2 < high <= 3
@@ -162,7 +169,8 @@ def test_ranges_lie_within_what_was_seen(
     assert seen_low - slack <= low <= 0 <= high <= seen_high + slack
 
 
-def test_cal_04_percentile_of_known_distributions() -> None:
+@pytest.mark.feature("CAL-04")
+def test_percentile_of_known_distributions() -> None:
     uniform = np.linspace(-1, 1, 100_001, dtype=np.float32)
     ((low, high),) = fitted(uniform, strategy="pct", percentile=75).pairs
     assert (low, high) == pytest.approx((-0.75, 0.75), abs=1e-3)
@@ -221,7 +229,8 @@ def test_mse_loses_no_more_than_extrema_but_for_where_values_lie_in_their_bins(
     power=st.floats(0.5, 3),
     symmetric=st.booleans(),
 )
-def test_cal_10_mse_loses_no_more_than_extrema_on_samples_of_a_density(
+@pytest.mark.feature("CAL-10")
+def test_mse_loses_no_more_than_extrema_on_samples_of_a_density(
     *, seed: int, count: int, power: float, symmetric: bool
 ) -> None:
     normal = np.random.default_rng(seed).standard_normal(count, np.float32)
@@ -414,7 +423,8 @@ def test_bindings_refuse_what_does_not_fit() -> None:
 
 
 @given(BATCHES, st.floats(0.1, 5), st.sampled_from(["extrema", "mse", "pct[100]"]))
-def test_qmo_28_of_any_values_a_range_is_left(
+@pytest.mark.feature("QMO-28")
+def test_of_any_values_a_range_is_left(
     batches: list[NDArray[np.float32]], threshold: float, strategy: str
 ) -> None:
     ((low, high),) = fitted(*batches, strategy=strategy, z_threshold=threshold).pairs

@@ -19,14 +19,16 @@ PAIRS = st.tuples(BOUND.map(lambda bound: 0.0 - bound), BOUND)
 
 
 @given(st.dictionaries(NAMES, PAIRS))
-def test_cal_27_a_table_that_is_read_again_has_the_same_ranges(pairs: dict[str, tuple[float, float]]) -> None:
+@pytest.mark.feature("CAL-27")
+def test_a_table_that_is_read_again_has_the_same_ranges(pairs: dict[str, tuple[float, float]]) -> None:
     text = to_table(pairs)
     assert text.splitlines()[0] == HEADER
     assert from_table(text) == pairs
     assert to_table(from_table(text)) == text
 
 
-def test_cal_27_files_that_end_in_table(tmp_path: Path) -> None:
+@pytest.mark.feature("CAL-27")
+def test_files_that_end_in_table(tmp_path: Path) -> None:
     ranges = Ranges({"conv 1": Range(-2.5, 3.75), "y": Range(0.0, 1e-7)})
     ranges.save(tmp_path / "net.table")
     assert (tmp_path / "net.table").read_text() == f"{HEADER}\nconv 1 3.75 -2.5 3.75\ny 1e-07 0.0 1e-07\n"
@@ -45,7 +47,8 @@ def test_cal_27_files_that_end_in_table(tmp_path: Path) -> None:
         ("x 1 -1 1\nx 1 -1 1\n", 'line 2: "x" occurs twice'),
     ],
 )
-def test_cal_27_wrong_lines_are_named(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.feature("CAL-27")
+def test_wrong_lines_are_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "wrong.table"
     path.write_text(text)
     with pytest.raises(RangesError) as raised:
@@ -61,9 +64,8 @@ def test_cal_27_wrong_lines_are_named(tmp_path: Path, text: str, words: str) -> 
         (Ranges({"x": Range(-1.0, 1.0)}, factors={"x": Means(1, (0.5, 2.0))}), "channels were divided"),
     ],
 )
-def test_cal_27_what_a_table_cannot_say_needs_another_file(
-    tmp_path: Path, ranges: Ranges, words: str
-) -> None:
+@pytest.mark.feature("CAL-27")
+def test_what_a_table_cannot_say_needs_another_file(tmp_path: Path, ranges: Ranges, words: str) -> None:
     with pytest.raises(RangesError, match=words):
         ranges.save(tmp_path / "net.table")
     assert list(tmp_path.iterdir()) == []

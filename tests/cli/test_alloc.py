@@ -33,7 +33,8 @@ def check_placed(path: Path, capacity: int) -> None:
         assert u1 <= l2 or u2 <= l1 or o1 + s1 <= o2 or o2 + s2 <= o1
 
 
-def test_sch_25_alloc_places_an_instance(command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("SCH-25")
+def test_alloc_places_an_instance(command: Command, tmp_path: Path) -> None:
     path, placed, figures = write(tmp_path, PINWHEEL), tmp_path / "placed.csv", tmp_path / "figures.json"
     result = command("alloc", path, "--capacity", 6, "-o", placed, "--json", figures)
     assert (result.status, result.err) == (0, "")
@@ -86,9 +87,8 @@ def test_alloc_without_search_may_find_nothing(command: Command, shared: Path, t
 
 
 @pytest.mark.parametrize("name", ["A", "C", "D", "G"])
-def test_sch_25_alloc_solves_public_instances(
-    command: Command, shared: Path, tmp_path: Path, name: str
-) -> None:
+@pytest.mark.feature("SCH-25")
+def test_alloc_solves_public_instances(command: Command, shared: Path, tmp_path: Path, name: str) -> None:
     placed = tmp_path / "placed.csv"
     path = shared / "bench" / "minimalloc" / f"{name}.1048576.csv"
     result = command("alloc", path, "--capacity", 1048576, "-o", placed)

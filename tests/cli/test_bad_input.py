@@ -70,7 +70,10 @@ MODELS: dict[str, tuple[Callable[[onnx.ModelProto, Path], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_cmp_21_models(built: Built, command: Command, tmp_path: Path, name: str) -> None:
+@pytest.mark.feature("CMP-21")
+def test_damaged_models_are_refused_in_one_line(
+    built: Built, command: Command, tmp_path: Path, name: str
+) -> None:
     change, reason = MODELS[name]
     folder = tmp_path / "models"
     folder.mkdir()
@@ -131,7 +134,8 @@ def test_missing_files(built: Built, command: Command, tmp_path: Path) -> None:
         "NaN",
     ],
 )
-def test_cmp_21_samples(
+@pytest.mark.feature("CMP-21")
+def test_unusable_samples_are_refused_in_one_line(
     built: Built, command: Command, tmp_path: Path, arrays: Mapping[str, Any], reason: str
 ) -> None:
     path = tmp_path / "x.npz"
@@ -148,7 +152,8 @@ def test_cmp_21_samples(
         assert reason in message
 
 
-def test_cmp_21_requests_that_make_no_sense(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-21")
+def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quantize]\ndtpye = 'int8'\n", encoding="utf-8")
     ranges = tmp_path / "r.json"
@@ -194,7 +199,8 @@ def test_wrong_usage(built: Built, command: Command, option: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("kind", ["program", "graph"])
-def test_cmp_21_cut_and_altered_files(built: Built, command: Command, tmp_path: Path, kind: str) -> None:
+@pytest.mark.feature("CMP-21")
+def test_cut_and_altered_files(built: Built, command: Command, tmp_path: Path, kind: str) -> None:
     whole = (built.program if kind == "program" else built.graph).read_bytes()
     path = tmp_path / f"x{(built.program if kind == 'program' else built.graph).suffix}"
     words = ("simulate", path) if kind == "program" else ("build", path, "-o", tmp_path / "x.tpu")

@@ -20,9 +20,8 @@ from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline import graph_bytes
 
 
-def test_msc_22_sizes_are_those_of_files_and_of_the_model(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("MSC-22")
+def test_sizes_are_those_of_files_and_of_the_model(built: Built, command: Command, tmp_path: Path) -> None:
     program, figures = tmp_path / "net.tpu", tmp_path / "figures.json"
     result = command("build", built.model, "--calib", built.calibration, "-o", program, "--json", figures)
     assert result.status == 0, result.err
@@ -44,7 +43,8 @@ def test_msc_22_sizes_are_those_of_files_and_of_the_model(
     assert largest <= memory["cache_peak_bytes"] <= memory["cache_bytes"]
 
 
-def test_msc_14_one_seed_decides_all_that_is_random(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("MSC-14")
+def test_one_seed_decides_all_that_is_random(built: Built, command: Command, tmp_path: Path) -> None:
     made: dict[str, tuple[bytes, bytes]] = {}
     for name, seed in (("first", 5), ("again", 5), ("other", 6)):
         program = tmp_path / f"{name}.tpu"
@@ -57,7 +57,8 @@ def test_msc_14_one_seed_decides_all_that_is_random(built: Built, command: Comma
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_cal_28_the_number_of_samples_used_is_said(
+@pytest.mark.feature("CAL-28")
+def test_the_number_of_samples_used_is_said(
     built: Built, command: Command, tmp_path: Path, count: int
 ) -> None:
     arrays = samples(onnx.load(built.model), count)
@@ -77,7 +78,8 @@ def test_cal_28_the_number_of_samples_used_is_said(
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("int8", 1), ("f32", 4)])
-def test_msc_09_what_a_graph_needs_by_hand(
+@pytest.mark.feature("MSC-09")
+def test_what_a_graph_needs_by_hand(
     built: Built, command: Command, tmp_path: Path, dtype: str, size: int
 ) -> None:
     given = ("--calib", built.calibration) if dtype == "int8" else ()
@@ -104,7 +106,8 @@ def test_msc_09_what_a_graph_needs_by_hand(
         ("output_dir = made/here\nmodel_name = digits\nout_ir_name = second.tpu", "made/here/second.tpu"),
     ],
 )
-def test_cfg_12_files_appear_under_the_given_names_only(
+@pytest.mark.feature("CFG-12")
+def test_files_appear_under_the_given_names_only(
     built: Built,
     command: Command,
     tmp_path: Path,
@@ -133,7 +136,8 @@ def test_cfg_12_files_appear_under_the_given_names_only(
         ("model_name = a\x07b", "has control characters"),
     ],
 )
-def test_cfg_12_names_are_checked_before_anything_is_built(
+@pytest.mark.feature("CFG-12")
+def test_names_are_checked_before_anything_is_built(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,7 +149,8 @@ def test_cfg_12_names_are_checked_before_anything_is_built(
 
 
 @pytest.mark.parametrize(("original", "optimized", "calls"), [(1, 1, 2), (1, 0, 1), (0, 1, 1), (0, 0, 0)])
-def test_cfg_13_the_metric_is_run_as_often_as_asked(
+@pytest.mark.feature("CFG-13")
+def test_the_metric_is_run_as_often_as_asked(
     built: Built,
     command: Command,
     tmp_path: Path,
@@ -176,7 +181,8 @@ def test_cfg_13_the_metric_is_run_as_often_as_asked(
     ]
 
 
-def test_cfg_12_no_folder_is_made_for_a_model_that_cannot_be_read(
+@pytest.mark.feature("CFG-12")
+def test_no_folder_is_made_for_a_model_that_cannot_be_read(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -185,7 +191,8 @@ def test_cfg_12_no_folder_is_made_for_a_model_that_cannot_be_read(
     assert not Path("made").exists()
 
 
-def test_cfg_13_every_metric_is_measured(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-13")
+def test_every_metric_is_measured(built: Built, command: Command, tmp_path: Path) -> None:
     settings = tmp_path / "net.cfg"
     settings.write_text(f"[Common]\nmetric = top1,top(2)\ndata = {built.labelled}\n", encoding="utf-8")
     words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
@@ -198,7 +205,8 @@ def test_cfg_13_every_metric_is_measured(built: Built, command: Command, tmp_pat
 @pytest.mark.parametrize(
     ("metric", "data"), [("top1", "calibration"), ("best", "labelled"), ("top1", "absent")]
 )
-def test_cfg_13_what_cannot_be_measured_is_said_before_calibration(
+@pytest.mark.feature("CFG-13")
+def test_what_cannot_be_measured_is_said_before_calibration(
     built: Built, command: Command, tmp_path: Path, metric: str, data: str
 ) -> None:
     settings, file = tmp_path / "net.cfg", getattr(built, data, tmp_path / "absent.npz")

@@ -18,9 +18,8 @@ from tpuflow.pipeline.bundle import Bundle, TestData, load_bundle, run_tests
 from tpuflow.pipeline.constants import weights_of, with_weights
 
 
-def test_prg_13_combine_then_extract_gives_the_originals(
-    command: Command, built: Built, tmp_path: Path
-) -> None:
+@pytest.mark.feature("PRG-13")
+def test_combine_then_extract_gives_the_originals(command: Command, built: Built, tmp_path: Path) -> None:
     raw = tmp_path / "tiny.raw.tpu"
     assert command("raw", built.program, "-o", raw).status == 0
     both = tmp_path / "both.tpub"
@@ -42,9 +41,8 @@ def test_prg_13_combine_then_extract_gives_the_originals(
     assert missing.status == 1 and 'no program "none", it has tiny' in missing.err
 
 
-def test_prg_10_recorded_tests_run_and_tell_what_differs(
-    command: Command, built: Built, tmp_path: Path
-) -> None:
+@pytest.mark.feature("PRG-10")
+def test_recorded_tests_run_and_tell_what_differs(command: Command, built: Built, tmp_path: Path) -> None:
     file = tmp_path / "tiny.tpub"
     done = command("bundle", "record", built.program, "--inputs", built.calibration, "-o", file)
     assert done.status == 0, done.err
@@ -85,7 +83,8 @@ def whole(path: Path) -> _core.Graph:
     return graph
 
 
-def test_prg_13_update_changes_constants_only(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-13")
+def test_update_changes_constants_only(command: Command, built: Built, tmp_path: Path) -> None:
     retrained = tiny()
     weights = next(each for each in retrained.graph.initializer if each.dims == [8, 3, 3, 3])
     array = onnx.numpy_helper.to_array(weights)
@@ -109,7 +108,8 @@ def test_prg_13_update_changes_constants_only(command: Command, built: Built, tm
         with_weights(old, whole(tmp_path / "newer.int16.tpuq"))
 
 
-def test_prg_13_constants_by_name(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-13")
+def test_constants_by_name(command: Command, built: Built, tmp_path: Path) -> None:
     assert command("weights", "dump", built.graph, "-o", tmp_path / "w.npz").status == 0
     graph = whole(built.graph)
     with np.load(tmp_path / "w.npz") as arrays:
@@ -118,7 +118,8 @@ def test_prg_13_constants_by_name(command: Command, built: Built, tmp_path: Path
             np.testing.assert_array_equal(arrays[name], array)
 
 
-def test_prg_16_text_and_back_to_the_same_bytes(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-16")
+def test_text_and_back_to_the_same_bytes(command: Command, built: Built, tmp_path: Path) -> None:
     text, again = tmp_path / "tiny.tpuasm", tmp_path / "again.tpu"
     assert command("disasm", built.program, "-o", text).status == 0
     assert command("asm", text, "-o", again).status == 0
@@ -130,7 +131,8 @@ def test_prg_16_text_and_back_to_the_same_bytes(command: Command, built: Built, 
     assert lines and all(line.rpartition("; ")[2].split(" ", 1)[1] in names for line in lines)
 
 
-def test_prg_12_one_command_at_every_stage(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-12")
+def test_one_command_at_every_stage(command: Command, built: Built, tmp_path: Path) -> None:
     for name, file in (("float", built.model), ("graph", built.graph), ("program", built.program)):
         done = command("run", file, "--inputs", built.calibration, "--outputs", tmp_path / f"{name}.npz")
         assert done.status == 0, done.err

@@ -28,13 +28,13 @@ def rebuilt(built: Built, command: Command, folder: Path, content: Any, *words: 
     return program
 
 
-def test_cfg_06_what_is_written_gives_the_same_program(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("CFG-06")
+def test_what_is_written_gives_the_same_program(built: Built, command: Command, tmp_path: Path) -> None:
     assert rebuilt(built, command, tmp_path, written(built)).read_bytes() == built.program.read_bytes()
 
 
-def test_cfg_06_cfg_08_one_layer_is_changed(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-06", "CFG-08")
+def test_one_layer_is_changed(built: Built, command: Command, tmp_path: Path) -> None:
     content = written(built)
     conv = next(
         name for name, each in content.items() if each["just_for_display"]["brief_info"]["layer_id"] == 2
@@ -53,14 +53,16 @@ def test_cfg_06_cfg_08_one_layer_is_changed(built: Built, command: Command, tmp_
     assert all(each["weight_bits"] is None for name, each in again.items() if name != conv)
 
 
-def test_cfg_07_what_is_shown_is_not_read(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-07")
+def test_what_is_shown_is_not_read(built: Built, command: Command, tmp_path: Path) -> None:
     content = written(built)
     for each in content.values():
         each["just_for_display"] = {"nonsense": 1, "weight_bits": 16}
     assert rebuilt(built, command, tmp_path, content).read_bytes() == built.program.read_bytes()
 
 
-def test_cfg_08_every_field_of_layers_stands_there_and_what_came_of_it(built: Built) -> None:
+@pytest.mark.feature("CFG-08")
+def test_every_field_of_layers_stands_there_and_what_came_of_it(built: Built) -> None:
     graph = _core.Graph.load(built.graph)
     for name, each in written(built).items():
         shown = each.pop("just_for_display")
@@ -94,7 +96,8 @@ def test_cfg_08_every_field_of_layers_stands_there_and_what_came_of_it(built: Bu
         ),
     ],
 )
-def test_cfg_17_settings_without_effect(
+@pytest.mark.feature("CFG-17")
+def test_settings_without_effect(
     built: Built, command: Command, tmp_path: Path, layer: str, settings: dict[str, Any], words: str
 ) -> None:
     path = tmp_path / "settings.json"
@@ -109,7 +112,8 @@ def test_cfg_17_settings_without_effect(
     assert refused.status == 1 and 'did you mean "weight_bits"?' in refused.err
 
 
-def test_cfg_04_cfg_06_text_names_a_file_by_layer(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-04", "CFG-06")
+def test_text_names_a_file_by_layer(built: Built, command: Command, tmp_path: Path) -> None:
     (tmp_path / "layers.json").write_text(json.dumps({"/conv_0": {"q_bits_weight": 8}}), encoding="utf-8")
     text = tmp_path / "x.cfg"
     text.write_text("[Common]\nweight_bits = 8 & <[Conv]:16>\nopt_config = layers.json\n", encoding="utf-8")
@@ -124,7 +128,8 @@ def test_cfg_04_cfg_06_text_names_a_file_by_layer(built: Built, command: Command
     assert "int16" in widths.values()
 
 
-def test_cfg_02_the_command_line_of_configurations(
+@pytest.mark.feature("CFG-02")
+def test_the_command_line_of_configurations(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, program = tmp_path / "x.cfg", tmp_path / "x.tpu"

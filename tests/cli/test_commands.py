@@ -110,7 +110,8 @@ def test_simulate_writes_all_it_is_asked_for(built: Built, command: Command, tmp
     assert read(timing)["cycles"] == figures["cycles"]
 
 
-def test_low_07_every_level_takes_and_gives_floats(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("LOW-07")
+def test_every_level_takes_and_gives_floats(built: Built, command: Command, tmp_path: Path) -> None:
     arrays = {}
     for file in (built.model, built.graph, built.program):
         path = tmp_path / f"{file.suffix[1:]}.npz"
@@ -148,7 +149,8 @@ def test_stages_on_their_own_make_the_same_program(built: Built, command: Comman
     assert program.read_bytes() == built.program.read_bytes()
 
 
-def test_imp_08_sch_37_stages_are_saved_and_the_default_name_says_it_all(
+@pytest.mark.feature("IMP-08", "SCH-37")
+def test_stages_are_saved_and_the_default_name_says_it_all(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,9 +170,8 @@ def test_imp_08_sch_37_stages_are_saved_and_the_default_name_says_it_all(
     assert [port.shape for port in load("stages/origin.onnx").outputs] == [(1, 6)]
 
 
-def test_cmp_05_every_tensor_of_every_stage_is_compared(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("CMP-05")
+def test_every_tensor_of_every_stage_is_compared(built: Built, command: Command, tmp_path: Path) -> None:
     figures = tmp_path / "c.json"
     words = ("compare", built.model, built.program, "--inputs", built.calibration, "--samples", "3")
     text = done(command, *words, "--json", figures, "--tolerance", "0.9,0.5")
@@ -188,7 +189,8 @@ def test_cmp_05_every_tensor_of_every_stage_is_compared(
     assert any(tensor["quantized"]["max_error"] > 0 for tensor in compared)
 
 
-def test_cmp_19_measures_of_two_sets_of_samples(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-19")
+def test_measures_of_two_sets_of_samples(built: Built, command: Command, tmp_path: Path) -> None:
     """Every layer's similarity, noise and error on calibration and on validation samples, in one file."""
     figures, validation = tmp_path / "quant_report.json", tmp_path / "validation.npz"
     with np.load(built.calibration) as arrays:
@@ -229,7 +231,8 @@ def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Pat
     assert "rmse of 5 samples" in shown
 
 
-def test_sch_28_instructions_and_constants_come_back_from_the_disassembler(
+@pytest.mark.feature("SCH-28")
+def test_instructions_and_constants_come_back_from_the_disassembler(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     text = tmp_path / "t.tpuasm"

@@ -11,7 +11,8 @@ import pytest
 from cli.conftest import Built, Command
 
 
-def test_sim_04_commands_from_words_and_files(
+@pytest.mark.feature("SIM-04")
+def test_commands_from_words_and_files(
     command: Command, built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "session.txt"
@@ -29,7 +30,8 @@ def test_sim_04_commands_from_words_and_files(
     assert talk.status == 0 and 'error: there is no command "jump"' in talk.out
 
 
-def test_cmp_13_a_program_shows_what_its_graph_does(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-13")
+def test_a_program_shows_what_its_graph_does(command: Command, built: Built, tmp_path: Path) -> None:
     one, two = tmp_path / "program.npz", tmp_path / "graph.npz"
     done = command("steps", built.program, "--inputs", built.calibration, "--dump", one)
     assert done.status == 0, done.err
@@ -44,7 +46,8 @@ def test_cmp_13_a_program_shows_what_its_graph_does(command: Command, built: Bui
     assert refused.status == 1 and "tpuflow steps" in refused.err
 
 
-def test_prg_15_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-15")
+def test_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_path: Path) -> None:
     figures = tmp_path / "steps.json"
     done = command("steps", built.program, "--inputs", built.calibration, "--json", figures)
     assert done.status == 0, done.err

@@ -12,14 +12,16 @@ from tpuflow.runtime import Codec, Device
 
 
 @pytest.mark.parametrize("machine", ["128x128_asic", "32x32_fpga"])
-def test_prg_11_smoke_ends_well_in_seconds(command: Command, machine: str) -> None:
+@pytest.mark.feature("PRG-11")
+def test_smoke_ends_well_in_seconds(command: Command, machine: str) -> None:
     done = command("smoke", "--machine", machine)
     assert done.status == 0, done.err
     assert done.out.splitlines()[-1] == "all is well"
     assert "raw mode too" in done.out
 
 
-def test_prg_03_raw_writes_program_and_codec(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-03")
+def test_raw_writes_program_and_codec(command: Command, built: Built, tmp_path: Path) -> None:
     target, codec = tmp_path / "tiny.raw.tpu", tmp_path / "codec.json"
     done = command("raw", built.program, "-o", target, "--codec", codec)
     assert done.status == 0, done.err

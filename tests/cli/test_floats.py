@@ -21,7 +21,8 @@ NEAR = {"f16": 2e-3, "bf16": 2e-2, "f32": 1e-5}
 
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("level", ["-O1", "-O5"])
-def test_low_01_floats_go_through_every_level(
+@pytest.mark.feature("LOW-01")
+def test_floats_go_through_every_level(
     built: Built, command: Command, tmp_path: Path, dtype: str, level: str
 ) -> None:
     graph, program = tmp_path / "net.tpuq", tmp_path / "net.tpu"
@@ -53,9 +54,8 @@ def test_codes_alone_need_ranges(built: Built, command: Command, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_sim_12_infinity_and_nan_are_events_with_layer_place_and_count(
-    command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("SIM-12")
+def test_infinity_and_nan_are_events_with_layer_place_and_count(command: Command, tmp_path: Path) -> None:
     b = Builder("large")
     x = b.input("x", [1, 3, 4, 5])
     large = b.node("Mul", x, b.constant(np.float32(4)))

@@ -72,7 +72,8 @@ def test_equal_outputs_are_perfect(name: str) -> None:
     assert found.agreement == 1
 
 
-def test_cmp_05_one_different_bit_of_a_program_is_found(
+@pytest.mark.feature("CMP-05")
+def test_one_different_bit_of_a_program_is_found(
     built: Built, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = ProgramLevel.compute
@@ -132,7 +133,8 @@ def test_batches_give_the_samples_of_single_runs(command: Command, tmp_path: Pat
     assert np.abs(outputs[".tpu"] - outputs[".onnx"]).max() < 0.1 * np.abs(outputs[".onnx"]).max()
 
 
-def test_cmp_23_the_report_has_every_pair_of_stages_and_the_numbers_of_npz_compare(
+@pytest.mark.feature("CMP-23")
+def test_the_report_has_every_pair_of_stages_and_the_numbers_of_npz_compare(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     with np.load(built.calibration) as arrays:

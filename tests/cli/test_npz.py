@@ -32,7 +32,8 @@ def changed(command: Command, folder: Path, *words: str | Path) -> dict[str, NDA
         return dict(arrays)
 
 
-def test_cmp_09_sub_commands_change_files(command: Command, file: Path, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-09")
+def test_sub_commands_change_files(command: Command, file: Path, tmp_path: Path) -> None:
     def run(*words: str | Path) -> dict[str, NDArray[Any]]:
         return changed(command, tmp_path, *words)
 
@@ -52,7 +53,8 @@ def test_cmp_09_sub_commands_change_files(command: Command, file: Path, tmp_path
     assert run("diff", file, tmp_path / "moved.npz")["x"].tolist() == np.full((2, 3), 0.5).tolist()
 
 
-def test_cmp_09_bytes_shapes_and_contents(command: Command, file: Path, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-09")
+def test_bytes_shapes_and_contents(command: Command, file: Path, tmp_path: Path) -> None:
     assert command("npz", "to-bin", file, "x", "-o", tmp_path / "x.bin").status == 0
     assert (tmp_path / "x.bin").read_bytes() == X.astype("<f4").tobytes()
     shown = command("npz", "shape", file).out
@@ -62,7 +64,8 @@ def test_cmp_09_bytes_shapes_and_contents(command: Command, file: Path, tmp_path
     assert dumped.splitlines()[-1] == "0.0 1.0 2.0 3.0 ..."
 
 
-def test_cmp_13_every_tensor_in_a_file_of_its_own(command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-13")
+def test_every_tensor_in_a_file_of_its_own(command: Command, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", allow_pickle=False, **{"/a/b": X, "/a:b": X + 1, "_a_b": X + 2})
     assert command("npz", "unpack", tmp_path / "in.npz", "-o", tmp_path / "all").status == 0
     files = sorted((tmp_path / "all").glob("*.npy"))
@@ -102,7 +105,8 @@ def test_wrong_requests_are_named(
     assert not (tmp_path / "o.npz").exists()
 
 
-def test_cmp_08_exit_status_and_files(command: Command, file: Path, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-08")
+def test_exit_status_and_files(command: Command, file: Path, tmp_path: Path) -> None:
     same = command("npz", "compare", file, file)
     assert same.status == 0 and "3 EQUAL" in same.out
     b = Builder("net")

@@ -19,9 +19,8 @@ VALUES = arrays(np.float32, st.integers(0, 60), elements=st.floats(-1000, 1000, 
 
 
 @given(st.lists(VALUES, max_size=3), st.floats(-50, -0.01), st.floats(0.01, 50))
-def test_cmp_18_counts_sum_and_outliers_are_those_beyond(
-    samples: list[np.ndarray], low: float, high: float
-) -> None:
+@pytest.mark.feature("CMP-18")
+def test_counts_sum_and_outliers_are_those_beyond(samples: list[np.ndarray], low: float, high: float) -> None:
     overlay = Overlay("t", (low, high))
     for values in samples:
         overlay.add(values, np.clip(values, low, high))
@@ -35,7 +34,8 @@ def test_cmp_18_counts_sum_and_outliers_are_those_beyond(
     ET.fromstring(overlay.picture())
 
 
-def test_cmp_18_what_is_no_number_is_counted_apart() -> None:
+@pytest.mark.feature("CMP-18")
+def test_what_is_no_number_is_counted_apart() -> None:
     overlay = Overlay("<t>", (-1.0, 1.0))
     overlay.add(np.array([np.nan, np.inf, 0.5, -3.0]), np.array([0.0, 1.0, 0.5, -1.0]))
     assert (overlay.nonfinite, overlay.below, overlay.above) == (2, 1, 1)
@@ -43,7 +43,8 @@ def test_cmp_18_what_is_no_number_is_counted_apart() -> None:
     ET.fromstring(overlay.picture())
 
 
-def test_cmp_18_every_tensor_of_a_network(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-18")
+def test_every_tensor_of_a_network(built: Built, command: Command, tmp_path: Path) -> None:
     folder, ours, theirs = tmp_path / "d", tmp_path / "q.npz", tmp_path / "f.npz"
     made = command(
         "compare", built.model, built.program, "--inputs", built.calibration, "--samples", "5",

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from cli.conftest import Built, Command
 from tpuflow.partitioning.storage import load_graph
 
@@ -14,7 +16,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 COSINE, EUCLID = 0.99999, 0.99
 
 
-def test_vis_10_what_fails_a_comparison_is_red(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-10")
+def test_what_fails_a_comparison_is_red(command: Command, built: Built, tmp_path: Path) -> None:
     words = ["compare", built.model, built.program, "--inputs", built.calibration]
     words += ["--tolerance", f"{COSINE},{EUCLID}", "--json", tmp_path / "x.json"]
     for name in ("x.svg", "x.dot"):

@@ -34,7 +34,8 @@ def search(folder: Path, text: str) -> Path:
         ("data = x.npz\nlabel = y.npy", "label has no effect without dataset"),
     ],
 )
-def test_mix_02_a_search_without_a_metric_is_refused_at_once(
+@pytest.mark.feature("MIX-02")
+def test_a_search_without_a_metric_is_refused_at_once(
     text: str, told: str, built: Built, command: Command, tmp_path: Path
 ) -> None:
     config = search(tmp_path, text)
@@ -47,7 +48,8 @@ def test_mix_02_a_search_without_a_metric_is_refused_at_once(
 
 
 @pytest.mark.parametrize("threshold", ["1e-5", "-1"])
-def test_mix_03_a_build_from_what_was_found_gives_the_same_program(
+@pytest.mark.feature("MIX-03")
+def test_a_build_from_what_was_found_gives_the_same_program(
     threshold: str, built: Built, command: Command, tmp_path: Path
 ) -> None:
     config = search(
@@ -73,7 +75,8 @@ def test_mix_03_a_build_from_what_was_found_gives_the_same_program(
     assert json.loads(again.with_suffix(".layers.json").read_text(encoding="utf-8")) == layers
 
 
-def test_mix_14_a_build_says_that_floats_need_the_cpu(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-14")
+def test_a_build_says_that_floats_need_the_cpu(built: Built, command: Command, tmp_path: Path) -> None:
     config = search(
         tmp_path,
         f"mixed_precision_auto_search = 5,-1,L\nmetric = cosine\ndata = {built.labelled}\ntarget = int8",
@@ -84,7 +87,8 @@ def test_mix_14_a_build_says_that_floats_need_the_cpu(built: Built, command: Com
     assert "need the CPU of the host" in found.out + found.err
 
 
-def test_cfg_18_cmp_15_debugging_is_told_aloud(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-18", "CMP-15")
+def test_debugging_is_told_aloud(built: Built, command: Command, tmp_path: Path) -> None:
     config = search(tmp_path, "fake_quant_operators_for_debug = Conv\nfake_quant_scopes_for_debug = [(0,1)]")
     found = command(
         "build", built.model, "--calib", built.calibration, "--cfg", config, "-o", tmp_path / "x.tpu"
@@ -93,7 +97,8 @@ def test_cfg_18_cmp_15_debugging_is_told_aloud(built: Built, command: Command, t
     assert "WARNING: fake_quant is set" in found.out + found.err
 
 
-def test_mix_01_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-01")
+def test_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_path: Path) -> None:
     config = search(tmp_path, f"mixed_precision_auto_search = 0,0.,L\nmetric = top1\ndata = {built.labelled}")
     program = tmp_path / "x.tpu"
     made = command("build", built.model, "-O5", "--calib", built.calibration, "--cfg", config, "-o", program)
@@ -101,7 +106,8 @@ def test_mix_01_fewer_than_one_batch_is_no_search(built: Built, command: Command
     assert program.read_bytes() == built.program.read_bytes()
 
 
-def test_mix_13_mix_15_the_table_of_layers(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-13", "MIX-15")
+def test_the_table_of_layers(built: Built, command: Command, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     found = command(
         "sensitivity", built.model, "--calib", built.calibration, "--data", built.labelled, "--metric",
@@ -116,7 +122,8 @@ def test_mix_13_mix_15_the_table_of_layers(built: Built, command: Command, tmp_p
     assert shown == [row["layer"] for row in rows]
 
 
-def test_mix_07_settings_within_a_budget_are_built_as_they_were_judged(
+@pytest.mark.feature("MIX-07")
+def test_settings_within_a_budget_are_built_as_they_were_judged(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     layers, report, program = tmp_path / "l.json", tmp_path / "r.json", tmp_path / "x.tpu"
@@ -141,7 +148,8 @@ def test_mix_07_settings_within_a_budget_are_built_as_they_were_judged(
     assert json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["value"] == chosen["metric"][1]
 
 
-def test_mix_05_a_table_is_built_as_settings_are(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-05")
+def test_a_table_is_built_as_settings_are(built: Built, command: Command, tmp_path: Path) -> None:
     programs = []
     for suffix in ("json", "table"):
         layers, program = tmp_path / f"l.{suffix}", tmp_path / f"{suffix}.tpu"
@@ -155,7 +163,8 @@ def test_mix_05_a_table_is_built_as_settings_are(built: Built, command: Command,
     assert programs[0] == programs[1] != built.program.read_bytes()
 
 
-def test_cmp_16_culprits_are_written_as_settings(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("CMP-16")
+def test_culprits_are_written_as_settings(built: Built, command: Command, tmp_path: Path) -> None:
     config, layers = tmp_path / "bad.json", tmp_path / "l.json"
     config.write_text(json.dumps({"/conv_2": {"weight_bits": 4}}), encoding="utf-8")
     found = command(
@@ -188,7 +197,8 @@ def test_what_cannot_be_searched(
     assert not list(tmp_path.iterdir())
 
 
-def test_cmp_14_similarity_by_layer_is_that_of_a_comparison_of_dumps(
+@pytest.mark.feature("CMP-14")
+def test_similarity_by_layer_is_that_of_a_comparison_of_dumps(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     ours, theirs, one = tmp_path / "q.npz", tmp_path / "f.npz", tmp_path / "one.npz"
@@ -220,9 +230,8 @@ def test_cmp_14_similarity_by_layer_is_that_of_a_comparison_of_dumps(
     assert checked >= 4
 
 
-def test_cmp_14_without_samples_there_is_no_similarity(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("CMP-14")
+def test_without_samples_there_is_no_similarity(built: Built, command: Command, tmp_path: Path) -> None:
     ranges, program = tmp_path / "r.json", tmp_path / "x.tpu"
     assert command("calibrate", built.model, "--calib", built.calibration, "-o", ranges).status == 0
     assert command("build", built.model, "--ranges", ranges, "-o", program).status == 0
@@ -243,7 +252,8 @@ def directory(built: Built, tmp_path: Path) -> Path:
     return folder
 
 
-def test_msc_02_samples_are_the_same_for_any_number_of_threads(
+@pytest.mark.feature("MSC-02")
+def test_samples_are_the_same_for_any_number_of_threads(
     built: Built, command: Command, directory: Path, tmp_path: Path
 ) -> None:
     programs = []
@@ -255,7 +265,8 @@ def test_msc_02_samples_are_the_same_for_any_number_of_threads(
     assert programs == [built.program.read_bytes()] * 3
 
 
-def test_msc_02_files_are_read_by_so_many_threads(
+@pytest.mark.feature("MSC-02")
+def test_files_are_read_by_so_many_threads(
     directory: Path, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports, seen = load(built.model).inputs, set[str]()
@@ -278,7 +289,8 @@ def test_msc_02_files_are_read_by_so_many_threads(
     assert threading.main_thread().name not in seen
 
 
-def test_msc_02_a_file_that_cannot_be_read_is_told_all_the_same(
+@pytest.mark.feature("MSC-02")
+def test_a_file_that_cannot_be_read_is_told_all_the_same(
     built: Built, command: Command, directory: Path, tmp_path: Path
 ) -> None:
     (directory / "03.npy").write_bytes(b"nothing")

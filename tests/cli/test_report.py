@@ -19,7 +19,8 @@ def data(page: Path) -> dict[str, Any]:
     return content
 
 
-def test_vis_09_a_page_of_two_programs_with_similarity_and_histograms(
+@pytest.mark.feature("VIS-09")
+def test_a_page_of_two_programs_with_similarity_and_histograms(
     command: Command, built: Built, tmp_path: Path
 ) -> None:
     names = {
@@ -60,7 +61,8 @@ def test_vis_09_a_page_of_two_programs_with_similarity_and_histograms(
     assert any("cosine" in layer for layer in page["runs"][0]["layers"])
 
 
-def test_vis_09_build_writes_a_page_with_its_ranges(command: Command, built: Built, tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-09")
+def test_build_writes_a_page_with_its_ranges(command: Command, built: Built, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ["build", built.model, "--calib", built.calibration, "-o", tmp_path / "x.tpu", "--report", page]
     result = command(*words)

@@ -13,7 +13,8 @@ from tpuflow.ptq.search import MARGIN_DB
 
 
 @pytest.mark.parametrize("method", ["gptq", "adaround[Conv]"])
-def test_gca_16_build_refines_after_ranges_are_known(
+@pytest.mark.feature("GCA-16")
+def test_build_refines_after_ranges_are_known(
     method: str, built: Built, command: Command, tmp_path: Path
 ) -> None:
     config = tmp_path / "c.toml"
@@ -46,7 +47,8 @@ def test_methods_that_need_samples_say_so(built: Built, command: Command, tmp_pa
     assert "global_calibration needs samples" in refused.err
 
 
-def test_gca_13_search_writes_the_best_graph(built: Built, command: Command, tmp_path: Path) -> None:
+@pytest.mark.feature("GCA-13")
+def test_search_writes_the_best_graph(built: Built, command: Command, tmp_path: Path) -> None:
     graph, report = tmp_path / "m.tpuq", tmp_path / "r.json"
     found = command("search", built.model, "--calib", built.calibration, "-o", graph, "--json", report)
     assert found.status == 0, found.err
@@ -63,7 +65,8 @@ def test_gca_13_search_writes_the_best_graph(built: Built, command: Command, tmp
 @pytest.mark.parametrize(
     ("kind", "told"), [("zeros", "a sample of zeros"), ("generated", "8 generated samples")]
 )
-def test_cal_21_without_data_it_is_said_what_stands_in(
+@pytest.mark.feature("CAL-21")
+def test_without_data_it_is_said_what_stands_in(
     kind: str, told: str, built: Built, command: Command, tmp_path: Path
 ) -> None:
     config = tmp_path / "c.toml"

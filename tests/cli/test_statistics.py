@@ -11,9 +11,8 @@ import pytest
 from cli.conftest import Built, Command
 
 
-def test_cal_14_ranges_of_saved_statistics_need_no_samples(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("CAL-14")
+def test_ranges_of_saved_statistics_need_no_samples(built: Built, command: Command, tmp_path: Path) -> None:
     first, again, saved = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "s.json"
     made = command(
         "calibrate", built.model, "--calib", built.calibration, "-o", first, "--save-statistics", saved
@@ -31,7 +30,8 @@ def test_cal_14_ranges_of_saved_statistics_need_no_samples(
     assert again.read_bytes() == first.read_bytes()
 
 
-def test_cal_15_generated_samples_in_place_of_what_a_file_lacks_are_told(
+@pytest.mark.feature("CAL-15")
+def test_generated_samples_in_place_of_what_a_file_lacks_are_told(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     saved, out, config = tmp_path / "s.json", tmp_path / "r.json", tmp_path / "c.toml"
@@ -52,7 +52,8 @@ def test_cal_15_generated_samples_in_place_of_what_a_file_lacks_are_told(
 
 
 @pytest.mark.parametrize("stage", ["build", "quantize"])
-def test_cfg_17_ranges_of_a_file_are_not_calibrated_by_layer(
+@pytest.mark.feature("CFG-17")
+def test_ranges_of_a_file_are_not_calibrated_by_layer(
     built: Built, command: Command, tmp_path: Path, stage: str
 ) -> None:
     ranges, out = tmp_path / "r.json", tmp_path / ("m.tpu" if stage == "build" else "m.tpuq")
@@ -72,9 +73,8 @@ def test_cfg_17_ranges_of_a_file_are_not_calibrated_by_layer(
     assert out.exists()
 
 
-def test_cfg_17_what_was_counted_is_not_counted_otherwise(
-    built: Built, command: Command, tmp_path: Path
-) -> None:
+@pytest.mark.feature("CFG-17")
+def test_what_was_counted_is_not_counted_otherwise(built: Built, command: Command, tmp_path: Path) -> None:
     saved, again, config = tmp_path / "s.json", tmp_path / "r.json", tmp_path / "c.toml"
     words = ("calibrate", built.model, "--calib", built.calibration, "-o", again)
     assert command(*words, "--save-statistics", saved).status == 0
@@ -85,7 +85,8 @@ def test_cfg_17_what_was_counted_is_not_counted_otherwise(
         assert (f"sets bins, but {saved} was counted without it" in made.err) == bool(status)
 
 
-def test_cal_25_statistics_of_the_original_model_beside_its_ranges(
+@pytest.mark.feature("CAL-25")
+def test_statistics_of_the_original_model_beside_its_ranges(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     folder, ranges, report = tmp_path / "kept", tmp_path / "r.json", tmp_path / "c.json"
@@ -109,7 +110,8 @@ def test_cal_25_statistics_of_the_original_model_beside_its_ranges(
     assert 'means of "image": axis, count and mean are needed' in wrong.err
 
 
-def test_cal_26_by_default_no_file_is_written(
+@pytest.mark.feature("CAL-26")
+def test_by_default_no_file_is_written(
     built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges = tmp_path / "r.json"

@@ -83,7 +83,8 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory, command: Comma
     return work, result.out, json.loads((work / "all.json").read_text(encoding="utf-8"))
 
 
-def test_imp_32_networks_pass_every_stage(swept: tuple[Path, str, Any]) -> None:
+@pytest.mark.feature("IMP-32")
+def test_networks_pass_every_stage(swept: tuple[Path, str, Any]) -> None:
     _, _, records = swept
     for name in NETWORKS:
         stages = records[name]["float"]["stages"]
@@ -98,7 +99,8 @@ def test_imp_32_networks_pass_every_stage(swept: tuple[Path, str, Any]) -> None:
             assert stages["simulate O5"]["cycles"] <= stages["simulate O1"]["cycles"]
 
 
-def test_imp_32_failures_are_told_and_stay_alone(swept: tuple[Path, str, Any]) -> None:
+@pytest.mark.feature("IMP-32")
+def test_failures_are_told_and_stay_alone(swept: tuple[Path, str, Any]) -> None:
     _, told, records = swept
     assert records["broken"]["float"]["stages"]["import"]["status"] == "refused"
     assert records["unsupported"]["float"]["stages"]["import"]["status"] == "refused"
@@ -107,7 +109,8 @@ def test_imp_32_failures_are_told_and_stay_alone(swept: tuple[Path, str, Any]) -
     assert "2 of 4" in told
 
 
-def test_imp_32_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
+@pytest.mark.feature("IMP-32")
+def test_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     work, _, records = swept
     text = (work / "page.md").read_text(encoding="utf-8")
     cycles = records["fire"]["int8"]["stages"]["simulate O5"]["cycles"]
@@ -212,7 +215,8 @@ def test_outputs_chosen_by_value_are_shown_but_not_judged() -> None:
     assert list(troubles({"chosen": {"int8": record}}, settings))
 
 
-def test_imp_32_the_published_list_is_whole() -> None:
+@pytest.mark.feature("IMP-32")
+def test_the_published_list_is_whole() -> None:
     names = [entry.name for entry in published()]
     assert len(names) == len(set(names)) == 52
     assert sum(bool(entry.preset) for entry in published()) == 7

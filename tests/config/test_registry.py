@@ -18,12 +18,14 @@ from tpuflow.config.spellings import COMPOUNDS, PRESETS, QUANT_TYPES
 SIMPLE = [entry for entry in registry() if entry.section in {"quantize", "calibrate"}]
 
 
-def test_msc_20_the_page_of_the_documentation_is_fresh() -> None:
+@pytest.mark.feature("MSC-20")
+def test_the_page_of_the_documentation_is_fresh() -> None:
     shown = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert shown == page(), "write it again: tpuflow fields --markdown > docs/configuration.md"
 
 
-def test_cfg_03_every_field_is_told_with_all_that_is_known() -> None:
+@pytest.mark.feature("CFG-03")
+def test_every_field_is_told_with_all_that_is_known() -> None:
     for entry in registry():
         assert entry.meaning and entry.type and entry.default, entry.name
         assert "typing" not in entry.type and "<" not in entry.type, entry.type
@@ -40,7 +42,8 @@ def test_names_are_unique_where_they_meet() -> None:
 
 
 @pytest.mark.parametrize("entry", SIMPLE, ids=lambda entry: f"{entry.section}.{entry.name}")
-def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-16")
+def test_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
     special = {
         "qinvariant": [0],
         "fake_quant_operators": ["Conv"],
@@ -73,7 +76,8 @@ def test_cfg_16_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("entry", SIMPLE, ids=lambda entry: f"{entry.section}.{entry.name}")
-def test_cfg_16_limits_hold_in_every_form(entry: Any, tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-16")
+def test_limits_hold_in_every_form(entry: Any, tmp_path: Path) -> None:
     for limit in entry.limits.split(", ") if entry.limits else ():
         sign, number = limit.split()
         wrong = float(number) + {">=": -1, ">": -1, "<=": 1, "<": 1}[sign]
@@ -115,13 +119,15 @@ def test_cfg_16_limits_hold_in_every_form(entry: Any, tmp_path: Path) -> None:
         ({"preprocess": {"std": [1.0], "scale": [2.0]}}, "scale and std are given"),
     ],
 )
-def test_cfg_10_fields_are_checked_against_each_other(content: dict[str, Any], message: str) -> None:
+@pytest.mark.feature("CFG-10")
+def test_fields_are_checked_against_each_other(content: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Config.parse(content)
     assert message in str(caught.value)
 
 
-def test_cfg_17_later_files_and_settings_by_layer_win(tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-17")
+def test_later_files_and_settings_by_layer_win(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(
         'opt_config = "layers.json"\n[quantize]\nweight_bits = 8\nmultiplier_bits = 9\n'
         '[[layers]]\nmatch = "a"\nweight_bits = 8\n'
@@ -146,7 +152,8 @@ def test_settings_by_layer_that_are_none(text: str, message: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", QUANT_TYPES)
-def test_qmo_26_presets_set_all_widths(name: str) -> None:
+@pytest.mark.feature("QMO-26")
+def test_presets_set_all_widths(name: str) -> None:
     found = Config.parse({"quantize": {"quant_type": name}}).quantize
     assert {key: getattr(found, key) for key in QUANT_TYPES[name]} == QUANT_TYPES[name]
     if name == "w8a8":
@@ -163,7 +170,8 @@ def test_qmo_26_presets_set_all_widths(name: str) -> None:
     assert (single.table_bits, single.multiplier_bits) == (12, 9)
 
 
-def test_qmo_26_unknown_presets_list_the_known_ones() -> None:
+@pytest.mark.feature("QMO-26")
+def test_unknown_presets_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="choose one of disable, w8a8"):
         Config.parse({"quantize": {"quant_type": "w8a9"}})
 
@@ -180,7 +188,8 @@ def test_qmo_26_unknown_presets_list_the_known_ones() -> None:
         ("float32_act_int_wht", "float32"),
     ],
 )
-def test_low_08_layers_in_floats(value: str, dtype: str) -> None:
+@pytest.mark.feature("LOW-08")
+def test_layers_in_floats(value: str, dtype: str) -> None:
     found = Config.parse({"quantize": {"trigger_float_op": value}}).quantize
     assert (found.dtype, found.weight_only) == (dtype, "act_int_wht" in value)
     with pytest.raises(ConfigError, match="choose one of disable"):

@@ -19,7 +19,8 @@ def read(text: str) -> dict[str, Any]:
     return parse_cfg("[Common]\n" + text, "x.cfg")
 
 
-def test_cfg_01_keys_comments_and_blank_lines(tmp_path: Path) -> None:
+@pytest.mark.feature("CFG-01")
+def test_keys_comments_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.cfg"
     path.write_text(
         "# made by hand\n\n[Common]\n; another remark\nweight_bits = 16  # wide\n"
@@ -59,14 +60,16 @@ def test_cfg_01_keys_comments_and_blank_lines(tmp_path: Path) -> None:
         ("[Common]\ntarget = any & <[Conv]:int8>", "target holds for the whole network"),
     ],
 )
-def test_cfg_01_cfg_04_mistakes_name_the_line(text: str, message: str) -> None:
+@pytest.mark.feature("CFG-01", "CFG-04")
+def test_mistakes_name_the_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_cfg(text, "x.cfg")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_cfg_04_exceptions_of_every_kind() -> None:
+@pytest.mark.feature("CFG-04")
+def test_exceptions_of_every_kind() -> None:
     found = read("weight_bits = 8 & <[(0, 3), (7,7)]:16> <[Conv,MatMul]:8> < {blocks\\.[0-9]{1,2}/.*} : 16 >")
     assert found == {
         "quantize": {"weight_bits": 8},
@@ -100,7 +103,8 @@ def network() -> FloatModel:
         ("8 & <[(3,3)]:14>", [8, 14]),
     ],
 )
-def test_cfg_04_a_range_wins_over_a_type_over_a_name_over_the_network(text: str, bits: list[int]) -> None:
+@pytest.mark.feature("CFG-04")
+def test_a_range_wins_over_a_type_over_a_name_over_the_network(text: str, bits: list[int]) -> None:
     model = network().model
     config = scoped(Config.parse(read(f"multiplier_bits = {text}")), model)
     names = [node.name or "" for node in model.graph if node.op_type == "Conv"]
@@ -121,7 +125,8 @@ def test_cfg_04_a_range_wins_over_a_type_over_a_name_over_the_network(text: str,
         ("8 & <[(2,99)]:16>", "there is no layer 99, the model's are 0 to 4"),
     ],
 )
-def test_cfg_17_what_the_model_lacks_is_an_error_or_a_warning(
+@pytest.mark.feature("CFG-17")
+def test_what_the_model_lacks_is_an_error_or_a_warning(
     text: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = network().model
@@ -184,7 +189,8 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_cfg_05_fields_that_may_differ_by_layer(name: str) -> None:
+@pytest.mark.feature("CFG-05")
+def test_fields_that_may_differ_by_layer(name: str) -> None:
     value = VALUES.get(name, True if name.startswith(("force", "resize")) else 16)
     found = Config.parse(read(f"{name} = {value} & <[(0,2)]:{value}> <[Conv]:{value}>"))
     assert [entry.operators is None for entry in found.layers] == [False, True]
@@ -223,7 +229,8 @@ def test_a_list_of_one_number_is_a_list() -> None:
     assert np.array(read("mean = [1, 2]")["preprocess"]["mean"]).tolist() == [1, 2]
 
 
-def test_mix_05_a_table_of_modes(tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-05")
+def test_a_table_of_modes(tmp_path: Path) -> None:
     modes = {"/a": "INT16", "/b": "INT4", "/head/MatMul": "F32", "/c": "INT8", "/d": "BF16", "/e": "F16"}
     path = tmp_path / "x.table"
     path.write_text(table_text(modes) + "\n/a f32  # the last line holds\n", encoding="utf-8")
@@ -238,14 +245,16 @@ def test_mix_05_a_table_of_modes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"), [("/a", "x.table:2: write NAME MODE"), ("/a INT7", "INT7 is none of INT4")]
 )
-def test_mix_05_what_is_no_table(line: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.feature("MIX-05")
+def test_what_is_no_table(line: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "x.table"
     path.write_text(f"# op_name quantize_mode\n{line}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=words):
         load_config(path)
 
 
-def test_mix_11_widths_by_type_name_and_scope() -> None:
+@pytest.mark.feature("MIX-11")
+def test_widths_by_type_name_and_scope() -> None:
     """Of three rules that fit a layer the last one holds; the others keep what it leaves open."""
     rules = [
         {"operators": ["Conv"], "weight_bits": 4},

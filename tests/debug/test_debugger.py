@@ -26,7 +26,8 @@ def debugger(program: _core.Program) -> Debugger:
     return Debugger(Replay(program, [port.encode(feed[port.name]) for port in program_ports(program)[0]]))
 
 
-def test_sim_04_a_scripted_session(debugger: Debugger) -> None:
+@pytest.mark.feature("SIM-04")
+def test_a_scripted_session(debugger: Debugger) -> None:
     replay = debugger.replay
     layers = [layer["name"] for layer in replay.content["layers"]]
     target = layers[2]
@@ -49,7 +50,8 @@ def test_sim_04_a_scripted_session(debugger: Debugger) -> None:
     assert debugger.ended
 
 
-def test_sim_04_tokens_and_units_follow_the_trace(debugger: Debugger, program: _core.Program) -> None:
+@pytest.mark.feature("SIM-04")
+def test_tokens_and_units_follow_the_trace(debugger: Debugger, program: _core.Program) -> None:
     intervals = simulate(program, values=False, trace=True).intervals
     assert intervals is not None
     for cycle in (0, 151, 400, 900, debugger.replay.cycles):
@@ -71,7 +73,8 @@ def test_sim_04_tokens_and_units_follow_the_trace(debugger: Debugger, program: _
     ]
 
 
-def test_sim_04_memories_hold_what_the_run_leaves(debugger: Debugger, program: _core.Program) -> None:
+@pytest.mark.feature("SIM-04")
+def test_memories_hold_what_the_run_leaves(debugger: Debugger, program: _core.Program) -> None:
     debugger.execute("continue")
     (output,) = simulate(program, random_feed(program, 1)).outputs.values()
     port = program_ports(program)[1][0]
@@ -84,7 +87,8 @@ def test_sim_04_memories_hold_what_the_run_leaves(debugger: Debugger, program: _
     assert line[1:] == [f"{byte:02x}" for byte in found[:4]]
 
 
-def test_sim_04_accumulators_become_the_codes(debugger: Debugger) -> None:
+@pytest.mark.feature("SIM-04")
+def test_accumulators_become_the_codes(debugger: Debugger) -> None:
     graph = built(chain(), "int8", "128x128_asic", 5)[1]
     conv = graph.layers[0]
     debugger.execute("cycle 0")
@@ -113,7 +117,8 @@ def test_sim_04_accumulators_become_the_codes(debugger: Debugger) -> None:
     )
 
 
-def test_sim_04_watch_stops_behind_the_writer(debugger: Debugger) -> None:
+@pytest.mark.feature("SIM-04")
+def test_watch_stops_behind_the_writer(debugger: Debugger) -> None:
     replay = debugger.replay
     number = next(each.number for each in replay.instructions if each.unit == "me")
     address = replay.content["instructions"][number]["work"]["Matrix"]["output"]["address"]

@@ -35,7 +35,8 @@ def checked(program: _core.Program, graph: _core.Graph, *, fail_fast: bool = Fal
     ("dtype", "machine", "level"),
     [("int8", "32x32_fpga", 5), ("int16", "64x64_edge", 1), ("float16", "128x128_asic", 5)],
 )
-def test_prg_15_sound_programs_pass(seed: int, dtype: str, machine: str, level: int) -> None:
+@pytest.mark.feature("PRG-15")
+def test_sound_programs_pass(seed: int, dtype: str, machine: str, level: int) -> None:
     program, graph = built(random_model(seed), dtype, machine, level)
     report = checked(program, graph)
     assert report.passed, report.to_json()
@@ -60,7 +61,8 @@ def sound() -> tuple[_core.Program, _core.Graph]:
     return built(chain(), "int8", "128x128_asic", 5)
 
 
-def test_prg_15_a_wrong_descriptor_is_located(sound: tuple[_core.Program, _core.Graph]) -> None:
+@pytest.mark.feature("PRG-15")
+def test_a_wrong_descriptor_is_located(sound: tuple[_core.Program, _core.Graph]) -> None:
     program, graph = sound
     text = program.to_text()
     lines = text.splitlines()
@@ -90,7 +92,8 @@ def test_prg_15_a_wrong_descriptor_is_located(sound: tuple[_core.Program, _core.
     assert tried >= 4
 
 
-def test_prg_15_a_wrong_weight_is_located(sound: tuple[_core.Program, _core.Graph]) -> None:
+@pytest.mark.feature("PRG-15")
+def test_a_wrong_weight_is_located(sound: tuple[_core.Program, _core.Graph]) -> None:
     program, graph = sound
     last = graph.layers[-1].name
     texts = program.to_text(constants=False).splitlines()
@@ -122,7 +125,8 @@ def test_prg_15_a_wrong_weight_is_located(sound: tuple[_core.Program, _core.Grap
     assert report.culprit is not None and report.culprit.name == last
 
 
-def test_prg_15_a_broken_instruction_stops_the_run(sound: tuple[_core.Program, _core.Graph]) -> None:
+@pytest.mark.feature("PRG-15")
+def test_a_broken_instruction_stops_the_run(sound: tuple[_core.Program, _core.Graph]) -> None:
     program, graph = sound
     lines = program.to_text().splitlines()
     # The first load of weights goes: whoever needs them reads what nobody wrote.

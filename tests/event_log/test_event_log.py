@@ -48,7 +48,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built, 
     return folder / "logs", folder / "model.onnx", build(request), drawn
 
 
-def test_vis_01_set_log_folder_makes_builds_write_there(built: Any) -> None:
+@pytest.mark.feature("VIS-01")
+def test_set_log_folder_makes_builds_write_there(built: Any) -> None:
     logs = built[0]
     assert log_folder() is None
     assert Request(Path("m.onnx")).log is None
@@ -58,7 +59,8 @@ def test_vis_01_set_log_folder_makes_builds_write_there(built: Any) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_vis_02_a_graph_per_stage(built: Any, run: str) -> None:
+@pytest.mark.feature("VIS-02")
+def test_a_graph_per_stage(built: Any, run: str) -> None:
     graph = events(built[0] / run).Graph()
     names = [node.name for node in graph.node]
     assert len(names) == len(set(names)) > 1
@@ -71,7 +73,8 @@ def test_vis_02_a_graph_per_stage(built: Any, run: str) -> None:
         assert run == "normalised" or [n.op for n in graph.node if n.op != "Placeholder"] == layers
 
 
-def test_vis_03_resources_are_bytes_of_weights_and_outputs(built: Any) -> None:
+@pytest.mark.feature("VIS-03")
+def test_resources_are_bytes_of_weights_and_outputs(built: Any) -> None:
     log = events(built[0] / "quantised")
     stats = log.RunMetadata("Resources").step_stats.dev_stats[0].node_stats
     counted = sum(memory.total_bytes for node in stats for memory in node.memory)
@@ -80,14 +83,16 @@ def test_vis_03_resources_are_bytes_of_weights_and_outputs(built: Any) -> None:
     assert [node.node_name for node in stats] == [node.name for node in log.Graph().node]
 
 
-def test_vis_03_resources_of_the_program_are_its_cycles(built: Any) -> None:
+@pytest.mark.feature("VIS-03")
+def test_resources_of_the_program_are_its_cycles(built: Any) -> None:
     log = events(built[0] / "program")
     report = tpuflow.simulate(built[2].program, values=False).report
     cycles = {node.name: int(node.attr["cycles"].s) for node in log.Graph().node if "cycles" in node.attr}
     assert sorted(cycles.values()) == sorted(row["end"] - row["start"] for row in report["layers"])
 
 
-def test_vis_04_nodes_tell_how_they_are_quantised(built: Any) -> None:
+@pytest.mark.feature("VIS-04")
+def test_nodes_tell_how_they_are_quantised(built: Any) -> None:
     graph = built[2].graph
     nodes = {node.name: node for node in events(built[0] / "quantised").Graph().node}
     shown = 0
@@ -110,7 +115,8 @@ def activations(built: Any) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def test_vis_05_histograms_of_activations_before_quantisation(built: Any) -> None:
+@pytest.mark.feature("VIS-05")
+def test_histograms_of_activations_before_quantisation(built: Any) -> None:
     log = events(built[0] / "statistics")
     expected = activations(built)
     assert set(log.Tags()["histograms"]) == set(expected)
@@ -129,7 +135,8 @@ def test_vis_05_histograms_of_activations_before_quantisation(built: Any) -> Non
 
 
 @pytest.mark.parametrize(("kind", "function"), [("min", np.min), ("max", np.max), ("mean", np.mean)])
-def test_vis_06_scalars_by_channel(built: Any, kind: str, function: Any) -> None:
+@pytest.mark.feature("VIS-06")
+def test_scalars_by_channel(built: Any, kind: str, function: Any) -> None:
     log = events(built[0] / "statistics" / f"{kind}_per_channel")
     expected = activations(built)
     assert set(log.Tags()["tensors"]) == set(expected)
@@ -149,7 +156,8 @@ def scalar(event: Any) -> float:
     return float(proto.float_val[0]) if proto.float_val else struct.unpack("<f", proto.tensor_content)[0]
 
 
-def test_vis_07_similarity_of_twenty_samples(built: Any) -> None:
+@pytest.mark.feature("VIS-07")
+def test_similarity_of_twenty_samples(built: Any) -> None:
     log = events(built[0] / "similarity")
     assert set(log.Tags()["images"]) == {f"similarity_distance_sample_{i}" for i in range(20)}
     (image,) = log.Images("similarity_distance_sample_0")
@@ -157,7 +165,8 @@ def test_vis_07_similarity_of_twenty_samples(built: Any) -> None:
     assert struct.unpack(">II", image.encoded_image_string[16:24]) == (image.width, image.height)
 
 
-def test_vis_08_vis_14_bits_by_layer_as_figure_and_text(built: Any) -> None:
+@pytest.mark.feature("VIS-08", "VIS-14")
+def test_bits_by_layer_as_figure_and_text(built: Any) -> None:
     log = events(built[0] / "configuration")
     text = log.Tensors("bits/text_summary")[0] if "bits/text_summary" in log.Tags()["tensors"] else None
     text = text or log.Tensors("bits")[0]
@@ -169,7 +178,8 @@ def test_vis_08_vis_14_bits_by_layer_as_figure_and_text(built: Any) -> None:
     assert log.Tags()["images"] == ["bits"]
 
 
-def test_vis_15_odd_names_become_plain_nodes(tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-15")
+def test_odd_names_become_plain_nodes(tmp_path: Path) -> None:
     odd = ["", "", "a", "a", "/a//b/", "^c", "d:0", "x" * 1000, "x" * 1000, "日本", "a/b", "_"]
     nodes = [writer.Node(name, "Relu") for name in odd]
     for left, right in itertools.pairwise(nodes):
@@ -184,7 +194,8 @@ def test_vis_15_odd_names_become_plain_nodes(tmp_path: Path) -> None:
     assert [list(node.input) for node in graph.node[1:-1]] == [[name] for name in names[: len(odd) - 1]]
 
 
-def test_vis_16_without_tensorboard_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("VIS-16")
+def test_without_tensorboard_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name=name)
 
@@ -193,7 +204,8 @@ def test_vis_16_without_tensorboard_the_option_says_what_to_install(monkeypatch:
         build(Request(Path("model.onnx"), log=Path("logs")))
 
 
-def test_vis_04_segments_of_the_host_are_nodes(tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-04")
+def test_segments_of_the_host_are_nodes(tmp_path: Path) -> None:
     from partitioning.networks import NETWORKS  # noqa: PLC0415 - only here
 
     onnx.save(NETWORKS["between"](), tmp_path / "m.onnx")

@@ -78,12 +78,14 @@ def check(graph: _core.Graph, *, slowly: bool = False) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", CASES)
-def test_msc_06_every_operator_in_standard_nodes(name: str, dtype: DType) -> None:
+@pytest.mark.feature("MSC-06")
+def test_every_operator_in_standard_nodes(name: str, dtype: DType) -> None:
     network, _ = made(CASES[name], dtype)
     check(network.graph)
 
 
-def test_num_12_two_roundings_in_standard_nodes() -> None:
+@pytest.mark.feature("NUM-12")
+def test_two_roundings_in_standard_nodes() -> None:
     b = Builder("twice")
     x = b.node("Relu", b.conv(b.input("x", [1, 3, 6, 6]), 8))
     flat = b.node("Reshape", x, b.constant(np.array([1, 8, 16])))
@@ -95,11 +97,13 @@ def test_num_12_two_roundings_in_standard_nodes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES)[::40])
-def test_msc_06_another_runtime_gives_the_same(name: str) -> None:
+@pytest.mark.feature("MSC-06")
+def test_another_runtime_gives_the_same(name: str) -> None:
     check(made(CASES[name], "int8")[0].graph, slowly=True)
 
 
-def test_msc_06_floats_and_odd_words_are_refused() -> None:
+@pytest.mark.feature("MSC-06")
+def test_floats_and_odd_words_are_refused() -> None:
     whole = made(CASES["flatten"], "int8")[0].graph
     model = integer_onnx(whole, 32)
     kept = {entry.key: entry.value for entry in model.metadata_props}

@@ -87,7 +87,8 @@ NETWORKS: Sequence[Callable[[Builder], str]] = (convolutions, functions, joins, 
 
 @pytest.mark.parametrize("fake", [False, True])
 @pytest.mark.parametrize("build", NETWORKS, ids=lambda build: build.__name__)
-def test_msc_08_outputs_are_within_one_step(build: Callable[[Builder], str], fake: bool) -> None:  # noqa: FBT001
+@pytest.mark.feature("MSC-08")
+def test_outputs_are_within_one_step(build: Callable[[Builder], str], fake: bool) -> None:  # noqa: FBT001
     b = Builder(build.__name__)
     b.output(build(b))
     apart = steps_apart(b.model(), fake=fake, output_dtype="int8")
@@ -132,9 +133,8 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("build", "settings"), PAIRS)
-def test_msc_08_outputs_are_those_of_the_graph(
-    build: Callable[[Builder], str], settings: dict[str, Any]
-) -> None:
+@pytest.mark.feature("MSC-08")
+def test_outputs_are_those_of_the_graph(build: Callable[[Builder], str], settings: dict[str, Any]) -> None:
     b = Builder(build.__name__)
     b.output(build(b))
     apart = steps_apart(b.model(), exact=True, **settings)
@@ -143,7 +143,8 @@ def test_msc_08_outputs_are_those_of_the_graph(
 
 @pytest.mark.parametrize("mode", ["asymmetric", "symmetric_full"])
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_msc_08_every_grid(mode: str, per_channel: bool) -> None:  # noqa: FBT001 - parametrised
+@pytest.mark.feature("MSC-08")
+def test_every_grid_is_within_one_step_of_onnxruntime(mode: str, per_channel: bool) -> None:  # noqa: FBT001 - parametrised
     b = Builder("grids")
     b.output(convolutions(b))
     apart = steps_apart(b.model(), output_dtype="int8", activation_mode=mode, per_channel=per_channel)
@@ -152,7 +153,8 @@ def test_msc_08_every_grid(mode: str, per_channel: bool) -> None:  # noqa: FBT00
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_msc_08_random_networks_run(seed: int) -> None:
+@pytest.mark.feature("MSC-08")
+def test_random_networks_run(seed: int) -> None:
     proto = random_model(seed)
     feeds = normal(proto)
     made = lowered(proto, feeds)
@@ -274,7 +276,8 @@ def test_constants_that_are_added_are_those_of_the_graph() -> None:
 
 
 @pytest.mark.parametrize("network", [top_scores, between, gated])
-def test_msc_08_segments_of_the_device_are_those_of_the_graph(network: Callable[[], onnx.ModelProto]) -> None:
+@pytest.mark.feature("MSC-08")
+def test_segments_of_the_device_are_those_of_the_graph(network: Callable[[], onnx.ModelProto]) -> None:
     """What the host computes is left as it is, and gets and gives what the graphs of the device do."""
     proto = network()
     model = load(proto, host=True)

@@ -124,7 +124,8 @@ def _before(model: FloatModel, operator: str) -> list[str]:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("scale", ["after", "before", "roots"])
-def test_imp_14_scale_becomes_part_of_the_projection(scale: str, *, cross: bool, biased: bool) -> None:
+@pytest.mark.feature("IMP-14")
+def test_scale_becomes_part_of_the_projection(scale: str, *, cross: bool, biased: bool) -> None:
     model = normalised(attention(scale=scale, cross=cross, biased=biased))
     expected = {"MatMul": 6, "Reshape": 4, "Transpose": 4, "Softmax": 1}
     assert operators(model) == expected | ({"Add": 3} if biased else {})
@@ -136,7 +137,8 @@ MASKS = {"added": 1, "infinite": 1, "with bias": 2, "computed": 1, "chosen": 1, 
 
 @pytest.mark.parametrize("scale", ["after", "roots"])
 @pytest.mark.parametrize(("mask", "additions"), MASKS.items())
-def test_imp_14_masks(mask: str, additions: int, scale: str) -> None:
+@pytest.mark.feature("IMP-14")
+def test_masks_of_attention_stay_in_front_of_the_softmax(mask: str, additions: int, scale: str) -> None:
     model = normalised(attention(scale=scale, mask=mask, biased=False))
     kinds = operators(model)
     assert kinds["Add"] == additions
@@ -154,7 +156,8 @@ def test_imp_14_masks(mask: str, additions: int, scale: str) -> None:
 
 
 @pytest.mark.parametrize("mask", ["none", "added"])
-def test_imp_14_grouped_queries_share_their_keys(mask: str) -> None:
+@pytest.mark.feature("IMP-14")
+def test_grouped_queries_share_their_keys(mask: str) -> None:
     model = normalised(attention(heads=6, shared=3, mask=mask))
     kinds = operators(model)
     assert kinds["Expand"] == kinds["Mul"] == 0
@@ -169,7 +172,8 @@ def test_imp_14_grouped_queries_share_their_keys(mask: str) -> None:
     biased=st.booleans(),
     cross=st.booleans(),
 )
-def test_imp_14_any_attention(
+@pytest.mark.feature("IMP-14")
+def test_any_form_of_attention_is_normalised(
     scale: str, mask: str, heads: tuple[int, int], *, biased: bool, cross: bool
 ) -> None:
     proto = attention(scale=scale, mask=mask, heads=heads[0], shared=heads[1], biased=biased, cross=cross)
@@ -179,7 +183,8 @@ def test_imp_14_any_attention(
 
 
 @pytest.mark.parametrize("mask", ["added", "kept"])
-def test_imp_14_scale_behind_the_mask(mask: str) -> None:
+@pytest.mark.feature("IMP-14")
+def test_scale_behind_the_mask(mask: str) -> None:
     constants: dict[str, Any] = {"f": 0.25}
     if mask == "added":
         constants["m"] = np.where(CAUSAL, -1e9, 0).astype("f")
@@ -194,7 +199,8 @@ def test_imp_14_scale_behind_the_mask(mask: str) -> None:
     assert names == ["MatMul", "Mul", "Add" if mask == "added" else "Where", "Softmax", "MatMul"]
 
 
-def test_imp_14_mask_in_front_of_a_reshape() -> None:
+@pytest.mark.feature("IMP-14")
+def test_mask_in_front_of_a_reshape() -> None:
     constants = {
         "m": np.where(CAUSAL, -1e9, 0).astype("f")[None, None, None],
         "s": integers(3, 2, 6, 6),
@@ -205,7 +211,8 @@ def test_imp_14_mask_in_front_of_a_reshape() -> None:
 
 
 @pytest.mark.parametrize("whole_rows", [False, True])
-def test_imp_14_guard_against_rows_left_out(*, whole_rows: bool) -> None:
+@pytest.mark.feature("IMP-14")
+def test_guard_against_rows_left_out(*, whole_rows: bool) -> None:
     mask = np.where(CAUSAL, -np.inf, 0).astype("f")
     if whole_rows:
         mask[2] = -np.inf
@@ -214,14 +221,16 @@ def test_imp_14_guard_against_rows_left_out(*, whole_rows: bool) -> None:
     assert ("Where" in operators(model)) == whole_rows
 
 
-def test_imp_12_a_factor_others_need_stays() -> None:
+@pytest.mark.feature("IMP-12")
+def test_a_factor_others_need_stays() -> None:
     nodes = [("MatMul", "x w", "y"), ("Reshape", "y s", "r"), ("Mul", "r f", "z"), ("Relu", "y", "t")]
     constants = {"w": array(4, 6), "s": integers(3, 2, 3), "f": 0.5}
     model = normalised(graph(nodes, {"x": [3, 4]}, ["z", "t"], constants))
     assert operators(model)["Mul"] == 1
 
 
-def test_imp_12_factor_through_rotary_embedding() -> None:
+@pytest.mark.feature("IMP-12")
+def test_factor_through_rotary_embedding() -> None:
     nodes: list[Node] = [
         ("Mul", "x c", "a"),
         ("Slice", "x zero four ax", "l"),
@@ -240,7 +249,8 @@ def test_imp_12_factor_through_rotary_embedding() -> None:
     assert operators(model)["Mul"] == 2
 
 
-def test_imp_12_nodes_that_take_a_factor_in_keep_their_names() -> None:
+@pytest.mark.feature("IMP-12")
+def test_nodes_that_take_a_factor_in_keep_their_names() -> None:
     nodes = [("MatMul", "x w", "y"), ("Reshape", "y s", "r"), ("Mul", "r f", "z")]
     model = normalised(
         graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 6), "s": integers(3, 2, 3), "f": 0.5})

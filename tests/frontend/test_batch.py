@@ -108,7 +108,8 @@ def samples_of(model: FloatModel, count: int) -> dict[str, Any]:
     ids=["attention", "attention-2", "recurrent", "recurrent-2", "moving", "moving-2"],
 )
 @pytest.mark.parametrize("batch", [4, 3])
-def test_imp_25_a_batch_equals_its_samples(model: onnx.ModelProto, batch: int) -> None:
+@pytest.mark.feature("IMP-25")
+def test_a_batch_equals_its_samples(model: onnx.ModelProto, batch: int) -> None:
     one = ir.from_proto(model)
     many = rebatched(one, "model", batch)
     size, *rest = shape_of(one.graph.inputs[0]) or ()
@@ -126,7 +127,8 @@ def test_imp_25_a_batch_equals_its_samples(model: onnx.ModelProto, batch: int) -
 
 @pytest.mark.parametrize("level", [1, 5])
 @pytest.mark.parametrize("model", [open_classifier(), classifier(1)], ids=["open", "fixed"])
-def test_imp_25_a_program_of_four_equals_four_runs(model: onnx.ModelProto, level: int) -> None:
+@pytest.mark.feature("IMP-25")
+def test_a_program_of_four_equals_four_runs(model: onnx.ModelProto, level: int) -> None:
     one = load(model)
     arrays = samples_of(one, 4)
     settings = config("int8")
@@ -159,14 +161,16 @@ def test_imp_25_a_program_of_four_equals_four_runs(model: onnx.ModelProto, level
         ),
     ],
 )
-def test_imp_25_samples_that_meet_are_an_error(nodes: Any, constants: Any, words: str) -> None:
+@pytest.mark.feature("IMP-25")
+def test_samples_that_meet_are_an_error(nodes: Any, constants: Any, words: str) -> None:
     model = graph(nodes, {"x": [1, 4]}, ["z"], constants)
     with pytest.raises(ModelError, match=words) as raised:
         load(model, batch=4)
     assert "cannot be made for a batch of 4 instead of 1" in str(raised.value)
 
 
-def test_imp_25_what_has_no_batch() -> None:
+@pytest.mark.feature("IMP-25")
+def test_what_has_no_batch() -> None:
     flat = graph([("Relu", "x", "z")], {"x": [5]}, ["z"])
     assert load(flat, batch=5).inputs[0].shape == (5,)
     with pytest.raises(ModelError, match="a batch of 4 makes no sense, the inputs have no batch axis"):
@@ -176,7 +180,8 @@ def test_imp_25_what_has_no_batch() -> None:
         load(two, batch=4)
 
 
-def test_imp_04_input_shapes() -> None:
+@pytest.mark.feature("IMP-04")
+def test_input_shapes_fix_open_axes() -> None:
     """Open axes get sizes before shapes are inferred; a wrong rank names the input."""
     model = graph(
         [("GlobalAveragePool", "x", "g"), ("Flatten", "g", "z"), ("Relu", "x", "r")],
@@ -189,7 +194,8 @@ def test_imp_04_input_shapes() -> None:
         load(model, input_shapes={"x": [2, 3, 5]})
 
 
-def test_imp_10_every_tensor_has_a_static_shape() -> None:
+@pytest.mark.feature("IMP-10")
+def test_every_tensor_has_a_static_shape() -> None:
     """The shapes inferred are those onnxruntime computes."""
     for model in (classifier(1), open_classifier(), moving(2)):
         found = load(model, batch=3)
@@ -201,7 +207,8 @@ def test_imp_10_every_tensor_has_a_static_shape() -> None:
                 assert tuple(value.shape) == results[value.name].shape
 
 
-def test_imp_23_several_inputs_and_outputs_in_the_order_of_the_header() -> None:
+@pytest.mark.feature("IMP-23")
+def test_several_inputs_and_outputs_in_the_order_of_the_header() -> None:
     """Feeding is by name; ports, results and their order are the model's at every level."""
     model = graph(
         [("Add", "b a", "s"), ("Relu", "a", "r"), ("Conv", "s w", "c")],
@@ -221,7 +228,8 @@ def test_imp_23_several_inputs_and_outputs_in_the_order_of_the_header() -> None:
         np.testing.assert_allclose(run.outputs[name][:1], value, atol=0.1)
 
 
-def test_imp_24_networks_without_a_batch_axis() -> None:
+@pytest.mark.feature("IMP-24")
+def test_networks_without_a_batch_axis() -> None:
     """A whole input per sample: the axis of samples leads and is no axis of the network."""
     model = graph([("MatMul", "x w", "y"), ("Relu", "y", "z")], {"x": [7, 5]}, ["z"], {"w": array(5, 4)})
     flat = graph([("Mul", "x w", "y"), ("Relu", "y", "z")], {"x": [5]}, ["z"], {"w": array(5)})
@@ -252,7 +260,8 @@ def test_a_network_without_a_batch_axis_takes_exactly_its_own_shape() -> None:
     np.testing.assert_array_equal(run.outputs["z"], same["z"])
 
 
-def test_imp_07_original_names_everywhere() -> None:
+@pytest.mark.feature("IMP-07")
+def test_original_names_everywhere() -> None:
     """Names of the exporter reach the program, whatever normalisation does in between."""
     model = graph(
         [("Conv", "data/in:0 w", "c"), ("BatchNormalization", "c s t m v", "n"), ("Relu", "n", "scores:0")],

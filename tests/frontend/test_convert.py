@@ -43,7 +43,8 @@ def operators(model: ir.Model) -> Counter[str]:
     return Counter(node.op_type for node in model.graph)
 
 
-def test_imp_03_signature_and_mapping() -> None:
+@pytest.mark.feature("IMP-03")
+def test_signature_and_mapping() -> None:
     parameters = inspect.signature(onnx_to_tf).parameters
     assert {name: parameter.default for name, parameter in parameters.items()} == {
         "onnx_model": inspect.Parameter.empty,
@@ -64,7 +65,8 @@ def test_imp_03_signature_and_mapping() -> None:
     assert load(model).outputs[0].shape == (2, 36)
 
 
-def test_imp_05_simplification_has_a_limit() -> None:
+@pytest.mark.feature("IMP-05")
+def test_simplification_has_a_limit() -> None:
     proto = foldable()
     keep = {"x": None}
     feeds = {"x": array(1, 3, 5, 4), "b": array(36)}
@@ -82,7 +84,8 @@ def test_imp_05_simplification_has_a_limit() -> None:
         onnx_to_tf(proto, onnxsim_fixed_point_iters=-1)
 
 
-def test_imp_06_inputs_that_keep_their_arrangement() -> None:
+@pytest.mark.feature("IMP-06")
+def test_inputs_that_keep_their_arrangement() -> None:
     proto = foldable()
     image, bias = array(1, 3, 5, 4), array(36)
     last, _ = onnx_to_tf(proto)

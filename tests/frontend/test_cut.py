@@ -85,7 +85,8 @@ def cuts(model: onnx.ModelProto) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_sub_01_sub_05_head_and_tail_are_the_whole_at_every_cut(name: str) -> None:
+@pytest.mark.feature("SUB-01", "SUB-05")
+def test_head_and_tail_are_the_whole_at_every_cut(name: str) -> None:
     model = NETWORKS[name]()
     found = everything(model)
     inputs = [value.name for value in model.graph.input]
@@ -107,7 +108,8 @@ def test_sub_01_sub_05_head_and_tail_are_the_whole_at_every_cut(name: str) -> No
     assert seen >= 2, "no cut of several tensors was tried"
 
 
-def test_sub_01_any_tensor_may_become_an_input() -> None:
+@pytest.mark.feature("SUB-01")
+def test_any_tensor_may_become_an_input() -> None:
     """A constant, one of two results of a node, an input that stays, an output that is read further on."""
     model = branching()
     found = everything(model) | {"m": array(4, 7)}
@@ -126,7 +128,8 @@ def test_sub_01_any_tensor_may_become_an_input() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_sub_02_order_is_the_one_given(order: int) -> None:
+@pytest.mark.feature("SUB-02")
+def test_order_is_the_one_given(order: int) -> None:
     inputs, outputs = ["u", "t", "c"][::order], ["z", "p", "f"][::order]
     part = get_sub_model(branching(), inputs, outputs)
     assert [value.name for value in part.graph.input] == inputs
@@ -165,7 +168,8 @@ def test_wrong_parts(inputs: list[str], outputs: list[str], words: str) -> None:
     assert words in str(raised.value)
 
 
-def test_imp_22_output_selection() -> None:
+@pytest.mark.feature("IMP-22")
+def test_outputs_are_selected_by_name() -> None:
     """Intermediate outputs, also of a model whose first axis is open; what follows them is dropped."""
     model = branching()
     for value in model.graph.input:
@@ -181,7 +185,8 @@ def test_imp_22_output_selection() -> None:
     assert (cut.inputs[0].name, cut.inputs[0].shape) == ("p", (2, 4, 6, 5))
 
 
-def test_imp_22_names_that_do_not_exist_are_answered_with_those_that_do() -> None:
+@pytest.mark.feature("IMP-22")
+def test_names_that_do_not_exist_are_answered_with_those_that_do() -> None:
     model = graph([("Relu", "x", "block1/act"), ("Exp", "block1/act", "z")], {"x": [3]}, ["z"])
     with pytest.raises(ModelError, match=r'there is no such tensor; the nearest are "block1/act"'):
         load(model, cut_outputs=["block1/activation"])
@@ -200,7 +205,8 @@ def chain(names: tuple[str, ...], *, start: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_sub_04_presets_by_their_published_names(name: str) -> None:
+@pytest.mark.feature("SUB-04")
+def test_presets_by_their_published_names(name: str) -> None:
     preset = PRESETS[name]
     model = load(chain(preset.published, start=not preset.end), cut_preset=name)
     ports = model.outputs if preset.end else model.inputs
@@ -249,13 +255,15 @@ def heads(scales: int, kinds: tuple[int, ...], *, joined: bool) -> onnx.ModelPro
         ("yolov8n_pose", 3, (64, 2, 51), False),
     ],
 )
-def test_sub_04_presets_by_structure(name: str, scales: int, kinds: tuple[int, ...], *, joined: bool) -> None:
+@pytest.mark.feature("SUB-04")
+def test_presets_by_structure(name: str, scales: int, kinds: tuple[int, ...], *, joined: bool) -> None:
     model = heads(scales, kinds, joined=joined)
     cut = load(model, cut_preset=name)
     assert [port.name for port in cut.outputs] == model.graph.doc_string.split()
 
 
-def test_sub_04_embedding_by_structure() -> None:
+@pytest.mark.feature("SUB-04")
+def test_embedding_by_structure() -> None:
     model = graph(
         [
             ("Gather", "positions places", "p"),
@@ -272,7 +280,8 @@ def test_sub_04_embedding_by_structure() -> None:
     assert [(port.name, port.shape, port.dtype.name) for port in cut.inputs] == [("e", (1, 6, 8), "float32")]
 
 
-def test_sub_04_a_preset_that_does_not_fit_lists_the_nearest() -> None:
+@pytest.mark.feature("SUB-04")
+def test_a_preset_that_does_not_fit_lists_the_nearest() -> None:
     model = chain(("concat_7:0",), start=False)
     with pytest.raises(ModelError) as raised:
         load(model, cut_preset="ssd_resnet50")
@@ -298,7 +307,8 @@ def test_sub_04_a_preset_that_does_not_fit_lists_the_nearest() -> None:
         ("yolov8n_pose", "yolov8n_pose_raw", 9),
     ],
 )
-def test_sub_04_presets_on_exported_graphs(shared: Path, name: str, file: str, count: int) -> None:
+@pytest.mark.feature("SUB-04")
+def test_presets_on_exported_graphs(shared: Path, name: str, file: str, count: int) -> None:
     """Only the structure is needed, so the graphs do without their weights."""
     model = ir.from_proto(onnx.load(shared / "zoo" / f"{file}.onnx"))
     inputs, outputs = resolve(name, model, file)

@@ -141,14 +141,16 @@ def test_open_axes() -> None:
         ({"x": [0, 3, 2, 5]}, 'model: input "x": shape [0, 3, 2, 5] has a size below 1'),
     ],
 )
-def test_imp_04_input_shapes(shapes: dict[str, list[int]], expected: str) -> None:
+@pytest.mark.feature("IMP-04")
+def test_wrong_input_shapes_name_the_input(shapes: dict[str, list[int]], expected: str) -> None:
     assert (
         message(graph([("Relu", "x", "z"), ("Neg", "y", "u")], OPEN, ["z", "u"]), input_shapes=shapes)
         == expected
     )
 
 
-def test_imp_25_batch() -> None:
+@pytest.mark.feature("IMP-25")
+def test_an_open_batch_is_fixed_to_what_is_asked() -> None:
     proto = graph(RELU, {"x": ["N", 3]}, ["z"])
     assert load(proto).inputs[0].shape == (1, 3)
     assert load(proto, batch=4).outputs[0].shape == (4, 3)
@@ -162,7 +164,8 @@ CHAIN = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Add", "b y", "c"), ("Exp", "c"
 BOTH: Shapes = {"x": ["N", 3], "y": ["N", 3]}
 
 
-def test_imp_22_cutting() -> None:
+@pytest.mark.feature("IMP-22")
+def test_a_network_is_cut_between_named_values() -> None:
     proto = graph(CHAIN, BOTH, ["z"])
     model = load(proto, cut_inputs=["b"], cut_outputs=["c"])
     assert [port.name for port in model.inputs] == ["b", "y"]
@@ -177,7 +180,8 @@ def test_imp_22_cutting() -> None:
     )
 
 
-def test_imp_28_everything_unsupported_is_listed_at_once() -> None:
+@pytest.mark.feature("IMP-28")
+def test_everything_unsupported_is_listed_at_once() -> None:
     nodes = [
         ("Relu", "x", "a"),
         ("custom:Magic", "a", "m"),
@@ -319,7 +323,8 @@ def test_intermediate_tensors() -> None:
     assert [value.name for value in proto.graph.output] == ["z"]
 
 
-def test_imp_27_a_corrupted_weight_is_found() -> None:
+@pytest.mark.feature("IMP-27")
+def test_a_corrupted_weight_is_found() -> None:
     nodes = [("MatMul", "x w", "a"), ("Relu", "a", "b"), ("MatMul", "b v", "z")]
     model = load(graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 5), "v": array(5, 6)}))
     assert all(result.reaches((0.999, 0.999)) for _, result in verify_import(model))
@@ -332,7 +337,8 @@ def test_imp_27_a_corrupted_weight_is_found() -> None:
         verify_import(model)
 
 
-def test_imp_26_an_excepted_output_may_differ() -> None:
+@pytest.mark.feature("IMP-26")
+def test_an_excepted_output_may_differ() -> None:
     nodes = [("MatMul", "x w", "z"), ("MatMul", "x v", "y")]
     model = load(graph(nodes, {"x": [3, 4]}, ["z", "y"], {"w": array(4, 5), "v": array(4, 6)}))
     weight = model.model.graph.initializers["w"]

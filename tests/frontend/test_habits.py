@@ -90,7 +90,8 @@ def test_nodes_without_names_are_called_after_their_results() -> None:
     assert names == ["n", "r", "p", "g", "f", "l/matmul", "l", "z"]
 
 
-def test_imp_07_tensors_that_survive_keep_their_names() -> None:
+@pytest.mark.feature("IMP-07")
+def test_tensors_that_survive_keep_their_names() -> None:
     model = normalised(classifier())
     names = [node.outputs[0].name for node in model.model.graph]
     assert names == ["n", "r", "p", "g", "f", "l/matmul", "l", "z"]
@@ -161,13 +162,15 @@ def test_other_float_types(kind: str, tolerance: float, *, cast: bool) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_imp_09_named_networks(name: str) -> None:
+@pytest.mark.feature("IMP-09")
+def test_named_networks_are_normalised(name: str) -> None:
     normalised(MODELS[name]())
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000))
-def test_imp_09_random_networks(seed: int) -> None:
+@pytest.mark.feature("IMP-09")
+def test_random_networks_are_normalised(seed: int) -> None:
     normalised(random_model(seed), tolerance=1e-4)
 
 
@@ -187,7 +190,8 @@ STEP = st.one_of(
 
 @settings(max_examples=80)
 @given(st.lists(STEP, min_size=1, max_size=9))
-def test_imp_09_random_chains(steps: list[Node]) -> None:
+@pytest.mark.feature("IMP-09")
+def test_random_chains_are_normalised(steps: list[Node]) -> None:
     """Chains that provoke merging: repeated operators, neutral constants, values used twice."""
     nodes: list[Node] = []
     constants: dict[str, object] = {}
@@ -224,7 +228,8 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     verify_import(again, tolerance=(0.999999, 0.999999))
 
 
-def test_imp_01_a_model_in_any_form_gives_the_same(tmp_path: Path) -> None:
+@pytest.mark.feature("IMP-01")
+def test_a_model_in_any_form_gives_the_same(tmp_path: Path) -> None:
     proto = classifier()
     onnx.save(proto, tmp_path / "m.onnx")
     texts = [

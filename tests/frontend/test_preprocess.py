@@ -106,7 +106,8 @@ GOLDEN: dict[str, tuple[dict[str, Any], tuple[int, ...], Any]] = {
 
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_imp_20_every_parameter(name: str, *, last: bool) -> None:
+@pytest.mark.feature("IMP-20")
+def test_every_parameter_of_preprocessing_equals_its_formula(name: str, *, last: bool) -> None:
     values, shape, twin = GOLDEN[name]
     model = load(network(last=last), preprocess=PreprocessConfig.model_validate(values))
     (port,) = model.inputs
@@ -119,7 +120,8 @@ def test_imp_20_every_parameter(name: str, *, last: bool) -> None:
 
 
 @pytest.mark.parametrize("given", ["rgb", "bgr", "rgba", "bgra"])
-def test_imp_20_gray_and_alpha(given: str) -> None:
+@pytest.mark.feature("IMP-20")
+def test_gray_and_alpha(given: str) -> None:
     image = bytes_of(1, 8, 6, len(given))
     rgb = image[0].astype(np.float64)[..., [given.index(letter) for letter in "rgb"]]
     shades = PreprocessConfig(image_format=given, pixel_format="gray")  # type: ignore[arg-type]
@@ -143,7 +145,8 @@ IMAGENET: dict[str, Any] = {
 @pytest.mark.parametrize(
     "values", [IMAGENET, IMAGENET | {"image_size": (8, 9), "keep_aspect_ratio": True, "pad_value": 114}]
 )
-def test_imp_19_fused_equals_unfused_within_one_step(values: dict[str, Any]) -> None:
+@pytest.mark.feature("IMP-19")
+def test_fused_equals_unfused_within_one_step(values: dict[str, Any]) -> None:
     """Raw bytes through the program, and prepared floats through the program of the bare network."""
     proto = network()
     fused = load(proto, preprocess=PreprocessConfig.model_validate(values))
@@ -172,7 +175,8 @@ def test_imp_19_fused_equals_unfused_within_one_step(values: dict[str, Any]) -> 
     assert np.prod(port.stored) == images[0].size
 
 
-def test_imp_19_batches_and_other_inputs() -> None:
+@pytest.mark.feature("IMP-19")
+def test_batches_and_other_inputs() -> None:
     proto = graph(
         [("Conv", "a w", "c"), ("GlobalAveragePool", "c", "p"), ("Flatten", "p", "f"), ("Add", "f b", "z")],
         {"a": [1, 3, 4, 4], "b": [1, 5]},
@@ -192,12 +196,14 @@ def test_imp_19_batches_and_other_inputs() -> None:
         ({"resize_dims": (4, 4)}, r"resize_dims \[4, 4\] are smaller than the network's \[8, 6\]"),
     ],
 )
-def test_imp_20_numbers_that_do_not_fit(values: dict[str, Any], words: str) -> None:
+@pytest.mark.feature("IMP-20")
+def test_numbers_that_do_not_fit(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         load(network(), preprocess=PreprocessConfig.model_validate(values))
 
 
-def test_imp_20_as_a_section_of_the_configuration() -> None:
+@pytest.mark.feature("IMP-20")
+def test_as_a_section_of_the_configuration() -> None:
     found = Config.parse({"preprocess": {"mean": [1.0, 2.0, 3.0], "pixel_format": "bgr"}})
     assert found.preprocess == PreprocessConfig(mean=(1, 2, 3), pixel_format="bgr")
     for values, words in (
@@ -211,7 +217,8 @@ def test_imp_20_as_a_section_of_the_configuration() -> None:
         assert words in str(raised.value)
 
 
-def test_imp_19_a_network_of_several_images_needs_a_name() -> None:
+@pytest.mark.feature("IMP-19")
+def test_a_network_of_several_images_needs_a_name() -> None:
     proto = graph(
         [("Add", "a b", "s"), ("Reshape", "s k", "z")],
         {"a": [1, 3, 4, 4], "b": [1, 3, 4, 4]},

@@ -23,14 +23,16 @@ IMAGE = {"x": [2, 6, 7, 8]}
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("group", [1, 2, 6])
-def test_imp_11_batch_normalisation_before_a_convolution(group: int, *, biased: bool) -> None:
+@pytest.mark.feature("IMP-11")
+def test_batch_normalisation_before_a_convolution(group: int, *, biased: bool) -> None:
     constants = STATISTICS | {"w": array(12, 6 // group, 3, 2)} | ({"c": array(12)} if biased else {})
     nodes = [NORMALISED, ("Conv", "n w c" if biased else "n w", "z", {"group": group, "strides": [2, 1]})]
     assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 1}
 
 
 @pytest.mark.parametrize("pads", [{"pads": [0, 0, 1, 0]}, {"auto_pad": "SAME_UPPER"}])
-def test_imp_11_what_is_padded_has_no_shift(pads: dict[str, Any]) -> None:
+@pytest.mark.feature("IMP-11")
+def test_what_is_padded_has_no_shift(pads: dict[str, Any]) -> None:
     nodes = [NORMALISED, ("Conv", "n w", "z", pads)]
     constants = STATISTICS | {"w": array(4, 6, 3, 3)}
     assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 2}
@@ -38,7 +40,8 @@ def test_imp_11_what_is_padded_has_no_shift(pads: dict[str, Any]) -> None:
     assert operators(normalised(graph(nodes, IMAGE, ["z"], without))) == {"Conv": 1}
 
 
-def test_imp_11_what_others_read_stays() -> None:
+@pytest.mark.feature("IMP-11")
+def test_what_others_read_stays() -> None:
     nodes = [NORMALISED, ("Conv", "n w", "z"), ("Relu", "n", "y")]
     constants = STATISTICS | {"w": array(4, 6, 3, 3)}
     assert operators(normalised(graph(nodes, IMAGE, ["z", "y"], constants)))["Conv"] == 2
@@ -49,7 +52,8 @@ def test_imp_11_what_others_read_stays() -> None:
     operations=st.lists(st.sampled_from(["Add", "Sub", "Mul", "Div"]), min_size=1, max_size=3),
     one=st.booleans(),
 )
-def test_imp_12_any_scales_and_shifts_before_a_product(operations: list[str], *, one: bool) -> None:
+@pytest.mark.feature("IMP-12")
+def test_any_scales_and_shifts_before_a_product(operations: list[str], *, one: bool) -> None:
     nodes: list[Node] = []
     constants: dict[str, Any] = {"w": array(8, 5, scale=0.3)}
     value = "x"

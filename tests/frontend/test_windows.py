@@ -149,7 +149,8 @@ def test_global_pool_over_volumes() -> None:
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("group", [1, 2])
-def test_imp_11_batch_normalisation_is_folded(operator: str, group: int, *, bias: bool) -> None:
+@pytest.mark.feature("IMP-11")
+def test_batch_normalisation_is_folded(operator: str, group: int, *, bias: bool) -> None:
     constants = {
         "w": array(*((6, 4 // group) if operator == "Conv" else (4, 6 // group)), 3, 3),
         "c": array(6),
@@ -171,7 +172,8 @@ def test_imp_11_batch_normalisation_is_folded(operator: str, group: int, *, bias
     assert model.model.graph[0].outputs[0].name == "z"
 
 
-def test_imp_11_batch_normalisation_of_a_result_used_twice() -> None:
+@pytest.mark.feature("IMP-11")
+def test_batch_normalisation_of_a_result_used_twice() -> None:
     constants = {"w": array(6, 4, 1, 1), **{n: np.abs(array(6, seed=k)) for k, n in enumerate("sbmv")}}
     nodes = [("Conv", "x w", "a"), ("BatchNormalization", "a s b m v", "n"), ("Add", "a n", "z")]
     assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 2, "Add": 1}

@@ -321,7 +321,8 @@ CASES: dict[str, tuple[Array, Build, Array]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_imp_02_every_operator_is_its_formula(case: str) -> None:
+@pytest.mark.feature("IMP-02")
+def test_every_operator_is_its_formula(case: str) -> None:
     x, build, expected = CASES[case]
     b = GraphBuilder()
     b.input("x", *x.shape)
@@ -334,7 +335,8 @@ def test_imp_02_every_operator_is_its_formula(case: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["Split", "SplitV", "Unpack"])
-def test_imp_02_operators_of_several_results(op: str) -> None:
+@pytest.mark.feature("IMP-02")
+def test_operators_of_several_results(op: str) -> None:
     b = GraphBuilder()
     b.input("x", 3, 4)
     if op == "Split":
@@ -383,7 +385,8 @@ def twin() -> onnx.ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_imp_02_a_graph_and_its_onnx_twin_agree_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.feature("IMP-02")
+def test_a_graph_and_its_onnx_twin_agree_bit_for_bit(tmp_path: Path) -> None:
     b = GraphBuilder()
     network(b)
     path = tmp_path / "network.pb"
@@ -404,7 +407,8 @@ def test_imp_02_a_graph_and_its_onnx_twin_agree_bit_for_bit(tmp_path: Path) -> N
     assert [array.tobytes() for array in left.values()] == [array.tobytes() for array in right.values()]
 
 
-def test_imp_02_texts_messages_and_open_batches(tmp_path: Path) -> None:
+@pytest.mark.feature("IMP-02")
+def test_texts_messages_and_open_batches(tmp_path: Path) -> None:
     b = GraphBuilder()
     network(b)
     text = tmp_path / "network.pbtxt"
@@ -413,7 +417,8 @@ def test_imp_02_texts_messages_and_open_batches(tmp_path: Path) -> None:
     assert from_graphdef(b.graph).graph.node[0].op_type == "Transpose"
 
 
-def test_imp_02_what_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.feature("IMP-02")
+def test_what_cannot_be_read(tmp_path: Path) -> None:
     for name, content, words in (
         ("a.pb", b"\x0a\xff\xff", "not a TensorFlow graph, or a truncated one"),
         ("b.pb", b"certainly not", "not an ONNX model, or a truncated one"),
@@ -431,7 +436,8 @@ def test_imp_02_what_cannot_be_read(tmp_path: Path) -> None:
         from_graphdef(b.bytes)
 
 
-def test_imp_28_unsupported_operators_are_listed_at_once() -> None:
+@pytest.mark.feature("IMP-28")
+def test_unsupported_operators_are_listed_at_once() -> None:
     b = GraphBuilder()
     b.input("x", 1, 4)
     b.node("VariableV2", "v")

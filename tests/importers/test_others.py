@@ -23,9 +23,8 @@ def absent(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     )
 
 
-def test_imp_38_without_the_extra_one_sentence_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.feature("IMP-38")
+def test_without_the_extra_one_sentence_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent(monkeypatch, "tensorflow", "tf2onnx", "torch")
     (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
     lite = tmp_path / "net.tflite"
@@ -40,7 +39,8 @@ def test_imp_38_without_the_extra_one_sentence_names_it(
         from_torch(None, None)
 
 
-def test_imp_38_a_torch_module() -> None:
+@pytest.mark.feature("IMP-38")
+def test_a_torch_module() -> None:
     torch: Any = pytest.importorskip("torch", reason="the extra torch is absent")
     torch.manual_seed(0)
     module = torch.nn.Sequential(
@@ -66,7 +66,8 @@ def test_imp_38_a_torch_module() -> None:
 
 
 @pytest.mark.parametrize("kind", ["saved", "lite"])
-def test_imp_38_a_tensorflow_model(tmp_path: Path, kind: str) -> None:
+@pytest.mark.feature("IMP-38")
+def test_a_tensorflow_model(tmp_path: Path, kind: str) -> None:
     tensorflow: Any = pytest.importorskip("tensorflow", reason="the extra tf is absent")
     pytest.importorskip("tf2onnx", reason="the extra tf is absent")
     tensorflow.random.set_seed(0)

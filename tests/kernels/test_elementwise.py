@@ -26,7 +26,8 @@ KINDS = ["add", "sub", "mul", "div", "max", "min", "less", "less_or_equal", "equ
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), a_type=dtypes, b_type=dtypes, y_type=dtypes, shapes=st.sampled_from(SHAPES))
-def test_num_15_num_16_binary(
+@pytest.mark.feature("NUM-15", "NUM-16")
+def test_binary_operators_equal_the_reference(
     kind: str, data: st.DataObject, a_type: str, b_type: str, y_type: str, shapes: tuple[list[int], list[int]]
 ) -> None:
     scaled = kind not in {"mul", "div"}
@@ -147,7 +148,8 @@ def common_step(scale_a: float, scale_b: float) -> tuple[int, int, float]:
 @pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.51), ("int16", 2.0)])
 @pytest.mark.parametrize("ratio", [1.0, 1.7, 3.7, 50.0, 1e4])
 @pytest.mark.parametrize("zero_points", [(0, 0), (-17, 40)])
-def test_num_15_addition_is_near_the_real_sum(
+@pytest.mark.feature("NUM-15")
+def test_addition_is_near_the_real_sum(
     dtype: str, bound: float, ratio: float, zero_points: tuple[int, int]
 ) -> None:
     """Bounds in codes of the output; no operand vanishes at these ratios."""
@@ -197,7 +199,8 @@ FUNCTIONS: dict[str, tuple[Callable[[NDArray[Any]], NDArray[Any]], float, float]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_num_20_tables_are_near_the_function(name: str) -> None:
+@pytest.mark.feature("NUM-20")
+def test_tables_are_near_the_function(name: str) -> None:
     """16 bits through 2^10 steps, over all 65536 codes: 1.3 codes; 8 bits: half a code, at all 256."""
     function, span, scale_y = FUNCTIONS[name]
     scale_x = span / 32768

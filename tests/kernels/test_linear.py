@@ -53,7 +53,8 @@ def magnitude(x: str, w: str, k: int) -> float:
 
 
 @given(st.data(), dtypes, dtypes, dtypes)
-def test_num_09_conv(data: st.DataObject, x_type: str, w_type: str, y_type: str) -> None:
+@pytest.mark.feature("NUM-09")
+def test_conv_equals_the_reference(data: st.DataObject, x_type: str, w_type: str, y_type: str) -> None:
     groups = data.draw(st.sampled_from([1, 1, 2, 3]))
     width, filters = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     shape = [data.draw(st.integers(1, 2)), *data.draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))]
@@ -132,7 +133,8 @@ def test_gemm_of_extremes(a_type: str, b_type: str, k: int) -> None:
 
 @given(st.data(), dtypes, dtypes, dtypes, lengths, lengths, st.integers(1, 7))
 @settings(max_examples=60)
-def test_num_30_mat_mul(
+@pytest.mark.feature("NUM-30")
+def test_mat_mul_equals_the_reference(
     data: st.DataObject, a_type: str, b_type: str, y_type: str, k: int, n: int, m: int
 ) -> None:
     constant = data.draw(st.booleans())
@@ -173,7 +175,8 @@ def layer(w: int, bias: int, zero_point: int = 0, k: int = 4) -> dict[str, Any]:
     }
 
 
-def test_num_14_an_accumulator_that_may_overflow_is_refused() -> None:
+@pytest.mark.feature("NUM-14")
+def test_an_accumulator_that_may_overflow_is_refused() -> None:
     room = 2**31 - 1 - 4 * 127 * 128
     kernels.apply(layer(127, room), shape=[1, 1], dtype="int8")
     with pytest.raises(
@@ -239,7 +242,8 @@ def twice_rounded(x: list[int], w: list[int], bias: int, first: int, requant: tu
     return found
 
 
-def test_num_12_two_roundings_by_hand() -> None:
+@pytest.mark.feature("NUM-12")
+def test_two_roundings_by_hand() -> None:
     # 24/16, 40/16 and -24/16 are 1.5, 2.5 and -1.5, so 2, 2 and -2; with the bias 5, 5 and 1; times 3/4.
     # One rounding would make 3 of the first: (24 + 3 * 16) * 3 / 64 = 3.375.
     assert twice_rounded([24, 40, -24], [1], 3, 4, (3, 2)) == [4, 4, 1]
@@ -249,7 +253,8 @@ def test_num_12_two_roundings_by_hand() -> None:
     assert twice_rounded([-32768] * 4, [32767] * 4, 2**31 - 1, 0, (1, 0)) == [-1]
 
 
-def test_num_12_what_has_no_second_rounding() -> None:
+@pytest.mark.feature("NUM-12")
+def test_what_has_no_second_rounding() -> None:
     op = layer(1, 0)
     op["epilogue"]["first_shift"] = 3
     with pytest.raises(GraphError, match="a first shift is for sums of 16-bit operands"):

@@ -52,7 +52,8 @@ def test_transpose_is_a_rearrangement(data: st.DataObject, dtype: str) -> None:
 
 
 @given(st.data(), dtypes, st.sampled_from(["constant", "reflect", "edge"]))
-def test_num_25_pad(data: st.DataObject, dtype: str, mode: str) -> None:
+@pytest.mark.feature("NUM-25")
+def test_pad_equals_the_reference(data: st.DataObject, dtype: str, mode: str) -> None:
     shape = data.draw(shapes)
     widths = [st.integers(0, n - 1 if mode == "reflect" else 3) for n in shape]
     before, after = data.draw(st.tuples(*widths)), data.draw(st.tuples(*widths))
@@ -95,7 +96,8 @@ def test_an_index_outside_the_table_is_named(index: int) -> None:
 
 
 @given(st.data(), dtypes)
-def test_num_22_concat(data: st.DataObject, dtype: str) -> None:
+@pytest.mark.feature("NUM-22")
+def test_concat_equals_the_reference(data: st.DataObject, dtype: str) -> None:
     shape = data.draw(shapes)
     axis = data.draw(st.integers(0, len(shape) - 1))
     inputs, chosen, total = [], [], 0

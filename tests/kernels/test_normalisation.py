@@ -60,7 +60,8 @@ def softmax_layer(x: np.ndarray[Any, Any], scale: float, y_type: str) -> dict[st
 @pytest.mark.parametrize(
     ("x_type", "y_type", "bound"), [("int8", "int8", 0.51), ("int16", "int8", 0.51), ("int16", "int16", 0.63)]
 )
-def test_num_28_softmax_is_near_the_real_one(n: int, x_type: str, y_type: str, bound: float) -> None:
+@pytest.mark.feature("NUM-28")
+def test_softmax_is_near_the_real_one(n: int, x_type: str, y_type: str, bound: float) -> None:
     generator = np.random.default_rng(n)
     low, high = LIMITS[x_type]
     for scale in (0.5 / high, 4 / high, 16 / high):
@@ -75,7 +76,8 @@ def test_num_28_softmax_is_near_the_real_one(n: int, x_type: str, y_type: str, b
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 1000])
-def test_num_28_softmax_of_equal_and_of_one_hot_inputs(n: int) -> None:
+@pytest.mark.feature("NUM-28")
+def test_softmax_of_equal_and_of_one_hot_inputs(n: int) -> None:
     equal = np.full((1, n), 5, np.int8)
     found = agree(softmax_layer(equal, 0.1, "int8"), shape=[1, n], dtype="int8")
     assert (found == min(round(256 / n) - 128, 127)).all()
@@ -115,7 +117,8 @@ def test_layer_norm(data: st.DataObject, x_type: str, gamma_type: str, y_type: s
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("n", [2, 7, 64, 768])
 @pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.51), ("int16", 1.0)])
-def test_num_29_layer_norm_is_near_the_real_one(center: bool, n: int, dtype: str, bound: float) -> None:  # noqa: FBT001
+@pytest.mark.feature("NUM-29")
+def test_layer_norm_is_near_the_real_one(center: bool, n: int, dtype: str, bound: float) -> None:  # noqa: FBT001
     """Both `t` and output hold 4 standard deviations, or all there can be.
 
     At 16 bits the output is `t` itself, so that what is measured is the normalisation, not the multiplication
@@ -153,7 +156,8 @@ def test_num_29_layer_norm_is_near_the_real_one(center: bool, n: int, dtype: str
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_num_29_a_constant_row_has_no_deviation(n: int) -> None:
+@pytest.mark.feature("NUM-29")
+def test_a_constant_row_has_no_deviation(n: int) -> None:
     op = {
         "op": "layer_norm",
         "input": Operand(np.full((1, n), 77, np.int8)),

@@ -35,7 +35,8 @@ def images(draw: st.DrawFn, dtype: str) -> Operand:
 
 
 @given(st.data(), dtypes)
-def test_num_27_max_pool(data: st.DataObject, dtype: str) -> None:
+@pytest.mark.feature("NUM-27")
+def test_max_pool_equals_the_reference(data: st.DataObject, dtype: str) -> None:
     x = data.draw(images(dtype))
     window = data.draw(windows(x.codes.shape[1], x.codes.shape[2]))
     op = {"op": "max_pool", "input": x, "window": window}
@@ -48,7 +49,13 @@ def divisors(largest: int, factor: float) -> list[dict[str, int]]:
 
 
 @given(st.data(), dtypes, dtypes, st.booleans())
-def test_num_26_average_pool(data: st.DataObject, x_type: str, y_type: str, count_include_pad: bool) -> None:  # noqa: FBT001
+@pytest.mark.feature("NUM-26")
+def test_average_pool_equals_the_reference(
+    data: st.DataObject,
+    x_type: str,
+    y_type: str,
+    count_include_pad: bool,  # noqa: FBT001
+) -> None:
     x = data.draw(images(x_type))
     window = data.draw(windows(x.codes.shape[1], x.codes.shape[2]))
     lo, hi = data.draw(clamps(y_type))
@@ -85,7 +92,8 @@ def average(x: Operand, *, count_include_pad: bool, beyond: list[int]) -> dict[s
     }
 
 
-def test_num_26_average_pool_in_ceil_mode_by_hand() -> None:
+@pytest.mark.feature("NUM-26")
+def test_average_pool_in_ceil_mode_by_hand() -> None:
     """A 4x4 image of code 10, zero point -20 (real 30), kernel 3, stride 2, padding 1, ceil mode.
 
     Along an axis the three windows hold 2, 3 and 1 cells of the image; with the declared padding 3, 3 and 2,
@@ -116,7 +124,8 @@ def taps(draw: st.DrawFn, extent: int) -> list[dict[str, float]]:
 
 
 @given(st.data(), dtypes)
-def test_num_31_resize_linear(data: st.DataObject, dtype: str) -> None:
+@pytest.mark.feature("NUM-31")
+def test_resize_linear_equals_the_reference(data: st.DataObject, dtype: str) -> None:
     x = data.draw(images(dtype))
     n, h, w, c = x.codes.shape
     rows, columns = data.draw(taps(h)), data.draw(taps(w))
@@ -134,7 +143,8 @@ def test_resize_preserves_constants(code: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["sum", "sum_abs", "sum_square", "norm", "max", "min"])
 @given(data=st.data(), x_type=dtypes, y_type=dtypes)
-def test_num_33_reduce(kind: str, data: st.DataObject, x_type: str, y_type: str) -> None:
+@pytest.mark.feature("NUM-33")
+def test_reduce_equals_the_reference(kind: str, data: st.DataObject, x_type: str, y_type: str) -> None:
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
     y_type = x_type if kind in {"max", "min"} else y_type

@@ -39,7 +39,10 @@ limit = 2**47
 
 
 @pytest.mark.parametrize(("factor", "bits", "expected"), GOLDEN)
-def test_num_05_approximate_vectors(factor: float, bits: int, expected: tuple[int, int] | None) -> None:
+@pytest.mark.feature("NUM-05")
+def test_factors_are_approximated_as_computed_by_hand(
+    factor: float, bits: int, expected: tuple[int, int] | None
+) -> None:
     assert kernels.approximate(factor, bits=bits) == expected
     assert reference.approximate(factor, bits) == expected
 
@@ -55,7 +58,8 @@ def test_approximate(factor: float, bits: int, max_shift: int) -> None:
         assert abs(Fraction(m) / Fraction(2) ** n - Fraction(factor)) <= Fraction(1, 2) / Fraction(2) ** n
 
 
-def test_num_04_ties_go_to_even() -> None:
+@pytest.mark.feature("NUM-04")
+def test_ties_go_to_even() -> None:
     half: dict[str, Any] = {"multiplier": [1], "shift": [1], "zero_point": 0, "lo": -100, "hi": 100}
     x = np.array([1, -1, 3, -3, 5, -5, 7, -7], np.int64)
     expected = [0, 0, 2, -2, 2, -2, 4, -4]
@@ -78,7 +82,8 @@ accumulators = st.one_of(
     st.integers(-32768, 0),
     st.integers(0, 32767),
 )
-def test_num_07_requantize(
+@pytest.mark.feature("NUM-07")
+def test_requantize_equals_the_reference(
     values: list[int], pairs: list[tuple[int, int]], zero_point: int, lo: int, hi: int
 ) -> None:
     pairs = (pairs * len(values))[: len(values)] if len(pairs) > 1 else pairs

@@ -38,7 +38,8 @@ def integers(*kinds: int) -> Quantized:
 
 
 @pytest.mark.parametrize("kind", NARROW)
-def test_num_38_numbers_saturate(kind: str) -> None:
+@pytest.mark.feature("NUM-38")
+def test_casts_of_numbers_saturate(kind: str) -> None:
     made = integers(NARROW[kind])
     made.equals_reference({"x": VALUES})
     (found,) = GraphLevel(made.graph).run({"x": VALUES}).values()
@@ -49,7 +50,8 @@ def test_num_38_numbers_saturate(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "target"), [pair for pair in itertools.permutations(NARROW, 2) if pair[0].endswith("t8")]
 )
-def test_num_38_integers_of_8_bits_keep_their_low_bits(source: str, target: str) -> None:
+@pytest.mark.feature("NUM-38")
+def test_integers_of_8_bits_keep_their_low_bits(source: str, target: str) -> None:
     made = integers(NARROW[source], NARROW[target])
     made.equals_reference({"x": VALUES})
     (found,) = GraphLevel(made.graph).run({"x": VALUES}).values()
@@ -66,12 +68,14 @@ def test_num_38_integers_of_8_bits_keep_their_low_bits(source: str, target: str)
         (TensorProto.INT32, TensorProto.UINT8),
     ],
 )
-def test_num_38_wider_integers_that_may_not_fit_are_the_hosts(source: int, target: int) -> None:
+@pytest.mark.feature("NUM-38")
+def test_wider_integers_that_may_not_fit_are_the_hosts(source: int, target: int) -> None:
     with pytest.raises(UnsupportedModelError, match="lose their high bits"):
         integers(source, target)
 
 
-def test_num_38_places_along_an_axis_fit_where_it_is_short() -> None:
+@pytest.mark.feature("NUM-38")
+def test_places_along_an_axis_fit_where_it_is_short() -> None:
     for channels, fits in ((200, True), (300, False)):
         b = Builder("mask")
         x = b.input("x", [1, channels, 2, 3])

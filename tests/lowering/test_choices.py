@@ -36,7 +36,8 @@ def types(found: Quantized) -> dict[str, set[str]]:
     return made
 
 
-def test_low_05_padding_and_clamps_are_part_of_a_convolution() -> None:
+@pytest.mark.feature("LOW-05")
+def test_padding_and_clamps_are_part_of_a_convolution() -> None:
     """Fused or not, the codes are the same."""
     apart, whole = (lowered(b.model(), normal(b)) for b in (block(pad=True), block()))
     assert [layer.op for layer in whole.graph.layers] == ["conv", "conv"]
@@ -45,7 +46,8 @@ def test_low_05_padding_and_clamps_are_part_of_a_convolution() -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_qmo_34_what_is_fused_is_quantised_as_one() -> None:
+@pytest.mark.feature("QMO-34")
+def test_what_is_fused_is_quantised_as_one() -> None:
     """A clamp, a constant added to a product and a function behind it have no tensors of their own."""
     b = Builder("fused")
     x = b.node("Relu", b.conv(b.input("x", [1, 3, 8, 8]), 4))
@@ -57,7 +59,8 @@ def test_qmo_34_what_is_fused_is_quantised_as_one() -> None:
     assert len(stored) == 4 + sum(layer.op == "rearrange" for layer in found.layers)
 
 
-def test_low_02_asymmetric_grids_suit_skewed_numbers() -> None:
+@pytest.mark.feature("LOW-02")
+def test_asymmetric_grids_suit_skewed_numbers() -> None:
     b = block()
     feeds = [{"x": np.abs(feed["x"]) + 3} for feed in normal(b, 6)]
     sqnr = {
@@ -73,7 +76,8 @@ def test_low_02_asymmetric_grids_suit_skewed_numbers() -> None:
     assert sqnr["asymmetric"] > sqnr["symmetric_restricted"]
 
 
-def test_low_06_norms_and_softmax_in_floats() -> None:
+@pytest.mark.feature("LOW-06")
+def test_norms_and_softmax_in_floats() -> None:
     b = Builder("norms")
     x = b.node("MatMul", b.input("x", [1, 6, 8]), b.weight(8, 8, fan_in=8))
     gamma, beta = (b.constant(value) for value in np.ones((2, 8), np.float32))
@@ -88,7 +92,8 @@ def test_low_06_norms_and_softmax_in_floats() -> None:
     found.equals_reference(normal(b, 1, seed=9)[0])
 
 
-def test_qmo_36_only_the_listed_operators_are_quantised() -> None:
+@pytest.mark.feature("QMO-36")
+def test_only_the_listed_operators_are_quantised() -> None:
     b = block()
     content: dict[str, Any] = {
         "quantize": {"dtype": "float32"},
@@ -102,7 +107,8 @@ def test_qmo_36_only_the_listed_operators_are_quantised() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_qmo_12_wide_asymmetric_activations_become_symmetric(
+@pytest.mark.feature("QMO-12")
+def test_wide_asymmetric_activations_become_symmetric(
     dtype: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -125,7 +131,8 @@ FUNCTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("low", [-4.0, 0.0])
 @pytest.mark.parametrize("name", [*FUNCTIONS, "Pow 2", "Pow 3", "Pow 0.5", "Pow -1"])
-def test_num_37_every_code_is_within_a_step_of_its_function(name: str, low: float) -> None:
+@pytest.mark.feature("NUM-37")
+def test_every_code_is_within_a_step_of_its_function(name: str, low: float) -> None:
     """Where the function is not defined the result is some code: nothing becomes NaN."""
     operator, _, power = name.partition(" ")
     b = Builder("function")
@@ -148,7 +155,8 @@ def test_num_37_every_code_is_within_a_step_of_its_function(name: str, low: floa
 
 
 @pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
-def test_num_34_recurrent_cells_follow_float(operator: str) -> None:
+@pytest.mark.feature("NUM-34")
+def test_recurrent_cells_follow_float(operator: str) -> None:
     gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[operator], 6
     b = Builder("cell")
     x = b.input("x", [5, 1, 8])

@@ -93,7 +93,8 @@ def test_random_networks_in_floats(seed: int) -> None:
     check(random_model(seed), list(DECIBELS)[seed % 3], slack=10.0)
 
 
-def test_low_08_layers_may_differ_in_kind() -> None:
+@pytest.mark.feature("LOW-08")
+def test_layers_may_differ_in_kind() -> None:
     """Codes, floats of one type and floats of another in one network."""
     b = Builder("mixed")
     first = b.node("Relu", b.conv(b.input("x", [1, 4, 8, 8]), 6))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from models.builder import Builder
 from tpuflow.calibration import Range, Ranges
@@ -19,7 +20,8 @@ def layer(graph: Graph, index: int) -> dict[str, Any]:
     return found
 
 
-def test_num_08_num_18_convolution_with_a_clamp_and_a_sum() -> None:
+@pytest.mark.feature("NUM-08", "NUM-18")
+def test_convolution_with_a_clamp_and_a_sum() -> None:
     b = Builder("golden")
     x = b.input("x", [1, 2, 1, 3])
     weight = np.array([[0.5, -1.27], [0.25, 0.0635]], np.float32).reshape(2, 2, 1, 1)

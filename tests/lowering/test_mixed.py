@@ -163,7 +163,8 @@ def test_every_node_that_cannot_be_lowered_is_listed() -> None:
     assert len(caught.value.findings) == 2
 
 
-def test_qmo_26_presets_of_layers_need_not_matter_in_every_field() -> None:
+@pytest.mark.feature("QMO-26")
+def test_presets_of_layers_need_not_matter_in_every_field() -> None:
     """A preset says how wide tables and biases would be; a layer without them has it all the same."""
     found = dtypes({"layers": [{"match": "*maxpool*", "quant_type": "w8a16"}]})
     assert "int16" in found.values()
@@ -172,7 +173,8 @@ def test_qmo_26_presets_of_layers_need_not_matter_in_every_field() -> None:
 
 
 @pytest.mark.parametrize("key", ["weight_bits", "bias_bits"])
-def test_cfg_17_codes_asked_of_floats_are_an_error(key: str) -> None:
+@pytest.mark.feature("CFG-17")
+def test_codes_asked_of_floats_are_an_error(key: str) -> None:
     """Unless a later entry made the layer floats: then the earlier one has been replaced."""
     wish, floats = {"match": "/conv_0", key: 16}, {"match": "/conv_0", "dtype": "float16"}
     with pytest.raises(ConfigError, match=f'"/conv_0" sets {key}, but no layer it matches has .* in codes'):

@@ -18,7 +18,6 @@ from tpuflow.calibration import calibrate
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config, ConfigError
 from tpuflow.config.registry import registry
-from tpuflow.config.spellings import METHODS
 from tpuflow.execution.levels import graph_level, program_level
 from tpuflow.frontend import load
 from tpuflow.lowering import scheme
@@ -61,7 +60,8 @@ def biases(found: Quantized) -> list[Array]:
 
 
 @pytest.mark.parametrize("mode", ["asymmetric", "symmetric_full", "symmetric_restricted"])
-def test_qmo_20_scales_that_are_powers_of_two(mode: str) -> None:
+@pytest.mark.feature("QMO-20")
+def test_scales_that_are_powers_of_two(mode: str) -> None:
     found = made(18, power_of_two=True, activation_mode=mode)
     for requant in requants(found):
         assert set(requant["multiplier"]) == {1}
@@ -70,7 +70,8 @@ def test_qmo_20_scales_that_are_powers_of_two(mode: str) -> None:
 
 
 @given(st.floats(1e-6, 1e6))
-def test_qmo_20_the_next_power_of_two_and_no_other(magnitude: float) -> None:
+@pytest.mark.feature("QMO-20")
+def test_the_next_power_of_two_and_no_other(magnitude: float) -> None:
     plain = scheme.symmetric(magnitude, "int8").scale
     scale = scheme.symmetric(magnitude, "int8", power_of_two=True).scale
     assert plain <= scale < 2 * plain
@@ -78,7 +79,8 @@ def test_qmo_20_the_next_power_of_two_and_no_other(magnitude: float) -> None:
 
 
 @pytest.mark.parametrize("bits", range(8, 17))
-def test_qmo_10_every_width_of_activations(bits: int) -> None:
+@pytest.mark.feature("QMO-10")
+def test_every_width_of_activations(bits: int) -> None:
     found = made(20, activation_bits=bits, output_dtype="int8" if bits == 8 else "int16")
     half = 1 << (bits - 1)
     feed = normal(network(), 5)[4]
@@ -90,14 +92,16 @@ def test_qmo_10_every_width_of_activations(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [7, 17])
-def test_qmo_10_other_widths_are_refused(bits: int) -> None:
+@pytest.mark.feature("QMO-10")
+def test_other_widths_of_activations_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="activation_bits"):
         Config.parse({"quantize": {"activation_bits": bits}})
 
 
 @pytest.mark.parametrize("bits", [16, 20, 32, 48])
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_qmo_11_every_width_of_biases(bits: int, dtype: str) -> None:
+@pytest.mark.feature("QMO-11")
+def test_every_width_of_biases(bits: int, dtype: str) -> None:
     # Sums of 16-bit products have steps so small that a narrow bias costs the weights their bits.
     found = made(20 if dtype == "int8" or bits > 20 else -10, bias_bits=bits, dtype=dtype)
     limit = 1 << (min(bits, 32 if dtype == "int8" else 48) - 1)
@@ -107,12 +111,14 @@ def test_qmo_11_every_width_of_biases(bits: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [15, 49])
-def test_qmo_11_other_widths_are_refused(bits: int) -> None:
+@pytest.mark.feature("QMO-11")
+def test_other_widths_of_biases_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="bias_bits"):
         Config.parse({"quantize": {"bias_bits": bits}})
 
 
-def test_cfg_17_a_bias_too_wide_for_its_layer_is_an_error() -> None:
+@pytest.mark.feature("CFG-17")
+def test_a_bias_too_wide_for_its_layer_is_an_error() -> None:
     entry = {"match": "/conv_0", "bias_bits": 48}
     with pytest.raises(
         ConfigError, match='"/conv_0" has 8-bit operands: its bias holds at most 32 bits, not 48'
@@ -151,7 +157,8 @@ def test_cfg_17_a_bias_too_wide_for_its_layer_is_an_error() -> None:
         ("bias_bits", 24, "biases"),
     ],
 )
-def test_cfg_17_a_key_no_layer_can_honour_is_an_error_or_a_warning(
+@pytest.mark.feature("CFG-17")
+def test_a_key_no_layer_can_honour_is_an_error_or_a_warning(
     key: str, value: Any, match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     b = Builder("plain")
@@ -184,7 +191,8 @@ def every_key() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", every_key())
-def test_cfg_17_what_floats_have_none_of_is_an_error(key: str) -> None:
+@pytest.mark.feature("CFG-17")
+def test_what_floats_have_none_of_is_an_error(key: str) -> None:
     """A layer computed in floats honours no key about codes; an earlier entry it overrides may have one."""
     floats, coded = {"match": "/conv_0", "dtype": "float16"}, {"match": "/conv_0", key: every_key()[key]}
     proto = network()
@@ -195,7 +203,8 @@ def test_cfg_17_what_floats_have_none_of_is_an_error(key: str) -> None:
         lowered(proto, feeds, {"layers": [coded, floats]})
 
 
-def test_num_10_high_bits_of_biases_only() -> None:
+@pytest.mark.feature("NUM-10")
+def test_high_bits_of_biases_only() -> None:
     codes = np.array([0x12345678, -0x12345678, 5, 0], np.int64)
     # 0x12345678 needs 30 bits with its sign, so 14 low ones go.
     assert high_bits(codes, 16).tolist() == [0x12344000, -0x12348000, 0, 0]
@@ -204,7 +213,8 @@ def test_num_10_high_bits_of_biases_only() -> None:
 
 
 @given(st.lists(st.integers(-(1 << 47), (1 << 47) - 1), min_size=1, max_size=8), st.integers(16, 48))
-def test_num_10_no_more_bits_are_cut_than_must_be(biases: list[int], bits: int) -> None:
+@pytest.mark.feature("NUM-10")
+def test_no_more_bits_are_cut_than_must_be(biases: list[int], bits: int) -> None:
     codes = np.array(biases, np.int64)
     found = high_bits(codes, bits)
     cut = 0
@@ -213,14 +223,16 @@ def test_num_10_no_more_bits_are_cut_than_must_be(biases: list[int], bits: int) 
     assert found.tolist() == [bias // (1 << cut) * (1 << cut) for bias in biases]
 
 
-def test_num_10_in_a_network() -> None:
+@pytest.mark.feature("NUM-10")
+def test_biases_of_a_network_keep_their_high_bits() -> None:
     found = made(20, bias_effective_bits=16, dtype="int16")
     assert max(int(np.abs(codes).max()) for codes in biases(found)) > 1 << 15
     for codes in biases(found):
         assert np.array_equal(codes, high_bits(codes, 16))
 
 
-def test_num_06_no_left_shifts() -> None:
+@pytest.mark.feature("NUM-06")
+def test_no_left_shifts() -> None:
     assert approximate(1e6, 15)[1] < 0
     for factor, pair in (
         (1e6, (32767, 0)),
@@ -236,7 +248,8 @@ def test_num_06_no_left_shifts() -> None:
 
 
 @given(st.lists(st.floats(1e-4, 1e-1), min_size=1, max_size=12), st.integers(8, 15))
-def test_num_13_one_shift_for_all_channels(factors: list[float], bits: int) -> None:
+@pytest.mark.feature("NUM-13")
+def test_one_shift_for_all_channels(factors: list[float], bits: int) -> None:
     try:
         found = Requant.of(factors, 0, -128, 127, bits, 31, one_shift=True)
     except FactorError:
@@ -252,13 +265,15 @@ def test_num_13_one_shift_for_all_channels(factors: list[float], bits: int) -> N
         )
 
 
-def test_num_13_in_a_network() -> None:
+@pytest.mark.feature("NUM-13")
+def test_shifts_of_a_network_are_unified_on_request() -> None:
     assert any(len(set(requant["shift"])) > 1 for requant in requants(made()))
     assert all(len(set(requant["shift"])) == 1 for requant in requants(made(unify_shifts=True)))
 
 
 @pytest.mark.parametrize("remain", [0, 12, 20, 32])
-def test_num_12_shifts_before_and_after_the_bias(remain: int) -> None:
+@pytest.mark.feature("NUM-12")
+def test_shifts_before_and_after_the_bias(remain: int) -> None:
     """Reference, kernels and programs agree, and so does what the layer was made of."""
     once = made(20, dtype="int16", unify_shifts=True)
     # Few bits left for after the bias are coarse, and sums that lose none of theirs exceed 32 bits.
@@ -284,7 +299,8 @@ def test_num_12_shifts_before_and_after_the_bias(remain: int) -> None:
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_num_12_what_remain_shift_needs() -> None:
+@pytest.mark.feature("NUM-12")
+def test_what_remain_shift_needs() -> None:
     with pytest.raises(ConfigError, match='"/conv_0": remain_shift needs one shift for all channels'):
         made(dtype="int16", remain_shift=12)
     with pytest.raises(ConfigError, match="sets remain_shift, but no layer it matches has sums of 16-bit"):
@@ -297,7 +313,8 @@ def test_num_12_what_remain_shift_needs() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 10, 16])
-def test_num_21_size_of_tables(bits: int) -> None:
+@pytest.mark.feature("NUM-21")
+def test_size_of_tables(bits: int) -> None:
     found = made(table_bits=bits)
     tables = [t for t in found.graph.tensors if t.name.endswith("/table")]
     assert [t.shape for t in tables] == [[(1 << bits) + 1]]
@@ -306,12 +323,14 @@ def test_num_21_size_of_tables(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [7, 17])
-def test_num_21_other_sizes_are_refused(bits: int) -> None:
+@pytest.mark.feature("NUM-21")
+def test_other_sizes_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="table_bits"):
         Config.parse({"quantize": {"lut_items_in_bits": bits}})
 
 
-def test_num_32_resizing_takes_the_nearest() -> None:
+@pytest.mark.feature("NUM-32")
+def test_resizing_takes_the_nearest() -> None:
     b = Builder("resized")
     x = b.input("x", [1, 3, 5, 5])
     sizes = b.integers(1, 3, 9, 7)
@@ -358,7 +377,8 @@ def joined(threshold: float | None, depth: int = 20, factor: float = 1.04) -> li
     return ["rescaled" if requant else "copied" for requant in concat["requants"]]
 
 
-def test_num_23_qmo_35_scales_of_concatenated_tensors_are_unified_where_close() -> None:
+@pytest.mark.feature("NUM-23", "QMO-35")
+def test_scales_of_concatenated_tensors_are_unified_where_close() -> None:
     assert joined(None).count("copied") < 2
     assert joined(1.05) == ["copied", "copied"]
     assert joined(1.01).count("copied") < 2
@@ -366,13 +386,15 @@ def test_num_23_qmo_35_scales_of_concatenated_tensors_are_unified_where_close() 
     assert joined(2.0, factor=1.5) == ["copied", "copied"]
 
 
-def test_num_23_nothing_beyond_the_depth_is_unified() -> None:
+@pytest.mark.feature("NUM-23")
+def test_nothing_beyond_the_depth_is_unified() -> None:
     # Behind one more operator than the depth allows there is another value, whose codes are not ours.
     assert joined(1.05, depth=1) == ["copied", "copied"]
 
 
 @pytest.mark.parametrize("named", [0, "y"])
-def test_qmo_19_inputs_that_are_their_own_codes(named: int | str) -> None:
+@pytest.mark.feature("QMO-19")
+def test_inputs_that_are_their_own_codes(named: int | str) -> None:
     b = Builder("raw")
     b.input("x", [1, 3, 6, 6])
     b.input("y", [1, 3, 6, 6])
@@ -390,13 +412,15 @@ def test_qmo_19_inputs_that_are_their_own_codes(named: int | str) -> None:
     assert np.array_equal(np.sort(codes.ravel()), np.sort(feeds[0][own.name].ravel()))
 
 
-def test_qmo_19_inputs_there_are_not() -> None:
+@pytest.mark.feature("QMO-19")
+def test_inputs_there_are_not() -> None:
     with pytest.raises(ConfigError, match='there is no input 3, the model has 0 "x"'):
         made(qinvariant=[3])
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_qmo_04_positive_codes_only_after_relu(force: bool) -> None:  # noqa: FBT001 - parametrised
+@pytest.mark.feature("QMO-04")
+def test_positive_codes_only_after_relu(force: bool) -> None:  # noqa: FBT001 - parametrised
     found = made(20, activation_mode="symmetric_restricted", unsigned=True, force_dtype_int=force)
     relu = next(t for t in found.graph.tensors if t.name == "relu_3")
     assert relu.zero_point == (0 if force else -128)
@@ -461,7 +485,8 @@ def test_layers_have_their_own_bins_and_trims() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("operator", ["Silu", "HardSwish"])
-def test_low_11_a_product_is_near_the_function(operator: str, dtype: str) -> None:
+@pytest.mark.feature("LOW-11")
+def test_a_product_is_near_the_function(operator: str, dtype: str) -> None:
     b = Builder("gated")
     x = b.conv(b.input("x", [1, 3, 8, 8]), 6)
     b.output(b.silu(x) if operator == "Silu" else b.node("HardSwish", x))
@@ -475,106 +500,3 @@ def test_low_11_a_product_is_near_the_function(operator: str, dtype: str) -> Non
             (alike,) = made.compare(feed).values()
             assert alike.sqnr > (20 if dtype == "int8" else 55)
     assert layers == {"function": ["conv"], "product": ["conv", "unary", "mul"]}
-
-
-SPANS = {"tensor": False, "channel": True}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_qmo_08_names_of_modes_for_activations(name: str) -> None:
-    """One scale per tensor, on any of the three grids; all else is refused."""
-    _, what, grid = name.split("_", 2)
-    if what == "tensor":
-        found = Config.parse({"quantize": {"quantize_method_for_activation": name}}).quantize
-        assert grid.startswith(found.activation_mode)
-    else:
-        with pytest.raises(ConfigError, match=f'"{name}" is no method for activations'):
-            Config.parse({"quantize": {"quantize_method_for_activation": name}})
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_qmo_08_names_of_modes_for_weights(name: str) -> None:
-    """Per tensor or per channel; one zero point a tensor; blocks are for weights under floats."""
-    _, what, grid = name.split("_", 2)
-    if what in SPANS and name != "per_channel_asymmetric":
-        found = Config.parse({"quantize": {"quantize_method_for_weight": name}}).quantize
-        assert grid.startswith(found.weight_mode) and found.per_channel is SPANS[what]
-        proto = networks()
-        made = lowered(proto, normal(proto), {"quantize": {"quantize_method_for_weight": name}})
-        (weights,) = {
-            (len(t.scale) > 1, t.zero_point != 0)
-            for t in made.graph.tensors
-            if t.is_constant and t.scale is not None
-        }
-        assert weights == (SPANS[what], grid == "asymmetric")
-        for feed in normal(proto, 2, seed=3):
-            made.equals_reference(feed)
-            assert all(alike.cosine > 0.99 for alike in made.compare(feed).values())
-    else:
-        words = "per_block needs weight_only = true" if what == "block" else "need per_channel = false"
-        with pytest.raises(ConfigError, match=words):
-            Config.parse({"quantize": {"quantize_method_for_weight": name}})
-
-
-def networks() -> onnx.ModelProto:
-    """Plain, grouped and dense sums, of weights that lie to one side of zero."""
-    b = Builder("weights")
-    x = b.input("x", [1, 8, 8, 8])
-    for group in (1, 8, 2):
-        x = b.node("Relu", b.conv(x, 8, pads=(1, 1, 1, 1), group=group))
-    b.output(b.linear(b.node("Flatten", x), 5))
-    model = b.model()
-    for value in model.graph.initializer:
-        if len(value.dims) > 1:
-            array = onnx.numpy_helper.to_array(value)
-            moved = (array + 0.5 * array.std()).astype(np.float32)
-            value.CopyFrom(onnx.numpy_helper.from_array(moved, value.name))
-    return model
-
-
-@pytest.mark.parametrize(("dtype", "bits"), [("int8", 4), ("int8", 8), ("int16", 16), ("int8", 12)])
-def test_qmo_08_asymmetric_weights_go_through_every_level(dtype: str, bits: int) -> None:
-    """Graph, NumPy reference and program agree; one side of zero is not wasted."""
-    proto = networks()
-    wish = {"dtype": dtype, "weight_bits": bits, "per_channel": False}
-    losses = {}
-    for mode in ("asymmetric", "symmetric_full"):
-        made = lowered(proto, normal(proto), {"quantize": {**wish, "weight_mode": mode}})
-        program = compile_graph(made.graph, level=5)
-        for feed in normal(proto, 2, seed=3):
-            made.equals_reference(feed)
-            ours, theirs = (
-                level.compute(feed).codes for level in (graph_level(made.graph), program_level(program))
-            )
-            assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
-            losses[mode] = min(alike.sqnr for alike in made.compare(feed).values())
-    if bits == 4:
-        assert losses["asymmetric"] > losses["symmetric_full"]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"quantize": {"weight_mode": "asymmetric"}}, "need per_channel = false"),
-        (
-            {"quantize": {"weight_mode": "asymmetric", "per_channel": False, "weight_strategy": "mse"}},
-            "weight_strategy = mse is for symmetric weights",
-        ),
-        (
-            {
-                "quantize": {"weight_mode": "asymmetric", "per_channel": False},
-                "calibrate": {"global_calibration": "gptq"},
-            },
-            "global_calibration refines symmetric weights",
-        ),
-    ],
-)
-def test_qmo_08_what_asymmetric_weights_cannot_go_with(content: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Config.parse(content)
-
-
-def test_qmo_08_an_entry_alone_may_ask_for_too_much() -> None:
-    proto = networks()
-    with pytest.raises(ConfigError, match="asymmetric weights need per_channel = false"):
-        lowered(proto, normal(proto), {"layers": [{"operators": ["Conv"], "weight_mode": "asymmetric"}]})

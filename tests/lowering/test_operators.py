@@ -93,7 +93,8 @@ REAL: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_num_19_every_entry_of_a_table_is_the_rounded_function(name: str) -> None:
+@pytest.mark.feature("NUM-19")
+def test_every_entry_of_a_table_is_the_rounded_function(name: str) -> None:
     """All 256 codes; where the function lies within 1e-6 codes of a border either neighbour will do."""
     b = Builder("table")
     b.output(UNARY.get(name, node(name))(b, b.input("x", [1, 1, 16, 16])))
@@ -112,7 +113,8 @@ def test_num_19_every_entry_of_a_table_is_the_rounded_function(name: str) -> Non
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", sorted(set(UNARY) - {"Abs", "Neg", "Log", "Sqrt", "Reciprocal", "Pow"}))
-def test_num_17_functions_are_fused_behind_convolutions(name: str, dtype: str) -> None:
+@pytest.mark.feature("NUM-17")
+def test_functions_are_fused_behind_convolutions(name: str, dtype: str) -> None:
     made = network(lambda b, x: UNARY[name](b, b.conv(x, 5)), dtype=dtype)
     assert made.operators == ["conv"]
     assert len(made.graph.layers[0].nodes) == 2
@@ -249,7 +251,8 @@ def test_a_positive_factor_costs_nothing(factor: float) -> None:
     assert network(make).operators == ["max_pool", "unary"]
 
 
-def test_num_17_num_18_a_clamp_is_fused_behind_an_addition() -> None:
+@pytest.mark.feature("NUM-17", "NUM-18")
+def test_a_clamp_is_fused_behind_an_addition() -> None:
     assert network(lambda b, x: b.relu6(b.node("Add", x, b.spread(6, 1, 1)))).operators == ["add"]
 
 

@@ -30,7 +30,10 @@ MODES: list[Mode] = ["asymmetric", "symmetric_full", "symmetric_restricted"]
         (127.5 / 3.3, 15, (19782, 9)),
     ],
 )
-def test_num_05_approximate_golden(factor: float, bits: int, pair: tuple[int, int]) -> None:
+@pytest.mark.feature("NUM-05")
+def test_factors_are_approximated_by_the_golden_pairs(
+    factor: float, bits: int, pair: tuple[int, int]
+) -> None:
     assert approximate(factor, bits, 31) == pair
 
 
@@ -55,7 +58,8 @@ def test_approximations_are_those_of_each_factor(factors: list[float], bits: int
 
 
 @given(st.floats(1e-4, 1e4), st.integers(2, 15))
-def test_num_05_approximate_is_close(factor: float, bits: int) -> None:
+@pytest.mark.feature("NUM-05")
+def test_approximate_is_close(factor: float, bits: int) -> None:
     multiplier, shift = approximate(factor, bits)
     assert multiplier < 1 << bits
     assert abs(math.ldexp(multiplier, -shift) / factor - 1) <= 1 / ((1 << bits) - 1)
@@ -93,7 +97,8 @@ def test_unsigned_spends_all_codes_on_positive_numbers() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_num_02_a_degenerate_range_gets_scale_one(mode: Mode, dtype: Literal["int8", "int16"]) -> None:
+@pytest.mark.feature("NUM-02")
+def test_a_degenerate_range_gets_scale_one(mode: Mode, dtype: Literal["int8", "int16"]) -> None:
     assert scheme.activation(0.0, 0.0, dtype, mode).scale == 1.0
     assert scheme.activation(0.0, 1e-9, dtype, mode).scale == 1.0
 
@@ -102,7 +107,8 @@ ranges = st.tuples(st.floats(-1e4, 0.0), st.floats(0.0, 1e4)).filter(lambda r: r
 
 
 @given(ranges, st.sampled_from(MODES), st.sampled_from(["int8", "int16"]), st.data())
-def test_num_01_round_trip_is_within_half_a_step(
+@pytest.mark.feature("NUM-01")
+def test_round_trip_is_within_half_a_step(
     bounds: tuple[float, float], mode: Mode, dtype: DType, data: st.DataObject
 ) -> None:
     quant = scheme.activation(*bounds, dtype, mode)
@@ -115,7 +121,8 @@ def test_num_01_round_trip_is_within_half_a_step(
     assert quant.code(0.0) == quant.zero_point
 
 
-def test_num_01_codes_of_what_is_not_a_number() -> None:
+@pytest.mark.feature("NUM-01")
+def test_codes_of_what_is_not_a_number() -> None:
     quant = scheme.activation(-1.0, 3.0, "int8", "asymmetric")
     codes = quant.codes(np.array([np.nan, np.inf, -np.inf, 1e30]))
     assert codes.tolist() == [quant.zero_point, 127, -128, 127]

@@ -39,7 +39,8 @@ def types(found: Graph) -> set[str]:
 
 
 @pytest.mark.parametrize("form", ["name", "toml", "json"])
-def test_qmo_33_a_target_without_16_bits_is_obeyed(tmp_path: Path, form: str) -> None:
+@pytest.mark.feature("QMO-33")
+def test_a_target_without_16_bits_is_obeyed(tmp_path: Path, form: str) -> None:
     assert "int16" in types(lowered())
     target = "int8"
     if form == "toml":
@@ -51,7 +52,8 @@ def test_qmo_33_a_target_without_16_bits_is_obeyed(tmp_path: Path, form: str) ->
     assert types(lowered(target=target)) == {"int8"}
 
 
-def test_qmo_33_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-33")
+def test_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\n[[operators]]\nmatch = ["Softmax"]\nactivations = ["int8"]\n')
     found = lowered(target=str(path))
@@ -72,7 +74,8 @@ def test_qmo_33_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> Non
         ({"target": "int9"}, 'no target is called "int9": known are any, int8, int8_per_tensor, symmetric'),
     ],
 )
-def test_qmo_33_cfg_15_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -> None:
+@pytest.mark.feature("QMO-33", "CFG-15")
+def test_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         lowered(**values)
     assert words in str(raised.value)
@@ -86,7 +89,8 @@ def test_qmo_33_cfg_15_what_a_target_forbids_is_an_error(values: dict[str, Any],
         ("name = \n", "not a TOML file"),
     ],
 )
-def test_qmo_33_files_are_checked(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.feature("QMO-33")
+def test_files_are_checked(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words) as raised:

@@ -35,7 +35,8 @@ def summed(rule: str, operator: str = "Add") -> dict[str, float]:
     ("method", "reach"),
     [("min", 3.0), ("max", 1.0), ("avg", 1.5), ("out", 4.0), ("first", 1.0), ("largest", 1.0)],
 )
-def test_num_24_operands_get_one_scale_by_a_method(method: str, reach: float) -> None:
+@pytest.mark.feature("NUM-24")
+def test_operands_get_one_scale_by_a_method(method: str, reach: float) -> None:
     apart = summed("")
     assert (apart["small"], apart["large"], apart["result"]) == pytest.approx((1, 3, 4), rel=1e-5)
     found = summed(f"[(add, 0, 4, {method})]")
@@ -43,13 +44,15 @@ def test_num_24_operands_get_one_scale_by_a_method(method: str, reach: float) ->
     assert found["result"] == pytest.approx(4, rel=1e-5)
 
 
-def test_num_24_concatenations_choose_the_operand_with_most_elements() -> None:
+@pytest.mark.feature("NUM-24")
+def test_concatenations_choose_the_operand_with_most_elements() -> None:
     for method, reach in (("largest", 3.0), ("first", 1.0)):
         found = summed(f"[(Concat, 20, 4, {method})]", "Concat")
         assert tuple(found.values()) == pytest.approx((reach,) * 3, rel=1e-5)
 
 
-def test_num_24_scales_that_differ_by_more_than_the_threshold_are_left() -> None:
+@pytest.mark.feature("NUM-24")
+def test_scales_that_differ_by_more_than_the_threshold_are_left() -> None:
     assert summed("[(Add, 0, 2.5, min)]") == summed("")
     assert summed("[(Add, 0, 4, skip)]") == summed("")
 
@@ -64,10 +67,12 @@ def test_num_24_scales_that_differ_by_more_than_the_threshold_are_left() -> None
         ("[(Where, 0, 2, min)]", "there is no Where of several computed operands"),
     ],
 )
-def test_num_24_rules_that_mean_nothing_are_errors(rule: str, message: str) -> None:
+@pytest.mark.feature("NUM-24")
+def test_rules_that_mean_nothing_are_errors(rule: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         summed(rule)
 
 
-def test_num_24_one_name_may_stand_for_several_operators() -> None:
+@pytest.mark.feature("NUM-24")
+def test_one_name_may_stand_for_several_operators() -> None:
     assert summed("[(Eltwise, 0, 4, min)]") == summed("[(Add, 0, 4, min)]")

@@ -41,9 +41,8 @@ def one_block(weights: list[float], mode: str, bits: int) -> list[float]:
     st.integers(1, 4), st.integers(1, 40), st.integers(1, 50), st.integers(4, 16), st.sampled_from(MODES),
     st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_qmo_07_cfg_11_one_scale_per_block(
-    channels: int, terms: int, size: int, bits: int, mode: str, seed: int
-) -> None:
+@pytest.mark.feature("QMO-07", "CFG-11")
+def test_one_scale_per_block(channels: int, terms: int, size: int, bits: int, mode: str, seed: int) -> None:
     """The last block of a channel is as long as what is left."""
     rows = np.random.default_rng(seed).normal(0.1, 1, (channels, terms))
     made = in_blocks(rows, mode, bits, size)
@@ -55,7 +54,8 @@ def test_qmo_07_cfg_11_one_scale_per_block(
     np.testing.assert_array_equal(made.floats(), np.array(expected, np.float32))
 
 
-def test_qmo_07_blocks_follow_what_differs_along_a_channel() -> None:
+@pytest.mark.feature("QMO-07")
+def test_blocks_follow_what_differs_along_a_channel() -> None:
     row = np.concatenate([np.linspace(-1, 1, 64), np.linspace(-0.01, 0.01, 64)])[np.newaxis]
     apart, together = (
         np.abs(in_blocks(row, MODES[0], 4, size).floats() - row)[0, 64:].max() for size in (64, None)
@@ -91,7 +91,8 @@ def weights_of(settings: dict[str, Any]) -> list[Array]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("span", ["tensor", "channel", "block"])
-def test_qmo_24_low_08_weights_are_what_their_codes_stand_for(mode: str, span: str) -> None:
+@pytest.mark.feature("QMO-24", "LOW-08")
+def test_weights_are_what_their_codes_stand_for(mode: str, span: str) -> None:
     grid = mode if mode == "asymmetric" else f"{mode}_range"
     settings: dict[str, Any] = {
         "trigger_float_op": "float32_act_int_wht",
@@ -117,7 +118,8 @@ def test_qmo_24_low_08_weights_are_what_their_codes_stand_for(mode: str, span: s
 
 
 @pytest.mark.parametrize("preset", ["w8f16", "w4f16", "w8bf16", "w4bf16"])
-def test_qmo_24_every_level_computes_the_same(preset: str) -> None:
+@pytest.mark.feature("QMO-24")
+def test_every_level_computes_the_same(preset: str) -> None:
     proto = network()
     feeds = normal(proto)
     found = lowered(proto, feeds, {"quantize": {"quant_type": preset}})
@@ -130,7 +132,8 @@ def test_qmo_24_every_level_computes_the_same(preset: str) -> None:
         assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
 
 
-def test_qmo_24_one_layer_of_an_integer_network() -> None:
+@pytest.mark.feature("QMO-24")
+def test_one_layer_of_an_integer_network() -> None:
     proto = network()
     entry = {"operators": ["MatMul"], "trigger_float_op": "float16_act_int_wht", "weight_bits": 6}
     found = lowered(proto, normal(proto), {"layers": [entry]})
@@ -153,6 +156,7 @@ def test_qmo_24_one_layer_of_an_integer_network() -> None:
         ),
     ],
 )  # fmt: skip
-def test_cfg_10_cfg_17_what_weight_only_needs(settings: dict[str, Any], words: str) -> None:
+@pytest.mark.feature("CFG-10", "CFG-17")
+def test_what_weight_only_needs(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         lowered(network(), normal(network()), Config.parse(settings).model_dump(exclude_unset=True))

@@ -19,7 +19,8 @@ WIDTHS = [(4, "int8"), (8, "int8"), (16, "int16")]
 
 
 @pytest.mark.parametrize(("bits", "dtype"), WIDTHS)
-def test_qmo_01_symmetric_grids_over_all_codes(bits: int, dtype: Any) -> None:
+@pytest.mark.feature("QMO-01")
+def test_symmetric_grids_over_all_codes(bits: int, dtype: Any) -> None:
     quant = scheme.symmetric(3.3, dtype, "symmetric_full", width=bits)
     assert (quant.lo, quant.hi, quant.zero_point) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 0)
     assert 1 / quant.scale == pytest.approx((2**bits - 1) / 2 / 3.3, rel=1e-6)
@@ -27,7 +28,8 @@ def test_qmo_01_symmetric_grids_over_all_codes(bits: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(("bits", "dtype"), WIDTHS)
-def test_qmo_02_symmetric_grids_without_the_lowest_code(bits: int, dtype: Any) -> None:
+@pytest.mark.feature("QMO-02")
+def test_symmetric_grids_without_the_lowest_code(bits: int, dtype: Any) -> None:
     quant = scheme.symmetric(3.3, dtype, "symmetric_restricted", width=bits)
     assert (quant.lo, quant.hi, quant.zero_point) == (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1, 0)
     assert 1 / quant.scale == pytest.approx((2 ** (bits - 1) - 1) / 3.3, rel=1e-6)
@@ -35,7 +37,8 @@ def test_qmo_02_symmetric_grids_without_the_lowest_code(bits: int, dtype: Any) -
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.1, 3.3), (0.0, 7.0), (-5.0, 0.0), (-0.2, 9.9)])
-def test_qmo_03_asymmetric_grids(low: float, high: float) -> None:
+@pytest.mark.feature("QMO-03")
+def test_asymmetric_grids_cover_their_range(low: float, high: float) -> None:
     quant = scheme.activation(low, high, "int8", "asymmetric")
     assert quant.scale == pytest.approx((high - low) / 255, rel=1e-6)
     assert quant.zero_point == round(-low / quant.scale) - 128
@@ -76,7 +79,8 @@ def weights(found: Quantized) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("bits", [4, 5, 6, 7, 8, 9, 12, 15, 16])
-def test_qmo_09_weights_of_every_width(bits: int) -> None:
+@pytest.mark.feature("QMO-09")
+def test_weights_of_every_width(bits: int) -> None:
     half = 1 << (bits - 1)
     for tensor, codes in weights(made(weight_bits=bits)):
         assert tensor.dtype == ("int8" if bits <= 8 else "int16")
@@ -84,12 +88,14 @@ def test_qmo_09_weights_of_every_width(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [3, 17])
-def test_qmo_09_other_widths_are_refused(bits: int) -> None:
+@pytest.mark.feature("QMO-09")
+def test_other_widths_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="weight_bits"):
         Config.parse({"quantize": {"weight_bits": bits}})
 
 
-def test_qmo_05_qmo_06_one_scale_per_tensor_or_per_channel() -> None:
+@pytest.mark.feature("QMO-05", "QMO-06")
+def test_one_scale_per_tensor_or_per_channel() -> None:
     b = network()
     feed = normal(b, 1, 5)[0]
     by_channel, by_tensor = made(per_channel=True), made(per_channel=False)
@@ -102,7 +108,8 @@ def test_qmo_05_qmo_06_one_scale_per_tensor_or_per_channel() -> None:
     assert activations and all(len(t.scale or ()) == 1 for t in activations)
 
 
-def test_qmo_13_nothing_is_measured_at_run_time() -> None:
+@pytest.mark.feature("QMO-13")
+def test_nothing_is_measured_at_run_time() -> None:
     b = Builder("batch")
     b.output(b.gemm(b.node("Relu", b.conv(b.input("x", [2, 3, 8, 8]), 6)), 4))
     feeds = normal(b)
@@ -113,7 +120,8 @@ def test_qmo_13_nothing_is_measured_at_run_time() -> None:
         assert np.array_equal(array[0], rows[1][name][0])
 
 
-def test_qmo_18_indices_are_never_rescaled() -> None:
+@pytest.mark.feature("QMO-18")
+def test_indices_are_never_rescaled() -> None:
     b = Builder("indices")
     index = b.input("index", [1, 5], TensorProto.INT32)
     table = b.constant(b.rng.standard_normal((20, 8)).astype(np.float32), "table")
@@ -143,7 +151,8 @@ def nearest(mantissa: int, smallest: int, largest: float, value: float) -> float
     ("dtype", "mantissa", "smallest", "largest"),
     [("float16", 10, -14, 65504.0), ("bfloat16", 7, -126, math.ldexp(2 - 2.0**-7, 127))],
 )
-def test_qmo_23_half_precision_is_rounded_to_the_nearest_even(
+@pytest.mark.feature("QMO-23")
+def test_half_precision_is_rounded_to_the_nearest_even(
     dtype: Any, mantissa: int, smallest: int, largest: float
 ) -> None:
     kind = np.float16 if dtype == "float16" else ml_dtypes.bfloat16

@@ -24,7 +24,8 @@ def value(name: str, outputs: Array | list[Array], against: Any, *words: str) ->
 
 
 @given(seeds, st.integers(1, 6))
-def test_cmp_12_top_k(seed: int, k: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_top_k_equals_its_definition(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     outputs = rng.integers(0, 5, (9, 7)).astype(np.float32)
     labels = rng.integers(0, 7, 9)
@@ -37,7 +38,8 @@ def test_cmp_12_top_k(seed: int, k: int) -> None:
 
 
 @given(seeds)
-def test_cmp_12_f1(seed: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_f1_equals_its_definition(seed: int) -> None:
     rng = np.random.default_rng(seed)
     outputs, labels = rng.normal(size=(12, 4)), rng.integers(0, 4, 12)
     found = [max(range(4), key=lambda c, row=row: row[c]) for row in outputs]  # type: ignore[misc]
@@ -57,7 +59,8 @@ def test_cmp_12_f1(seed: int) -> None:
 
 
 @given(seeds, st.booleans())
-def test_cmp_12_shares_of_pixels_and_areas(seed: int, scores: bool) -> None:  # noqa: FBT001 - drawn
+@pytest.mark.feature("CMP-12")
+def test_shares_of_pixels_and_areas(seed: int, scores: bool) -> None:  # noqa: FBT001 - drawn
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, 4, (3, 4, 5))
     labels = rng.choice([0, 1, 2, 5, 255, -1], (3, 4, 5), p=[0.3, 0.3, 0.2, 0.1, 0.05, 0.05])
@@ -80,7 +83,8 @@ def test_cmp_12_shares_of_pixels_and_areas(seed: int, scores: bool) -> None:  # 
 
 
 @given(seeds)
-def test_cmp_12_distances(seed: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_distances_equal_their_definitions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ours, theirs = rng.normal(size=(2, 3, 2, 5)).astype(np.float32)
     pairs = [(float(a), float(b)) for a, b in zip(ours.flat, theirs.flat, strict=True)]
@@ -116,7 +120,8 @@ def slow_distance(found: tuple[int, ...], wanted: tuple[int, ...]) -> int:
 
 
 @given(seeds)
-def test_cmp_12_word_error_rate(seed: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_word_error_rate(seed: int) -> None:
     rng = np.random.default_rng(seed)
     found, wanted = rng.integers(-1, 3, (3, 5)), rng.integers(-1, 3, (3, 4))
     wanted[0, 0] = 1
@@ -126,7 +131,8 @@ def test_cmp_12_word_error_rate(seed: int) -> None:
     assert value("wer", found, wanted) == pytest.approx(errors / sum(map(len, labels)))
 
 
-def test_cmp_12_words_of_scores_are_the_best_once_without_blanks() -> None:
+@pytest.mark.feature("CMP-12")
+def test_words_of_scores_are_the_best_once_without_blanks() -> None:
     steps = [0, 2, 2, 0, 2, 3, 3, 0]
     scores = np.eye(4)[steps][np.newaxis]
     assert value("wer", scores, np.array([[2, 2, 3]])) == 0
@@ -200,7 +206,8 @@ def scene(seed: int) -> tuple[Array, Array, dict[int, list[Any]], dict[int, list
 
 
 @given(seeds)
-def test_cmp_12_voc_mean_average_precision(seed: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_voc_mean_average_precision(seed: int) -> None:
     rows, labels, found, wanted = scene(seed)
     for level, year, points in ((0.5, 2012, None), (0.5, 2007, 11), (0.75, 2012, None)):
         each = [
@@ -210,7 +217,8 @@ def test_cmp_12_voc_mean_average_precision(seed: int) -> None:
 
 
 @given(seeds)
-def test_cmp_12_coco_mean_average_precision(seed: int) -> None:
+@pytest.mark.feature("CMP-12")
+def test_coco_mean_average_precision(seed: int) -> None:
     rows, labels, found, wanted = scene(seed)
     each = [
         slow_ap(found.get(kind, []), boxes, 0.5 + 0.05 * i, 101, left=True)
@@ -220,7 +228,8 @@ def test_cmp_12_coco_mean_average_precision(seed: int) -> None:
     assert value("coco_map", rows, labels) == pytest.approx(sum(each) / len(each))
 
 
-def test_cmp_12_a_precision_by_hand() -> None:
+@pytest.mark.feature("CMP-12")
+def test_a_precision_by_hand() -> None:
     labels = np.array([[[0, 0, 10, 10, 1], [20, 20, 30, 30, 1]]])
     rows = np.array([[[0, 0, 10, 10, 0.9, 1], [50, 50, 60, 60, 0.8, 1], [20, 20, 30, 31, 0.7, 1]]])
     # Right, wrong, right: the area is 1/2 at precision 1 and 1/2 at 2/3.
@@ -242,7 +251,8 @@ def test_boxes_that_remain_overlap_no_better_one(seed: int) -> None:
     assert suppressed(corners, scores).tolist() == kept
 
 
-def test_cmp_12_boxes_and_scores_of_two_outputs() -> None:
+@pytest.mark.feature("CMP-12")
+def test_boxes_and_scores_of_two_outputs() -> None:
     boxes = np.array([[[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]]], float)
     scores = np.array([[[0.1, 0.9], [0.2, 0.8], [0.95, 0.005]]])
     labels = np.array([[[0, 0, 10, 10, 1], [20, 20, 30, 30, 0]]])
@@ -258,7 +268,8 @@ def test_coco_counts_a_hundred_boxes_of_an_image_and_class() -> None:
     assert value("coco_map", rows[:, 1:], labels) == pytest.approx(1 / 100)
 
 
-def test_plg_03_lists_of_metrics_with_arguments() -> None:
+@pytest.mark.feature("PLG-03")
+def test_lists_of_metrics_with_arguments() -> None:
     assert metric_list("TopKMetric,TopKMetric(5),X(a,b)") == [
         ("TopKMetric", ()),
         ("TopKMetric", ("5",)),
@@ -270,7 +281,8 @@ def test_plg_03_lists_of_metrics_with_arguments() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a,", "a(", "a)b", "a b", "a((1))", ",a"])
-def test_plg_03_what_is_no_list(text: str) -> None:
+@pytest.mark.feature("PLG-03")
+def test_what_is_no_list(text: str) -> None:
     with pytest.raises(MetricError, match="is no list of metrics"):
         metric_list(text)
 

@@ -154,7 +154,8 @@ def test_a_network_the_machine_can_compute_is_one_device_segment(name: str, tmp_
     assert open_level(tmp_path / "n.tpu").outputs == tuple(port.name for port in parts.outputs)
 
 
-def test_sch_29_a_custom_operator_runs_on_the_host_between_two_subnets() -> None:
+@pytest.mark.feature("SCH-29")
+def test_a_custom_operator_runs_on_the_host_between_two_subnets() -> None:
     parts = divided(NETWORKS["vendor"]())
     assert [part.nodes for part in parts.host] == [("/h",)]
     assert [len(part.network.model.graph) for part in parts.device] == [1, 4]

@@ -44,7 +44,8 @@ FIRST, LAST = Port("x", (1, 3, 4, 6)), Port("x", (1, 4, 6, 3))
         ("NumpyNCHW2NHWCDataset", IMAGES, LAST),
     ],
 )
-def test_plg_08_arrays_with_labels(tmp_path: Path, name: str, stored: NDArray[Any], port: Port) -> None:
+@pytest.mark.feature("PLG-08")
+def test_arrays_with_labels(tmp_path: Path, name: str, stored: NDArray[Any], port: Port) -> None:
     np.save(tmp_path / "data.npy", stored)
     np.save(tmp_path / "labels.npy", np.arange(5))
     rows, labels = read(f"{name}({tmp_path / 'data.npy'},{tmp_path / 'labels.npy'})", port)
@@ -53,7 +54,8 @@ def test_plg_08_arrays_with_labels(tmp_path: Path, name: str, stored: NDArray[An
     assert labels.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_plg_08_several_inputs_and_one_sample(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-08")
+def test_several_inputs_and_one_sample(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", first=IMAGES, second=IMAGES[:, 0, 0])
     ports = Port("a", (1, 3, 4, 6)), Port("b", (1, 6))
     rows, labels = read(f"NumpyMultiInputDataset({tmp_path / 'two.npz'})", *ports)
@@ -65,14 +67,16 @@ def test_plg_08_several_inputs_and_one_sample(tmp_path: Path) -> None:
     assert np.array_equal(row["x"], IMAGES[2])
 
 
-def test_plg_08_lines_of_numbers(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-08")
+def test_lines_of_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("1 2 3\n\n4, 5,6\n")
     rows, _ = read(f"TextDataset({tmp_path / 't.txt'})", Port("x", (1, 3)))
     assert [row["x"].tolist() for row in rows] == [[1, 2, 3], [4, 5, 6]]
 
 
 @pytest.mark.parametrize("name", ["ImageListDataset", "ImageListNCHWDataset"])
-def test_plg_08_images_named_in_a_list(tmp_path: Path, name: str) -> None:
+@pytest.mark.feature("PLG-08")
+def test_images_named_in_a_list(tmp_path: Path, name: str) -> None:
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 6, 3)).astype(np.uint8)
     for at in range(2):
@@ -85,7 +89,8 @@ def test_plg_08_images_named_in_a_list(tmp_path: Path, name: str) -> None:
     assert labels.tolist() == [7, 3]
 
 
-def test_plg_08_what_does_not_fit_is_said(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-08")
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "five.npy", IMAGES)
     np.save(tmp_path / "four.npy", np.arange(4))
     np.save(tmp_path / "flat.npy", np.arange(4.0))
@@ -111,7 +116,8 @@ def test_plg_08_what_does_not_fit_is_said(tmp_path: Path) -> None:
         ("ImageListNCHWDataset", "a.png\nb.png 2\n", "list.txt: line 2 has a label"),
     ],
 )
-def test_plg_08_lists_that_are_empty_or_half_labelled_are_refused(
+@pytest.mark.feature("PLG-08")
+def test_lists_that_are_empty_or_half_labelled_are_refused(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     (tmp_path / "list.txt").write_text(text, encoding="utf-8")
@@ -120,7 +126,8 @@ def test_plg_08_lists_that_are_empty_or_half_labelled_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_plg_08_a_plugin_of_the_same_name_counts_before() -> None:
+@pytest.mark.feature("PLG-08")
+def test_a_plugin_of_the_same_name_counts_before() -> None:
     registry = Registry()
 
     class Own:

@@ -151,7 +151,8 @@ def arrays(path: Path, count: int = 6) -> tuple[Path, Path, Array, Array]:
     return path / "data.npy", path / "labels.npy", data, labels
 
 
-def test_plg_01_a_dataset_gives_samples_and_labels(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-01")
+def test_a_dataset_gives_samples_and_labels(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_dataset_pairs=DATASET)
     data, labels, values, wanted = arrays(tmp_path)
     model = build(Request(save(network(), tmp_path / "m.onnx"), verify=False))
@@ -167,7 +168,8 @@ def test_plg_01_a_dataset_gives_samples_and_labels(tmp_path: Path) -> None:
         dataset_samples(registry, "Pairs(absent.npy)", level.ports)
 
 
-def test_plg_01_a_dataset_calibrates_as_its_file_does(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-01")
+def test_a_dataset_calibrates_as_its_file_does(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_opt_dataset_pairs=DATASET)
     data, _, values, _ = arrays(tmp_path)
     np.savez(tmp_path / "x.npz", x=values)
@@ -188,7 +190,8 @@ def test_a_dataset_that_does_not_fit(tmp_path: Path) -> None:
         dataset_samples(registry, f"Pairs({data})", level.ports)
 
 
-def test_plg_02_a_metric_judges_as_ours_does(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-02")
+def test_a_metric_judges_as_ours_does(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_metric_hits=METRIC, aipubt_dataset_pairs=DATASET)
     data, labels, *_ = arrays(tmp_path, 20)
     level = graph_level(build(Request(save(network(), tmp_path / "m.onnx"), verify=False)).graph)
@@ -202,7 +205,8 @@ def test_plg_02_a_metric_judges_as_ours_does(tmp_path: Path) -> None:
     assert theirs[0].reference == theirs[0].value
 
 
-def test_plg_02_a_metric_that_fails_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-02")
+def test_a_metric_that_fails_is_one_sentence(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_metric_hits=METRIC)
     judge = metric("HitsMetric", ("x",), plugin_metrics(registry))
     with pytest.raises(PluginError, match=r"plugin HitsMetric failed: ValueError") as caught:
@@ -221,7 +225,8 @@ def operator(version: str, factor: int = 1) -> str:
     return OPERATOR.replace("{version}", version).replace("{factor}", str(factor))
 
 
-def test_plg_04_forward_runs_before_quantise_and_then_on_codes(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-04")
+def test_forward_runs_before_quantise_and_then_on_codes(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_op_halved=operator("1024"))
     node = halved()
     feed = np.array([[-1.0, 0.5, 1.0]], np.float32)
@@ -232,7 +237,8 @@ def test_plg_04_forward_runs_before_quantise_and_then_on_codes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("order", [("1.0", "1024"), ("1024", "1.0"), ("9.9", "10.0")])
-def test_plg_04_the_higher_version_wins(tmp_path: Path, order: tuple[str, str]) -> None:
+@pytest.mark.feature("PLG-04")
+def test_the_higher_version_wins(tmp_path: Path, order: tuple[str, str]) -> None:
     high = max(order, key=lambda text: [int(part) for part in text.split(".")])
     files = {
         f"aipubt_op_{i}": operator(version, 3 if version == high else 1) for i, version in enumerate(order)
@@ -244,7 +250,8 @@ def test_plg_04_the_higher_version_wins(tmp_path: Path, order: tuple[str, str]) 
     assert np.asarray(node.outputs[0].betensor).tolist() == [3.0]
 
 
-def test_plg_04_what_is_missing_is_told(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-04")
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match='no forward plugin is called "Other", there is none'):
         run_operator(Registry(), PyNode("a", "Other"), [])
     lazy = HEAD + "@op_register('Lazy')\ndef f(self): pass\n@quant_register('Lazy')\ndef q(self): pass\n"
@@ -255,7 +262,8 @@ def test_plg_04_what_is_missing_is_told(tmp_path: Path) -> None:
         run_operator(registry, node, [])
 
 
-def test_plg_05_every_place_is_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("PLG-05")
+def test_every_place_is_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = folder(tmp_path / "one", aipubt_dataset_a=DATASET)
     second = folder(tmp_path / "two", aipubt_dataset_b=DATASET, aipubt_metric_b=METRIC)
     folder(tmp_path / "plugin", tpuflow_c=DATASET.replace("Pairs", "Local"))
@@ -289,7 +297,8 @@ def test_nothing_in_the_current_folder_is_executed_unasked(
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_plg_06_files_are_known_by_their_names(tmp_path: Path, prefix: str) -> None:
+@pytest.mark.feature("PLG-06")
+def test_files_are_known_by_their_names(tmp_path: Path, prefix: str) -> None:
     registry = loaded(tmp_path, **{f"{prefix}x": DATASET, f"x{prefix}": METRIC, "other": METRIC})
     assert registry.names("dataset") == ["Pairs"]
     assert registry.names("metric") == []
@@ -311,7 +320,8 @@ class Wrong:
 )
 
 
-def test_plg_07_settings_by_layer_from_code(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-07")
+def test_settings_by_layer_from_code(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_qconfig_products=QCONFIG)
     model = save(network(), tmp_path / "m.onnx")
     made = build(Request(model, plugins=registry, qconfig="Products", verify=False))
@@ -328,7 +338,8 @@ def test_plg_07_settings_by_layer_from_code(tmp_path: Path) -> None:
         configured(Config(), registry, "None", None)  # type: ignore[arg-type]
 
 
-def test_plg_09_what_a_node_offers() -> None:
+@pytest.mark.feature("PLG-09")
+def test_what_a_node_offers() -> None:
     node = PyNode("layer", "Halved")
     node.params["a"], node.attrs["b"], node.constants["c"] = 1, 2, PyTensor("c", np.zeros(3))
     assert (node.get_param("a"), node.get_attrs("b"), node.get_attr("b")) == (1, 2, 2)
@@ -344,7 +355,8 @@ def test_plg_09_what_a_node_offers() -> None:
     assert node.get_attrs("q_bits_activation") == 8
 
 
-def test_plg_10_what_a_tensor_offers(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-10")
+def test_what_a_tensor_offers(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_op_halved=operator("1.0"))
     node = halved()
     node.attrs["q_mode_activation"] = "per_tensor_asymmetric"
@@ -364,7 +376,8 @@ def test_plg_10_what_a_tensor_offers(tmp_path: Path) -> None:
     assert node.outputs[0].scale == tensor.scale
 
 
-def test_plg_11_only_the_last_level_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.feature("PLG-11")
+def test_only_the_last_level_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "tpuflow.plugins")
     for name, level in (("DEBUG", 10), ("INFO", 20), ("WARN", 30), ("ERROR", 40)):
         getattr(logs, f"OPT_{name}")(f"said {name}", log_once=True)
@@ -394,7 +407,8 @@ def quantise(self, *args):
         ("symmetric_restricted", 64.0, 0),
     ],
 )
-def test_plg_12_a_plugin_sets_the_scale_of_inputs(tmp_path: Path, mode: str, scale: float, zero: int) -> None:
+@pytest.mark.feature("PLG-12")
+def test_a_plugin_sets_the_scale_of_inputs(tmp_path: Path, mode: str, scale: float, zero: int) -> None:
     text = INPUT.replace("{scale}", str(scale)).replace("{zero}", str(zero))
     registry = loaded(tmp_path / "p", aipubt_op_input=text)
     config = Config.parse({"quantize": {"activation_mode": mode}})
@@ -405,15 +419,15 @@ def test_plg_12_a_plugin_sets_the_scale_of_inputs(tmp_path: Path, mode: str, sca
     assert tensor.zero_point == -zero
 
 
-def test_plg_12_an_input_without_a_scale_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-12")
+def test_an_input_without_a_scale_is_an_error(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_op_input=HEAD + "@quant_register('Input')\ndef q(self): pass\n")
     with pytest.raises(PluginError, match='sets no scale and zero point of "x"'):
         build(Request(save(network(), tmp_path / "m.onnx"), plugins=registry, verify=False))
 
 
-def test_plg_13_a_broken_file_is_told_and_hides_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.feature("PLG-13")
+def test_a_broken_file_is_told_and_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = folder(tmp_path, aipubt_dataset_a="import nothing_of_that_name\n", aipubt_dataset_b=DATASET)
     registry = load_plugins([path])
     assert registry.names("dataset") == ["Pairs"]
@@ -449,7 +463,8 @@ class TorchMetric(OptBaseMetric):
 )
 
 
-def test_plg_02_tensors_of_torch_where_it_is_installed(tmp_path: Path) -> None:
+@pytest.mark.feature("PLG-02")
+def test_tensors_of_torch_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra torch is absent")
     registry = loaded(tmp_path, aipubt_metric_torch=TORCH)
     judge = metric("TorchMetric", ("2",), plugin_metrics(registry))

@@ -72,7 +72,8 @@ def test_a_layer_between_floats_and_codes_is_its_configuration(dtype: str, preci
         assert lower(model, calibrate(model, samples, config), config).to_json() == graph.to_json()
 
 
-def test_mix_15_cycles_and_bytes_are_those_of_the_program() -> None:
+@pytest.mark.feature("MIX-15")
+def test_cycles_and_bytes_are_those_of_the_program() -> None:
     found = trials(level=5)
     rows = sensitivity(found, "16")
     for row in rows:
@@ -91,7 +92,8 @@ def test_mix_15_cycles_and_bytes_are_those_of_the_program() -> None:
         assert found.cost({name: "16"}).bytes == sum(stored) > base.bytes + count
 
 
-def test_mix_13_mix_04_layers_are_ranked_by_what_they_gain() -> None:
+@pytest.mark.feature("MIX-13", "MIX-04")
+def test_layers_are_ranked_by_what_they_gain() -> None:
     found = usual(loud="/conv_2")
     rows = sensitivity(found, "16")
     assert rows[0].layer.name == "/relu_3"
@@ -103,7 +105,8 @@ def test_mix_13_mix_04_layers_are_ranked_by_what_they_gain() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_mix_08_losses(name: str) -> None:
+@pytest.mark.feature("MIX-08")
+def test_losses_grow_with_the_error(name: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4, 5))
     loss = LOSSES[name]
@@ -112,7 +115,8 @@ def test_mix_08_losses(name: str) -> None:
     assert 0 < loss(x, near) < loss(x, far)
 
 
-def test_mix_12_noise_sees_a_wrong_gain_and_cosine_does_not() -> None:
+@pytest.mark.feature("MIX-12")
+def test_noise_sees_a_wrong_gain_and_cosine_does_not() -> None:
     x = np.random.default_rng(0).standard_normal((4, 5))
     assert LOSSES["cosine"](x, 1.5 * x) == pytest.approx(0, abs=1e-12)
     assert LOSSES["sqnr"](x, 1.5 * x) == pytest.approx(0.25)
@@ -132,17 +136,25 @@ def test_mix_12_noise_sees_a_wrong_gain_and_cosine_does_not() -> None:
         ("1,0.1,L", 0.5, float("nan"), False),
     ],
 )
-def test_mix_01_the_rule(text: str, base: float, value: float, holds: bool) -> None:  # noqa: FBT001 - parametrised
+@pytest.mark.feature("MIX-01")
+def test_the_rule_of_the_search_is_read_and_applied(
+    text: str,
+    base: float,
+    value: float,
+    holds: bool,  # noqa: FBT001 - parametrised
+) -> None:
     assert parsed_rule(text).holds(base, value) is holds
 
 
 @pytest.mark.parametrize("text", ["", "1,0.1", "1,x,L", "1,0.1,M", "1,inf,L", "1.5,0.1,L"])
-def test_mix_01_what_is_no_rule(text: str) -> None:
+@pytest.mark.feature("MIX-01")
+def test_what_is_no_rule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|threshold"):
         parsed_rule(text)
 
 
-def test_mix_01_a_sensitive_layer_and_all_behind_it_get_sixteen_bits() -> None:
+@pytest.mark.feature("MIX-01")
+def test_a_sensitive_layer_and_all_behind_it_get_sixteen_bits() -> None:
     found = usual("cosine", "/conv_4")
     raised = raised_from_the_end(found, parsed_rule("1,0.0005,L"))
     assert raised.before < 0.9995 <= raised.after and raised.holds
@@ -157,17 +169,20 @@ def test_mix_01_a_sensitive_layer_and_all_behind_it_get_sixteen_bits() -> None:
     assert not parsed_rule("1,0.0005,L").holds(1.0, found.value(later))
 
 
-def test_mix_01_nothing_is_raised_where_all_is_well() -> None:
+@pytest.mark.feature("MIX-01")
+def test_nothing_is_raised_where_all_is_well() -> None:
     raised = raised_from_the_end(usual(), parsed_rule("1,0.5,L"))
     assert raised.assignment == {} and raised.holds and raised.evaluations == 0
 
 
-def test_mix_01_the_nearest_is_kept_where_nothing_suffices() -> None:
+@pytest.mark.feature("MIX-01")
+def test_the_nearest_is_kept_where_nothing_suffices() -> None:
     raised = raised_from_the_end(usual("cosine"), parsed_rule("1,-1,L"))
     assert not raised.holds and raised.after > raised.before
 
 
-def test_mix_01_floats_where_sixteen_bits_do_not_suffice() -> None:
+@pytest.mark.feature("MIX-01")
+def test_floats_where_sixteen_bits_do_not_suffice() -> None:
     found = usual("max_error")
     assert found.judge.base == 0
     raised = raised_from_the_end(found, parsed_rule("1,-1e-6,G"))
@@ -176,7 +191,8 @@ def test_mix_01_floats_where_sixteen_bits_do_not_suffice() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
-def test_mix_01_halving_finds_the_last_beginning_that_holds(last: int, more: int) -> None:
+@pytest.mark.feature("MIX-01")
+def test_halving_finds_the_last_beginning_that_holds(last: int, more: int) -> None:
     """Of properties that hold up to some beginning, as they do where later layers are raised too."""
     end = last + more
     found = latest(end, lambda first: first <= last)
@@ -196,13 +212,15 @@ def test_mix_01_halving_finds_the_last_beginning_that_holds(last: int, more: int
 
 
 @pytest.mark.parametrize("text", ["", "cycles", "cycles=x", "bytes=-1", "time=3", "drop=nan"])
-def test_mix_07_what_is_no_budget(text: str) -> None:
+@pytest.mark.feature("MIX-07")
+def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(PrecisionError, match="write cycles=N"):
         parsed_budget(text)
 
 
 @pytest.mark.parametrize("kind", ["cycles", "bytes"])
-def test_mix_07_a_budget_is_obeyed_and_spent_well(kind: str) -> None:
+@pytest.mark.feature("MIX-07")
+def test_a_budget_is_obeyed_and_spent_well(kind: str) -> None:
     found = usual(loud="/conv_2")
     every = {layer.name: "16" for layer in found.layers}
     low, high = (getattr(found.cost(each), kind) for each in ({}, every))
@@ -219,12 +237,14 @@ def test_mix_07_a_budget_is_obeyed_and_spent_well(kind: str) -> None:
     assert min(losses) == losses[-1]
 
 
-def test_mix_07_less_than_everything_costs_is_said_not_to_fit() -> None:
+@pytest.mark.feature("MIX-07")
+def test_less_than_everything_costs_is_said_not_to_fit() -> None:
     chosen = within_budget(usual(), Budget("bytes", 10), ("8", "16"))
     assert not chosen.within
 
 
-def test_mix_06_four_and_eight_bits() -> None:
+@pytest.mark.feature("MIX-06")
+def test_four_and_eight_bits() -> None:
     found = usual()
     base = found.cost({}).bytes
     chosen = within_budget(found, Budget("bytes", base - 300), ("4", "8"))
@@ -234,7 +254,8 @@ def test_mix_06_four_and_eight_bits() -> None:
     assert narrow and narrow < {layer.name for layer in found.layers if layer.weights}
 
 
-def test_mix_07_the_allowed_drop_decides_how_far_to_go() -> None:
+@pytest.mark.feature("MIX-07")
+def test_the_allowed_drop_decides_how_far_to_go() -> None:
     found = usual("cosine", "/conv_2")
     drop = found.judge.worse(found.value({}))
     chosen = within_budget(found, Budget("drop", drop / 20))
@@ -243,7 +264,8 @@ def test_mix_07_the_allowed_drop_decides_how_far_to_go() -> None:
     assert within_budget(found, Budget("drop", 2 * drop)).cost.cycles <= chosen.cost.cycles
 
 
-def test_mix_07_the_path_takes_the_hull() -> None:
+@pytest.mark.feature("MIX-07")
+def test_the_path_takes_the_hull() -> None:
     """Against a search through all choices: at the cost of every point of the path nothing is better."""
     found = usual(loud="/conv_2")
     chosen = within_budget(found, Budget("bytes", 10**9), ("4", "8", "16"))
@@ -264,7 +286,8 @@ def test_mix_07_the_path_takes_the_hull() -> None:
             assert error <= min(e for c, e in choices if c <= cost) + 1e-12
 
 
-def test_mix_16_a_search_that_is_cut_short_says_so() -> None:
+@pytest.mark.feature("MIX-16")
+def test_a_search_that_is_cut_short_says_so() -> None:
     found = usual()
     chosen = within_budget(found, Budget("bytes", 10**9), limits=Limits(steps=3))
     assert chosen.partial and len(chosen.rows) == 3
@@ -288,7 +311,8 @@ def test_widths_and_metrics_there_are_not() -> None:
 
 
 @given(st.sets(st.integers(0, 30), min_size=1, max_size=4))
-def test_cmp_16_the_smallest_set_is_found(blamed: set[int]) -> None:
+@pytest.mark.feature("CMP-16")
+def test_the_smallest_set_is_found(blamed: set[int]) -> None:
     asked: list[tuple[int, ...]] = []
 
     def restores(items: Sequence[int]) -> bool:
@@ -299,11 +323,13 @@ def test_cmp_16_the_smallest_set_is_found(blamed: set[int]) -> None:
     assert len(asked) <= 31 * 8
 
 
-def test_cmp_16_either_of_two_will_do() -> None:
+@pytest.mark.feature("CMP-16")
+def test_either_of_two_will_do() -> None:
     assert smallest(range(8), lambda items: 2 in items or 6 in items) == [2]
 
 
-def test_cmp_16_an_injected_bad_layer_is_found() -> None:
+@pytest.mark.feature("CMP-16")
+def test_an_injected_bad_layer_is_found() -> None:
     bad = {"layers": [{"names": ["/relu_3"], "weight_bits": 4}]}
     found = trials(bad, metric="cosine")
     good = usual("cosine").value({})
@@ -315,19 +341,22 @@ def test_cmp_16_an_injected_bad_layer_is_found() -> None:
     assert again == blamed
 
 
-def test_cmp_16_nothing_to_blame_and_nothing_that_helps() -> None:
+@pytest.mark.feature("CMP-16")
+def test_nothing_to_blame_and_nothing_that_helps() -> None:
     found = usual()
     assert culprits(found, 1.0).layers == ()
     with pytest.raises(PrecisionError, match="even with 6 layers in floats"):
         culprits(usual("max_error"), -1.0)
 
 
-def test_mix_02_a_search_needs_a_metric_and_data() -> None:
+@pytest.mark.feature("MIX-02")
+def test_a_search_needs_a_metric_and_data() -> None:
     with pytest.raises(ConfigError, match="mixed_precision_auto_search needs metric and data"):
         Config.parse({"evaluate": {"mixed_precision_auto_search": "1,0.1,L"}})
 
 
-def test_mix_14_layers_in_floats_without_floats_need_the_host() -> None:
+@pytest.mark.feature("MIX-14")
+def test_layers_in_floats_without_floats_need_the_host() -> None:
     """The search gives them up to the host's CPU; the settings say the same network again."""
     bad = {"names": ["/relu_5"], "multiplier_bits": 2}
     found = trials({"quantize": {"target": "int8"}, "layers": [bad]}, metric="max_error")
@@ -345,7 +374,8 @@ def test_mix_14_layers_in_floats_without_floats_need_the_host() -> None:
 
 
 @pytest.mark.parametrize("host", [True, False])
-def test_mix_14_without_the_host_it_is_an_error(host: bool) -> None:  # noqa: FBT001 - parametrised
+@pytest.mark.feature("MIX-14")
+def test_without_the_host_it_is_an_error(host: bool) -> None:  # noqa: FBT001 - parametrised
     config = {"quantize": {"target": "int8"}, "layers": [{"names": ["/relu_3"], "dtype": "float32"}]}
     if host:
         graph = trials(config).graph({})
@@ -359,7 +389,8 @@ def test_mix_14_without_the_host_it_is_an_error(host: bool) -> None:  # noqa: FB
 # Floats for debugging
 
 
-def test_cmp_15_all_scopes_in_floats_are_the_float_network() -> None:
+@pytest.mark.feature("CMP-15")
+def test_all_scopes_in_floats_are_the_float_network() -> None:
     last = 2 * 3 + 3
     everything = {"fake_quant_scopes_for_debug": [(0, last)]}
     found = trials({"quantize": everything}).graph({})
@@ -386,7 +417,8 @@ def test_cmp_15_all_scopes_in_floats_are_the_float_network() -> None:
          ["/relu_1", "/globalaveragepool_6"]),
     ],
 )  # fmt: skip
-def test_cmp_15_chosen_layers_compute_in_floats(fields: dict[str, object], floats: list[str]) -> None:
+@pytest.mark.feature("CMP-15")
+def test_chosen_layers_compute_in_floats(fields: dict[str, object], floats: list[str]) -> None:
     graph = trials({"quantize": fields}).graph({})
     assert not isinstance(graph, Partitioned)
     found = [
@@ -399,7 +431,8 @@ def test_cmp_15_chosen_layers_compute_in_floats(fields: dict[str, object], float
     assert set(found) & kinds == set(floats) & kinds
 
 
-def test_cmp_15_what_there_is_not() -> None:
+@pytest.mark.feature("CMP-15")
+def test_what_there_is_not() -> None:
     with pytest.raises(ConfigError, match="there is no layer 99"):
         trials({"quantize": {"fake_quant_scopes": [(0, 99)]}})
     with pytest.raises(ConfigError, match='no operator "Convolution", did you mean "Conv"'):

@@ -103,7 +103,8 @@ def samples_of(model: FloatModel, count: int = 32, seed: int = 3) -> Samples:
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), joint=st.booleans())
-def test_gca_08_any_factors_inside_attention_leave_floats_as_they_are(seed: int, *, joint: bool) -> None:
+@pytest.mark.feature("GCA-08")
+def test_any_factors_inside_attention_leave_floats_as_they_are(seed: int, *, joint: bool) -> None:
     model = attention(seed, joint=joint)
     channels = Channels.of(model.model.graph)
     factors = np.exp2(np.random.default_rng(seed).integers(-6, 7, channels.count).astype(np.float64))
@@ -156,7 +157,8 @@ def test_a_number_that_is_its_own_inverse_is_one() -> None:
 
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_qmo_29_equalised_attention_is_closer(seed: int, *, joint: bool) -> None:
+@pytest.mark.feature("QMO-29")
+def test_equalised_attention_is_closer(seed: int, *, joint: bool) -> None:
     model = attention(seed, joint=joint)
     samples = samples_of(model)
     found = equalized(model, samples)

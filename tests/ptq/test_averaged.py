@@ -53,7 +53,8 @@ def samples(model: FloatModel) -> Samples:
 
 
 @pytest.mark.parametrize("kind", ["tokens", "pool", "whole window", "convolution", "softmax"])
-def test_gca_13_averages_behind_last_layers_give_the_same(kind: str) -> None:
+@pytest.mark.feature("GCA-13")
+def test_averages_behind_last_layers_give_the_same(kind: str) -> None:
     model = network(kind)
     made = averaged_last(model)
     assert made is not None
@@ -85,7 +86,8 @@ def _read_by_averages(level: GraphLevel) -> list:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("kind", ["half a window", "read twice"])
-def test_gca_13_other_averages_stay_where_they_are(kind: str) -> None:
+@pytest.mark.feature("GCA-13")
+def test_other_averages_stay_where_they_are(kind: str) -> None:
     assert averaged_last(network(kind)) is None
 
 
@@ -112,7 +114,8 @@ def _other(kind: str) -> FloatModel:
 @pytest.mark.parametrize(
     "kind", ["pads", "pads and strides", "bias of more axes", "bias by row", "product of places"]
 )
-def test_gca_13_averages_stay_where_that_computes_something_else(kind: str) -> None:
+@pytest.mark.feature("GCA-13")
+def test_averages_stay_where_that_computes_something_else(kind: str) -> None:
     assert averaged_last(_other(kind)) is None
 
 
@@ -125,7 +128,8 @@ def test_gca_13_averages_stay_where_that_computes_something_else(kind: str) -> N
         {"match": "/globalaveragepool_*"},
     ],
 )
-def test_gca_13_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]) -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]) -> None:
     model = network("pool")
     config = Config.parse({"layers": [{**where, "dtype": "int16"}]})
     named = scoped(config, model.model)
@@ -135,7 +139,8 @@ def test_gca_13_a_search_leaves_averages_that_settings_are_for(where: dict[str, 
         assert not any(entry.plan.averaged for entry in found.candidates)
 
 
-def test_gca_13_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_path: Path) -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_path: Path) -> None:
     model = network("pool")
     file = tmp_path / "statistics.json"
     calibrate(model, samples(model), Config.parse({"calibrate": {"save_statistic_info": str(file)}}))
@@ -144,7 +149,8 @@ def test_gca_13_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_pa
 
 
 @pytest.mark.parametrize("growth", [1.0, 1.1, 2.0])
-def test_gca_13_a_search_obeys_one_bound_of_multiplications(growth: float) -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_obeys_one_bound_of_multiplications(growth: float) -> None:
     model = network("pool")
     sources = _Sources(model, samples(model), 8, growth, Config())
     most = growth * _total(model)
@@ -157,11 +163,13 @@ def _total(model: FloatModel) -> int:
     return sum(map(multiplications, linear_layers(model.model.graph)))
 
 
-def test_gca_13_averages_behind_layers_are_kept_if_they_are_better() -> None:
+@pytest.mark.feature("GCA-13")
+def test_averages_behind_layers_are_kept_if_they_are_better() -> None:
     assert Plan(Config(), averaged=True).steps == Plan(Config()).steps
 
 
-def test_gca_13_a_search_tries_averages_behind_last_layers() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_tries_averages_behind_last_layers() -> None:
     model = network("pool")
     found = search(model, samples(model))
     tried = {entry.name: entry.plan.averaged for entry in found.candidates}

@@ -70,7 +70,8 @@ WIDE_WEIGHTS = Config.parse({"quantize": {"weight_bits": 16}})
 
 
 @pytest.mark.parametrize("make", [convolutions, products])
-def test_gca_13_channels_stored_twice_halve_the_steps(make) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.feature("GCA-13")
+def test_channels_stored_twice_halve_the_steps(make) -> None:  # type: ignore[no-untyped-def]
     model = make()
     given = samples(model)
     made = found(model, 8.0, WIDE_WEIGHTS)
@@ -84,7 +85,8 @@ def test_gca_13_channels_stored_twice_halve_the_steps(make) -> None:  # type: ig
         np.testing.assert_allclose(a, b, atol=0.02 * np.abs(a).max())
 
 
-def test_gca_13_a_doubled_network_runs_on_the_machine() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_doubled_network_runs_on_the_machine() -> None:
     model = convolutions()
     config, given = Config(), samples(model)
     made = found(model, 8.0).model
@@ -96,7 +98,8 @@ def test_gca_13_a_doubled_network_runs_on_the_machine() -> None:
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_gca_13_doubled_codes_are_those_of_quarter_steps_beside() -> None:
+@pytest.mark.feature("GCA-13")
+def test_doubled_codes_are_those_of_quarter_steps_beside() -> None:
     model = products()
     config, given = Config(), samples(model)
     ranges = calibrate(model, given, config)
@@ -114,7 +117,8 @@ def test_gca_13_doubled_codes_are_those_of_quarter_steps_beside() -> None:
 
 
 @pytest.mark.parametrize("growth", [1.0, 1.2, 1.6, 2.5])
-def test_gca_13_a_network_grows_no_further_than_it_may(growth: float) -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_network_grows_no_further_than_it_may(growth: float) -> None:
     model = convolutions()
     made = found(model, growth)
     before, after = (
@@ -125,7 +129,8 @@ def test_gca_13_a_network_grows_no_further_than_it_may(growth: float) -> None:
     assert (made.model is model) == (growth == 1.0)
 
 
-def test_gca_13_what_is_set_by_name_is_not_doubled() -> None:
+@pytest.mark.feature("GCA-13")
+def test_what_is_set_by_name_is_not_doubled() -> None:
     model = products()
     (name, other) = found(model, 8.0).values
     config = Config.parse({"layers": [{"names": [name], "strategy": "extrema"}]})
@@ -133,7 +138,8 @@ def test_gca_13_what_is_set_by_name_is_not_doubled() -> None:
     assert found(model, 8.0, Config.parse({"quantize": {"dtype": "int16"}})).values == ()
 
 
-def test_gca_13_a_search_doubles_only_where_a_network_may_grow() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_doubles_only_where_a_network_may_grow() -> None:
     model = products()
     names = [
         {entry.name for entry in search(model, samples(model), growth=growth).candidates}
@@ -143,7 +149,8 @@ def test_gca_13_a_search_doubles_only_where_a_network_may_grow() -> None:
     assert "channels doubled" in names[1]
 
 
-def test_gca_13_pools_along_the_columns_of_a_product_keep_them_single() -> None:
+@pytest.mark.feature("GCA-13")
+def test_pools_along_the_columns_of_a_product_keep_them_single() -> None:
     b = Builder("pooled product", 1)
     x = b.node("Relu", b.linear(b.input("x", [1, 2, 6, 10]), 24))
     b.output(b.linear(b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 4))
@@ -151,7 +158,8 @@ def test_gca_13_pools_along_the_columns_of_a_product_keep_them_single() -> None:
 
 
 @pytest.mark.parametrize(("shape", "biases"), [((12,), 1), ((1, 12), 1), ((1,), 1), ((12, 1), 0)])
-def test_gca_13_a_bias_has_one_number_for_every_column(shape: tuple[int, ...], biases: int) -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_bias_has_one_number_for_every_column(shape: tuple[int, ...], biases: int) -> None:
     b = Builder("bias", 1)
     product = b.node("MatMul", b.input("x", [1, 12, 7]), b.weight(7, 12, fan_in=7))
     b.output(b.node("Add", product, b.spread(*shape)))

@@ -90,7 +90,8 @@ def samples_of(model: FloatModel, count: int = 16) -> Samples:
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
-def test_gca_08_any_factors_leave_floats_as_they_are(seed: int) -> None:
+@pytest.mark.feature("GCA-08")
+def test_any_factors_leave_floats_as_they_are(seed: int) -> None:
     model = uneven(seed)
     channels = Channels.of(model.model.graph)
     factors = np.exp2(np.random.default_rng(seed).integers(-6, 7, channels.count).astype(np.float64))
@@ -116,7 +117,8 @@ def test_channels_that_meet_share_their_factors() -> None:
     assert not ids["y"].any()
 
 
-def test_qmo_29_equalised_networks_are_closer_and_shown_as_they_were() -> None:
+@pytest.mark.feature("QMO-29")
+def test_equalised_networks_are_closer_and_shown_as_they_were() -> None:
     model = uneven(6)
     samples = samples_of(model)
     found = equalized(model, samples)
@@ -137,7 +139,8 @@ def test_qmo_29_equalised_networks_are_closer_and_shown_as_they_were() -> None:
             assert -20 * np.log10(noise) > least, name
 
 
-def test_qmo_29_a_sample_that_stands_out_moves_mild_factors_less() -> None:
+@pytest.mark.feature("QMO-29")
+def test_a_sample_that_stands_out_moves_mild_factors_less() -> None:
     model = uneven(6)
     usual, odd = images(16), images(16)
     odd[0] *= 10
@@ -155,7 +158,8 @@ def test_qmo_29_a_sample_that_stands_out_moves_mild_factors_less() -> None:
     assert 0 < change(1.0) < 0.75 * change(0.0)
 
 
-def test_gca_17_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("GCA-17")
+def test_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = uneven(5)
     told: list[str] = []
     assert better_equalized(model, samples_of(model), Config(), remark=told.append) is not model
@@ -183,7 +187,8 @@ def test_equalised_graphs_are_exported_as_they_compute(seed: int) -> None:
         assert np.median(np.abs(ours - theirs)) <= step[0]
 
 
-def test_gca_08_smooth_quant_moves_reach_from_norms_into_products() -> None:
+@pytest.mark.feature("GCA-08")
+def test_smooth_quant_moves_reach_from_norms_into_products() -> None:
     rng = np.random.default_rng(0)
     gain = np.exp2(rng.uniform(-4, 4, 16))
     nodes = [

@@ -90,7 +90,8 @@ def noise(model: FloatModel, source: FloatModel, config: Config, samples: NDArra
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([7, 127]))
-def test_gca_10_gptq_is_never_worse_than_rounding_alone(seed: int, size: int, largest: int) -> None:
+@pytest.mark.feature("GCA-10")
+def test_gptq_is_never_worse_than_rounding_alone(seed: int, size: int, largest: int) -> None:
     weights = np.random.default_rng(seed).standard_normal((3, size))
     covariance = correlated(seed, size)
     steps = steps_by_cost(weights, covariance, largest)
@@ -103,7 +104,8 @@ def test_gca_10_gptq_is_never_worse_than_rounding_alone(seed: int, size: int, la
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24))
-def test_gca_04_adaround_is_never_worse_than_rounding_alone(seed: int, size: int) -> None:
+@pytest.mark.feature("GCA-04")
+def test_adaround_is_never_worse_than_rounding_alone(seed: int, size: int) -> None:
     weights = np.random.default_rng(seed).standard_normal((3, size))
     covariance = correlated(seed, size)
     found = adaround(weights, covariance, 7, iterations=60)
@@ -113,7 +115,8 @@ def test_gca_04_adaround_is_never_worse_than_rounding_alone(seed: int, size: int
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24))
-def test_gca_04_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> None:
+@pytest.mark.feature("GCA-04")
+def test_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> None:
     weights = np.random.default_rng(seed).standard_normal((5, size))
     covariance = correlated(seed, size)
     learned, rounded = adaround(weights, covariance, 7, iterations=20), gptq(weights, covariance, 7)
@@ -122,7 +125,8 @@ def test_gca_04_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> No
     assert np.array_equal(cost(weights - found.values, covariance), np.minimum(*both))
 
 
-def test_gca_04_adaround_learns_to_round_up_or_down() -> None:
+@pytest.mark.feature("GCA-04")
+def test_adaround_learns_to_round_up_or_down() -> None:
     weights = np.random.default_rng(2).standard_normal((8, 64))
     covariance = correlated(2, 64)
     found = adaround(weights, covariance, 7, sweeps=0)
@@ -133,7 +137,8 @@ def test_gca_04_adaround_learns_to_round_up_or_down() -> None:
     assert cost(weights - found.values, covariance).sum() < 0.6 * cost(weights - alone, covariance).sum()
 
 
-def test_gca_10_gptq_halves_the_error_of_four_bits() -> None:
+@pytest.mark.feature("GCA-10")
+def test_gptq_halves_the_error_of_four_bits() -> None:
     weights = np.random.default_rng(1).standard_normal((16, 64))
     covariance = correlated(1, 64)
     found = gptq(weights, covariance, 7)
@@ -181,7 +186,8 @@ def test_columns_are_what_weights_meet(groups: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_qmo_09_gca_16_refined_weights_are_kept_and_closer(bits: int) -> None:
+@pytest.mark.feature("QMO-09", "GCA-16")
+def test_refined_weights_are_kept_and_closer(bits: int) -> None:
     model = network()
     config = Config.parse({"quantize": {"weight_bits": bits}})
     refined, report = refine_weights(model, Samples.of({"x": images(32)}, model.inputs), config)
@@ -205,7 +211,8 @@ def test_qmo_09_gca_16_refined_weights_are_kept_and_closer(bits: int) -> None:
     assert noise(refined, model, config, judged) < share * noise(model, model, config, judged)
 
 
-def test_gca_02_scopes_leave_other_layers_alone() -> None:
+@pytest.mark.feature("GCA-02")
+def test_scopes_leave_other_layers_alone() -> None:
     model = network()
     config = Config.parse({"quantize": {"weight_bits": 4}})
     samples = Samples.of({"x": images(8)}, model.inputs)
@@ -223,12 +230,14 @@ def test_gca_02_scopes_leave_other_layers_alone() -> None:
 
 
 @pytest.mark.parametrize("chain", ["fine", "gptq & gptq", "gptq & none", "gptq{(}"])
-def test_gca_01_chains_that_are_none(chain: str) -> None:
+@pytest.mark.feature("GCA-01")
+def test_chains_that_are_none(chain: str) -> None:
     with pytest.raises(ConfigError, match="global_calibration"):
         Config.parse({"calibrate": {"global_calibration": chain}})
 
 
-def test_gca_13_gca_17_a_search_keeps_the_best_it_tried() -> None:
+@pytest.mark.feature("GCA-13", "GCA-17")
+def test_a_search_keeps_the_best_it_tried() -> None:
     model = network()
     config = Config.parse({"quantize": {"weight_bits": 4}})
     told: list[str] = []

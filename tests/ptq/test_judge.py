@@ -143,7 +143,8 @@ def test_flips_expected_are_those_of_many_draws(noise: float) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(2, 5), st.sampled_from([0.01, 0.3, 2.0]))
-def test_gca_13_expected_flips_are_those_of_sorted_scores(
+@pytest.mark.feature("GCA-13")
+def test_expected_flips_are_those_of_sorted_scores(
     seed: int, samples: int, classes: int, noise: float
 ) -> None:
     rng = np.random.default_rng(seed)

@@ -56,7 +56,8 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("methods", CHAINS)
-def test_gca_03_gca_05_gca_06_gca_17_no_method_makes_the_measured_loss_worse(methods: str) -> None:
+@pytest.mark.feature("GCA-03", "GCA-05", "GCA-06", "GCA-17")
+def test_no_method_makes_the_measured_loss_worse(methods: str) -> None:
     model, config = network(), settings(methods)
     ranges = calibrate(model, {"x": images(12)}, config)
     told: list[str] = []
@@ -71,7 +72,8 @@ def test_gca_03_gca_05_gca_06_gca_17_no_method_makes_the_measured_loss_worse(met
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(1, 4), st.integers(2, 20))
-def test_cal_13_candidates_reach_from_one_range_to_the_other(
+@pytest.mark.feature("CAL-13")
+def test_candidates_reach_from_one_range_to_the_other(
     low: float, high: float, wider: float, count: int
 ) -> None:
     cut, whole = Range(-low, high), Range(-low * wider, high * wider)
@@ -84,7 +86,8 @@ def test_cal_13_candidates_reach_from_one_range_to_the_other(
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_cal_13_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> None:
+@pytest.mark.feature("CAL-13")
+def test_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> None:
     """For the furthest reader of every operand, and what is tuned is one of the candidates or was there."""
     model, config = network(), settings("auto_tune", bits)
     layers = dict(chosen_layers(model, config, config.calibrate.chain[0]))
@@ -115,7 +118,8 @@ def test_cal_13_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: i
 
 
 @pytest.mark.parametrize("gains", [(1.0, 1.0), (1.0, 0.4), (0.4, 1.0)])
-def test_cal_13_ranges_are_tuned_where_both_halves_confirm_it(
+@pytest.mark.feature("CAL-13")
+def test_ranges_are_tuned_where_both_halves_confirm_it(
     gains: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples of one half are never judged by ranges they were seen by."""
@@ -164,12 +168,14 @@ def test_cal_13_ranges_are_tuned_where_both_halves_confirm_it(
         ({"layers": [{"names": ["conv1"], "weight_bits": 4}]}, True),
     ],
 )
-def test_cal_13_nobody_who_chose_a_strategy_gets_tuned_ranges(content: dict[str, Any], tunes: bool) -> None:  # noqa: FBT001 - parametrised
+@pytest.mark.feature("CAL-13")
+def test_nobody_who_chose_a_strategy_gets_tuned_ranges(content: dict[str, Any], tunes: bool) -> None:  # noqa: FBT001 - parametrised
     assert Config.parse(content).tunes is tunes
 
 
 @pytest.mark.parametrize("kind", ["no layers", "input alone", "decisions"])
-def test_cal_13_networks_with_nothing_to_tune(kind: str) -> None:
+@pytest.mark.feature("CAL-13")
+def test_networks_with_nothing_to_tune(kind: str) -> None:
     """No linear layers; one that reads the input; outputs that are integers, which have no decibels."""
     b = Builder("plain")
     x = b.input("x", [1, 6])
@@ -186,7 +192,8 @@ def test_cal_13_networks_with_nothing_to_tune(kind: str) -> None:
     assert tuned_all.tensors.keys() == ranges.tensors.keys()
 
 
-def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("GCA-17")
+def test_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = network(), settings("easy_quant")
     ranges = calibrate(model, {"x": images(12)}, config)
 
@@ -204,7 +211,8 @@ def test_gca_17_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.M
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0, 1, 3]))
-def test_gca_03_the_cosine_of_a_layer_is_never_lower(seed: int, groups: int) -> None:
+@pytest.mark.feature("GCA-03")
+def test_the_cosine_of_a_layer_is_never_lower(seed: int, groups: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.standard_normal((2, 5, 6)) * rng.uniform(0.1, 4, (2, 5, 1))
     x = rng.standard_normal((2, 40, 6)).astype(np.float32)
@@ -219,7 +227,8 @@ def test_gca_03_the_cosine_of_a_layer_is_never_lower(seed: int, groups: int) -> 
 
 
 @given(st.integers(0, 10_000))
-def test_gca_05_the_loss_of_a_layer_falls(seed: int) -> None:
+@pytest.mark.feature("GCA-05")
+def test_the_loss_of_a_layer_falls(seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights, columns = rng.standard_normal((4, 8)), rng.standard_normal((64, 8)) + 0.5
     numbers = {**METHODS["adaquant_zy"], "lr_weight": 1e-2, "epochs": 8}
@@ -232,7 +241,8 @@ def test_gca_05_the_loss_of_a_layer_falls(seed: int) -> None:
     assert loss <= found.losses[0]
 
 
-def test_gca_05_weights_biases_and_scales_learn_together() -> None:
+@pytest.mark.feature("GCA-05")
+def test_weights_biases_and_scales_learn_together() -> None:
     rng = np.random.default_rng(0)
     weights, columns = rng.standard_normal((8, 16)), rng.standard_normal((256, 16)) + 1
     numbers = {**METHODS["adaquant_zy"], "lr_weight": 1e-3, "epochs": 60}
@@ -242,7 +252,8 @@ def test_gca_05_weights_biases_and_scales_learn_together() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0.3, 3))
-def test_gca_05_gradients_of_a_step_are_those_of_what_does_not_round(seed: int, factor: float) -> None:
+@pytest.mark.feature("GCA-05")
+def test_gradients_of_a_step_are_those_of_what_does_not_round(seed: int, factor: float) -> None:
     columns = np.random.default_rng(seed).standard_normal((20, 3)) * 2
     grid = Quant("int8", 0.02, 5, -128, 127)
     values, slope = stored_operand(columns, grid, factor)
@@ -254,7 +265,8 @@ def test_gca_05_gradients_of_a_step_are_those_of_what_does_not_round(seed: int, 
     np.testing.assert_allclose(slope[inside], (values - columns)[inside], atol=1e-12)
 
 
-def test_gca_06_spectra_and_singular_values() -> None:
+@pytest.mark.feature("GCA-06")
+def test_spectra_and_singular_values() -> None:
     rng = np.random.default_rng(0)
     signal = np.outer(rng.standard_normal(40), rng.standard_normal(12))
     noisy = signal + 1e-3 * rng.standard_normal(signal.shape)
@@ -267,7 +279,8 @@ def test_gca_06_spectra_and_singular_values() -> None:
     assert spectrum[:, 8:].max() < 1e-9 < spectrum[:, :8].max()
 
 
-def test_gca_01_gca_02_numbers_and_scopes_of_a_chain() -> None:
+@pytest.mark.feature("GCA-01", "GCA-02")
+def test_numbers_and_scopes_of_a_chain() -> None:
     first, second = parsed_chain(r"easy_quant[2,1][(0,3),(5,9)] & adaround[Conv, MatMul]{b.*}")
     assert first.numbers == {**METHODS["easy_quant"], "batches": 2, "epochs": 1}
     assert first.ids == ((0, 3), (5, 9))
@@ -294,12 +307,14 @@ def test_gca_01_gca_02_numbers_and_scopes_of_a_chain() -> None:
         ("gptq[2.5]", "sweeps must be a whole number, it is 2.5"),
     ],
 )
-def test_gca_01_orders_and_numbers_that_make_no_sense(methods: str, told: str) -> None:
+@pytest.mark.feature("GCA-01")
+def test_orders_and_numbers_that_make_no_sense(methods: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         settings(methods)
 
 
-def test_gca_02_layers_by_number() -> None:
+@pytest.mark.feature("GCA-02")
+def test_layers_by_number() -> None:
     model = network()
     numbers = {node.name: at for at, node in enumerate(model.model.graph, 1)}
     config = settings(f"easy_quant[({numbers['conv2']},{numbers['conv2']})]")
@@ -322,9 +337,8 @@ def curves(folder: Path) -> dict[str, NDArray[np.float64]]:
 
 
 @pytest.mark.parametrize("width", [0.2, 1.0, 5.0])
-def test_qmo_15_gca_15_vis_12_fine_tuning_keeps_the_best_and_draws_curves(
-    width: float, tmp_path: Path
-) -> None:
+@pytest.mark.feature("QMO-15", "GCA-15", "VIS-12")
+def test_fine_tuning_keeps_the_best_and_draws_curves(width: float, tmp_path: Path) -> None:
     model, config = network(), Config()
     ranges = calibrate(model, {"x": images(12)}, config)
     start = Ranges(
@@ -350,7 +364,8 @@ def test_qmo_15_gca_15_vis_12_fine_tuning_keeps_the_best_and_draws_curves(
     assert len(list((tmp_path / "checkpoints").glob("epoch_*.json"))) == 5
 
 
-def test_gca_15_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.feature("GCA-15")
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = network()
     ranges = calibrate(model, {"x": images(4)})

@@ -56,7 +56,8 @@ def errors_by_sample(model: FloatModel, ranges: Ranges, x: np.ndarray, config: C
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_qmo_30_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) -> None:
+@pytest.mark.feature("QMO-30")
+def test_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) -> None:
     model, x = network(groups=groups), images(48)
     config = Config.parse({"quantize": {"weight_bits": 4}})
     samples = Samples.of({"x": x}, model.inputs)
@@ -72,7 +73,8 @@ def test_qmo_30_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) 
     assert centred(model, found, samples, config) == found  # measured anew, not added up
 
 
-def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-30")
+def test_errors_are_kept_with_ranges(tmp_path: Path) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
@@ -86,7 +88,8 @@ def test_qmo_30_errors_are_kept_with_ranges(tmp_path: Path) -> None:
     assert written(model, found, without) == plain
 
 
-def test_qmo_30_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-30")
+def test_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(tmp_path: Path) -> None:
     model, x = network(), images(24)
     config = Config.parse({"quantize": {"weight_bits": 4}})
     samples = Samples.of({"x": x}, model.inputs)
@@ -122,7 +125,8 @@ def mean_errors(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config
         {"quantize": {"weight_bits": 4}, "layers": [{"match": "*", "weight_bits": 8}]},
     ],
 )
-def test_qmo_30_errors_of_another_network_are_not_taken_back(
+@pytest.mark.feature("QMO-30")
+def test_errors_of_another_network_are_not_taken_back(
     other: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
@@ -144,7 +148,8 @@ def test_qmo_30_errors_of_another_network_are_not_taken_back(
     assert written(model, unknown, narrow) == written(model, plain, narrow)
 
 
-def test_qmo_30_entries_said_twice_make_the_same_network() -> None:
+@pytest.mark.feature("QMO-30")
+def test_entries_said_twice_make_the_same_network() -> None:
     entries = [{"match": "a*", "weight_bits": 4}, {"names": ["b"], "dtype": "int16"}]
     once, twice, turned = (
         fingerprint(Config.parse({"layers": each})) for each in (entries, entries + entries, entries[::-1])
@@ -153,7 +158,8 @@ def test_qmo_30_entries_said_twice_make_the_same_network() -> None:
     assert once != turned
 
 
-def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> None:
+@pytest.mark.feature("QMO-30")
+def test_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
@@ -173,7 +179,8 @@ def test_qmo_30_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_qmo_30_errors_of_a_wrong_length_are_an_error(count: int) -> None:
+@pytest.mark.feature("QMO-30")
+def test_errors_of_a_wrong_length_are_an_error(count: int) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)

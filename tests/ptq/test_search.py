@@ -51,7 +51,8 @@ def transformer(seed: int = 0) -> FloatModel:
     return load(model)
 
 
-def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_widens_what_norms_and_softmax_hold() -> None:
     model = transformer()
     x = np.random.default_rng(3).standard_normal((24, 6, 8)).astype(np.float32)
     x[..., 3] *= 20  # one channel outgrows the others, as in streams of transformers
@@ -70,7 +71,8 @@ def test_gca_13_a_search_widens_what_norms_and_softmax_hold() -> None:
     assert -20 * np.log10(noise) > 25
 
 
-def test_gca_13_a_search_widens_the_parts_of_a_residual() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_widens_the_parts_of_a_residual() -> None:
     b = Builder("residual")
     x = b.node("Relu", b.conv(b.input("x", [1, 4, 8, 8]), 8))
     b.output(b.gemm(b.node("Relu", b.node("Add", b.conv(x, 8, (1, 1)), b.conv(x, 8, (1, 1)))), 4))
@@ -82,7 +84,8 @@ def test_gca_13_a_search_widens_the_parts_of_a_residual() -> None:
         assert all(entry.config.quantize.wide_sums for entry in tried)
 
 
-def test_gca_13_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:
+@pytest.mark.feature("GCA-13")
+def test_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:
     model, x = network(), images(32)
     far = [3, 11, 17, 30]
     x[far] *= np.array([8, 7, 6, 5], np.float32)[:, np.newaxis, np.newaxis, np.newaxis]
@@ -97,7 +100,8 @@ def test_gca_13_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -
     assert set(far) <= seen
 
 
-def test_gca_13_two_samples_are_enough_for_a_search() -> None:
+@pytest.mark.feature("GCA-13")
+def test_two_samples_are_enough_for_a_search() -> None:
     model = network()
     (fold,) = divided(model, Samples.of({"x": images(2)}, model.inputs), Config())
     assert (fold[0].count, [part.count for part in fold[1]]) == (1, [1])
@@ -105,7 +109,8 @@ def test_gca_13_two_samples_are_enough_for_a_search() -> None:
         divided(model, Samples.of({"x": images(1)}, model.inputs), Config())
 
 
-def test_gca_13_a_search_counts_all_values_unless_told_otherwise() -> None:
+@pytest.mark.feature("GCA-13")
+def test_a_search_counts_all_values_unless_told_otherwise() -> None:
     model = network()
     samples = Samples.of({"x": images(4)}, model.inputs)
     for stated, expected in (({}, True), ({"calibrate": {"count_all": False}}, False)):

@@ -64,7 +64,8 @@ def lengths(run: RunView, word: str = "") -> list[int]:
     return [layer["end"] - layer["start"] for layer in run.report["layers"] if word in layer["op"]]
 
 
-def test_vis_11_everything_that_was_recorded_is_drawn(tab: Tab) -> None:
+@pytest.mark.feature("VIS-11")
+def test_everything_that_was_recorded_is_drawn(tab: Tab) -> None:
     expected = {
         (letter, unit): count
         for letter, (_, intervals, _) in (("A", FIRST), ("B", SECOND))
@@ -80,7 +81,8 @@ def test_vis_11_everything_that_was_recorded_is_drawn(tab: Tab) -> None:
     assert window(tab) == max(run[0].report["cycles"] for run in (FIRST, SECOND))
 
 
-def test_vis_11_keys_move_through_time_and_layers(tab: Tab) -> None:
+@pytest.mark.feature("VIS-11")
+def test_keys_move_through_time_and_layers(tab: Tab) -> None:
     whole = window(tab)
     tab.value("document.getElementById('charts').focus()")
     tab.key("+", "+")
@@ -102,7 +104,8 @@ def test_vis_11_keys_move_through_time_and_layers(tab: Tab) -> None:
     assert tab.value("document.querySelectorAll('#layers tr.marked').length") == 0
 
 
-def test_vis_11_the_mouse_zooms_drags_tells_and_marks(tab: Tab) -> None:
+@pytest.mark.feature("VIS-11")
+def test_the_mouse_zooms_drags_tells_and_marks(tab: Tab) -> None:
     tab.value("document.activeElement.blur()")
     x, y = tab.place("units")
     whole, lane = window(tab), 14
@@ -129,7 +132,8 @@ def test_vis_11_the_mouse_zooms_drags_tells_and_marks(tab: Tab) -> None:
     tab.key("Escape")
 
 
-def test_vis_09_layers_sort_filter_and_answer_to_keys(tab: Tab) -> None:
+@pytest.mark.feature("VIS-09")
+def test_layers_sort_filter_and_answer_to_keys(tab: Tab) -> None:
     run = FIRST[0]
     assert len(column(tab, "layers", "layer")) == len(lengths(run))
     head = "[...document.querySelectorAll('#layers th button')].find((b) => b.textContent === 'cycles')"
@@ -152,7 +156,8 @@ def test_vis_09_layers_sort_filter_and_answer_to_keys(tab: Tab) -> None:
     assert tab.value("document.querySelectorAll('#layers tr[tabindex=\"0\"]').length") == 1
 
 
-def test_vis_09_tensors_show_similarity_and_thresholds(tab: Tab) -> None:
+@pytest.mark.feature("VIS-09")
+def test_tensors_show_similarity_and_thresholds(tab: Tab) -> None:
     assert column(tab, "tensors", "cosine")[7] == "NaN"
     low = sum(row["quantized"]["cosine"] != 0.999 for row in made_up_comparison(15)["tensors"])
     assert tab.value("document.querySelectorAll('#bytensor circle.low').length") == low

@@ -34,7 +34,8 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def test_vis_13_cal_23_a_file_of_counts_and_a_picture_of_every_tensor(tmp_path: Path) -> None:
+@pytest.mark.feature("VIS-13", "CAL-23")
+def test_a_file_of_counts_and_a_picture_of_every_tensor(tmp_path: Path) -> None:
     values = arrays()
     thresholds = {
         name: Range(float(min(a.min() / 2, 0)), float(max(a.max() / 2, 0))) for name, a in values.items()
@@ -64,7 +65,8 @@ def test_vis_13_cal_23_a_file_of_counts_and_a_picture_of_every_tensor(tmp_path: 
     st.floats(0, 120),
     st.integers(1, 40),
 )
-def test_vis_13_bars_lose_nothing_and_values_beyond_are_counted(
+@pytest.mark.feature("VIS-13")
+def test_bars_lose_nothing_and_values_beyond_are_counted(
     values: list[float], low: float, high: float, bars: int
 ) -> None:
     array = np.array(values, np.float32)

@@ -31,7 +31,8 @@ def arguments(event: Any) -> dict[str, Any]:
     return {note.name: getattr(note, note.WhichOneof("value")) for note in event.debug_annotations}
 
 
-def test_sim_05_the_trace_holds_every_interval_and_no_slices_cross() -> None:
+@pytest.mark.feature("SIM-05")
+def test_the_trace_holds_every_interval_and_no_slices_cross() -> None:
     report, program, intervals = made_up_run(12, 5)
     names, events = read(timeline(program, intervals), report["clock_hz"])
     begun: dict[int, list[int]] = {}
@@ -104,7 +105,8 @@ def test_counters_of_bandwidth_add_up_to_all_bytes() -> None:
     assert all(rate == 0.0 for _, rate in level.values())
 
 
-def test_sim_06_the_counter_of_the_cache_is_what_tensors_own() -> None:
+@pytest.mark.feature("SIM-06")
+def test_the_counter_of_the_cache_is_what_tensors_own() -> None:
     _, program, intervals = made_up_run(6, 4)
     charts = timeline(program, intervals)
     names, events = read(charts)

@@ -41,9 +41,8 @@ def boxes(svg: str) -> list[tuple[float, float, float, float]]:
 
 @settings(max_examples=25)
 @given(networks(), st.sets(st.integers(0, 13)))
-def test_vis_10_every_node_and_arrow_is_drawn_and_boxes_lie_apart(
-    nodes: list[Node], failed: set[int]
-) -> None:
+@pytest.mark.feature("VIS-10")
+def test_every_node_and_arrow_is_drawn_and_boxes_lie_apart(nodes: list[Node], failed: set[int]) -> None:
     marks = {f"t{number}": Mark(f"cos 0.{number}", number in failed) for number in range(len(nodes))}
     reads = {(name, number) for number, node in enumerate(nodes) for name in node.reads}
     svg, dot = svg_picture(nodes, marks), dot_text(nodes, marks)

@@ -34,7 +34,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bfloat16", "64x64_edge", 17, False),
     ],
 )
-def test_prg_19_c_gives_the_bytes_of_devices_and_raw_mode(
+@pytest.mark.feature("PRG-19")
+def test_c_gives_the_bytes_of_devices_and_raw_mode(
     example: Path, tmp_path: Path, dtype: str, machine: str, channels: int, *, stated: bool
 ) -> None:
     path, raw, codec_file = (tmp_path / name for name in ("net.tpu", "raw.tpu", "codec.json"))
@@ -60,7 +61,8 @@ def _codes(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(2).integers(-100, 100, shape, np.int8)
 
 
-def test_prg_19_the_static_library_serves_as_well(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-19")
+def test_the_static_library_serves_as_well(tmp_path: Path) -> None:
     example = c.compiled(c.EXAMPLE, tmp_path / "static", static=True)
     done = subprocess.run([str(example)], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
@@ -68,7 +70,8 @@ def test_prg_19_the_static_library_serves_as_well(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("error: none.tpu: ")
 
 
-def test_prg_19_errors_are_statuses_with_one_line(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-19")
+def test_errors_are_statuses_with_one_line(tmp_path: Path) -> None:
     tpu = c.library()
     assert tpu.tpuflow_version().decode().count(".") == 2
     path = tmp_path / "net.tpu"
@@ -137,7 +140,8 @@ def test_prg_19_errors_are_statuses_with_one_line(tmp_path: Path) -> None:
     tpu.tpuflow_codec_free(None)
 
 
-def test_prg_19_a_network_with_parts_on_the_host_is_refused(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-19")
+def test_a_network_with_parts_on_the_host_is_refused(tmp_path: Path) -> None:
     parts = tpuflow.partition(tpuflow.load(top_scores(), host=True))
     samples = Samples.of_feeds(generate_samples(parts.model, 2), parts.model.inputs)
     graph = tpuflow.quantize(parts, tpuflow.calibrate(parts, samples))

@@ -24,7 +24,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_prg_08_the_quick_start(path: Path) -> None:
+@pytest.mark.feature("PRG-08")
+def test_the_quick_start(path: Path) -> None:
     devices = Device.list_devices()
     assert [device.machine for device in devices] == machines()
     expected = simulate(program(), feed(1))
@@ -43,7 +44,8 @@ def test_prg_08_the_quick_start(path: Path) -> None:
             np.testing.assert_array_equal(outputs[name], array)
 
 
-def test_prg_02_prg_17_names_shapes_types_scales_and_masks_come_with_the_program(path: Path) -> None:
+@pytest.mark.feature("PRG-02", "PRG-17")
+def test_names_shapes_types_scales_and_masks_come_with_the_program(path: Path) -> None:
     with Device.open() as device, device.load(path) as loaded:
         image, vector = loaded.inputs
         assert [tensor.name for tensor in loaded.outputs] == list(simulate(program(), feed(1)).outputs)
@@ -56,7 +58,8 @@ def test_prg_02_prg_17_names_shapes_types_scales_and_masks_come_with_the_program
     assert vector.mask.sum() == 13
 
 
-def test_prg_09_submitted_inferences_equal_sequential_ones_in_order(path: Path) -> None:
+@pytest.mark.feature("PRG-09")
+def test_submitted_inferences_equal_sequential_ones_in_order(path: Path) -> None:
     with Device.open() as device, device.load(path) as loaded:
         with loaded.inference() as inference:
             expected = [inference.sync(feed(seed)) for seed in range(8)]
@@ -73,7 +76,8 @@ def test_prg_09_submitted_inferences_equal_sequential_ones_in_order(path: Path) 
             np.testing.assert_array_equal(found[name], array)
 
 
-def test_prg_18_other_versions_and_machines_are_refused_with_both_sides(path: Path, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-18")
+def test_other_versions_and_machines_are_refused_with_both_sides(path: Path, tmp_path: Path) -> None:
     content = path.read_bytes()
     at = content.index(b'version\\":') + len(b'version\\":')
     other = tmp_path / "later.tpu"
@@ -98,7 +102,8 @@ def test_prg_18_other_versions_and_machines_are_refused_with_both_sides(path: Pa
         device.load(path)
 
 
-def test_prg_01_prg_18_a_changed_byte_is_refused(path: Path, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-01", "PRG-18")
+def test_a_changed_byte_is_refused(path: Path, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-7] ^= 1
     (tmp_path / "changed.tpu").write_bytes(content)

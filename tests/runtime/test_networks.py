@@ -31,9 +31,8 @@ def test_every_shared_network_is_here(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_prg_04_prg_08_prg_19_sim_11_all_ways_give_the_same_bytes(
-    shared: Path, name: str, tmp_path: Path, example: Path
-) -> None:
+@pytest.mark.feature("PRG-04", "PRG-08", "PRG-19", "SIM-11")
+def test_all_ways_give_the_same_bytes(shared: Path, name: str, tmp_path: Path, example: Path) -> None:
     model = tpuflow.load(shared / "data" / name / "model.onnx")
     samples = generated(model, 1, 0)
     config = Config.parse({"calibrate": {"strategy": "extrema"}})

@@ -41,7 +41,8 @@ def ports(built: AnyProgram) -> tuple[tuple[ProgramPort, ...], tuple[ProgramPort
 
 @pytest.mark.parametrize("machine", WORDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_prg_03_prg_04_prg_05_prg_07_raw_equals_normal(dtype: str, machine: str, tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-03", "PRG-04", "PRG-05", "PRG-07")
+def test_raw_equals_normal(dtype: str, machine: str, tmp_path: Path) -> None:
     channels = {"int8": 3, "int16": 5, "float16": 1, "bfloat16": 33, "float32": 65}[dtype]
     built, arrays = program(dtype, machine, channels), feed(3, channels)
     normal, raw = tmp_path / "normal.tpu", tmp_path / "raw.tpu"
@@ -66,7 +67,8 @@ def test_prg_03_prg_04_prg_05_prg_07_raw_equals_normal(dtype: str, machine: str,
         assert array.tobytes() == expected[name].tobytes() == simulated[name].tobytes()
 
 
-def test_prg_06_padding_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-06")
+def test_padding_says_nothing(tmp_path: Path) -> None:
     program().save(tmp_path / "small.tpu")
     codec = convert_to_raw(tmp_path / "small.tpu", tmp_path / "raw.tpu")
     generator = np.random.default_rng(1)
@@ -95,7 +97,8 @@ def test_a_codec_lives_without_its_program(tmp_path: Path) -> None:
         Codec.load(tmp_path / "codec.json")
 
 
-def test_prg_03_a_raw_program_refuses_floats_and_a_second_conversion(tmp_path: Path) -> None:
+@pytest.mark.feature("PRG-03")
+def test_a_raw_program_refuses_floats_and_a_second_conversion(tmp_path: Path) -> None:
     program().save(tmp_path / "small.tpu")
     codec = convert_to_raw(tmp_path / "small.tpu", tmp_path / "raw.tpu")
     with pytest.raises(ProgramError, match="is raw already"):
@@ -152,9 +155,8 @@ def described(draw: st.DrawFn) -> tuple[dict[str, Any], NDArray[Any]]:
 
 @given(described(), st.sampled_from([32, 128, 256]))
 @settings(max_examples=150)
-def test_prg_04_packing_and_unpacking_equal_numpy(
-    case: tuple[dict[str, Any], NDArray[Any]], word: int
-) -> None:
+@pytest.mark.feature("PRG-04")
+def test_packing_and_unpacking_equal_numpy(case: tuple[dict[str, Any], NDArray[Any]], word: int) -> None:
     content, array = case
     port = ProgramPort.parse(content)
     codec = codec_of(content, word)
@@ -186,7 +188,8 @@ def codec_of(port: dict[str, Any], word: int) -> Codec:
     return Codec(json.dumps(metadata))
 
 
-def test_low_10_numbers_become_codes_of_eight_bits() -> None:
+@pytest.mark.feature("LOW-10")
+def test_numbers_become_codes_of_eight_bits() -> None:
     """Scaled, rounded to the even neighbour at ties, saturated; NaN is zero."""
     port = ProgramPort("x", (1, 8), np.dtype(np.float32), (1, 8), np.dtype(np.int8), (0.5,), 3, (0, 1))
     numbers = np.array([[0.25, 0.75, 1.25, -0.25, 61.9, 1e30, -1e30, np.nan]], np.float32)
@@ -196,7 +199,8 @@ def test_low_10_numbers_become_codes_of_eight_bits() -> None:
     assert back.tolist() == [[0.0, 1.0, 1.0, 0.0, 62.0, 62.0, -65.5, 0.0]]
 
 
-def test_low_10_numbers_become_half_precision() -> None:
+@pytest.mark.feature("LOW-10")
+def test_numbers_become_half_precision() -> None:
     """Rounded to the even neighbour at ties, from subnormal numbers up to infinity."""
     port = ProgramPort("x", (1, 9), np.dtype(np.float32), (1, 9), np.dtype(np.float16), (), 0, (0, 1))
     numbers = [[1.0, 2049.0, 2051.0, 65519.0, 65520.0, -0.0, 2.0**-25, 1.5 * 2.0**-24, 1 / 3]]
@@ -210,9 +214,8 @@ def test_low_10_numbers_become_half_precision() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "high", "low"), [("int8", "7f", "80"), ("float16", "007c", "00fc")])
-def test_low_10_packing_casts_to_the_type_of_the_program(
-    dtype: str, high: str, low: str, tmp_path: Path
-) -> None:
+@pytest.mark.feature("LOW-10")
+def test_packing_casts_to_the_type_of_the_program(dtype: str, high: str, low: str, tmp_path: Path) -> None:
     built = program(dtype, "128x128_asic", 3)
     path = tmp_path / "n.tpu"
     built.save(path)

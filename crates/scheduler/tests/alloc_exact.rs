@@ -72,15 +72,17 @@ fn few_aligned() -> impl Strategy<Value = (Vec<Item>, Vec<u64>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    // feature: SCH-25
     #[test]
-    fn sch_25_exact_search_equals_brute_force(items in few()) {
+    fn exact_search_equals_brute_force(items in few()) {
         let outcome = run(&items, &[], &effort(0));
         let best = brute_force(&items, &[]);
         prop_assert_eq!((outcome.solution.height, outcome.bound), (best, best));
     }
 
+    // feature: SCH-25
     #[test]
-    fn sch_25_aligned_search_equals_brute_force((items, alignments) in few_aligned()) {
+    fn aligned_search_equals_brute_force((items, alignments) in few_aligned()) {
         let outcome = run(&items, &alignments, &effort(0));
         let best = brute_force(&items, &alignments);
         prop_assert_eq!((outcome.solution.height, outcome.bound), (best, best));
@@ -157,8 +159,9 @@ fn cut(seed: u64, count: usize, units: u64, shaved: bool) -> Problem {
     Problem { items, capacity: units }
 }
 
+// feature: SCH-25
 #[test]
-fn sch_25_full_rectangles_are_put_together_again() {
+fn full_rectangles_are_put_together_again() {
     // No greedy order solves them: every unit is taken at every moment.
     let mut greedy = 0;
     for seed in 0..12 {
@@ -196,8 +199,9 @@ fn crowd(seed: u64, count: usize) -> Problem {
     Problem { items, capacity }
 }
 
+// feature: SCH-25
 #[test]
-fn sch_25_of_thousands_the_hard_ones_are_searched() {
+fn of_thousands_the_hard_ones_are_searched() {
     for seed in 0..3 {
         let problem = crowd(seed, 4_500);
         assert!(solve(&problem, true).height > problem.capacity, "seed {seed} needs no search");
@@ -206,8 +210,9 @@ fn sch_25_of_thousands_the_hard_ones_are_searched() {
     }
 }
 
+// feature: SCH-33
 #[test]
-fn sch_33_the_same_steps_give_the_same_addresses() {
+fn the_same_steps_give_the_same_addresses() {
     let problem = cut(5, 150, 4096, true);
     let once = |seed| run(&problem.items, &[], &Effort { enough: 0, steps: 20_000, seed });
     assert_eq!(once(3), once(3));

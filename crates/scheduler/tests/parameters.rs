@@ -42,8 +42,9 @@ fn moved(program: &Program) -> u64 {
     transfers(program).map(tpuflow_ir::isa::Transfer::total_bytes).sum()
 }
 
+// feature: SCH-04, SCH-05
 #[test]
-fn sch_04_sch_05_levels_are_the_presets() {
+fn levels_are_the_presets() {
     for graph in networks() {
         for (level, preset) in [(1, Parameters::o1()), (5, Parameters::o5())] {
             let named = schedule(&graph, &asic(), &Options { level, ..Options::default() }).unwrap();
@@ -53,8 +54,9 @@ fn sch_04_sch_05_levels_are_the_presets() {
     }
 }
 
+// feature: SCH-08
 #[test]
-fn sch_08_tensors_that_stay_in_the_cache_are_not_transferred() {
+fn tensors_that_stay_in_the_cache_are_not_transferred() {
     for graph in networks() {
         let kept = compile(&graph, &asic(), &Parameters::o5());
         let sent = compile(&graph, &asic(), &changed(|p| p.action_graph_data_transfer_optimization = false));
@@ -64,8 +66,9 @@ fn sch_08_tensors_that_stay_in_the_cache_are_not_transferred() {
     }
 }
 
+// feature: SCH-09
 #[test]
-fn sch_09_units_side_by_side_take_no_longer_than_one_after_the_other() {
+fn units_side_by_side_take_no_longer_than_one_after_the_other() {
     for graph in networks() {
         let one = compile(&graph, &asic(), &changed(|p| p.dependency_resolution_algorithm = Dependency::Sequential));
         let all = compile(&graph, &asic(), &Parameters::o5());
@@ -74,8 +77,9 @@ fn sch_09_units_side_by_side_take_no_longer_than_one_after_the_other() {
     }
 }
 
+// feature: SCH-10
 #[test]
-fn sch_10_constants_lie_in_all_memories_or_in_the_first() {
+fn constants_lie_in_all_memories_or_in_the_first() {
     let mut net = Net::new(2);
     let mut x = net.input(&[1, 8, 8, 128]);
     for _ in 0..4 {
@@ -94,8 +98,9 @@ fn insertion(depth: i64, time_limit_seconds: i64) -> Pass {
     Pass::IntermediateInsertion { depth, time_limit_seconds }
 }
 
+// feature: SCH-11, SCH-12
 #[test]
-fn sch_11_sch_12_loads_ahead_never_cost_and_stay_without_time() {
+fn loads_ahead_never_cost_and_stay_without_time() {
     for graph in networks() {
         let with = |passes: Vec<Pass>| {
             compile(
@@ -112,8 +117,9 @@ fn sch_11_sch_12_loads_ahead_never_cost_and_stay_without_time() {
     }
 }
 
+// feature: SCH-13
 #[test]
-fn sch_13_grouped_constants_take_fewer_loads() {
+fn grouped_constants_take_fewer_loads() {
     for graph in networks() {
         let loads = |program: &Program| transfers(program).filter(|t| t.direction == Direction::Load).count();
         let grouping = |depth| Pass::BiasScaleNegativeScaleAggressiveGrouping { depth, time_limit_seconds: -1 };
@@ -128,8 +134,9 @@ fn sch_13_grouped_constants_take_fewer_loads() {
     }
 }
 
+// feature: SCH-11, SCH-14
 #[test]
-fn sch_11_sch_14_flags_of_both_caches_leave_valid_plans() {
+fn flags_of_both_caches_leave_valid_plans() {
     for graph in networks() {
         for machine in [asic(), tiny(64)] {
             for flags in 0..16u32 {
@@ -155,8 +162,9 @@ fn tall() -> Graph {
     net.finish(&[y])
 }
 
+// feature: SCH-15
 #[test]
-fn sch_15_planes_are_cut_as_often_as_allowed() {
+fn planes_are_cut_as_often_as_allowed() {
     let graph = tall();
     let mut counts = BTreeSet::new();
     for limit in [0, 1, 2, 8] {
@@ -176,8 +184,9 @@ fn sch_15_planes_are_cut_as_often_as_allowed() {
     assert!(counts.len() > 1, "{counts:?}");
 }
 
+// feature: SCH-15
 #[test]
-fn sch_15_pieces_take_their_share_of_the_cache() {
+fn pieces_take_their_share_of_the_cache() {
     // Every tensor in DDR: pieces are staged, as large as the share allows.
     let graph = tall();
     let largest = |share: f64| {

@@ -35,8 +35,9 @@ fn numbered() -> Program {
     p
 }
 
+// feature: SIM-08
 #[test]
-fn sim_08_a_read_must_wait_for_the_write() {
+fn a_read_must_wait_for_the_write() {
     let mut p = numbered();
     push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
     let work = copy(&mut p, 64, 128);
@@ -85,8 +86,9 @@ fn a_unit_waits_for_its_own_results_too() {
     assert_eq!(hazard(&p).rule, Rule::ReadBeforeWrite(1));
 }
 
+// feature: SIM-08
 #[test]
-fn sim_08_readers_and_writers_are_waited_for() {
+fn readers_and_writers_are_waited_for() {
     let mut p = numbered();
     push(&mut p, Unit::Dtl0, &[], load(0, 0, 64, 16));
     push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], store(0, 512, 64, 16));
@@ -126,8 +128,9 @@ fn an_output_must_be_written() {
     assert_eq!(run(&p).unwrap().outputs, [(3..15).collect::<Vec<u8>>()]);
 }
 
+// feature: SIM-08
 #[test]
-fn sim_08_nothing_leaves_its_memory() {
+fn nothing_leaves_its_memory() {
     for (work, place) in [
         (load(0, 0, 1016, 16), "shared cache word 128 (byte 1024)"),
         (load(0, 1016, 0, 16), "DDR 0 byte 1024"),
@@ -250,8 +253,9 @@ fn squares(bias: i64) -> Program {
     p
 }
 
+// feature: NUM-14, SIM-12
 #[test]
-fn num_14_sim_12_an_overflow_is_counted() {
+fn an_overflow_is_counted() {
     // The bias of column 0 lies near the largest 32-bit number.
     let p = squares(i64::from(i32::MAX) - 100);
     for array in [tpuflow_simulator::ArrayModel::Closed, tpuflow_simulator::ArrayModel::Register] {

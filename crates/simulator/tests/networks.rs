@@ -49,8 +49,9 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
     run
 }
 
+// feature: SIM-03
 #[test]
-fn sim_03_random_networks_give_the_interpreters_integers() {
+fn random_networks_give_the_interpreters_integers() {
     let machines =
         [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_dual_ddr").unwrap(), tiny(16), tiny(64)];
     let mut ran = 0;

@@ -38,11 +38,11 @@ macro_rules! of_type {
 }
 
 of_type! {
-    test_msc_19_int8 I8
-    test_msc_19_int16 I16
-    test_msc_19_float16 F16
-    test_msc_19_bfloat16 BF16
-    test_msc_19_float32 F32
+    every_operator_in_int8 I8
+    every_operator_in_int16 I16
+    every_operator_in_float16 F16
+    every_operator_in_bfloat16 BF16
+    every_operator_in_float32 F32
 }
 
 #[test]

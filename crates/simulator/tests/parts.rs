@@ -54,8 +54,9 @@ fn level(level: u8, tiling: Request) -> ScheduleOptions {
     ScheduleOptions { level, tiling, ..ScheduleOptions::default() }
 }
 
+// feature: TIL-01, SCH-23
 #[test]
-fn til_01_sch_23_runs_of_any_network_in_parts_give_the_same_integers() {
+fn runs_of_any_network_in_parts_give_the_same_integers() {
     let (mut ran, mut grew) = (0, 0);
     for seed in 0..400 {
         let graph = if seed % 2 == 0 { random(seed, 9) } else { wild(seed, 7, 3000) };
@@ -90,8 +91,9 @@ fn branched() -> Graph {
     net.finish(&[f])
 }
 
+// feature: TIL-01
 #[test]
-fn til_01_programs_of_runs_in_parts_are_proven_and_equal() {
+fn programs_of_runs_in_parts_are_proven_and_equal() {
     let graph = branched();
     let last = graph.layers.len() as u32 - 1;
     for machine in [Machine::preset("128x128_asic").unwrap(), tiny(64)] {
@@ -107,8 +109,9 @@ fn til_01_programs_of_runs_in_parts_are_proven_and_equal() {
     }
 }
 
+// feature: TIL-01
 #[test]
-fn til_01_wrong_runs_are_named() {
+fn wrong_runs_are_named() {
     let graph = branched();
     let refused = |run: [u32; 4]| {
         let request = Request { runs: vec![run], ..Request::default() };
@@ -119,8 +122,9 @@ fn til_01_wrong_runs_are_named() {
     assert!(refused([0, 0, 25, 1]).contains("24 rows, too few for 25 parts"));
 }
 
+// feature: TIL-02
 #[test]
-fn til_02_the_whole_network_in_two_by_two_is_equal_and_has_more_operators() {
+fn the_whole_network_in_two_by_two_is_equal_and_has_more_operators() {
     for (graph, seed) in [(branched(), 1), (residual(5), 2)] {
         let request = Request { rows: 2, columns: 2, ..Request::default() };
         let found = tiled(&graph, &request.tilings(&graph).unwrap()).unwrap();
@@ -133,8 +137,9 @@ fn til_02_the_whole_network_in_two_by_two_is_equal_and_has_more_operators() {
     }
 }
 
+// feature: TIL-03
 #[test]
-fn til_03_layers_with_large_kernels_stay_whole() {
+fn layers_with_large_kernels_stay_whole() {
     let mut net = Net::new(9);
     let x = net.input(&[1, 12, 12, 4]);
     let y = net.conv(x, 8, window(11, 1, 5), 1);
@@ -159,8 +164,9 @@ fn sliced(graph: &Graph, layer: usize, slices: Vec<Slice>) -> Request {
     Request { slices: BTreeMap::from([(graph.layers[layer].name.clone(), slices)]), ..Request::default() }
 }
 
+// feature: SCH-16
 #[test]
-fn sch_16_slices_are_obeyed_exactly() {
+fn slices_are_obeyed_exactly() {
     use Axis::{Channel, Height, Width};
     let graph = branched();
     let cuts = [
@@ -194,8 +200,9 @@ fn sch_16_slices_are_obeyed_exactly() {
     }
 }
 
+// feature: SCH-16
 #[test]
-fn sch_16_impossible_slices_are_refused() {
+fn impossible_slices_are_refused() {
     use Axis::{Batch, Channel, Height, Width};
     let graph = branched();
     let refused = |layer: usize, slices: Vec<Slice>| {
@@ -296,8 +303,9 @@ fn wrong_parts_are_not_proven() {
     }
 }
 
+// feature: SCH-21
 #[test]
-fn sch_21_divisions_are_as_cheap_as_the_cheapest_of_all() {
+fn divisions_are_as_cheap_as_the_cheapest_of_all() {
     for seed in 0..60 {
         let mut random = Random(seed);
         let count = 1 + random.below(8);
@@ -334,8 +342,9 @@ fn wide_plane() -> Graph {
     net.finish(&[e])
 }
 
+// feature: SCH-17, SCH-21
 #[test]
-fn sch_17_sch_21_fused_layers_keep_what_lies_between_them_on_the_chip() {
+fn fused_layers_keep_what_lies_between_them_on_the_chip() {
     let graph = wide_plane();
     // Memory so slow that what passes through it decides.
     let mut machine = tiny(32);
@@ -359,8 +368,9 @@ fn sch_17_sch_21_fused_layers_keep_what_lies_between_them_on_the_chip() {
     assert!(at(&format!("{second}#1")) < at(&format!("{first}#3")));
 }
 
+// feature: SCH-20, SCH-39
 #[test]
-fn sch_20_sch_39_time_that_is_up_leaves_level_one() {
+fn time_that_is_up_leaves_level_one() {
     let graph = residual(4);
     let options = ScheduleOptions { level: 5, time_limit: Some(1e-9), ..ScheduleOptions::default() };
     let program = runs_with_fallback(&graph, &options);

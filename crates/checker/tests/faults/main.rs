@@ -140,8 +140,9 @@ impl Subject {
     }
 }
 
+// feature: SCH-34
 #[test]
-fn sch_34_every_kind_of_damage_is_reported() {
+fn every_kind_of_damage_is_reported() {
     const TRIES: u64 = 40;
     let mut met = vec![0; FAULTS.len()];
     let (mut wrong, mut places, mut harmless) = (Vec::new(), 0, Vec::new());

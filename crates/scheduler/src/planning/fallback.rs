@@ -70,8 +70,9 @@ mod tests {
         ]
     }
 
+    // feature: SCH-39
     #[test]
-    fn sch_39_every_rung_asks_for_less() {
+    fn every_rung_asks_for_less() {
         let names: Vec<&str> = ladder(&Parameters::o5()).iter().map(|rung| rung.0).collect();
         assert_eq!(names, ["the settings asked for", "the slicer of level 1", "layer fusion off", "level 1"]);
         let rungs = ladder(&Parameters::o5());
@@ -80,8 +81,9 @@ mod tests {
         assert_eq!(ladder(&Parameters::o1()).len(), 1);
     }
 
+    // feature: SCH-39
     #[test]
-    fn sch_39_each_cause_falls_to_the_next_rung_and_is_named() {
+    fn each_cause_falls_to_the_next_rung_and_is_named() {
         let rungs = ladder(&Parameters::o5());
         for cause in causes() {
             for failing in 1..rungs.len() {
@@ -100,8 +102,9 @@ mod tests {
         }
     }
 
+    // feature: SCH-39
     #[test]
-    fn sch_39_what_no_settings_change_is_an_error_at_once() {
+    fn what_no_settings_change_is_an_error_at_once() {
         let mut tried = 0;
         let wrong = ScheduleError::Graph("two tensors are named \"x\"".to_owned());
         let outcome = first(&ladder(&Parameters::o5()), |_| {

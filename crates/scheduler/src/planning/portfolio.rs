@@ -299,8 +299,9 @@ mod tests {
         assert!(early.iter().zip(&early[1..]).all(|(now, next)| *next <= 2 * now), "{early:?}");
     }
 
+    // feature: SCH-20, SCH-39
     #[test]
-    fn sch_20_sch_39_refused_programs_give_way_to_proven_ones() {
+    fn refused_programs_give_way_to_proven_ones() {
         let (graph, machine) = (chain(), Machine::preset("128x128_asic").expect("known"));
         let rungs = fallback::ladder(&Parameters::o5());
         for failing in 0..=rungs.len() {

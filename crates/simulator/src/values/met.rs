@@ -68,8 +68,9 @@ impl Met {
 mod tests {
     use super::*;
 
+    // feature: SIM-12
     #[test]
-    fn sim_12_bits_tell_nan_from_infinity() {
+    fn bits_tell_nan_from_infinity() {
         let f16 = [0x7c00u16, 0xfc00, 0x7c01, 0x7bff, 0xffff, 0].map(u16::to_le_bytes).concat();
         let bf16 = [0x7f80u16, 0xff80, 0x7f81, 0x7f7f, 0xffff, 0].map(u16::to_le_bytes).concat();
         let f32 = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::NAN, 0.0].map(f32::to_le_bytes).concat();

@@ -14,8 +14,9 @@ const ADD: VectorOp = VectorOp::Binary {
     scaling: Scaling { multiplier: 1, shift: 0, codes: CODES },
 };
 
+// feature: SIM-02
 #[test]
-fn sim_02_one_transfer() {
+fn one_transfer() {
     // start 150, line 62 + 18, page miss 24, 4096 bytes at 25.6 bytes a cycle = 160
     let mut p = program(&asic(), 1 << 20);
     push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 4096));
@@ -81,8 +82,9 @@ fn stores_wait_for_what_they_store() {
     assert_eq!(run.counters.ddr_write_bytes, 64);
 }
 
+// feature: SIM-02
 #[test]
-fn sim_02_one_matrix_tile() {
+fn one_matrix_tile() {
     // start 150, issue 50 to an idle unit, set-up 86; then law 1: 128 weight rows, 128 pixels, 257 to the last result
     let machine = asic();
     let mut p = program(&machine, 0);
@@ -230,8 +232,9 @@ fn a_window_is_fetched_once_per_row() {
     assert_eq!(run.counters.bank_conflicts[Client::Feeder as usize][Client::Feeder as usize], 4 * (2 + 1));
 }
 
+// feature: SIM-02
 #[test]
-fn sim_02_one_elementwise_add() {
+fn one_elementwise_add() {
     // 8192 elements, 64 a cycle: 128 unit cycles; start 144, latency 92; reads of 64 words each fall due every second cycle
     let machine = asic();
     let mut p = program(&machine, 0);
@@ -264,8 +267,9 @@ fn ready_elementwise_instructions_follow_without_a_gap() {
     assert_eq!(run.counters.units[Unit::Ewp.index()].stalls.issue, 144 + 16);
 }
 
+// feature: SIM-02
 #[test]
-fn sim_02_one_pooling() {
+fn one_pooling() {
     // 2 x 2 / 2 over 8 x 8 pixels of 128 channels: 16 words, ceil(4 / 3) = 2 cycles each; start 64, latency 92
     let machine = asic();
     let mut p = program(&machine, 0);
