@@ -5,8 +5,9 @@
     python benches/mutants/mutants.py table                   # what became of every stratum
 
 Of the 64 candidates of a stratum the first 32 that compile count. Results go to results.jsonl, one line each.
+All candidates of a stratum are compiled together: a function holds its mutants' bodies beside its own, and an
+environment variable chooses. Those in a `const fn`, outside of functions, or whose line is gone do not count.
 A run works in a worktree of its own below target/mutants, so that the checkout may be edited meanwhile.
-Mutants whose line has changed since the list was made are left out and said to be stale.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import random
 import re
 import subprocess
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +30,15 @@ RESULTS = HERE / "results.jsonl"
 SEED = 20261123
 CANDIDATES = 64
 WANTED = 32
-SECONDS = 900
+TARGET = REPOSITORY / "target" / "mutants-target"
+VARIABLE = "TPUFLOW_MUTANT"
+FUNCTION = re.compile(r"^(\s*)((?:pub(?:\([a-z ]+\))? )?(?:const |unsafe |async )*)fn ")
+CHOICE = f"""
+fn mutant_is_chosen(number: u32) -> bool {{
+    static CHOSEN: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
+    *CHOSEN.get_or_init(|| std::env::var("{VARIABLE}").ok()?.parse().ok()) == Some(number)
+}}
+"""
 
 STRATA: dict[str, tuple[str, list[str]]] = {
     "kernels": (
@@ -168,68 +178,172 @@ def head() -> str:
     return subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def tested(place: Path, crate: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a crate's tests in the worktree."""
-    command = ["cargo", "test", "--profile", "checked", "--locked", "-p", crate, *arguments]
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(REPOSITORY / "target" / "mutants-target")}
-    return subprocess.run(
-        command, cwd=place, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+def found_at(lines: list[str], mutant: Mutant) -> int | None:
+    """The line, counted from 0, that a mutant changes: where it was listed, or the only one like it."""
+    if mutant.line <= len(lines) and lines[mutant.line - 1] == mutant.before:
+        return mutant.line - 1
+    alike = [number for number, line in enumerate(lines) if line == mutant.before]
+    return alike[0] if len(alike) == 1 else None
 
 
-def outcome(place: Path, mutant: Mutant) -> str:
-    """What the tests of the mutant's crate say of it: killed, survived, unviable or stale."""
-    path = place / mutant.path
-    original = path.read_text(encoding="utf-8")
-    lines = original.split("\n")
-    if mutant.line > len(lines) or lines[mutant.line - 1] != mutant.before:
-        return "stale"
-    lines[mutant.line - 1] = mutant.after
-    path.write_text("\n".join(lines), encoding="utf-8")
-    crate = STRATA[mutant.stratum][0]
+def body_around(lines: list[str], at: int) -> tuple[int, int] | None:
+    """First and last line between the braces of the function around a line, as rustfmt writes functions."""
+    for start in range(at, -1, -1):
+        head = FUNCTION.match(lines[start])
+        if head is None or len(head[1]) >= len(lines[at]) - len(lines[at].lstrip()):
+            continue
+        if "const" in head[2]:
+            return None  # its body cannot ask which mutant is chosen
+        indent = head[1]
+        opened = next(number for number in range(start, len(lines)) if lines[number].endswith("{"))
+        closed = next(number for number in range(opened + 1, len(lines)) if lines[number] == indent + "}")
+        return (opened + 1, closed - 1) if opened < at < closed else None
+    return None
+
+
+def with_mutants(text: str, chosen: list[tuple[int, Mutant]]) -> tuple[str, list[int]]:
+    """A file whose functions ask which mutant is chosen and then compute as that mutant does.
+
+    Returns:
+        The text, and for each of its lines the number of the mutant it is part of, or -1.
+    """
+    lines = text.split("\n")
+    bodies: dict[tuple[int, int], list[tuple[int, int, Mutant]]] = {}
+    for number, mutant in chosen:
+        at = found_at(lines, mutant)
+        body = None if at is None else body_around(lines, at)
+        if at is not None and body is not None:
+            bodies.setdefault(body, []).append((number, at, mutant))
+    nested = {inner for inner in bodies for outer in bodies if outer[0] < inner[0] and inner[1] < outer[1]}
+    bodies = {body: own for body, own in bodies.items() if body not in nested}
+    whole = [(line, -1) for line in lines]
+    for (first, last), own in sorted(bodies.items(), reverse=True):
+        written: list[tuple[str, int]] = []
+        for index, at, mutant in own:
+            changed = [mutant.after if line == at else lines[line] for line in range(first, last + 1)]
+            written.append((f"if mutant_is_chosen({index}) {{", index))
+            written += [(line, index) for line in changed]
+            written.append(("} else {", index))
+        written += [*whole[first : last + 1], ("}" * len(own), -1)]
+        whole[first : last + 1] = written
+    if bodies:
+        whole.append((CHOICE, -1))
+    return "\n".join(line for line, _ in whole), [number for _, number in whole]
+
+
+def built(place: Path, crate: str, chosen: dict[int, Mutant]) -> tuple[list[Path], set[int]]:
+    """Builds a crate's tests with many mutants at once, of which an environment variable chooses one.
+
+    Returns:
+        The test programs, and the mutants they hold: those that compile.
+    """
+    viable = dict(chosen)
+    paths = {mutant.path for mutant in chosen.values()}
+    originals = {path: (place / path).read_text(encoding="utf-8") for path in paths}
+    options = ["--no-run", "--message-format=json", "--profile", "checked", "--locked"]
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET), "RUSTFLAGS": "--cap-lints=warn"}
     try:
-        if tested(place, crate, "--no-run").returncode != 0:
-            return "unviable"
-        return "killed" if tested(place, crate).returncode != 0 else "survived"
-    except subprocess.TimeoutExpired:
-        return "killed"
+        while True:
+            owners: dict[str, list[int]] = {}
+            for path, text in originals.items():
+                own = [(number, mutant) for number, mutant in viable.items() if mutant.path == path]
+                changed, owners[path] = with_mutants(text, own)
+                (place / path).write_text(changed, encoding="utf-8")
+            held = {number for lines in owners.values() for number in lines if number >= 0}
+            command = ["cargo", "test", *options, "-p", crate]
+            done = subprocess.run(
+                command, cwd=place, env=environment, capture_output=True, text=True, check=False
+            )
+            messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            if done.returncode == 0:
+                tests = [m["executable"] for m in messages if m.get("executable") and m["profile"]["test"]]
+                return [Path(test) for test in tests], held
+            broken = {
+                owners[span["file_name"]][span["line_start"] - 1]
+                for message in messages
+                if message["reason"] == "compiler-message" and message["message"]["level"] == "error"
+                for span in message["message"]["spans"]
+                if span["file_name"] in owners
+            } - {-1}
+            if not broken:
+                raise SystemExit(f"{crate} does not compile:\n{done.stderr[-3000:]}")
+            for number in broken:
+                del viable[number]
     finally:
-        path.write_text(original, encoding="utf-8")
+        for path, text in originals.items():
+            (place / path).write_text(text, encoding="utf-8")
+
+
+def fails(place: Path, crate: str, test: Path, number: int | None, seconds: float | None) -> bool:
+    """Whether a test program fails, or takes far too long, as a mutant."""
+    environment = {**os.environ, "CARGO_MANIFEST_DIR": str(place / "crates" / crate.removeprefix("tpuflow-"))}
+    environment["TPUFLOW_MEMORY_LIMIT"] = "4G"
+    if number is not None:
+        environment[VARIABLE] = str(number)
+    try:
+        done = subprocess.run(
+            [test, "--quiet", "--test-threads", "2"],
+            cwd=environment["CARGO_MANIFEST_DIR"],
+            env=environment,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
 
 
 def run(stratum: str | None, most: int) -> None:
     """Runs the next mutants of every stratum, or of one, until 32 of each are viable."""
     known = results()
     place = worktree()
-    sound: set[str] = set()
-    for mutant in listed():
-        if most == 0:
-            return
-        own = [other for other in listed() if other.stratum == mutant.stratum]
-        viable = sum(known.get(other.name) in ("killed", "survived") for other in own)
-        if mutant.name in known or stratum not in (None, mutant.stratum) or viable >= WANTED:
+    for name, (crate, _) in STRATA.items():
+        if stratum not in (None, name):
             continue
-        crate = STRATA[mutant.stratum][0]
-        if crate not in sound and tested(place, crate).returncode != 0:
-            raise SystemExit(f"tests of {crate} fail without any mutant")
-        sound.add(crate)
-        known[mutant.name] = outcome(place, mutant)
-        most -= 1
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"mutant": mutant.name, "result": known[mutant.name]}) + "\n")
-        print(f"{known[mutant.name]:9} {mutant.name}", flush=True)
+        own = [(number, mutant) for number, mutant in enumerate(listed()) if mutant.stratum == name]
+        viable = sum(known.get(mutant.name) in ("killed", "survived") for _, mutant in own)
+        waiting = {number: mutant for number, mutant in own if mutant.name not in known}
+        if viable >= WANTED or not waiting:
+            continue
+        tests, held = built(place, crate, waiting)
+        times = {}
+        for test in tests:
+            began = time.monotonic()
+            if fails(place, crate, test, None, None):
+                raise SystemExit(f"{test.name} of {crate} fails without any mutant")
+            times[test] = time.monotonic() - began
+        ordered = sorted(times, key=times.__getitem__)
+        for number, mutant in waiting.items():
+            if most == 0 or viable >= WANTED:
+                break
+            if number in held:
+                failing = (
+                    test for test in ordered if fails(place, crate, test, number, 30 + 10 * times[test])
+                )
+                killer = next(failing, None)
+                result = "survived" if killer is None else "killed"
+                viable += 1
+            else:
+                killer, result = None, "unviable"
+            most -= 1
+            by = killer and killer.name.rpartition("-")[0]
+            record = {"mutant": mutant.name, "result": result, "by": by}
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            print(f"{result:9} {mutant.name}", flush=True)
 
 
 def table() -> None:
     """Prints how many mutants of every stratum were run and what became of them, and the survivors."""
     known = results()
-    print("| stratum | run | killed | survived | unviable or stale | still to run |")
+    print("| stratum | run | killed | survived | not viable | still to run |")
     print("|---|---|---|---|---|---|")
     for stratum in STRATA:
         own = [mutant for mutant in listed() if mutant.stratum == stratum and mutant.name in known]
         found = Counter(known[mutant.name] for mutant in own)
         viable = found["killed"] + found["survived"]
-        other = found["unviable"] + found["stale"]
+        other = found["unviable"]
         figures = [stratum, viable, found["killed"], found["survived"], other, max(0, WANTED - viable)]
         print("| " + " | ".join(map(str, figures)) + " |")
     for name, result in known.items():
