@@ -1,9 +1,11 @@
 """Kills commands at random moments and checks what they leave: `python tests/kills.py --kills 500`.
 
-Every round starts `build`, `calibrate`, `search` or `bundle combine` over the files of an earlier round,
-kills it (SIGKILL) after a random part of the time the command takes, and checks that
+Every round starts `build`, `calibrate`, `search`, `mixed` or `bundle combine` over the files of an earlier
+round, kills it (SIGKILL) after a random part of the time the command takes, and checks that
 
 * every output is one of the complete files that an undisturbed run gives,
+* the journal of a command that keeps one holds every trial the command has told of, and those of the runs
+  with the same inputs before it,
 * `tpuflow check` accepts a program and its graph only if they are of one build,
 * after the next undisturbed run the folder holds the outputs of that run and nothing else.
 """
@@ -11,8 +13,10 @@ kills it (SIGKILL) after a random part of the time the command takes, and checks
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -37,11 +41,15 @@ class Job:
         name: Of the command.
         words: Its words for each input; `OUT` stands for the folder of outputs.
         pair: Whether the outputs are a program and its graph.
+        journal: Name of its journal, if it keeps one.
+        told: What lines of its output hold that tell of a finished trial.
     """
 
     name: str
     words: tuple[tuple[str, ...], tuple[str, ...]]
     pair: bool = False
+    journal: str = ""
+    told: str = ""
 
 
 class KillError(AssertionError):
@@ -54,24 +62,45 @@ def run(words: tuple[str, ...], out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*TPUFLOW, *given], capture_output=True, text=True, check=False)
 
 
-def killed(words: tuple[str, ...], out: Path, after: float) -> bool:
-    """Starts a command and kills it after some seconds; whether it was still running."""
+def killed(words: tuple[str, ...], out: Path, after: float) -> tuple[bool, str]:
+    """Starts a command and kills it after some seconds; whether it was still running, and what it told."""
     given = [word.replace("OUT", str(out)) for word in words]
-    process = subprocess.Popen([*TPUFLOW, *given], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(after)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        return True
-    return False
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(
+            [*TPUFLOW, *given], stdout=told, stderr=subprocess.DEVNULL, env=environment
+        )
+        try:
+            process.wait(after)
+            running = False
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            running = True
+        told.seek(0)
+        return running, told.read()
 
 
 def contents(folder: Path) -> Contents:
-    """Files of a folder by name, but for temporary ones."""
+    """Files of a folder by name, but for temporary ones and journals."""
     return {
-        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".tpuflow-")
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if not path.name.startswith(".tpuflow-") and ".journal" not in path.name
     }
+
+
+def noted(path: Path) -> int:
+    """Finished trials of a journal; none where there is no journal, or one that has just been created."""
+    if not path.exists():
+        return 0
+    connection = sqlite3.connect(path)
+    try:
+        return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        connection.close()
 
 
 def jobs(folder: Path) -> list[Job]:
@@ -98,7 +127,17 @@ def jobs(folder: Path) -> list[Job]:
     return [
         Job("build", both("build", net, "--calib", "CALIB", "--no-verify", "-o", "OUT/m.tpu"), pair=True),
         Job("calibrate", both("calibrate", net, "--calib", "CALIB", "-o", "OUT/ranges.json")),
-        Job("search", both("search", net, "--calib", "CALIB", "-o", "OUT/m.tpuq", "--json", "OUT/m.json")),
+        Job(
+            "search",
+            both("search", net, "--calib", "CALIB", "-o", "OUT/m.tpuq", "--json", "OUT/m.json"),
+            journal="m.tpuq.journal",
+            told=" dB",
+        ),
+        Job(
+            "mixed",
+            both("mixed", net, "--calib", "CALIB", "--budget", "cycles=1e9", "-o", "OUT/m.json"),
+            journal="m.json.journal",
+        ),
         Job("bundle", both("bundle", "combine", str(folder / "p@.tpu"), "-o", "OUT/b.tpub")),
     ]
 
@@ -118,6 +157,22 @@ def check_after_kill(job: Job, out: Path, whole: tuple[Contents, Contents]) -> N
         accepted = run(("check", "OUT/m.tpu"), out).returncode == 0
         if mixed and accepted:
             raise KillError(f"{job.name}: a program and a graph of different builds are accepted")
+
+
+def check_journal(job: Job, out: Path, told: str, before: int) -> int:
+    """Checks that no finished trial was lost; gives how many the journal holds.
+
+    Raises:
+        KillError: A trial that was told of, or found by an earlier run, is not there.
+    """
+    path = out / job.journal
+    if not path.exists() and not before:
+        return 0  # killed before it was made, or behind the end of all
+    held = noted(path)
+    least = max(before, sum(job.told in line for line in told.splitlines()) if job.told else 0)
+    if path.exists() and held < least:
+        raise KillError(f"{job.name}: the journal holds {held} trials of {least}")
+    return held
 
 
 def campaign(kills: int, seed: int, only: tuple[str, ...] = ()) -> dict[str, int]:
@@ -142,14 +197,20 @@ def campaign(kills: int, seed: int, only: tuple[str, ...] = ()) -> dict[str, int
                 whole.append(contents(out))
             out, count[job.name] = folder / job.name, 0
             out.mkdir()
-            for number in range(max(1, kills // (len(only) or 4))):
-                words = job.words[number % 2]
+            trials = 0
+            for number in range(max(1, kills // (len(only) or 5))):
+                # What keeps a journal has the same inputs several times, to go on with it.
+                turn, first = (number // 4, number % 4 == 0) if job.journal else (number, True)
+                words = job.words[turn % 2]
                 # Most moments lie near the end, where files are written.
                 share = generator.uniform(0.5, 1.05) if generator.random() < 0.8 else generator.random()
-                count[job.name] += killed(words, out, share * min(seconds))
+                running, told = killed(words, out, share * min(seconds))
+                count[job.name] += running
                 check_after_kill(job, out, (whole[0], whole[1]))
+                if job.journal:
+                    trials = check_journal(job, out, told, 0 if first or not running else trials)
                 if generator.random() < 0.2:
-                    done = run(words, out)
+                    done, trials = run(words, out), 0
                     if done.returncode or {path.name for path in out.iterdir()} != whole[0].keys():
                         left = sorted(path.name for path in out.iterdir())
                         raise KillError(f"{job.name}: the next run leaves {left}: {done.stderr}")
@@ -166,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill commands at random moments, check what they leave.")
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="commands: build,calibrate,search,bundle")
+    parser.add_argument("--only", default="", help="commands: build,calibrate,search,mixed,bundle")
     words = parser.parse_args()
     count = campaign(words.kills, words.seed, tuple(filter(None, words.only.split(","))))
     sys.stdout.write(f"killed while running: {count}; every output old or new, nothing left over\n")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cli.conftest import Built, Command
+from cli.conftest import Built, Command, Result
+from tpuflow.io.journal import Journal
 from tpuflow.ptq.search import MARGIN_DB
 
 
@@ -76,3 +78,61 @@ def test_without_data_it_is_said_what_stands_in(
     assert f"ranges come from {told}, accuracy is not calibrated" in found.out + found.err
     ranges = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["tensors"]["image"]
     assert ((ranges["min"], ranges["max"]) == (0, 0)) == (kind == "zeros")
+
+
+@pytest.mark.parametrize("command_name", ["search", "mixed"])
+def test_a_search_that_was_interrupted_goes_on_where_it_was(
+    command_name: str, built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    calls = 0
+
+    def run(folder: Path, calib: Path = built.calibration) -> Result:
+        words = {
+            "search": ["-o", folder / "m.out"],
+            "mixed": ["--budget", "cycles=1e9", "-o", folder / "m.out"],
+        }
+        return command(
+            command_name, built.model, "--calib", calib, *words[command_name], "--json", folder / "m.json"
+        )
+
+    def after(most: int) -> None:
+        nonlocal calls
+        calls = 0
+        note = Journal.note
+
+        def noted(self: Journal, *given: Any, **named: Any) -> None:
+            nonlocal calls
+            note(self, *given, **named)
+            calls += 1
+            if calls >= most:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Journal, "note", noted)
+
+    assert run(whole).status == 0
+    for _ in range(2):
+        after(3)
+        assert run(cut).status == 130
+        monkeypatch.undo()
+    assert [each.name for each in cut.iterdir()] == ["m.out.journal"]
+    after(10**6)
+    done = run(cut)
+    monkeypatch.undo()
+    assert done.status == 0, done.err
+    assert "m.out.journal: 6 trials of a run that was interrupted are taken over" in done.err
+    assert {each.name: each.read_bytes() for each in cut.iterdir()} == {
+        each.name: each.read_bytes() for each in whole.iterdir()
+    }
+    after(3)
+    assert run(cut).status == 130
+    monkeypatch.undo()
+    other = tmp_path / "other.npz"
+    with np.load(built.calibration) as arrays:
+        np.savez(other, **{name: arrays[name] * 2 for name in arrays.files})
+    done = run(cut, other)
+    assert done.status == 0
+    assert "m.out.journal: is of another samples: begun anew" in done.err
+    assert sorted(each.name for each in cut.iterdir()) == ["m.json", "m.out"]

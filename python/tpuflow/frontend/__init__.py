@@ -23,7 +23,7 @@ from tpuflow.frontend.load import FloatModel, Port, check_model, load
 from tpuflow.frontend.presets import PRESETS
 from tpuflow.frontend.samples import generate_samples, generated
 from tpuflow.frontend.session import FloatSession, run_float
-from tpuflow.frontend.source import is_model_file
+from tpuflow.frontend.source import is_model_file, model_digest
 
 __all__ = [
     "PRESETS",
@@ -37,6 +37,7 @@ __all__ = [
     "get_sub_model",
     "is_model_file",
     "load",
+    "model_digest",
     "onnx_to_tf",
     "run_float",
 ]

@@ -8,6 +8,7 @@ valid `onnx_ir.Model` with all its weights in memory.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,12 @@ from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
 from tpuflow.frontend.values import all_bodies
 from tpuflow.importers import SUFFIXES, open_foreign
+from tpuflow.io.journal import content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Source", "is_model_file", "read"]
+__all__ = ["Source", "is_model_file", "model_digest", "read"]
 
 Source = str | Path | onnx.ModelProto | ir.Model
 """What a model can be loaded from."""
@@ -49,6 +51,31 @@ WEIGHTED = {
 def is_model_file(path: Path) -> bool:
     """Whether a path looks like a model: ONNX, or of a kind that is converted."""
     return path.suffix in (".onnx", *SUFFIXES) or path.is_dir()
+
+
+def model_digest(path: str | Path) -> str:
+    """A hash of a model's files: its own, or all of its folder, and those that hold tensors for it.
+
+    Raises:
+        FileError: A file cannot be read.
+    """
+    path = Path(path)
+    digests = [content_digest(path)]
+    if path.suffix == ".onnx":
+        proto = onnx.ModelProto()
+        try:
+            proto.ParseFromString(path.read_bytes())
+        except (OSError, DecodeError):
+            return digests[0]  # whoever reads it says what is wrong
+        outside = {
+            entry.value
+            for tensor in _tensors(proto)
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+        digests += [content_digest(path.resolve().parent / location) for location in sorted(outside)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def read(source: Source) -> tuple[ir.Model, str]:

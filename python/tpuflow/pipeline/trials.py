@@ -21,14 +21,21 @@ if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
     from tpuflow.config import Config
     from tpuflow.frontend import FloatModel
+    from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
     from tpuflow.pipeline.request import Request
 
 __all__ = ["judges", "measured", "searched", "trials"]
 
 
-def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
+def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Journal | None = None) -> Trials:
     """The network of a request with layers of any precision, judged by what its configuration names.
+
+    Args:
+        model: The network.
+        request: What it is calibrated and judged with.
+        loss: How outputs are compared with float.
+        journal: Where what is found of assignments is noted.
 
     Raises:
         TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
@@ -43,8 +50,9 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr") -> Trials:
         return found
 
     return Trials(
-        model, request.config, ranges, judge, machine=request.machine, level=request.level, host=request.host
-    )
+        model, request.config, ranges, judge,
+        machine=request.machine, level=request.level, host=request.host, journal=journal,
+    )  # fmt: skip
 
 
 def judges(model: FloatModel, request: Request, loss: str = "sqnr") -> list[Judge]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,12 +41,13 @@ from tpuflow.ptq.recipe import Calibrated, CalibrationData, Recipe
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from tpuflow.calibration import Ranges, Statistics
     from tpuflow.frontend import FloatModel
+    from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
 
 __all__ = ["Candidate", "Plan", "Searched", "divided", "search"]
@@ -209,6 +211,7 @@ def search(
     config: Config | None = None,
     remark: Callable[[str], None] = logger.info,
     growth: float = GROWTH,
+    journal: Journal | None = None,
 ) -> Searched:
     """The closest quantised form of a model among strategies, scaled and doubled channels, refined weights.
 
@@ -219,6 +222,7 @@ def search(
         remark: Told about every candidate.
         growth: How many times as many multiplications as it has the network may take, by averages behind last
             layers and channels stored twice together.
+        journal: Holds what was seen of every candidate; those it knows are not tried again.
 
     Raises:
         ConfigError: An entry of the configuration fits no layer.
@@ -233,11 +237,15 @@ def search(
     tried: list[Candidate] = []
     for name, plan in _steps(config, folds[0][0], tried):
         best = _best(tried) if tried else None
-        parts: list[Seen] = []
-        for sources, judge in folds:
-            parts.append(judge.seen(sources.graph(plan)))
-            if best is not None and parts[-1].score < best.parts[len(parts) - 1].score - LOST_DB:
-                break
+        key = f"{len(tried)}: {name}"
+        known = None if journal is None else journal.find(key)
+        if known is None:
+            start = time.perf_counter()
+            parts = _judged(plan, folds, best)
+            if journal is not None:
+                journal.note(key, [asdict(part) for part in parts], seconds=time.perf_counter() - start)
+        else:
+            parts = [Seen(**part) for part in known]
         found = Seen.mean(parts)
         candidate = Candidate(name, plan, found, tuple(parts), kept=True)
         judged = len(parts) == len(folds)
@@ -251,6 +259,16 @@ def search(
     state = whole.calibrated(chosen)
     assert state.ranges is not None, "calibration gives some"
     return Searched(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
+
+
+def _judged(plan: Plan, folds: Sequence[tuple[_Sources, Judge]], best: Candidate | None) -> list[Seen]:
+    """What is seen of a plan by way of holding out; of one that is far behind the best only the first."""
+    parts: list[Seen] = []
+    for sources, judge in folds:
+        parts.append(judge.seen(sources.graph(plan)))
+        if best is not None and parts[-1].score < best.parts[len(parts) - 1].score - LOST_DB:
+            break
+    return parts
 
 
 class _Sources:

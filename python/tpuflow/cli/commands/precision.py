@@ -12,6 +12,7 @@ import typer
 
 from tpuflow.cli.commands import options
 from tpuflow.cli.commands.console import heading, progress, say, table
+from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tpuflow.config import Config
     from tpuflow.evaluation.fidelity import Judge
     from tpuflow.frontend import FloatModel
+    from tpuflow.io.journal import Journal
     from tpuflow.ptq.precision import Limits, Row, Trials
 
 __all__ = ["bisect", "mixed", "sensitivity"]
@@ -138,7 +140,8 @@ def mixed(
     """Choose a width for every layer within a budget, and write it as settings by layer.
 
     Every layer is tried alone at every width, on the machine and on the samples; the table of what each
-    gains and costs comes first. The choice is then compiled and judged as a whole.
+    gains and costs comes first. The choice is then compiled and judged as a whole. What was tried is noted
+    in LAYERS.json.journal as long as the search is at work; one that was killed goes on where it was.
     """
     from tpuflow.config import table_text
     from tpuflow.io.files import write_json, write_text
@@ -146,18 +149,23 @@ def mixed(
 
     wish = parsed_budget(budget)
     words = options.names(widths)
-    opened = _opened(
-        model, calib, ranges, options.configuration(config, dtype),
-        options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
-    )  # fmt: skip
-    trials = opened.trials
-    with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
-        found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
-    if output.suffix == ".table":
-        write_text(output, table_text({name: MODES[width] for name, width in found.assignment.items()}))
-    else:
-        write_json(output, opened.written(found.assignment))
+    settings = options.configuration(config, dtype)
+    opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
+    told = f"{opening}, metric {metric}, loss {loss}, level {level}, host {host}"
+    inputs = _inputs(model, calib, ranges, data, settings, machine, plugins) | {"options": told}
+    with resumable(output, "mixed", inputs) as journal:
+        opened = _opened(
+            model, calib, ranges, settings, opening,
+            data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
+            journal=journal,
+        )  # fmt: skip
+        trials = opened.trials
+        with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
+            found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
+        if output.suffix == ".table":
+            write_text(output, table_text({name: MODES[width] for name, width in found.assignment.items()}))
+        else:
+            write_json(output, opened.written(found.assignment))
     counts = {width: list(found.assignment.values()).count(width) for width in words}
     listed = ", ".join(f"{count} at {width}" for width, count in counts.items() if count)
     say()
@@ -257,6 +265,33 @@ def bisect(
         write_json(json, content)
 
 
+def _inputs(
+    model: Path,
+    calib: Path | None,
+    ranges: Path | None,
+    data: str | None,
+    settings: Config,
+    machine: str,
+    plugins: list[Path] | None,
+) -> dict[str, str]:
+    """What trials depend on, by name: hashes of what files hold, texts of what is given in words."""
+    from tpuflow.compiler.program import machine_text
+    from tpuflow.frontend import model_digest
+    from tpuflow.io.journal import content_digest
+
+    def known(given: Path | str | None) -> str:
+        return content_digest(given) if given is not None and Path(given).exists() else str(given)
+
+    return {
+        "model": model_digest(model),
+        "samples": f"{known(calib)} {known(data)} {known(settings.evaluate.data or None)}",
+        "ranges": known(ranges),
+        "config": settings.model_dump_json(),
+        "machine": machine_text(machine),
+        "plugins": " ".join(known(folder) for folder in plugins or ()),
+    }
+
+
 @dataclass(frozen=True)
 class _Opened:
     """A model with its trials."""
@@ -289,6 +324,7 @@ def _opened(
     level: int = 1,
     host: bool,
     plugins: list[Path] | None,
+    journal: Journal | None = None,
 ) -> _Opened:
     """The trials of a model, its data read and its metric known before anything is calibrated.
 
@@ -317,7 +353,7 @@ def _opened(
     found = load_plugins(named=plugins or ())
     request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
     loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
-    return _Opened(trials(loaded, request, loss), loaded, machine)
+    return _Opened(trials(loaded, request, loss, journal), loaded, machine)
 
 
 @contextmanager

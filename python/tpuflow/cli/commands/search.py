@@ -9,6 +9,7 @@ import typer
 
 from tpuflow.cli.commands import options
 from tpuflow.cli.commands.console import say, say_host
+from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
     from tpuflow.ptq import Searched
@@ -38,9 +39,14 @@ def search(
     ] = 2.0,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best."""
-    from tpuflow.frontend import load
+    """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best.
+
+    What was tried is noted in MODEL.tpuq.journal as long as the search is at work; one that was killed goes
+    on where it was.
+    """
+    from tpuflow.frontend import load, model_digest
     from tpuflow.io.files import publication, write_json
+    from tpuflow.io.journal import content_digest
     from tpuflow.io.samples import load_samples
     from tpuflow.ptq import search as best
 
@@ -54,12 +60,20 @@ def search(
         preprocess=settings.preprocess,
         host=host,
     )
-    found = best(float_model, load_samples(calib, float_model.inputs), settings, say, growth)
-    chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
-    with publication() as files:
-        found.graph.save(files.staged(output))
-        if report is not None:
-            write_json(files.staged(report), _rows(found))
+    samples = load_samples(calib, float_model.inputs)
+    inputs = {
+        "model": model_digest(model),
+        "samples": content_digest(calib),
+        "config": settings.model_dump_json(),
+        "options": f"batch {batch}, input shapes {input_shape}, host {host}, growth {growth}",
+    }
+    with resumable(output, "search", inputs) as journal:
+        found = best(float_model, samples, settings, say, growth, journal)
+        chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
+        with publication() as files:
+            found.graph.save(files.staged(output))
+            if report is not None:
+                write_json(files.staged(report), _rows(found))
     say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
     say_host(found.graph)
 

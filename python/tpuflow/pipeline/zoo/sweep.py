@@ -7,7 +7,6 @@ was, and one after a change starts anew, unless it is told to take records of ot
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -17,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tpuflow.config import QuantizeConfig
 from tpuflow.io.files import write_json
+from tpuflow.io.journal import package_digest
 from tpuflow.pipeline.zoo.networks import MODELS
 from tpuflow.pipeline.zoo.stages import FLOAT
 
@@ -153,7 +152,7 @@ def sweep(
                 "network": network.name,
                 "part": part,
                 "digest": digest,
-                "version": _version(),
+                "version": package_digest(),
                 "settings": json.loads(json.dumps(asdict(settings))),
             }
             task = _Task(network, part, head)
@@ -248,14 +247,3 @@ def _cause(code: int, log: Path) -> str:
             return f"killed by signal {-code}"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f"exit status {code}: {lines[-1]}" if lines else f"exit status {code}"
-
-
-@cache
-def _version() -> str:
-    """The package by what is in it: sources and extension."""
-    folder = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".py", ".so", ".toml", ".pyd"):
-            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]

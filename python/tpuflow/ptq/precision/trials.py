@@ -11,6 +11,8 @@ both kinds are found once, so that a trial is a lowering and a run.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tpuflow.compiler.machine import Machine
     from tpuflow.evaluation.fidelity import Judge, Outputs
     from tpuflow.frontend import FloatModel
+    from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
 
 __all__ = ["PRECISIONS", "Assignment", "Cost", "Layer", "PrecisionError", "Trials"]
@@ -113,6 +116,7 @@ class Trials:
         machine: What cycles are counted on.
         level: Of the schedule.
         host: Let the host compute what the machine cannot.
+        journal: Holds losses, metrics and costs by assignment; those it knows are not found anew.
 
     Attributes:
         layers: What assignments may name: inputs, then layers in the order of computation.
@@ -128,6 +132,7 @@ class Trials:
         machine: str | PathLike[str] | Machine = "128x128_asic",
         level: int = 1,
         host: bool = True,
+        journal: Journal | None = None,
     ) -> None:
         self._parts = partition(model) if host else model
         self._model = model
@@ -135,6 +140,7 @@ class Trials:
         self._calibrated = calibrated
         self._judge = judge
         self._machine, self._level = machine, level
+        self._journal = journal
         self._ranges: dict[str, Ranges] = {}
         self._outputs: dict[frozenset[tuple[str, str]], Outputs] = {}
         self._makers = {
@@ -201,12 +207,28 @@ class Trials:
         """Whether a layer can have a precision on its own, on the machine or, with `host`, there."""
         if not layer.allows(precision):
             return False
+        question = "can have, with the host" if host else "can have"
+        return bool(self._noted(question, {layer.name: precision}, lambda: self._can(layer, precision, host)))
+
+    def _can(self, layer: Layer, precision: str, host: bool) -> bool:  # noqa: FBT001 - passed on
         try:
             moved = _host_nodes(self.graph({layer.name: precision})) - self._hosted
         except TpuflowError:
             return False
         # Views beside it may go with it.
         return not moved or (host and not moved.isdisjoint(layer.nodes))
+
+    def _noted(self, question: str, assignment: Assignment, answer: Callable[[], Any]) -> Any:
+        """An answer that depends on the assignment alone, from the journal if it is there."""
+        if self._journal is None:
+            return answer()
+        key = f"{question} {json.dumps(sorted(assignment.items()))}"
+        found = self._journal.find(key)
+        if found is None:
+            start = time.perf_counter()
+            found = answer()
+            self._journal.note(key, found, seconds=time.perf_counter() - start)
+        return found
 
     def outputs(self, assignment: Assignment) -> Outputs:
         """What the network under an assignment makes of the judge's samples."""
@@ -220,21 +242,23 @@ class Trials:
 
     def value(self, assignment: Assignment) -> float:
         """The metric under an assignment."""
-        return self.judge.value(self.outputs(assignment))
+        return float(self._noted("metric", assignment, lambda: self.judge.value(self.outputs(assignment))))
 
     def loss(self, assignment: Assignment) -> float:
         """How far the outputs under an assignment are from float."""
-        return self.judge.loss(self.outputs(assignment))
+        return float(self._noted("loss", assignment, lambda: self.judge.loss(self.outputs(assignment))))
 
     def cost(self, assignment: Assignment) -> Cost:
         """Cycles of the program of an assignment, as simulated, and bytes of its constants."""
         key = frozenset(assignment.items())
         if key not in self._costs:
-            graph = self.graph(assignment)
-            program = compile_graph(graph, machine=self._machine, level=self._level)
-            cycles = int(simulate(program, values=False).report["cycles"])
-            self._costs[key] = Cost(cycles, _bytes(graph, assignment))
+            self._costs[key] = Cost(*self._noted("cost", assignment, lambda: self._cost(assignment)))
         return self._costs[key]
+
+    def _cost(self, assignment: Assignment) -> tuple[int, int]:
+        graph = self.graph(assignment)
+        program = compile_graph(graph, machine=self._machine, level=self._level)
+        return int(simulate(program, values=False).report["cycles"]), _bytes(graph, assignment)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
         """Names of assigned layers the host must compute, because the machine has no such numbers."""

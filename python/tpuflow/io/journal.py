@@ -1,0 +1,315 @@
+"""The journal of a long command: one SQLite file with a row for every finished trial.
+
+    with Journal.open(path, "search", {"model": digest, "samples": digest}, anew=say) as journal:
+        for trial in trials:
+            found = journal.find(trial.key)
+            if found is None:
+                found = run(trial)
+                journal.note(trial.key, found)
+        publish(...)
+        journal.remove()
+
+A row is committed, and on the disk, before `note` returns; whatever is killed loses the trials under way and
+nothing else. A journal belongs to one command, to its inputs (known by hashes of what is in them) and to one
+build of this package: results of another are not taken for its own. A live command holds its journal locked;
+the kernel releases the lock of a dead one.
+
+| table | columns |
+|---|---|
+| `head` | `key`, `value`: `command`, `package` (what `package_digest` says), and `input NAME` for every input |
+| `trials` | `number`, `key` (what identifies the trial), `seed`, `package`, `inputs` (one hash of them all), `seconds`, `content` (JSON) |
+"""  # noqa: E501 - the row of a table
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tpuflow.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Journal", "Row", "content_digest", "journal_beside", "package_digest"]
+
+SCHEMA = 1
+"""Version of the tables; to be raised with every change of them."""
+
+APPLICATION = 0x7470666A
+"""What SQLite notes in the header of a journal: `tpfj`."""
+
+TABLES = (
+    "CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE trials (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, seed INTEGER NOT NULL,
+    package TEXT NOT NULL, inputs TEXT NOT NULL, seconds REAL NOT NULL, content TEXT NOT NULL)""",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished trial.
+
+    Attributes:
+        number: Its place among the trials.
+        key: What identifies it.
+        seed: What its random choices began with.
+        seconds: How long it took.
+        content: What came out, as JSON holds it.
+    """
+
+    number: int
+    key: str
+    seed: int
+    seconds: float
+    content: Any
+
+
+class Journal:
+    """An open journal; `Journal.open` makes one.
+
+    Attributes:
+        path: Its file.
+        resumed: How many trials it held when it was opened.
+    """
+
+    def __init__(self, path: Path, lock: int, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.resumed = 0
+        self._lock, self._connection = lock, connection
+        self._package = self._inputs = ""
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        command: str,
+        inputs: Mapping[str, str],
+        *,
+        anew: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Opens a journal, or makes it.
+
+        Args:
+            path: Its file.
+            command: Whose trials it holds.
+            inputs: A hash, or a short text, of everything results depend on, by name.
+            anew: Told in one line why a journal that belongs to something else is begun anew; without it that
+                is an error.
+
+        Raises:
+            FileError: The file is no journal, another run has it open, it cannot be read or written; or it
+                belongs to something else.
+        """
+        path = Path(path)
+        lock = _locked(path)
+        try:
+            with _told(path):
+                connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+                connection.execute("PRAGMA synchronous = FULL")
+                found = cls(path, lock, connection)
+                try:
+                    found._begin(command, inputs, anew)
+                except BaseException:
+                    connection.close()
+                    raise
+                return found
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _begin(self, command: str, inputs: Mapping[str, str], anew: Callable[[str], None] | None) -> None:
+        head = {"command": command, "package": package_digest()}
+        head |= {f"input {name}": value for name, value in inputs.items()}
+        self._package, self._inputs = head["package"], _digest(json.dumps(dict(inputs), sort_keys=True))
+        if self._number("application_id") == 0 and not self._names():
+            self._create(head)
+            return
+        if self._number("application_id") != APPLICATION:
+            raise FileError(f"{self.path}: is no journal of tpuflow: move it away")
+        reason = self._differs(head)
+        if reason:
+            if anew is None:
+                raise FileError(f"{self.path}: {reason}: give another file, or delete this one")
+            anew(f"{self.path}: {reason}: begun anew")
+            self._create(head)
+        self.resumed = self._count()
+
+    def _count(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM trials").fetchone()[0])
+
+    @property
+    def holds_trials(self) -> bool:
+        """Whether any trial is finished."""
+        return self._count() > 0
+
+    def _number(self, pragma: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    def _names(self) -> list[str]:
+        rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return [str(name) for (name,) in rows]
+
+    def _differs(self, head: Mapping[str, str]) -> str:
+        """Why this journal is not to be gone on with, in words; empty if it is."""
+        if (version := self._number("user_version")) != SCHEMA:
+            return f"is a journal of version {version}, this tpuflow has version {SCHEMA}"
+        stated = dict(self._connection.execute("SELECT key, value FROM head").fetchall())
+        if stated.get("command") != head["command"]:
+            return f'belongs to "{stated.get("command")}", not to "{head["command"]}"'
+        if stated.get("package") != head["package"]:
+            return "was made by another version of tpuflow"
+        others = sorted(key for key in stated.keys() | head.keys() if stated.get(key) != head.get(key))
+        return f"is of another {', '.join(key.removeprefix('input ') for key in others)}" if others else ""
+
+    def _create(self, head: Mapping[str, str]) -> None:
+        """Makes empty tables in one step: a process that is killed leaves all of it, or nothing."""
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        for name in self._names():
+            run(f'DROP TABLE "{name}"')
+        for table in TABLES:
+            run(table)
+        self._connection.executemany("INSERT INTO head VALUES (?, ?)", head.items())
+        run(f"PRAGMA application_id = {APPLICATION}")
+        run(f"PRAGMA user_version = {SCHEMA}")
+        run("COMMIT")
+
+    def find(self, key: str) -> Any | None:
+        """What came out of a trial; None if it has not been finished."""
+        with _told(self.path):
+            row = self._connection.execute("SELECT content FROM trials WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def note(
+        self, key: str, content: Any, *, number: int | None = None, seed: int = 0, seconds: float = 0.0
+    ) -> None:
+        """Adds a finished trial; it is on the disk when this returns.
+
+        Args:
+            key: What identifies it.
+            content: What came out; JSON must have it.
+            number: Its place among the trials, the next one by default.
+            seed: What its random choices began with.
+            seconds: How long it took.
+
+        Raises:
+            FileError: The file cannot be written.
+        """
+        values = (number, key, seed, self._package, self._inputs, seconds, json.dumps(content))
+        with _told(self.path):
+            self._connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+    def rows(self) -> Iterator[Row]:
+        """All finished trials by number."""
+        with _told(self.path):
+            query = "SELECT number, key, seed, seconds, content FROM trials ORDER BY number"
+            for number, key, seed, seconds, content in self._connection.execute(query).fetchall():
+                yield Row(number, key, seed, seconds, json.loads(content))
+
+    def remove(self) -> None:
+        """Closes and deletes the journal: what it was kept for is done."""
+        self._connection.close()
+        for path in (self.path, Path(f"{self.path}-journal")):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the journal and keeps it."""
+        self._connection.close()
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def journal_beside(output: str | Path) -> Path | None:
+    """Where the journal of a command lies while it works at a file; None beside a device or a pipe."""
+    path = Path(output)
+    if path.exists() and not path.is_file():
+        return None
+    return path.with_name(f"{path.name}.journal")
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a locked file, made if there is none."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be opened: {(error.strerror or str(error)).lower()}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FileError(f"{path}: another run of tpuflow is at work with it") from None
+        except OSError:
+            return descriptor  # a file system without locks
+        with suppress(FileNotFoundError):
+            found, held = path.stat(), os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
+                return descriptor
+        os.close(descriptor)  # of a run that ended meanwhile and removed it
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Errors of SQLite as errors that name the file."""
+    try:
+        yield
+    except sqlite3.NotSupportedError as error:
+        raise FileError(f"{path}: cannot be read: {error}") from None
+    except sqlite3.DatabaseError as error:
+        if "not a database" in str(error) or "malformed" in str(error):
+            raise FileError(f"{path}: is no journal of tpuflow, or a damaged one: move it away") from None
+        raise FileError(f"{path}: cannot be used as a journal: {error}") from None
+
+
+def content_digest(path: str | Path) -> str:
+    """A hash of what a file holds, or of all files in a folder with their names.
+
+    Raises:
+        FileError: A file cannot be read.
+    """
+    path = Path(path)
+    digest = hashlib.sha256()
+    try:
+        if not path.is_dir():
+            with path.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        for each in sorted(path.rglob("*")):
+            if each.is_file():
+                digest.update(f"{each.relative_to(path).as_posix()}\0{content_digest(each)}\n".encode())
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    return digest.hexdigest()
+
+
+@cache
+def package_digest() -> str:
+    """This build of the package by what is in it: sources, data and extension."""
+    folder = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in {".py", ".so", ".toml", ".pyd"}:
+            digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
