@@ -16,12 +16,11 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+import tpu_framework as compat
 import tpuflow
 from conftest import REPOSITORY
 from models.builder import Builder, samples
-from tpuflow import compat
-from tpuflow.calibration import Ranges
-from tpuflow.compat import (
+from tpu_framework import (
     DEFAULT,
     O1,
     O5,
@@ -41,6 +40,7 @@ from tpuflow.compat import (
     get_hw_params,
     model_execute,
 )
+from tpuflow.calibration import Ranges
 from tpuflow.config import ConfigError
 from tpuflow.errors import FileError, MachineError, RangesError, SampleError, TpuflowError
 from tpuflow.execution.simulation import simulate
@@ -303,7 +303,7 @@ def test_save_load_and_rescale(quantized: QuantizedModel, data: Arrays, tmp_path
 LOAD = """
 import pathlib, re, sys
 import numpy as np
-from tpuflow.compat import QuantizedModel
+from tpu_framework import QuantizedModel
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) * 1024
@@ -338,7 +338,7 @@ def test_any_runtime_computes_the_simulators_bits(
     quantized: QuantizedModel, data: Arrays, batch: int | None
 ) -> None:
     feed = {"image": data["image"][: batch or 1]}
-    model = quantized.as_graph(batch, 64)
+    model = quantized.as_graph(batch, 64).model
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [port.name for port in session.get_outputs()]
     codes = dict(zip(names, session.run(None, quantized.rescale(feed)), strict=True))

@@ -40,6 +40,10 @@ CRATES_FOR_TESTS = {
     "runtime": {"checker", "scheduler"},
 }
 
+# The names of a published framework: a distribution of its own, of which nothing here knows.
+COMPAT = REPOSITORY / "compat" / "src"
+NOT_FOR_COMPAT = {"_core", "cli", "kernels", "plugins", "reference"}
+
 # package -> packages it may import. Data flows down this list; nothing imports what is below it.
 BASE = {"errors", "io"}
 PACKAGES = {
@@ -64,8 +68,6 @@ PACKAGES["ptq"] = set(PACKAGES) - {"reference", "kernels", "importers", "runtime
 PACKAGES["plugins"] = BASE | {"config", "calibration", "evaluation"}
 PACKAGES["export"] = BASE | {"frontend", "partitioning", "lowering", "ptq"}
 PACKAGES["pipeline"] = (set(PACKAGES) | {"_core"}) - {"reference", "kernels", "importers", "export"}
-# What stands beside the core under the names of others: nothing of the core knows it.
-PACKAGES["compat"] = set(PACKAGES) - {"reference", "kernels", "importers", "plugins"}
 PACKAGES["__init__"] = set(PACKAGES) | {"_core"}
 # The command line stands above everything, and is the only one that prints.
 PACKAGES["cli"] = set(PACKAGES) | {"_core"}
@@ -218,13 +220,21 @@ def test_the_reference_documents_every_public_name_and_nothing_else() -> None:
     assert sorted(named) == sorted(tpuflow.__all__)
 
 
-def test_nothing_of_the_core_knows_the_compatibility_layer() -> None:
-    others = [path for path in modules() if package_of(path) not in {"compat", "cli"}]
-    assert not [path for path in others if ("tpuflow", "compat") in imports(path)]
+def test_nothing_of_the_core_knows_the_compatibility_names() -> None:
+    names = {path.name for path in COMPAT.iterdir() if path.is_dir() and not path.name.endswith(".egg-info")}
+    assert {"tpu_framework", "pytpu", "tpu_compiler"} <= names
+    assert not [path for path in modules() if names & {top for top, _ in imports(path)}]
+    assert not list(PACKAGE.glob("**/compat*"))
+
+
+def test_compatibility_names_stand_on_packages_of_the_core() -> None:
+    found = {below for path in COMPAT.rglob("*.py") for top, below in imports(path) if top == "tpuflow"}
+    assert found and not found & NOT_FOR_COMPAT
+    assert found <= PACKAGES.keys()
 
 
 def sources() -> list[Path]:
-    folders = ("benches", "crates", "examples", "python", "tests")
+    folders = ("benches", "compat", "crates", "examples", "python", "tests")
     files = (path for folder in folders for path in (REPOSITORY / folder).rglob("*"))
     return sorted(path for path in files if path.suffix in {".py", ".pyi", ".rs"})
 

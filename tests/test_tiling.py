@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from models.make_models import MODELS, samples
+from tpu_framework import Network, Segment, TensorAxis, TPU_128x128_PARAMS, compile_
 from tpuflow import _core
 from tpuflow.calibration import calibrate
-from tpuflow.compat import Network, Segment, TensorAxis, TPU_128x128_PARAMS, compile_
 from tpuflow.compiler.parameters import O5
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.tiling import Tiling, TilingError, tiling_of

@@ -1,10 +1,11 @@
-"""The published framework's way from a network to results, on the digits network, by `tpuflow.compat`.
+"""The published framework's way from a network to results, on the digits network, by `tpu_framework`.
 
     python examples/digits/end_to_end.py --enable-tlm --enable-tpu --enable-raw --quantize-method qc
 
 --quantize-method says where the thresholds come from: `qc` calibrates, `qt` loads what an earlier run saved;
 `qcf` and `qtf` fine-tune them afterwards. --enable-tlm runs the cycle model, --enable-tpu a device,
---enable-raw a device that takes words; every one of them must give the same bits.
+--enable-raw a device that takes words; every one of them, and the quantised graph in a session, must give the
+same bits.
 """
 
 from __future__ import annotations
@@ -12,27 +13,34 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from tpuflow.compat import (
+from pytpu import Device, convert_to_raw
+from tpu_framework import (
     O5,
-    Device,
+    GraphDef,
     Network,
     RegularModel,
     TpuProgram,
     compile_,
-    convert_to_raw,
     get_hw_params,
     model_execute,
     onnx_to_tf,
 )
+from tpu_framework import tensorflow as tf
 from tpuflow.errors import TpuflowError
 
 HERE = Path(__file__).resolve().parent
 CALIBRATION, FINE_TUNING, EPOCHS = 2, 50, 10
+
+
+def run_graph(graph_def: GraphDef, feeds: dict[str, NDArray[Any]], names: list[str]) -> list[NDArray[Any]]:
+    """Tensors of a graph by name, in a session."""
+    with tf.compat.v1.Session(graph=tf.graph_util.import_graph_def(graph_def)) as session:
+        return list(session.run(names, feeds))
 
 
 def arguments() -> argparse.Namespace:
@@ -51,15 +59,12 @@ def arguments() -> argparse.Namespace:
 def run(wanted: argparse.Namespace) -> None:
     """Imports, quantises, compiles, runs."""
     wanted.output.mkdir(parents=True, exist_ok=True)
-    graph, names = onnx_to_tf(
-        str(HERE / "digits.onnx"), {"image": [1, 1, 8, 8]}, keep_arrangement={"image": None}
-    )
+    graph, names = onnx_to_tf(str(HERE / "digits.onnx"), {"image": [1, 1, 8, 8]})
+    graph_def = graph.as_graph_def()
     if wanted.save_graph_path is not None:
-        import onnx_ir  # noqa: PLC0415 - only here
-
-        onnx.save(onnx_ir.to_proto(graph), wanted.save_graph_path)
+        wanted.save_graph_path.write_bytes(graph_def.SerializeToString())
     images = np.load(HERE / "calibration.npz")["image"]
-    model = RegularModel(graph, {"image": [1, 1, 8, 8]}, [names["logits"]])
+    model = RegularModel(graph_def, {"image": [1, 1, 8, 8]}, [names["logits"]])
 
     saved = wanted.output / "thresholds.json"
     if wanted.quantize_method.startswith("qc"):
@@ -81,7 +86,11 @@ def run(wanted: argparse.Namespace) -> None:
 
     with np.load(HERE / "digits.npz") as samples:
         image, label = samples["image"][:1], int(samples["labels"][0])
-    results: dict[str, NDArray[np.float32]] = {}
+    (floats,) = run_graph(graph_def, {names["image"]: image}, [names["logits"]])
+    print(f"{'float':<7} digit {int(floats.argmax())}, the label says {label}")
+    quantized_def = quantized.as_graph(1).as_graph_def()
+    (codes,) = run_graph(quantized_def, quantized.rescale({names["image"]: image}), [names["logits"]])
+    results = {"graph": quantized.rescale({names["logits"]: codes})["logits"]}
     if wanted.enable_tlm:
         done = model_execute(
             executable=executable, tensor_descriptions=descriptions, input_data={"image": image}

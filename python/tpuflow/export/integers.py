@@ -1,6 +1,6 @@
 """A graph of integers as an ONNX model of integers that any runtime computes to the same bits.
 
-The model takes and gives codes (`rescale` of the compatibility module makes them), in the shapes of the
+The model takes and gives codes (`ProgramPort.encode` makes them), in the shapes of the
 original model, and holds nothing but standard operators on integers: what requantisation rounds and clamps
 is written out. It is for debugging, and slow: one layer becomes a dozen nodes.
 """

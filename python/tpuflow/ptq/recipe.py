@@ -17,7 +17,7 @@
 | `lower` | model, ranges -> graph | integers (`tpuflow.quantize`) |
 
 `tpuflow.quantize(model, samples=...)`, `tpuflow build`, the commands of single stages, `tpuflow search` and
-the compatibility layer all go through `Recipe`: what differs is which stages they name. `import` stands in
+the names of `compat/` all go through `Recipe`: what differs is which stages they name. `import` stands in
 front of these stages and `schedule` and `check` behind them, see `tpuflow.build`.
 
 A stage that may change a network for the worse runs only where samples of the user's can judge it, and those

@@ -1,4 +1,4 @@
-"""What of the published interface has no counterpart."""
+"""The error for what the published interface has and `tpuflow` has not."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tpu_framework.graphs import GraphDef, TfGraph, model_of
+from tpu_framework.missing import NotAvailableError
 from tpuflow.calibration import Artefacts, Means, Range, Ranges, save_artefacts
-from tpuflow.compat.missing import NotAvailableError
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.execution.levels import GraphLevel
@@ -29,8 +30,6 @@ from tpuflow.ptq import Calibrated, CalibrationData, Recipe
 from tpuflow.ptq.fine_tuning import fine_tune
 
 if TYPE_CHECKING:
-    import onnx
-
     from tpuflow.frontend.source import Source
 
 __all__ = ["InMemoryQuantizedModel", "QuantizedModel", "RegularModel", "TpuDtype"]
@@ -84,8 +83,8 @@ class QuantizedModel(ABC):
             )
         return self.graph
 
-    def as_graph(self, batch_size: int | None = None, cache_word_length: int = 128) -> onnx.ModelProto:
-        """The model as an ONNX graph of integers, which any runtime computes to the simulator's bits.
+    def as_graph(self, batch_size: int | None = None, cache_word_length: int = 128) -> TfGraph:
+        """The model as a graph of integers, whose ONNX form any runtime computes to the simulator's bits.
 
         It takes and gives codes, as `rescale` makes and reads them.
 
@@ -98,7 +97,7 @@ class QuantizedModel(ABC):
             ModelError: Layers compute with floats.
         """
         graph = self.graph if batch_size is None else self.with_batch(batch_size)
-        return integer_onnx(graph, cache_word_length)
+        return TfGraph(integer_onnx(graph, cache_word_length))
 
     def rescale(self, data: Mapping[str, Array], direction: TpuDtype | None = None) -> dict[str, Array]:
         """Real numbers to codes, or codes to real numbers.
@@ -220,7 +219,7 @@ class RegularModel:
     """A float model on its way to integers.
 
     Args:
-        original_graph_def: ONNX model, file, or what `onnx_to_tf` returned.
+        original_graph_def: ONNX model, file, graph of `onnx_to_tf`, or `GraphDef`.
         input_shapes: By input, or in the model's order.
         output_nodes: Tensors that become the outputs; none keeps the model's.
         anchors_mapping: Other names of tensors that may stand in `output_nodes`.
@@ -238,7 +237,7 @@ class RegularModel:
 
     def __init__(
         self,
-        original_graph_def: Source,
+        original_graph_def: Source | TfGraph | GraphDef,
         input_shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None,
         output_nodes: Sequence[str] | None,
         anchors_mapping: Mapping[str, str] | None = None,
@@ -246,10 +245,10 @@ class RegularModel:
         operation_cfg: Mapping[str, str | Mapping[str, Any]] | None = None,
         swish_layer_mode: str | None = None,
     ) -> None:
-        self._source = original_graph_def
+        self._source = model_of(original_graph_def)
         names = anchors_mapping or {}
         self._outputs = [names.get(name, name) for name in output_nodes or ()]
-        self._shapes = _named_shapes(original_graph_def, input_shapes)
+        self._shapes = _named_shapes(self._source, input_shapes)
         way = (
             {"strategy": "extrema"} if percentile == 100.0 else {"strategy": "pct", "percentile": percentile}
         )

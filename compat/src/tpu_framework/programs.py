@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tpuflow.compat.hardware import ModelParameters
-from tpuflow.compat.missing import NotAvailableError
-from tpuflow.compat.models import QuantizedModel
+from tpu_framework.hardware import ModelParameters
+from tpu_framework.missing import NotAvailableError
+from tpu_framework.models import QuantizedModel
 from tpuflow.compiler.parameters import CompileParameters
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.tiling import Segment, SlicingScheme, TensorAxis, Tiling

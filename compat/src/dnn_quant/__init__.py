@@ -1,0 +1,1 @@
+"""Quantisation, where the published framework keeps it: `dnn_quant.api`."""
