@@ -1,4 +1,4 @@
-"""Levels, causes, tables of two files, and the first culprit."""
+"""Levels, causes, tables of two files, and the first failing tensor."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tpuflow.evaluation.tensor_files import (
     Step,
     Tolerance,
     cause,
+    classify,
     compare_arrays,
     compare_files,
-    judge,
     network_of,
     to_dot,
 )
@@ -53,11 +53,11 @@ def test_one_fixture_per_level(x: F) -> None:
         Level.NOT_MATCH: x[:, :5],
     }
     for level, other in found.items():
-        assert judge(x, other, tolerance).level is level
-    assert judge(x, found[Level.CLOSE], tolerance).digits == 4
-    assert judge(x, x * np.float32(1 + 2e-3), Tolerance(0.9, 0.9)).level is Level.SIMILAR
-    assert judge(x, found[Level.SIMILAR], Tolerance(0.99, 0.9, sqnr=60)).level is Level.NOT_SIMILAR
-    assert not judge(x, np.array(["text"]), tolerance).level.passed
+        assert classify(x, other, tolerance).level is level
+    assert classify(x, found[Level.CLOSE], tolerance).digits == 4
+    assert classify(x, x * np.float32(1 + 2e-3), Tolerance(0.9, 0.9)).level is Level.SIMILAR
+    assert classify(x, found[Level.SIMILAR], Tolerance(0.99, 0.9, sqnr=60)).level is Level.NOT_SIMILAR
+    assert not classify(x, np.array(["text"]), tolerance).level.passed
 
 
 @given(st.integers(-9, -1), st.integers(0, 99))
@@ -67,7 +67,7 @@ def test_digits_equal_allclose(exponent: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     x = generator.normal(0, 1, 40)
     y = x * (1 + generator.uniform(-1, 1, 40) * 10.0**exponent)
-    verdict = judge(x, y, Tolerance(-1, -1e9))
+    verdict = classify(x, y, Tolerance(-1, -1e9))
     agreeing = [k for k in range(3, 9) if np.allclose(y, x, rtol=10.0**-k, atol=1e-8)]
     assert verdict.digits == (max(agreeing) if agreeing else None)
     assert (verdict.level is Level.CLOSE) == bool(agreeing)
@@ -78,11 +78,11 @@ def test_nan_and_infinity_must_stand_in_the_same_places(x: F) -> None:
     same, moved = x.copy(), x.copy()
     same[0, 0, 0, 0], same[1, 2, 3, 1] = np.nan, np.inf
     moved[0, 0, 0, 1], moved[1, 2, 3, 1] = np.nan, np.inf
-    equal = judge(same, same.copy(), Tolerance())
+    equal = classify(same, same.copy(), Tolerance())
     assert (equal.level, equal.nan, equal.inf) == (Level.EQUAL, (1, 1), (1, 1))
-    close = judge(same, same + np.float32(1e-6), Tolerance())
+    close = classify(same, same + np.float32(1e-6), Tolerance())
     assert close.level is not Level.NOT_SIMILAR
-    different = judge(same, moved, Tolerance(-1, -1e9))
+    different = classify(same, moved, Tolerance(-1, -1e9))
     assert (different.level, different.nan, different.first) == (Level.NOT_SIMILAR, (1, 1), (0, 0, 0, 0))
     assert cause(same, moved).kind == "range"
 
@@ -124,7 +124,7 @@ def test_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", good=x, bad=wrong, left=wrong, codes=full, only_b=x)
     table = compare_files(tmp_path / "a.npz", tmp_path / "b.npz", Tolerance(), excepts=("lef*",))
     assert [row.name for row in table.rows] == ["good", "bad", "codes"]
-    assert [row.name for row in table.failures] == table.culprits == ["bad"]
+    assert [row.name for row in table.failures] == table.first_failing == ["bad"]
     assert (table.missing, table.extra) == (["only_a"], ["only_b"])
     assert table.row("codes").verdict.saturated == (0.75, 0.75)
     lines = list(csv.DictReader(io.StringIO(table.to_csv())))
@@ -172,21 +172,21 @@ def chain() -> Network:
 
 
 @pytest.mark.parametrize(
-    ("failing", "culprits"),
+    ("failing", "first_failing"),
     [("e", "e"), ("ce", "c"), ("bce", "b"), ("ade", "ad"), ("cd", "cd"), ("abcde", "ad"), ("", "")],
 )
 @pytest.mark.feature("CMP-10")
-def test_the_first_culprit(x: F, failing: str, culprits: str) -> None:
+def test_the_first_failing_tensor_is_found(x: F, failing: str, first_failing: str) -> None:
     reference = dict.fromkeys("edcba", x)
     other = {name: 2 * x if name in failing else x for name in reference}
     table = compare_arrays(reference, other, Tolerance(), network=chain())
     assert [row.name for row in table.rows] == list("abcde")
-    assert table.culprits == list(culprits)
+    assert table.first_failing == list(first_failing)
     assert table.row("c").op == "conv"
     # A tensor nobody compared hands on what stands above it.
     del reference["b"]
     again = compare_arrays(reference, other, Tolerance(), network=chain())
-    assert again.culprits == list("c" if failing == "bce" else culprits)
+    assert again.first_failing == list("c" if failing == "bce" else first_failing)
 
 
 @pytest.mark.feature("VIS-10")

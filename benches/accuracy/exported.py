@@ -22,7 +22,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.export import quantised_onnx, scales
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
-from tpuflow.ptq import better_equalized, centred
+from tpuflow.ptq import better_equalized, correct_output_bias
 
 
 def session(content: bytes) -> onnxruntime.InferenceSession:
@@ -38,7 +38,7 @@ def apart(network: Network, output: str, calibration: int, samples: int, *, exac
     config = Config.parse({"quantize": {"output_dtype": output}})
     chosen = Samples.of({network.port: network.calibration[:calibration]}, network.model.inputs)
     model = better_equalized(network.model, chosen, config)
-    graph = lower(model, centred(model, calibrate(model, chosen, config), chosen, config), config)
+    graph = lower(model, correct_output_bias(model, calibrate(model, chosen, config), chosen, config), config)
     exported = session(quantised_onnx(network.model, graph, exact=exact).SerializeToString())
     level, steps, seconds = GraphLevel(graph), scales(graph)["outputs"], 0.0
     found = []

@@ -12,7 +12,7 @@ from tpuflow.calibration import calibrate
 from tpuflow.calibration.masks import DEEP, FAR, Masks, unseen_masks
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load, run_float
 from tpuflow.io.samples import Samples
@@ -55,7 +55,7 @@ def test_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
     assert softmax.inputs[0] is not None
     ((low, _),) = ranges.tensors[softmax.inputs[0].name or ""].pairs
     assert -60 < low < -DEEP / 2
-    assert Judge(model, samples).sqnr_db(graph_of(model, ranges, Config())) > 20
+    assert Evaluator(model, samples).sqnr_db(graph_of(model, ranges, Config())) > 20
 
 
 @pytest.mark.feature("IMP-18")

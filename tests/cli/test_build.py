@@ -13,7 +13,7 @@ import pytest
 from cli.conftest import Built, Command
 from models.builder import Builder, samples
 from tpuflow.cli.commands.console import bytes_text
-from tpuflow.evaluation.fidelity import Judge, Outputs
+from tpuflow.evaluation.fidelity import Evaluator, Outputs
 from tpuflow.frontend import load
 from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_graph
@@ -160,13 +160,13 @@ def test_the_metric_is_run_as_often_as_asked(
     calls: int,
 ) -> None:
     counted: list[object] = []
-    usual = Judge.value
+    usual = Evaluator.value
 
-    def value(judge: Judge, outputs: Outputs) -> float:
+    def value(evaluator: Evaluator, outputs: Outputs) -> float:
         counted.append(outputs)
-        return usual(judge, outputs)
+        return usual(evaluator, outputs)
 
-    monkeypatch.setattr(Judge, "value", value)
+    monkeypatch.setattr(Evaluator, "value", value)
     settings = tmp_path / "net.cfg"
     switches = f"eval_original_model = {bool(original)}\neval_optimized_model = {bool(optimized)}"
     settings.write_text(f"[Common]\nmetric = top1\ndata = {built.labelled}\n{switches}\n", encoding="utf-8")

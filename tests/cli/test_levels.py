@@ -18,7 +18,7 @@ from cli.conftest import Built, Command
 from models.builder import Builder, samples
 from tpuflow.evaluation.comparison import Comparison, TensorComparison
 from tpuflow.evaluation.metrics import metric
-from tpuflow.evaluation.scores import judge
+from tpuflow.evaluation.scores import score
 from tpuflow.evaluation.similarity import Similarity
 from tpuflow.execution.levels import Found, ProgramLevel
 
@@ -51,7 +51,7 @@ def test_metrics_equal_brute_force(seed: int, count: int, classes: int) -> None:
             [int(label) in top(row, number) for row, label in zip(outputs, labels, strict=True)]
             for outputs in (ours, theirs)
         )
-        found = judge([ours], labels, [theirs], metric(f"top{number}"), name="", output="y", level="graph")
+        found = score([ours], labels, [theirs], metric(f"top{number}"), name="", output="y", level="graph")
         assert found.value == pytest.approx(sum(right) / count)
         assert found.reference == pytest.approx(sum(right_float) / count)
         flips = list(zip(right_float, right, strict=True))
@@ -59,14 +59,14 @@ def test_metrics_equal_brute_force(seed: int, count: int, classes: int) -> None:
         assert found.wrong_to_right == flips.count((False, True))
         same = [top(a, 1) == top(b, 1) for a, b in zip(ours, theirs, strict=True)]
         assert found.agreement == pytest.approx(sum(same) / count)
-    found = judge([ours], None, [theirs], metric("agreement"), name="", output="y", level="graph")
+    found = score([ours], None, [theirs], metric("agreement"), name="", output="y", level="graph")
     assert found.value == found.agreement
 
 
 @pytest.mark.parametrize("name", ["top1", "top5", "cosine", "euclid", "agreement", "f1"])
 def test_equal_outputs_are_perfect(name: str) -> None:
     outputs = np.eye(4, dtype=np.float32)
-    found = judge([outputs], np.arange(4), [outputs], metric(name), name=name, output="y", level="program")
+    found = score([outputs], np.arange(4), [outputs], metric(name), name=name, output="y", level="program")
     assert found.value == 1
     assert found.sqnr_db == math.inf
     assert found.agreement == 1

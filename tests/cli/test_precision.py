@@ -28,7 +28,7 @@ def search(folder: Path, text: str) -> Path:
     ("text", "told"),
     [
         ("mixed_precision_auto_search = 1,0.1,L", "needs metric and data"),
-        ("mixed_precision_auto_search = 1,0.1,L\nmetric = top1\n", "needs data to judge by"),
+        ("mixed_precision_auto_search = 1,0.1,L\nmetric = top1\n", "needs data to evaluate with"),
         ("mixed_precision_auto_search = 1,0.1,M", "followed by L or G"),
         ("metric = top1", "metric has no effect without data"),
         ("data = x.npz\nlabel = y.npy", "label has no effect without dataset"),
@@ -164,7 +164,9 @@ def test_a_table_is_built_as_settings_are(built: Built, command: Command, tmp_pa
 
 
 @pytest.mark.feature("CMP-16")
-def test_culprits_are_written_as_settings(built: Built, command: Command, tmp_path: Path) -> None:
+def test_layers_found_by_bisection_are_written_as_settings(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
     config, layers = tmp_path / "bad.json", tmp_path / "l.json"
     config.write_text(json.dumps({"/conv_2": {"weight_bits": 4}}), encoding="utf-8")
     found = command(

@@ -24,7 +24,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
 from tpuflow.pipeline.zoo import networks, page, published, troubles
-from tpuflow.pipeline.zoo.culprits import culprits
+from tpuflow.pipeline.zoo.layer_losses import layer_losses
 from tpuflow.pipeline.zoo.memory import Peak
 from tpuflow.pipeline.zoo.stages import lists
 from tpuflow.pipeline.zoo.sweep import Settings
@@ -236,7 +236,7 @@ def test_the_layer_to_blame_is_found() -> None:
     broken = Ranges({**ranges.tensors, bad: Range(0.0, highest / 50)}, ranges.samples, ranges.strategy)
     level = GraphLevel(lower(model.model, broken, Config()))
     feed = {"x": next(iter(samples(proto, 1, seed=5).values())).astype(np.float32)}
-    found = culprits(model, level, feed, [proto.graph.output[0].name])
+    found = layer_losses(model, level, feed, [proto.graph.output[0].name])
     assert found[0]["tensor"] == bad
 
 

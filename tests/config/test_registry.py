@@ -194,3 +194,11 @@ def test_layers_in_floats(value: str, dtype: str) -> None:
     assert (found.dtype, found.weight_only) == (dtype, "act_int_wht" in value)
     with pytest.raises(ConfigError, match="choose one of disable"):
         Config.parse({"quantize": {"trigger_float_op": value + "x"}})
+
+
+def test_names_of_the_version_before_are_read_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    found = Config.parse({"quantize": {"wide_tails": False, "wide_sums": True}}).quantize
+    assert (found.int16_heads, found.int16_residual_additions) == (False, True)
+    assert "wide_tails is now called int16_heads" in caplog.text
+    with pytest.raises(ConfigError, match="contradict"):
+        Config.parse({"quantize": {"wide_tails": False, "int16_heads": True}})

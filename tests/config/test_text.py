@@ -203,10 +203,10 @@ def test_fields_that_may_differ_by_layer(name: str) -> None:
 @pytest.mark.parametrize("entry", PER_LAYER, ids=lambda entry: entry.name)
 def test_layers_may_differ_in_every_field_marked_so(entry: Any) -> None:
     value = other_value(entry.name, entry.type)
-    for spelt in (f"{entry.section}.{entry.name}", *entry.also):
+    for spelling in (f"{entry.section}.{entry.name}", *entry.also):
         needed = ("weight_only", "per_block") if entry.name == "weight_block_size" else ("weight_only",)
         more = needed if entry.name in {"per_block", "weight_block_size"} else ()
-        lines = [*(f"{key} = true" for key in more), f"{spelt} = {value} & <[Conv]:{value}>"]
+        lines = [*(f"{key} = true" for key in more), f"{spelling} = {value} & <[Conv]:{value}>"]
         found = Config.parse(read("\n".join(lines)))
         assert found.layers[0].overrides()[entry.name] == value
         assert getattr(getattr(found, entry.section), entry.name) == value

@@ -82,11 +82,11 @@ def test_a_wrong_descriptor_is_located(sound: tuple[_core.Program, _core.Graph])
             continue
         wrong = _core.Program.from_text("\n".join([*lines[:at], changed, *lines[at + 1 :]]) + "\n")
         report = checked(wrong, graph)
-        assert report.culprit is not None, changed
-        assert report.culprit.name == layer
-        assert not report.passed and "not" in report.culprit.detail
+        assert report.first_wrong is not None, changed
+        assert report.first_wrong.name == layer
+        assert not report.passed and "not" in report.first_wrong.detail
         fast = checked(wrong, graph, fail_fast=True)
-        assert fast.culprit is not None and fast.culprit.first == report.culprit.first
+        assert fast.first_wrong is not None and fast.first_wrong.first == report.first_wrong.first
         assert fast.executed <= len(program)
         tried += 1
     assert tried >= 4
@@ -122,7 +122,7 @@ def test_a_wrong_weight_is_located(sound: tuple[_core.Program, _core.Graph]) -> 
     flipped = format(int(text[2 * column : 2 * column + 2], 16) ^ 0x55, "02x")
     lines[first + row] = text[: 2 * column] + flipped + text[2 * column + 2 :]
     report = checked(_core.Program.from_text("\n".join(lines) + "\n"), graph)
-    assert report.culprit is not None and report.culprit.name == last
+    assert report.first_wrong is not None and report.first_wrong.name == last
 
 
 @pytest.mark.feature("PRG-15")

@@ -214,7 +214,7 @@ def test_a_result_used_twice_is_not_merged_away() -> None:
 
 
 @pytest.mark.parametrize("shifted", [False, True])
-def test_softmax_spelt_out(*, shifted: bool) -> None:
+def test_decomposed_softmax_is_recognised(*, shifted: bool) -> None:
     nodes = [
         ("ReduceMax", "x", "m", {"axes": [1]}),
         ("Sub", "x m", "d"),
@@ -240,7 +240,7 @@ LAYER = [
 
 
 @pytest.mark.parametrize("variant", ["power", "product", "reciprocal", "two deviations"])
-def test_layer_normalisation_spelt_out(variant: str) -> None:
+def test_decomposed_layer_normalisation_is_recognised(variant: str) -> None:
     nodes: list[Node] = list(LAYER)
     if variant == "product":
         nodes[2] = ("Mul", "d d", "s")

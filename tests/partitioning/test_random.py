@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tpuflow
 from models.builder import Builder
 from models.make_models import random_model
-from partitioning.test_turns import fewest
+from partitioning.test_segmentation import fewest
 from tpuflow.errors import Finding, ModelError
 from tpuflow.execution.levels import graph_level, run_samples
 from tpuflow.frontend import FloatModel, FloatSession, generate_samples

@@ -208,9 +208,9 @@ def test_a_metric_judges_as_ours_does(tmp_path: Path) -> None:
 @pytest.mark.feature("PLG-02")
 def test_a_metric_that_fails_is_one_sentence(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_metric_hits=METRIC)
-    judge = metric("HitsMetric", ("x",), plugin_metrics(registry))
+    scorer = metric("HitsMetric", ("x",), plugin_metrics(registry))
     with pytest.raises(PluginError, match=r"plugin HitsMetric failed: ValueError") as caught:
-        judge.value([np.zeros((1, 2))], np.zeros(1, np.int64))
+        scorer.value([np.zeros((1, 2))], np.zeros(1, np.int64))
     assert "\n" not in str(caught.value)
 
 
@@ -467,10 +467,10 @@ class TorchMetric(OptBaseMetric):
 def test_tensors_of_torch_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra torch is absent")
     registry = loaded(tmp_path, aipubt_metric_torch=TORCH)
-    judge = metric("TorchMetric", ("2",), plugin_metrics(registry))
+    scorer = metric("TorchMetric", ("2",), plugin_metrics(registry))
     outputs = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
     labels = np.arange(9) % 5
-    assert judge.value([outputs], labels) == metric("top", ("2",)).value([outputs], labels)
+    assert scorer.value([outputs], labels) == metric("top", ("2",)).value([outputs], labels)
 
 
 def test_versions_that_are_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from models.builder import Builder
 from tpuflow.calibration import calibrate
 from tpuflow.config import Config
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.ptq.precision import Trials
@@ -74,5 +74,5 @@ def trials(
     model = load(chain(loud=loud))
     samples = Samples.of({"image": images()}, model.inputs)
     seen = Samples.of({"image": images(seed=2)}, model.inputs)
-    judge = Judge(model, samples, labels=decisions(model, images()), metric_text=metric)
-    return Trials(model, Config.parse(config or {}), lambda c: calibrate(model, seen, c), judge, **more)
+    evaluator = Evaluator(model, samples, labels=decisions(model, images()), metric_text=metric)
+    return Trials(model, Config.parse(config or {}), lambda c: calibrate(model, seen, c), evaluator, **more)

@@ -29,7 +29,7 @@ from tpuflow.ptq.precision import (
     Limits,
     PrecisionError,
     Trials,
-    culprits,
+    bisect_layers,
     parsed_budget,
     parsed_rule,
     raised_from_the_end,
@@ -184,7 +184,7 @@ def test_the_nearest_is_kept_where_nothing_suffices() -> None:
 @pytest.mark.feature("MIX-01")
 def test_floats_where_sixteen_bits_do_not_suffice() -> None:
     found = usual("max_error")
-    assert found.judge.base == 0
+    assert found.evaluator.base == 0
     raised = raised_from_the_end(found, parsed_rule("1,-1e-6,G"))
     assert set(raised.assignment.values()) == {"f32"} and raised.holds
     assert len(raised.assignment) == len(found.layers)
@@ -257,9 +257,9 @@ def test_four_and_eight_bits() -> None:
 @pytest.mark.feature("MIX-07")
 def test_the_allowed_drop_decides_how_far_to_go() -> None:
     found = usual("cosine", "/conv_2")
-    drop = found.judge.worse(found.value({}))
+    drop = found.evaluator.worse(found.value({}))
     chosen = within_budget(found, Budget("drop", drop / 20))
-    assert chosen.within and found.judge.worse(found.value(chosen.assignment)) <= drop / 20
+    assert chosen.within and found.evaluator.worse(found.value(chosen.assignment)) <= drop / 20
     assert 0 < len(chosen.assignment) < len(found.layers)
     assert within_budget(found, Budget("drop", 2 * drop)).cost.cycles <= chosen.cost.cycles
 
@@ -307,7 +307,7 @@ def test_widths_and_metrics_there_are_not() -> None:
         trials(metric="nonsense")
 
 
-# Culprits
+# Bisection
 
 
 @given(st.sets(st.integers(0, 30), min_size=1, max_size=4))
@@ -334,19 +334,19 @@ def test_an_injected_bad_layer_is_found() -> None:
     found = trials(bad, metric="cosine")
     good = usual("cosine").value({})
     assert found.value({}) < good
-    blamed = culprits(found, 1.05 * (1 - good))
+    blamed = bisect_layers(found, 1.05 * (1 - good))
     assert [layer.name for layer in blamed.layers] == ["/relu_3"]
     assert blamed.after >= 1 - 1.05 * (1 - good) > blamed.before
-    again = culprits(trials(bad, metric="cosine"), 1.05 * (1 - good))
+    again = bisect_layers(trials(bad, metric="cosine"), 1.05 * (1 - good))
     assert again == blamed
 
 
 @pytest.mark.feature("CMP-16")
 def test_nothing_to_blame_and_nothing_that_helps() -> None:
     found = usual()
-    assert culprits(found, 1.0).layers == ()
+    assert bisect_layers(found, 1.0).layers == ()
     with pytest.raises(PrecisionError, match="even with 6 layers in floats"):
-        culprits(usual("max_error"), -1.0)
+        bisect_layers(usual("max_error"), -1.0)
 
 
 @pytest.mark.feature("MIX-02")

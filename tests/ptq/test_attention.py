@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tpuflow.calibration import calibrate
 from tpuflow.config import Config
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.export import quantised_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
@@ -163,9 +163,9 @@ def test_equalised_attention_is_closer(seed: int, *, joint: bool) -> None:
     samples = samples_of(model)
     found = equalized(model, samples)
     assert found.predicted_db > 1
-    judge = Judge(model, samples_of(model, 64, 77))
+    evaluator = Evaluator(model, samples_of(model, 64, 77))
     before, after = (
-        judge.sqnr_db(calibrated_graph(each, samples, Config())[0]) for each in (model, found.model)
+        evaluator.sqnr_db(calibrated_graph(each, samples, Config())[0]) for each in (model, found.model)
     )
     assert after > before + 0.3
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tpuflow.calibration import calibrate
 from tpuflow.config import Config
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.export import quantised_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
@@ -124,9 +124,9 @@ def test_equalised_networks_are_closer_and_shown_as_they_were() -> None:
     found = equalized(model, samples)
     assert found.sets >= 3
     assert found.predicted_db > 3
-    judge = Judge(model, Samples.of({"x": images(64, 77)}, model.inputs))
+    evaluator = Evaluator(model, Samples.of({"x": images(64, 77)}, model.inputs))
     graphs = [calibrated_graph(each, samples, Config())[0] for each in (model, found.model)]
-    before, after = (judge.sqnr_db(graph) for graph in graphs)
+    before, after = (evaluator.sqnr_db(graph) for graph in graphs)
     assert after > before + 2
     feed = {"x": images(1, 9)}
     plain = FloatSession(model.model, "all").run(feed)
@@ -215,9 +215,9 @@ def test_smooth_quant_moves_reach_from_norms_into_products() -> None:
     np.testing.assert_allclose(made["y"], plain["y"], rtol=1e-4, atol=1e-4)
     reach = [np.abs(each["n"]).max(axis=(0, 1)) for each in (plain, made)]
     assert reach[1].max() / reach[1].min() < 0.3 * reach[0].max() / reach[0].min()
-    judge = Judge(model, Samples.of(x, model.inputs))
+    evaluator = Evaluator(model, Samples.of(x, model.inputs))
     before, after = (
-        judge.sqnr_db(calibrated_graph(each, Samples.of(x, model.inputs), Config())[0])
+        evaluator.sqnr_db(calibrated_graph(each, Samples.of(x, model.inputs), Config())[0])
         for each in (model, found.model)
     )
     assert after > before

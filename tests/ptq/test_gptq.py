@@ -245,8 +245,8 @@ def test_a_search_keeps_the_best_it_tried() -> None:
     assert len(told) == len(found.candidates) >= 6
     kept = [entry for entry in found.candidates if entry.kept]
     judged = [entry for entry in found.candidates if len(entry.parts) == len(kept[0].parts)]
-    assert kept[-1].seen.score >= max(entry.seen.score for entry in judged) - 2 * MARGIN_DB
+    assert kept[-1].fidelity.score >= max(entry.fidelity.score for entry in judged) - 2 * MARGIN_DB
     for before, after in itertools.pairwise(kept):
-        gain = after.seen.score - before.seen.score
+        gain = after.fidelity.score - before.fidelity.score
         assert gain > (-MARGIN_DB if after.plan.steps > before.plan.steps else MARGIN_DB)
     assert found.config == next(e.config for e in reversed(found.candidates) if e.kept)

@@ -18,7 +18,7 @@ from ptq.test_gptq import elements, images, network
 from tpuflow.calibration import Range, Ranges, calibrate
 from tpuflow.config import Config, ConfigError
 from tpuflow.config.chain import METHODS, parsed_chain
-from tpuflow.evaluation.fidelity import Judge, Seen
+from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering.scheme import Quant
@@ -46,7 +46,7 @@ def settings(methods: str, bits: int = 4) -> Config:
 
 
 def measured(model: FloatModel, source: FloatModel, ranges: Ranges, config: Config) -> float:
-    return Judge(source, shown(source)).sqnr_db(graph_of(model, ranges, config))
+    return Evaluator(source, shown(source)).sqnr_db(graph_of(model, ranges, config))
 
 
 CHAINS = [
@@ -141,15 +141,15 @@ def test_ranges_are_tuned_where_both_halves_confirm_it(
             assert self.held.isdisjoint(made_of)
             return next(seen)
 
-        def of_outputs(self, value: float) -> Seen:
-            return Seen({"y": value}, 0.0)
+        def of_outputs(self, value: float) -> Fidelity:
+            return Fidelity({"y": value}, 0.0)
 
     def stub(_model: FloatModel, _ranges: Ranges, samples: Samples, *_: Any) -> Ranges:
         made_of.clear()
         made_of.update(digests(samples))
         return better
 
-    monkeypatch.setattr(held_out, "Judge", Told)
+    monkeypatch.setattr(held_out, "Evaluator", Told)
     monkeypatch.setattr(range_tuning, "auto_tuned", stub)
     found = range_tuning.better_tuned(model, ranges, shown(model, 40), Config(), remark=told.append)
     assert (found is better) == (min(gains) > 0.5) == bool(told)

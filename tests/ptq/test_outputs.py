@@ -21,7 +21,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
-from tpuflow.ptq import Calibrated, CalibrationData, Listener, Recipe, centred
+from tpuflow.ptq import Calibrated, CalibrationData, Listener, Recipe, correct_output_bias
 from tpuflow.ptq.bias_correction import last_layers, sure_share
 
 
@@ -62,7 +62,7 @@ def test_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) -> None
     config = Config.parse({"quantize": {"weight_bits": 4}})
     samples = Samples.of({"x": x}, model.inputs)
     plain = replace(calibrate(model, samples, config), means={})  # layer by layer nothing is taken back
-    found = centred(model, plain, samples, config)
+    found = correct_output_bias(model, plain, samples, config)
     before = errors_by_sample(model, plain, x, config).astype(np.float64)
     assert list(found.errors) == ["y"]
     np.testing.assert_allclose(found.errors["y"].values, sure_share(before) * before.mean(0), rtol=1e-6)
@@ -70,20 +70,20 @@ def test_mean_errors_of_outputs_are_measured_and_taken_back(groups: int) -> None
     # All but what may be chance has gone, and with it its power.
     assert (after.mean(0) ** 2).sum() < (before.mean(0) ** 2).sum() / 3
     assert (after**2).sum() < (before**2).sum()
-    assert centred(model, found, samples, config) == found  # measured anew, not added up
+    assert correct_output_bias(model, found, samples, config) == found  # measured anew, not added up
 
 
 @pytest.mark.feature("QMO-30")
 def test_errors_are_kept_with_ranges(tmp_path: Path) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
-    found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
+    found = correct_output_bias(model, replace(calibrate(model, samples), means={}), samples, narrow)
     found.save(tmp_path / "ranges.json")
     assert Ranges.load(tmp_path / "ranges.json") == found
     assert found.errors
     assert found.errors_of is not None
     without = Config.parse({"quantize": {"bias_correction": False}})
-    assert not centred(model, found, samples, without).errors
+    assert not correct_output_bias(model, found, samples, without).errors
     plain = written(model, calibrate(model, samples), without)
     assert written(model, found, without) == plain
 
@@ -98,7 +98,7 @@ def test_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(t
     told: list[str] = []
     state = Calibrated(model, plain)
     found = recipe.calibrate(state, CalibrationData(samples), Listener(remark=told.append)).ranges
-    assert found == centred(model, plain, samples, config)
+    assert found == correct_output_bias(model, plain, samples, config)
     assert "1 last layers" in told[0]
     found.save(tmp_path / "ranges.json")
     saved = CalibrationData(ranges=Ranges.load(tmp_path / "ranges.json"))
@@ -121,7 +121,7 @@ def mean_errors(model: FloatModel, ranges: Ranges, x: np.ndarray, config: Config
     [
         {"quantize": {"dtype": "int16"}},
         {"quantize": {"weight_bits": 8}},
-        {"quantize": {"weight_bits": 4, "wide_norms": False}},
+        {"quantize": {"weight_bits": 4, "int16_normalization": False}},
         {"quantize": {"weight_bits": 4}, "layers": [{"match": "*", "weight_bits": 8}]},
     ],
 )
@@ -132,7 +132,7 @@ def test_errors_of_another_network_are_not_taken_back(
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
     plain = replace(calibrate(model, samples), means={})
-    found = centred(model, plain, samples, narrow)
+    found = correct_output_bias(model, plain, samples, narrow)
     assert found.errors
     config = Config.parse(other)
     assert written(model, found, config) == written(model, plain, config)
@@ -162,7 +162,7 @@ def test_entries_said_twice_make_the_same_network() -> None:
 def test_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
-    found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
+    found = correct_output_bias(model, replace(calibrate(model, samples), means={}), samples, narrow)
     found.save(tmp_path / "ranges.json")
     told: list[str] = []
     listener, saved = (
@@ -183,7 +183,7 @@ def test_a_build_of_another_type_leaves_saved_errors_alone(tmp_path: Path) -> No
 def test_errors_of_a_wrong_length_are_an_error(count: int) -> None:
     model, samples = network(), Samples.of({"x": images(48)}, network().inputs)
     narrow = Config.parse({"quantize": {"weight_bits": 4}})
-    found = centred(model, replace(calibrate(model, samples), means={}), samples, narrow)
+    found = correct_output_bias(model, replace(calibrate(model, samples), means={}), samples, narrow)
     (errors,) = found.errors.values()
     assert len(errors.values) not in {1, 4}
     wrong = replace(found, errors={"y": replace(errors, values=(0.5,) * count)})
@@ -201,7 +201,7 @@ def test_last_layers_are_found_through_views_and_a_softmax() -> None:
     samples = Samples.of({"x": x}, model.inputs)
     config = Config.parse({"quantize": {"weight_bits": 4}})
     plain = replace(calibrate(model, samples, config), means={})
-    ranges = centred(model, plain, samples, config)
+    ranges = correct_output_bias(model, plain, samples, config)
     assert ranges.errors
     assert set(ranges.errors) <= {layer.summed for layer in found}
     assert all(len(each.values) in {4, 5} and each.axis == 1 for each in ranges.errors.values())

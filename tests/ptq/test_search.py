@@ -57,12 +57,12 @@ def test_a_search_widens_what_norms_and_softmax_hold() -> None:
     x = np.random.default_rng(3).standard_normal((24, 6, 8)).astype(np.float32)
     x[..., 3] *= 20  # one channel outgrows the others, as in streams of transformers
     told: list[str] = []
-    narrow = Config.parse({"quantize": {"wide_norms": False, "wide_softmax": False}})
+    narrow = Config.parse({"quantize": {"int16_normalization": False, "int16_softmax": False}})
     found = search(model, Samples.of({"x": x}, model.inputs), narrow, told.append)
     tried = {entry.name: entry for entry in found.candidates}
     assert {"16 bits inside norms", "16 bits inside softmax"} <= tried.keys()
-    assert tried["16 bits inside norms"].config.quantize.wide_norms
-    assert tried["16 bits inside softmax"].config.quantize.wide_softmax
+    assert tried["16 bits inside norms"].config.quantize.int16_normalization
+    assert tried["16 bits inside softmax"].config.quantize.int16_softmax
     plain = max(e.sqnr_db for e in found.candidates[:8])
     assert max(e.sqnr_db for e in found.candidates) > plain
     level = GraphLevel(found.graph)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_a_search_widens_the_parts_of_a_residual() -> None:
         found = search(model, samples, remark=lambda _: None, growth=1)
         tried = [entry for entry in found.candidates if entry.name == "16 bits for sums that are added"]
         assert len(tried) == there
-        assert all(entry.config.quantize.wide_sums for entry in tried)
+        assert all(entry.config.quantize.int16_residual_additions for entry in tried)
 
 
 @pytest.mark.feature("GCA-13")

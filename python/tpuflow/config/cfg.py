@@ -56,8 +56,8 @@ def _keys() -> dict[str, list[Key]]:
                 get_origin(part) is tuple for part in (field.annotation, *get_args(field.annotation))
             )
             key = Key(section, name, is_per_layer(field), listed)
-            for spelt in (name, f"{section}.{name}", *also(field)):
-                found.setdefault(spelt, []).append(key)
+            for spelling in (name, f"{section}.{name}", *also(field)):
+                found.setdefault(spelling, []).append(key)
     for name in (*COMPOUNDS, *PRESETS):
         found[name] = [Key("quantize", name, per_layer=True, is_list=False)]
     return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
 from tpuflow.config.calibration import CalibrationConfig, power_of_two_bins
-from tpuflow.config.judging import EvaluateConfig
+from tpuflow.config.evaluation import EvaluateConfig
 from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.quantization import (
@@ -172,7 +172,7 @@ class Config(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     """What a schedule may do, in place of what its level allows."""
     evaluate: EvaluateConfig = EvaluateConfig()
-    """What results are judged by."""
+    """What results are evaluated by."""
     output: OutputConfig = OutputConfig()
     """Names of what is written."""
 

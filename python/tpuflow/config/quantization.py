@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tpuflow.config.section import Also, PerLayer, Section
+from tpuflow.config.section import Also, Formerly, PerLayer, Section
 from tpuflow.config.strategies import known_strategy
 from tpuflow.config.unify import UnifyRule, parsed_unify
 
@@ -43,14 +43,14 @@ class QuantizeConfig(Section):
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
-    wide_norms: bool = True
+    int16_normalization: Annotated[bool, Formerly("wide_norms")] = True
     """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
-    wide_softmax: bool = True
+    int16_softmax: Annotated[bool, Formerly("wide_softmax")] = True
     """What softmax reads and gives has 16 bits, where its layers are int8."""
-    wide_tails: bool = True
+    int16_heads: Annotated[bool, Formerly("wide_tails")] = True
     """What last layers sum up and all that is computed of it for the outputs has 16 bits as well, where these
     have, but for what averages read: boxes of offsets, for example, which no layer reads again."""
-    wide_sums: bool = False
+    int16_residual_additions: Annotated[bool, Formerly("wide_sums")] = False
     """Sums that nothing but additions read have 16 bits, where their layers are int8: the parts of a residual
     are rounded to 8 bits once, when they have been added."""
     activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None

@@ -7,6 +7,7 @@ of configuration, the listing of `tpuflow fields` and the documentation all foll
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,10 @@ from tpuflow.errors import TpuflowError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["Also", "ConfigError", "PerLayer", "Section", "also", "is_per_layer", "translated"]
+__all__ = ["Also", "ConfigError", "Formerly", "PerLayer", "Section", "also", "is_per_layer", "translated"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class ConfigError(TpuflowError):
@@ -39,6 +43,10 @@ class Also:
 
     def __init__(self, *names: str) -> None:
         object.__setattr__(self, "names", names)
+
+
+class Formerly(Also):
+    """Names a field had in the version before: read as well, with a note."""
 
 
 def is_per_layer(field: FieldInfo) -> bool:
@@ -75,6 +83,15 @@ def translated(content: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> d
     Raises:
         ValueError: Two keys contradict each other, or the value of a foreign key makes no sense.
     """
+    former = {
+        other: name
+        for name, field in fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Formerly)
+        for other in mark.names
+    }
+    for key in former.keys() & content.keys():
+        logger.warning("%s is now called %s; the next version reads only the new name", key, former[key])
     renamed = {other: name for name, field in fields.items() for other in also(field)}
     found: dict[str, Any] = {}
     origin: dict[str, str] = {}

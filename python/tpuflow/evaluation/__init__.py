@@ -10,5 +10,5 @@
     scores.py        a task metric at any level beside float, paired: `tpuflow evaluate`
     metrics/         what outputs are worth: classes, boxes, pixels, words, values
 
-It judges; nothing here changes a network.
+It measures; nothing here changes a network.
 """

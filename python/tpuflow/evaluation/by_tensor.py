@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Likeness", "likeness"]
+__all__ = ["TensorSimilarity", "tensor_similarities"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Likeness:
+class TensorSimilarity:
     """One tensor of a graph beside that of float.
 
     Attributes:
@@ -40,7 +40,9 @@ class Likeness:
     mse: float
 
 
-def likeness(model: FloatModel, graph: AnyGraph, samples: Samples, count: int = 1) -> dict[str, Likeness]:
+def tensor_similarities(
+    model: FloatModel, graph: AnyGraph, samples: Samples, count: int = 1
+) -> dict[str, TensorSimilarity]:
     """Compares every tensor of the model the graph can show.
 
     Args:
@@ -64,8 +66,8 @@ def likeness(model: FloatModel, graph: AnyGraph, samples: Samples, count: int = 
     return {name: _of(each) for name, each in pairs.items()}
 
 
-def _of(pairs: list[tuple[Array, Array]]) -> Likeness:
+def _of(pairs: list[tuple[Array, Array]]) -> TensorSimilarity:
     x, y = (np.concatenate([pair[side].ravel() for pair in pairs]).astype(np.float64) for side in (0, 1))
     with np.errstate(invalid="ignore", over="ignore"):
         error = float(np.mean((x - y) ** 2)) if x.size else 0.0
-    return Likeness(similarity(x, y).cosine, error)
+    return TensorSimilarity(similarity(x, y).cosine, error)

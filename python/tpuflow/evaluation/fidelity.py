@@ -1,7 +1,7 @@
 """What quantised networks make of samples, beside float: noise, decisions, losses and the task metric.
 
-One judge serves whoever tries ways to quantise: it runs float once, and every graph it is shown on the same
-samples. Samples may come in groups, of which the worst counts (`Judge.seen`).
+One evaluator serves whoever tries ways to quantise: it runs float once, and every graph on the same
+samples. Samples may come in groups, of which the worst counts (`Evaluator.fidelity`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["LOSSES", "Judge", "Outputs", "Seen", "expected_flips", "parts_of_output"]
+__all__ = ["LOSSES", "Evaluator", "Fidelity", "Outputs", "expected_flips", "parts_of_output"]
 
 Array = NDArray[Any]
 Outputs = Sequence[Mapping[str, Array]]
@@ -53,7 +53,7 @@ EXCEEDED = np.array([math.erfc(each / math.sqrt(2)) / 2 for each in DEVIATIONS])
 
 
 @dataclass(frozen=True)
-class Seen:
+class Fidelity:
     """How far a quantised network is from float.
 
     Attributes:
@@ -84,8 +84,8 @@ class Seen:
         return self.mean_db - 100 * self.expected_flips
 
     @classmethod
-    def mean(cls, parts: Sequence[Seen]) -> Seen:
-        """What several judges saw: the mean of decibels, all decisions together."""
+    def mean(cls, parts: Sequence[Fidelity]) -> Fidelity:
+        """The fidelity over several groups of samples: the mean of decibels, all decisions together."""
         decisions = sum(part.decisions for part in parts)
         differ, expected = (
             sum(getattr(part, key) * part.decisions for part in parts) / max(1, decisions)
@@ -99,7 +99,7 @@ class Seen:
             expected,
         )
 
-    def beats(self, other: Seen, margin_db: float) -> bool:
+    def beats(self, other: Fidelity, margin_db: float) -> bool:
         """Whether this is closer by a margin, and no single output pays for the others with twice that.
 
         With a negative margin it may be as much worse.
@@ -185,7 +185,7 @@ LOSSES: Mapping[str, Callable[[Array, Array], float]] = {
 """
 
 
-class Judge:
+class Evaluator:
     """Compares graphs with float on the same samples; float is run once, when first asked for.
 
     An output that is concatenated is compared part by part. Of what a softmax makes, noise is that of its
@@ -256,7 +256,7 @@ class Judge:
 
     @property
     def count(self) -> int:
-        """How many samples it judges by."""
+        """Number of samples it evaluates."""
         return sum(group.count for group in self._groups)
 
     @property
@@ -297,9 +297,9 @@ class Judge:
 
     def sqnr_db(self, graph: AnyGraph) -> float:
         """Signal to noise of the outputs, the mean over them; infinite where there is no noise."""
-        return self.seen(graph).mean_db
+        return self.fidelity(graph).mean_db
 
-    def seen(self, graph: AnyGraph) -> Seen:
+    def fidelity(self, graph: AnyGraph) -> Fidelity:
         """Noise and decisions of a graph; of every output the group that comes out worst counts."""
         return self.of_outputs(self.outputs(graph))
 
@@ -314,16 +314,18 @@ class Judge:
                 found[name] = (np.square(error).sum(axis=1), np.square(x).sum(axis=1))
         return found
 
-    def of_outputs(self, outputs: Outputs) -> Seen:
-        """As `seen`, of outputs that a graph made."""
+    def of_outputs(self, outputs: Outputs) -> Fidelity:
+        """As `fidelity`, of outputs that a graph made."""
         groups = zip(self._groups, self._floating, outputs, strict=True)
-        found = [self._seen(group.count, *pair) for group, *pair in groups]
+        found = [self._group_fidelity(group.count, *pair) for group, *pair in groups]
         worst: dict[str, float] = {}
         for part in found:
             worst |= {name: min(ratio, worst.get(name, math.inf)) for name, ratio in part.sqnr_db.items()}
-        return Seen.mean([replace(part, sqnr_db=worst) for part in found])
+        return Fidelity.mean([replace(part, sqnr_db=worst) for part in found])
 
-    def _seen(self, samples: int, floating: Mapping[str, Array], made: Mapping[str, Array]) -> Seen:
+    def _group_fidelity(
+        self, samples: int, floating: Mapping[str, Array], made: Mapping[str, Array]
+    ) -> Fidelity:
         """Of a group."""
         ratios: dict[str, float] = {}
         differ = decided = 0
@@ -343,7 +345,7 @@ class Judge:
                     differ, expected, decided = differ + turned[0], expected + turned[1], decided + turned[2]
             if noises:
                 ratios[output] = _decibels(noises)
-        return Seen(ratios, differ / max(1, decided), decided, expected / max(1, decided))
+        return Fidelity(ratios, differ / max(1, decided), decided, expected / max(1, decided))
 
 
 def _decibels(noises: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tpuflow.errors import SampleError
-from tpuflow.evaluation.metrics import Metric, MetricError, metric, metric_list, spelt
+from tpuflow.evaluation.metrics import Metric, MetricError, metric, metric_list, metric_text
 from tpuflow.evaluation.similarity import similarity
 from tpuflow.execution.levels import Level, run_samples
 from tpuflow.io.samples import load_labelled, load_samples
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpuflow.io.samples import Samples
 
-__all__ = ["Evaluation", "evaluate_level", "judge", "pair"]
+__all__ = ["Evaluation", "evaluate_level", "pair", "score"]
 
 Array = NDArray[Any]
 
@@ -52,7 +52,7 @@ class Evaluation:
         level: What computed it: float, graph or program.
         samples: Number of samples.
         value: Mean score of the level.
-        reference: Mean score of the float network, if it was run and the metric can judge it.
+        reference: Mean score of the float network, if it was run and the metric can score it.
         right_to_wrong: Samples right in float only, for metrics of shares.
         wrong_to_right: Samples right in the level only.
         sqnr_db: Output against float, over all samples.
@@ -101,7 +101,7 @@ def evaluate_level(
     """Scores a level on a file of samples, by one or several metrics.
 
     Args:
-        level: What to judge.
+        level: What to score.
         data: `.npz` with the inputs, and `labels` if a metric needs them; or both.
         metrics: Names, with arguments in parentheses, separated by commas.
         reference: The float network, for the paired comparison.
@@ -113,7 +113,9 @@ def evaluate_level(
         MetricError: A metric is unknown or needs what is not given; an output does not exist.
         SampleError: The data are wrong.
     """
-    chosen = {spelt(name, words): metric(name, words, plugins or {}) for name, words in metric_list(metrics)}
+    chosen = {
+        metric_text(name, words): metric(name, words, plugins or {}) for name, words in metric_list(metrics)
+    }
     for name, each in chosen.items():
         if each.against == "float" and reference is None:
             raise MetricError(f"{name} compares with the float network: give it with --float MODEL.onnx")
@@ -124,7 +126,7 @@ def evaluate_level(
     found = run_samples(level, samples, progress=progress)
     theirs = None if reference is None else run_samples(reference, samples)
     return [
-        judge(
+        score(
             [found[output] for output in wanted[name]],
             labels,
             None if theirs is None else [theirs[output] for output in wanted[name]],
@@ -158,7 +160,7 @@ def _outputs(
     return found
 
 
-def judge(
+def score(
     outputs: Sequence[Array],
     labels: Array | None,
     reference: Sequence[Array] | None,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from tpuflow.export.operators import OPERATORS, Seen
+from tpuflow.export.operators import OPERATORS, LayerContext
 from tpuflow.export.tape import Tape
 
 if TYPE_CHECKING:
@@ -175,11 +175,11 @@ class _Network:
         for number in _operands(op):
             if not self._is_constant(number) and self._value(number, tape, values) is None:
                 return None
-        seen = Seen(layer["name"], op, tape, self._tensors, values, self._graph.constant)
+        context = LayerContext(layer["name"], op, tape, self._tensors, values, self._graph.constant)
         narrow = all(self._tensors[each]["dtype"] == "int8" for each in _operands(op))
         write = LINEAR[op["op"]] if op["op"] in LINEAR and narrow else OPERATORS[op["op"]]
         tape.narrow = op["op"] != "layer_norm" and (narrow or op["op"] not in {"reduce", *LINEAR})
-        values[output] = tape.reshape(write(seen), self._tensors[output]["shape"])
+        values[output] = tape.reshape(write(context), self._tensors[output]["shape"])
         return values[output]
 
     def _give(self, tape: _Tape, value: str, tensor: int, codes: str) -> None:
@@ -199,19 +199,19 @@ class _Network:
         return self._constants[tensor]
 
 
-def _unsigned(seen: Seen, field: str) -> tuple[str, str]:
+def _unsigned(layer: LayerContext, field: str) -> tuple[str, str]:
     """8-bit codes counted from zero, and their zero point: the kind no runtime's kernels saturate with."""
-    tape, zero = seen.tape, np.array(seen.zero_point(seen.op[field]) + UNSIGNED, np.uint8)
-    if seen.is_constant(field):
-        codes = (seen.elements(seen.op[field]).astype(np.int64) + UNSIGNED).astype(np.uint8)
+    tape, zero = layer.tape, np.array(layer.zero_point(layer.op[field]) + UNSIGNED, np.uint8)
+    if layer.is_constant(field):
+        codes = (layer.elements(layer.op[field]).astype(np.int64) + UNSIGNED).astype(np.uint8)
         return tape.constant(codes), tape.constant(zero)
-    return tape.cast(tape.add(seen.value(field), UNSIGNED), "uint8"), tape.constant(zero)
+    return tape.cast(tape.add(layer.value(field), UNSIGNED), "uint8"), tape.constant(zero)
 
 
-def _conv(seen: Seen) -> str:
+def _conv(layer: LayerContext) -> str:
     """A convolution of 8-bit codes by the operator for them, whose images have their channels first."""
-    tape, op, window = seen.tape, seen.op, seen.op["window"]
-    (x, x_zero), (w, w_zero) = _unsigned(seen, "input"), _unsigned(seen, "weights")
+    tape, op, window = layer.tape, layer.op, layer.op["window"]
+    (x, x_zero), (w, w_zero) = _unsigned(layer, "input"), _unsigned(layer, "weights")
     images, kernels = (tape.op("Transpose", each, perm=[0, 3, 1, 2]) for each in (x, w))
     sums = tape.op(
         "ConvInteger",
@@ -225,15 +225,15 @@ def _conv(seen: Seen) -> str:
         pads=window["pads"],
         group=op["groups"],
     )
-    return seen.finish(tape.cast(tape.op("Transpose", sums, perm=[0, 2, 3, 1])), seen.value("bias"))
+    return layer.finish(tape.cast(tape.op("Transpose", sums, perm=[0, 2, 3, 1])), layer.value("bias"))
 
 
-def _mat_mul(seen: Seen) -> str:
+def _mat_mul(layer: LayerContext) -> str:
     """A product of 8-bit codes by the operator for them."""
-    tape = seen.tape
-    (a, a_zero), (b, b_zero) = _unsigned(seen, "a"), _unsigned(seen, "b")
+    tape = layer.tape
+    (a, a_zero), (b, b_zero) = _unsigned(layer, "a"), _unsigned(layer, "b")
     sums = tape.cast(tape.op("MatMulInteger", a, b, a_zero, b_zero))
-    return seen.finish(sums, None if seen.op.get("bias") is None else seen.value("bias"))
+    return layer.finish(sums, None if layer.op.get("bias") is None else layer.value("bias"))
 
 
 LINEAR = {"conv": _conv, "mat_mul": _mat_mul}

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from tpuflow.errors import ModelError
-from tpuflow.export.operators import OPERATORS, Seen
+from tpuflow.export.operators import OPERATORS, LayerContext
 from tpuflow.export.tape import OPSET, Tape
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def integer_onnx(graph: Graph, cache_word_length: int = 128) -> onnx.ModelProto:
     for layer in document["layers"]:
         output = tensors[layer["output"]]
         tape.prefix = output["name"]
-        seen = Seen(layer["name"], layer["op"], tape, tensors, values, graph.constant)
+        context = LayerContext(layer["name"], layer["op"], tape, tensors, values, graph.constant)
         if layer["op"]["op"] not in OPERATORS:
             raise ModelError(f'layer "{layer["name"]}": {layer["op"]["op"]} computes with floats')
-        values[layer["output"]] = tape.reshape(OPERATORS[layer["op"]["op"]](seen), output["shape"])
+        values[layer["output"]] = tape.reshape(OPERATORS[layer["op"]["op"]](context), output["shape"])
     for number in document["outputs"]:
         name, shape, permutation, info = _port(tensors[number])
         ports["outputs"].append(info)

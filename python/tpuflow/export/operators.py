@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from tpuflow.export.tape import Tape
 
-__all__ = ["OPERATORS", "Seen"]
+__all__ = ["OPERATORS", "LayerContext"]
 
 MOST = 1 << 62
 INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
-class Seen:
+class LayerContext:
     """A layer: its fields, and of every tensor its value's name, or its elements if it is constant.
 
     Attributes:
@@ -60,11 +60,11 @@ class Seen:
         """Whether a field names a constant."""
         return self.op[field] not in self._values
 
-    def centred(self, field: str) -> str:
+    def minus_zero_point(self, field: str) -> str:
         """Codes less their zero point."""
-        return self.centred_of(self.op[field])
+        return self.tensor_minus_zero_point(self.op[field])
 
-    def centred_of(self, tensor: int) -> str:
+    def tensor_minus_zero_point(self, tensor: int) -> str:
         """Codes of a tensor less their zero point."""
         return self.tape.add(self.of(tensor), -self.zero_point(tensor))
 
@@ -106,8 +106,8 @@ class Seen:
             raise ModelError(f'layer "{self.name}": {what} needs more than 64 bits, which ONNX does not have')
 
 
-def _counts(seen: Seen, tensor: int, window: Mapping[str, Sequence[int]]) -> list[int]:
-    size, pads = seen.shape(tensor)[1:3], window["pads"]
+def _counts(layer: LayerContext, tensor: int, window: Mapping[str, Sequence[int]]) -> list[int]:
+    size, pads = layer.shape(tensor)[1:3], window["pads"]
     return [
         (size[i] + pads[i] + pads[i + 2] - (window["kernel"][i] - 1) * window["dilation"][i] - 1)
         // window["stride"][i]
@@ -121,13 +121,13 @@ def _padded(tape: Tape, value: str, pads: Sequence[int], code: int) -> str:
     return tape.pad(value, [0, top, left, 0], [0, bottom, right, 0], code)
 
 
-def _conv(seen: Seen) -> str:
-    tape, op = seen.tape, seen.op
-    weights = seen.elements(op["weights"]).astype(np.float64) - seen.zero_point(op["weights"])
+def _conv(layer: LayerContext) -> str:
+    tape, op = layer.tape, layer.op
+    weights = layer.elements(op["weights"]).astype(np.float64) - layer.zero_point(op["weights"])
     # Products of codes and their sums stay far below 2^53, where float64 is exact.
-    x = tape.cast(_padded(tape, seen.centred("input"), op["window"]["pads"], 0), "float64")
-    counts, groups = _counts(seen, op["input"], op["window"]), op["groups"]
-    batch, filters, width = seen.shape(op["input"])[0], weights.shape[0] // groups, weights.shape[3]
+    x = tape.cast(_padded(tape, layer.minus_zero_point("input"), op["window"]["pads"], 0), "float64")
+    counts, groups = _counts(layer, op["input"], op["window"]), op["groups"]
+    batch, filters, width = layer.shape(op["input"])[0], weights.shape[0] // groups, weights.shape[3]
     sums = []
     cells = weights.reshape(groups, filters, -1, width).transpose(2, 0, 3, 1)
     for tap, cell in zip(tape.taps(x, op["window"], counts), cells, strict=True):
@@ -137,32 +137,32 @@ def _conv(seen: Seen) -> str:
             sums.append(tape.reshape(product, [batch, *counts, groups * filters]))
         else:
             sums.append(tape.op("MatMul", tap, tape.constant(np.ascontiguousarray(cell[0]))))
-    return seen.finish(tape.sum(sums, "float64"), seen.value("bias"))
+    return layer.finish(tape.sum(sums, "float64"), layer.value("bias"))
 
 
-def _mat_mul(seen: Seen) -> str:
-    tape = seen.tape
-    a, b = (tape.cast(seen.centred(field), "float64") for field in ("a", "b"))
+def _mat_mul(layer: LayerContext) -> str:
+    tape = layer.tape
+    a, b = (tape.cast(layer.minus_zero_point(field), "float64") for field in ("a", "b"))
     sums = tape.cast(tape.op("MatMul", a, b))
-    return seen.finish(sums, None if seen.op.get("bias") is None else seen.value("bias"))
+    return layer.finish(sums, None if layer.op.get("bias") is None else layer.value("bias"))
 
 
-def _max_pool(seen: Seen) -> str:
-    tape, window = seen.tape, seen.op["window"]
-    least = -(1 << (seen.bits(seen.op["input"]) - 1))
+def _max_pool(layer: LayerContext) -> str:
+    tape, window = layer.tape, layer.op["window"]
+    least = -(1 << (layer.bits(layer.op["input"]) - 1))
     taps = tape.taps(
-        _padded(tape, seen.value("input"), window["pads"], least),
+        _padded(tape, layer.value("input"), window["pads"], least),
         window,
-        _counts(seen, seen.op["input"], window),
+        _counts(layer, layer.op["input"], window),
     )
     return tape.op("Max", *taps)
 
 
-def _average_pool(seen: Seen) -> str:
-    tape, op = seen.tape, seen.op
+def _average_pool(layer: LayerContext) -> str:
+    tape, op = layer.tape, layer.op
     window, average, pads = op["window"], op["average"], op["window"]["pads"]
-    counts, (height, width) = _counts(seen, op["input"], window), seen.shape(op["input"])[1:3]
-    x = seen.centred("input")
+    counts, (height, width) = _counts(layer, op["input"], window), layer.shape(op["input"])[1:3]
+    x = layer.minus_zero_point("input")
     if list(window["kernel"]) == [height, width] and counts == [1, 1] and not any(pads):
         total = tape.reduce("ReduceSum", x, [1, 2])
     else:
@@ -195,14 +195,14 @@ def _average_pool(seen: Seen) -> str:
 COMPARISONS = {"less": "Less", "less_or_equal": "LessOrEqual", "equal": "Equal", "not_equal": "Equal"}
 
 
-def _binary(seen: Seen) -> str:
-    tape, op, kind = seen.tape, seen.op, seen.op["kind"]
+def _binary(layer: LayerContext) -> str:
+    tape, op, kind = layer.tape, layer.op, layer.op["kind"]
     p, q = (
-        tape.clamp(tape.multiply(seen.centred(field), op[factor]), -(1 << 31), (1 << 31) - 1)
+        tape.clamp(tape.multiply(layer.minus_zero_point(field), op[factor]), -(1 << 31), (1 << 31) - 1)
         for field, factor in (("a", "ka"), ("b", "kb"))
     )
     if kind == "div":
-        return _divide(seen, p, q)
+        return _divide(layer, p, q)
     if kind in COMPARISONS:
         holds = tape.op(COMPARISONS[kind], p, q)
         value = tape.cast(tape.op("Not", holds) if kind == "not_equal" else holds)
@@ -211,11 +211,11 @@ def _binary(seen: Seen) -> str:
     return tape.requantize(value, **op["requant"])
 
 
-def _divide(seen: Seen, p: str, q: str) -> str:
-    tape, requant = seen.tape, seen.op["requant"]
+def _divide(layer: LayerContext, p: str, q: str) -> str:
+    tape, requant = layer.tape, layer.op["requant"]
     (multiplier,), (shift,) = requant["multiplier"], requant["shift"]
     lo, hi, zero_point = requant["lo"], requant["hi"], requant["zero_point"]
-    seen.require((1 << seen.bits(seen.op["b"]) + 1) << max(shift, 0) < MOST, "the quotient")
+    layer.require((1 << layer.bits(layer.op["b"]) + 1) << max(shift, 0) < MOST, "the quotient")
     zero = tape.constant(0)
     none, negative = tape.op("Equal", q, zero), tape.op("Less", q, zero)
     numerator = tape.multiply(p, multiplier << max(-shift, 0))
@@ -229,16 +229,16 @@ def _divide(seen: Seen, p: str, q: str) -> str:
     return tape.op("Where", none, saturated, quotient)
 
 
-def _unary(seen: Seen) -> str:
-    table = seen.op["function"]
-    bits = seen.bits(seen.op["input"])
-    entries = seen.elements(table["entries"])
-    return seen.tape.look_up(entries, seen.value("input"), bits=bits, lo=table["lo"], hi=table["hi"])
+def _unary(layer: LayerContext) -> str:
+    table = layer.op["function"]
+    bits = layer.bits(layer.op["input"])
+    entries = layer.elements(table["entries"])
+    return layer.tape.look_up(entries, layer.value("input"), bits=bits, lo=table["lo"], hi=table["hi"])
 
 
-def _p_relu(seen: Seen) -> str:
-    tape, slopes = seen.tape, seen.op["slopes"]
-    value = seen.centred("input")
+def _p_relu(layer: LayerContext) -> str:
+    tape, slopes = layer.tape, layer.op["slopes"]
+    value = layer.minus_zero_point("input")
     limits = {
         **slopes["positive"],
         "multiplier": slopes["negative_multiplier"],
@@ -261,18 +261,18 @@ def _power_table() -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _softmax(seen: Seen) -> str:
-    tape, fields = seen.tape, seen.op["exponentials"]
-    source = seen.op["input"]
-    bits, count = seen.bits(source), seen.shape(source)[-1]
+def _softmax(layer: LayerContext) -> str:
+    tape, fields = layer.tape, layer.op["exponentials"]
+    source = layer.op["input"]
+    bits, count = layer.bits(source), layer.shape(source)[-1]
     multiplier, shift, coefficient = fields["multiplier"], fields["shift"], fields["coefficient"]
-    seen.require(coefficient << bits < MOST, "an exponent")
-    seen.require(multiplier << 30 + max(-shift, 0) < MOST, "an exponential")
-    seen.require(count << 31 + max(shift, 0) < MOST, "the sum of exponentials")
-    x = seen.value("input")
+    layer.require(coefficient << bits < MOST, "an exponent")
+    layer.require(multiplier << 30 + max(-shift, 0) < MOST, "an exponential")
+    layer.require(count << 31 + max(shift, 0) < MOST, "the sum of exponentials")
+    x = layer.value("input")
     taken = None
-    if seen.op.get("mask") is not None:
-        mask = tape.op("Expand", seen.value("mask"), tape.constant(seen.shape(source)))
+    if layer.op.get("mask") is not None:
+        mask = tape.op("Expand", layer.value("mask"), tape.constant(layer.shape(source)))
         taken = tape.op("Not", tape.op("Equal", mask, tape.constant(0)))
     known = x if taken is None else tape.op("Where", taken, x, tape.constant(-(1 << bits)))
     distance = tape.op("Sub", tape.reduce("ReduceMax", known, [-1]), x)
@@ -296,18 +296,18 @@ def _softmax(seen: Seen) -> str:
     return tape.clamp(tape.add(quotient, fields["zero_point"]), fields["lo"], fields["hi"])
 
 
-def _layer_norm(seen: Seen) -> str:
-    tape, norm = seen.tape, seen.op["norm"]
-    source = seen.op["input"]
-    count = seen.shape(source)[-1]
-    seen.require(norm["epsilon"] + (count << 2 * seen.bits(source) + 16) < MOST, "the sum of squares")
-    seen.require(0 <= norm["shift"] <= 16, "the shift of what is normalised")
-    if seen.op["center"]:
-        x = tape.multiply(seen.value("input"), 256)
+def _layer_norm(layer: LayerContext) -> str:
+    tape, norm = layer.tape, layer.op["norm"]
+    source = layer.op["input"]
+    count = layer.shape(source)[-1]
+    layer.require(norm["epsilon"] + (count << 2 * layer.bits(source) + 16) < MOST, "the sum of squares")
+    layer.require(0 <= norm["shift"] <= 16, "the shift of what is normalised")
+    if layer.op["center"]:
+        x = tape.multiply(layer.value("input"), 256)
         mean = tape.divide(tape.reduce("ReduceSum", x, [-1]), tape.constant(count))
         deviation = tape.op("Sub", x, mean)
     else:
-        deviation = tape.multiply(seen.centred("input"), 256)
+        deviation = tape.multiply(layer.minus_zero_point("input"), 256)
     variance = tape.add(tape.reduce("ReduceSum", tape.op("Mul", deviation, deviation), [-1]), norm["epsilon"])
     # The power of four that brings the variance between 2^60 and 2^62, by how many powers are not above it.
     reached = tape.op("GreaterOrEqual", variance, tape.constant([4**j for j in range(31)]))
@@ -329,70 +329,74 @@ def _layer_norm(seen: Seen) -> str:
     places = tape.op("Sub", tape.constant(norm["shift"] + 61 - 15), half)
     quotient = tape.divide(tape.op("Add", tape.multiply(high, 2), sticky), tape.power(places))
     normalised = tape.clamp(quotient, -32768, 32767)
-    scaled = tape.op("Add", tape.op("Mul", normalised, seen.value("gamma")), seen.value("beta"))
+    scaled = tape.op("Add", tape.op("Mul", normalised, layer.value("gamma")), layer.value("beta"))
     return tape.requantize(scaled, **norm["requant"])
 
 
-def _reduce(seen: Seen) -> str:
-    tape, kind, axes = seen.tape, seen.op["kind"], seen.op["axes"]
+def _reduce(layer: LayerContext) -> str:
+    tape, kind, axes = layer.tape, layer.op["kind"], layer.op["axes"]
     if kind in {"max", "min"}:
-        return tape.reduce(f"Reduce{kind.capitalize()}", seen.value("input"), axes)
-    terms = seen.centred("input")
+        return tape.reduce(f"Reduce{kind.capitalize()}", layer.value("input"), axes)
+    terms = layer.minus_zero_point("input")
     if kind == "sum_abs":
         terms = tape.op("Abs", terms)
     elif kind in {"sum_square", "norm"}:
         terms = tape.op("Mul", terms, terms)
     total = tape.reduce("ReduceSum", terms, axes)
     if kind == "norm":
-        source = seen.op["input"]
-        count = int(np.prod([seen.shape(source)[axis] for axis in axes]))
-        seen.require(count << 2 * seen.bits(source) + 18 < MOST, "the sum of squares")
+        source = layer.op["input"]
+        count = int(np.prod([layer.shape(source)[axis] for axis in axes]))
+        layer.require(count << 2 * layer.bits(source) + 18 < MOST, "the sum of squares")
         total = tape.root(tape.multiply(total, 1 << 16))
-    return tape.requantize(total, **seen.op["requant"])
+    return tape.requantize(total, **layer.op["requant"])
 
 
-def _arg_max(seen: Seen) -> str:
-    tape, op = seen.tape, seen.op
+def _arg_max(layer: LayerContext) -> str:
+    tape, op = layer.tape, layer.op
     kind = "ArgMax" if op["largest"] else "ArgMin"
     last = int(op["select_last"])
-    return tape.op(kind, tape.cast(seen.value("input"), "int32"), axis=-1, select_last_index=last)
+    return tape.op(kind, tape.cast(layer.value("input"), "int32"), axis=-1, select_last_index=last)
 
 
-def _concat(seen: Seen) -> str:
+def _concat(layer: LayerContext) -> str:
     parts = []
-    for tensor, requant in zip(seen.op["inputs"], seen.op["requants"], strict=True):
-        value = seen.of(tensor)
-        parts.append(value if requant is None else seen.tape.requantize(seen.centred_of(tensor), **requant))
-    return seen.tape.op("Concat", *parts, axis=seen.op["axis"])
+    for tensor, requant in zip(layer.op["inputs"], layer.op["requants"], strict=True):
+        value = layer.of(tensor)
+        parts.append(
+            value
+            if requant is None
+            else layer.tape.requantize(layer.tensor_minus_zero_point(tensor), **requant)
+        )
+    return layer.tape.op("Concat", *parts, axis=layer.op["axis"])
 
 
-def _pad(seen: Seen) -> str:
-    mode = seen.op["mode"]
+def _pad(layer: LayerContext) -> str:
+    mode = layer.op["mode"]
     code, way = (0, mode) if isinstance(mode, str) else (mode["constant"], "constant")
-    return seen.tape.pad(seen.value("input"), seen.op["before"], seen.op["after"], code, way)
+    return layer.tape.pad(layer.value("input"), layer.op["before"], layer.op["after"], code, way)
 
 
-def _rearrange(seen: Seen) -> str:
-    tape, op = seen.tape, seen.op
+def _rearrange(layer: LayerContext) -> str:
+    tape, op = layer.tape, layer.op
     position = np.full((), op["offset"], np.int64)
     for extent, stride in zip(op["dims"], op["strides"], strict=True):
         position = position[..., None] + np.arange(extent) * stride
-    flat = tape.reshape(seen.value("input"), [-1])
-    size = int(np.prod(seen.shape(op["input"])))
+    flat = tape.reshape(layer.value("input"), [-1])
+    size = int(np.prod(layer.shape(op["input"])))
     if np.array_equal(position.ravel(), np.arange(size)):
         return flat
     return tape.op("Gather", flat, tape.constant(position.ravel()))
 
 
-def _gather(seen: Seen) -> str:
-    op = seen.op
-    return seen.tape.op("Gather", seen.value("input"), seen.tape.constant(op["indices"]), axis=op["axis"])
+def _gather(layer: LayerContext) -> str:
+    op = layer.op
+    return layer.tape.op("Gather", layer.value("input"), layer.tape.constant(op["indices"]), axis=op["axis"])
 
 
-def _resize_linear(seen: Seen) -> str:
-    tape = seen.tape
-    x, rank = seen.value("input"), 4
-    for axis, taps in ((1, seen.op["rows"]), (2, seen.op["columns"])):
+def _resize_linear(layer: LayerContext) -> str:
+    tape = layer.tape
+    x, rank = layer.value("input"), 4
+    for axis, taps in ((1, layer.op["rows"]), (2, layer.op["columns"])):
         weight = np.array([int(2048 * tap["weight"]) for tap in taps], np.int64)
         weight = weight.reshape([-1] + [1] * (rank - 1 - axis))
         first, second = (
@@ -404,30 +408,30 @@ def _resize_linear(seen: Seen) -> str:
     return tape.divide(x, tape.constant(1 << 22))
 
 
-def _insert_zeros(seen: Seen) -> str:
-    tape, (rows, columns) = seen.tape, seen.op["stride"]
-    n, h, w, c = seen.shape(seen.op["input"])
-    x = tape.reshape(seen.value("input"), [n, h, 1, w, 1, c])
-    x = tape.pad(x, [0] * 6, [0, 0, rows - 1, 0, columns - 1, 0], seen.zero_point(seen.op["input"]))
+def _insert_zeros(layer: LayerContext) -> str:
+    tape, (rows, columns) = layer.tape, layer.op["stride"]
+    n, h, w, c = layer.shape(layer.op["input"])
+    x = tape.reshape(layer.value("input"), [n, h, 1, w, 1, c])
+    x = tape.pad(x, [0] * 6, [0, 0, rows - 1, 0, columns - 1, 0], layer.zero_point(layer.op["input"]))
     x = tape.reshape(x, [n, h * rows, w * columns, c])
     ends = [(h - 1) * rows + 1, (w - 1) * columns + 1]
     return tape.op("Slice", x, *(tape.constant(values) for values in ([0, 0], ends, [1, 2])))
 
 
-def _select(seen: Seen) -> str:
-    tape = seen.tape
-    zero = tape.op("Equal", seen.value("condition"), tape.constant(0))
-    return tape.op("Where", zero, seen.value("b"), seen.value("a"))
+def _select(layer: LayerContext) -> str:
+    tape = layer.tape
+    zero = tape.op("Equal", layer.value("condition"), tape.constant(0))
+    return tape.op("Where", zero, layer.value("b"), layer.value("a"))
 
 
-OPERATORS: dict[str, Callable[[Seen], str]] = {
+OPERATORS: dict[str, Callable[[LayerContext], str]] = {
     "conv": _conv,
     "mat_mul": _mat_mul,
     "max_pool": _max_pool,
     "average_pool": _average_pool,
     "binary": _binary,
     "unary": _unary,
-    "rescale": lambda seen: seen.tape.requantize(seen.centred("input"), **seen.op["requant"]),
+    "rescale": lambda layer: layer.tape.requantize(layer.minus_zero_point("input"), **layer.op["requant"]),
     "p_relu": _p_relu,
     "softmax": _softmax,
     "layer_norm": _layer_norm,
@@ -437,7 +441,7 @@ OPERATORS: dict[str, Callable[[Seen], str]] = {
     "pad": _pad,
     "rearrange": _rearrange,
     "gather": _gather,
-    "embedding": lambda seen: seen.tape.op("Gather", seen.value("table"), seen.value("indices")),
+    "embedding": lambda layer: layer.tape.op("Gather", layer.value("table"), layer.value("indices")),
     "resize_linear": _resize_linear,
     "insert_zeros": _insert_zeros,
     "select": _select,

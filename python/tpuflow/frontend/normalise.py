@@ -95,7 +95,7 @@ LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 """Brings transposes together and cancels them."""
 
 RECOGNISED = _merged(activations.RULES, normalisation_fusion.RULES, normalisation.RULES)
-"""Finds functions spelt out in elementary operators."""
+"""Finds functions decomposed into elementary operators."""
 
 
 def remove_dead_code(model: ir.Model) -> bool:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = [
-    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_judged", "load_labelled", "load_samples",
+    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_evaluation_samples", "load_labelled",
+    "load_samples",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -252,7 +253,9 @@ def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Arr
     return samples, labels
 
 
-def load_judged(path: str | Path, ports: Sequence[Port], workers: int = 0) -> tuple[Samples, Array | None]:
+def load_evaluation_samples(
+    path: str | Path, ports: Sequence[Port], workers: int = 0
+) -> tuple[Samples, Array | None]:
     """As `load_samples`, with the labels of an `.npz` that has some.
 
     Raises:

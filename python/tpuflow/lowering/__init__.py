@@ -22,11 +22,11 @@ from tpuflow.frontend.values import factors_of
 from tpuflow.lowering import ops
 from tpuflow.lowering.by_layer import by_layer
 from tpuflow.lowering.grids import QuantizeError
+from tpuflow.lowering.int16_values import added_values, int16_values
 from tpuflow.lowering.lowering import Graph, Lowering
 from tpuflow.lowering.partitioned import quantize_segments
 from tpuflow.lowering.registry import supported_operators
 from tpuflow.lowering.walk import walk
-from tpuflow.lowering.wide import added_values, wide_values
 from tpuflow.partitioning import Partitioned, PartitionedModel
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ __all__ = [
     "QuantizeError",
     "added_values",
     "by_layer",
+    "int16_values",
     "lower",
     "ops",
     "supported_operators",
-    "wide_values",
 ]
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["by_layer"]
 
 
-class Likeness(Protocol):
+class TensorSimilarity(Protocol):
     """How alike a tensor is to that of float."""
 
     @property
@@ -52,7 +52,7 @@ def by_layer(
     model: ir.Model,
     config: Config,
     ranges: Ranges | None = None,
-    alike: Mapping[str, Likeness] | None = None,
+    alike: Mapping[str, TensorSimilarity] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Settings and results of every input, and every layer that computes a node of the model.
 
@@ -61,7 +61,7 @@ def by_layer(
         model: The whole normalised model.
         config: What it was made with.
         ranges: The ranges it was made with, to be shown.
-        alike: Likeness to float of the model's tensors, to be shown.
+        alike: TensorSimilarity to float of the model's tensors, to be shown.
     """
     config = scoped(config, model)
     keys = [
@@ -86,7 +86,7 @@ def by_layer(
                         "quantization_info": dict(_quantisation([tensor], ranges, alike)),
                         "optimization_info": {"nodes": [], "operator": "input", "macs": 0},
                         "brief_info": {"layer_id": numbers[name], "layer_type": "Input"}
-                        | _likeness(tensor, alike),
+                        | _similarity(tensor, alike),
                     }
                 }
         for layer in network.layers:
@@ -103,7 +103,7 @@ def by_layer(
             shown["brief_info"] = {
                 "layer_id": numbers[names[-1]],
                 "layer_type": types[names[-1]],
-                **_likeness(output, alike),
+                **_similarity(output, alike),
             }
     return found
 
@@ -125,13 +125,13 @@ def _named(tensor: Tensor) -> str | None:
     return name
 
 
-def _likeness(tensor: Tensor, alike: Mapping[str, Likeness] | None) -> dict[str, float]:
+def _similarity(tensor: Tensor, alike: Mapping[str, TensorSimilarity] | None) -> dict[str, float]:
     found = None if alike is None else alike.get(_named(tensor) or "")
     return {} if found is None else {"similarity": found.cosine, "MSE": found.mse}
 
 
 def _quantisation(
-    tensors: list[Tensor], ranges: Ranges | None, alike: Mapping[str, Likeness] | None
+    tensors: list[Tensor], ranges: Ranges | None, alike: Mapping[str, TensorSimilarity] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for tensor in tensors:
         facts: dict[str, Any] = {"dtype": tensor.dtype, "shape": tensor.shape}
@@ -153,4 +153,4 @@ def _quantisation(
                 "fmin": min(low for low, _ in seen.pairs),
                 "fmax": max(high for _, high in seen.pairs),
             }
-        yield tensor.name, facts | _likeness(tensor, alike)
+        yield tensor.name, facts | _similarity(tensor, alike)

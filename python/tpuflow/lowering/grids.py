@@ -17,12 +17,12 @@ import onnx_ir as ir
 from tpuflow.errors import TpuflowError
 from tpuflow.frontend.values import MASKED
 from tpuflow.lowering import scheme
+from tpuflow.lowering.int16_values import AVERAGES, added_values, head_values, int16_values
 from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import GRID, OF_CODES, RANGE, SCALE
-from tpuflow.lowering.wide import AVERAGES, added_values, tail_values, wide_values
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Range
@@ -86,10 +86,10 @@ class Grids:
         self._settings = settings
         self._steps = steps
         usual = settings.defaults
-        self._wide = wide_values(steps, norms=usual.wide_norms, softmax=usual.wide_softmax)
-        if usual.wide_tails and usual.output_dtype == "int16":
-            self._wide |= tail_values(steps)
-        if usual.wide_sums:
+        self._wide = int16_values(steps, norms=usual.int16_normalization, softmax=usual.int16_softmax)
+        if usual.int16_heads and usual.output_dtype == "int16":
+            self._wide |= head_values(steps)
+        if usual.int16_residual_additions:
             self._wide |= added_values(steps)
         self.unified: Mapping[ir.Value, tuple[float, float]] = {}
         """Ranges of values that share a scale with others, instead of their own."""

@@ -23,7 +23,7 @@ from tpuflow.frontend.rewrites.logic import COMPARISONS, CONNECTIVES
 from tpuflow.frontend.supported import MOVING, operator_name
 from tpuflow.frontend.values import array_of, reads, shape_of
 from tpuflow.partitioning.network import DeviceSegment, HostSegment, PartitionedModel
-from tpuflow.partitioning.segmentation import Side, Turns, islands, turns
+from tpuflow.partitioning.segmentation import Segmentation, Side, islands, segmentation
 
 __all__ = ["partition"]
 
@@ -83,7 +83,7 @@ def partition(
         unsupported.add(node)
     assert reasons.keys() <= known, f"findings name nodes the model does not have: {reasons.keys() - known}"
     predecessors = _predecessors(nodes)
-    found = turns(predecessors, _sides(nodes, predecessors, unsupported))
+    found = segmentation(predecessors, _sides(nodes, predecessors, unsupported))
     if nodes and found.count == 1 and found.first == "host":
         listed = "".join(f"\n  {finding}" for entries in reasons.values() for finding in entries)
         raise ModelError(f"{model.label}: nothing to compile, the host would compute every node:{listed}")
@@ -183,7 +183,7 @@ def _sides(
     total = sum(work)
     if "host" not in strict or not total:
         return strict
-    islets = islands(predecessors, turns(predecessors, strict).of)
+    islets = islands(predecessors, segmentation(predecessors, strict).of)
     sums: dict[int, int] = {}
     for islet, count in zip(islets, work, strict=True):
         sums[islet] = sums.get(islet, 0) + count
@@ -193,7 +193,7 @@ def _sides(
     ]
 
 
-def _moved_late(nodes: Sequence[ir.Node], found: Turns) -> list[int]:
+def _moved_late(nodes: Sequence[ir.Node], found: Segmentation) -> list[int]:
     """The turns, with what only cuts and regroups values for the host on the host.
 
     Ninety slices of one tensor, each read by the host alone, need not be ninety tensors that cross: the one

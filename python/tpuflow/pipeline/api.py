@@ -108,7 +108,7 @@ def search(
 
     Args:
         model: A float model.
-        samples: What to calibrate with; some are held out to judge by, in turn.
+        samples: What to calibrate with; some are held out to evaluate with, in turn.
         config: Where the search starts.
         growth: How many times the network's multiplications the graph may take.
 

@@ -15,7 +15,7 @@ from tpuflow.pipeline.request import Request, forbid_float_options, forbid_range
 from tpuflow.pipeline.samples import calibration_data, samples_of
 from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
 from tpuflow.pipeline.stages import alike, calibrated, imported, scheduled, starting
-from tpuflow.pipeline.trials import judges, measured, searched
+from tpuflow.pipeline.trials import measured, metric_evaluators, searched
 from tpuflow.pipeline.warnings import AccuracyWarning, accuracy_warnings, refuse
 from tpuflow.plugins import configured
 from tpuflow.ptq import Listener, Recipe
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuflow.calibration import Ranges
-    from tpuflow.evaluation.fidelity import Judge
+    from tpuflow.evaluation.fidelity import Evaluator
     from tpuflow.frontend import FloatModel
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
     from tpuflow.ptq import Estimate
@@ -158,8 +158,8 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
         with clock.stage("search"):
             found, chosen = searched(original, request, listener)
             request = replace(request, config=chosen)
-    # What it is judged by is better known to be wrong before the long stages than after.
-    judging = judges(original, request) if request.config.evaluate.measures else []
+    # What it is evaluated by is better known to be wrong before the long stages than after.
+    evaluators = metric_evaluators(original, request) if request.config.evaluate.measures else []
     state = starting(original, request)
     if request.config.needs_ranges:
         with clock.stage("calibrate"):
@@ -178,7 +178,7 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
             listener.remark(f"WARNING: {each.text}")
         if request.strict:
             refuse(found_wrong)
-    _measure(found, judging, graph, request, clock)
+    _measure(found, evaluators, graph, request, clock)
     save_stages(request, state.model, state.ranges, graph)
     return _Quantized(graph, original, state.ranges, layers, state.estimate, found_wrong)
 
@@ -192,14 +192,14 @@ def _with_plugin(request: Request, model: FloatModel) -> Request:
 
 
 def _measure(
-    found: Trials | None, judging: list[Judge], graph: AnyGraph, request: Request, clock: _Clock
+    found: Trials | None, evaluators: list[Evaluator], graph: AnyGraph, request: Request, clock: _Clock
 ) -> None:
-    """Tells what the graph is worth, by what a search judged by and by the metrics of the configuration."""
+    """Tells the scores of the graph: the metric of a search, and those of the configuration."""
     remark = clock.listener.remark
     if found is not None:
-        value = found.judge.value(found.judge.outputs(graph))
-        remark(f"verified: {found.judge.name} {value:.4f}, float {found.judge.base:.4f}")
-    if judging:
+        value = found.evaluator.value(found.evaluator.outputs(graph))
+        remark(f"verified: {found.evaluator.name} {value:.4f}, float {found.evaluator.base:.4f}")
+    if evaluators:
         with clock.stage("evaluate"):
-            for line in measured(judging, graph, request):
+            for line in measured(evaluators, graph, request):
                 remark(line)

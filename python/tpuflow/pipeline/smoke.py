@@ -85,9 +85,9 @@ def smoke(machine: str = "128x128_asic", say: Callable[[str], None] | None = Non
     say(f"quantise    {len(ranges.tensors)} ranges, {len(graph.layers)} layers")
     feed = next(samples.batches()).arrays
     expected = GraphLevel(graph).run(feed)["logits"]
-    likeness = cosine(_float(model, feed), expected)
-    _require(likeness >= SMALL, f"integers and floats have a cosine of {likeness:.3f} only")
-    say(f"interpret   cosine to floats {likeness:.4f}")
+    closeness = cosine(_float(model, feed), expected)
+    _require(closeness >= SMALL, f"integers and floats have a cosine of {closeness:.3f} only")
+    say(f"interpret   cosine to floats {closeness:.4f}")
     programs = {level: compile_graph(graph, machine, level, strict=True) for level in (1, 5)}
     for level, program in programs.items():
         run = simulate(program, feed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.tiling import tiling_of
-from tpuflow.evaluation.by_tensor import Likeness, likeness
+from tpuflow.evaluation.by_tensor import TensorSimilarity, tensor_similarities
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatModel, load
 from tpuflow.pipeline.samples import calibration_data
@@ -75,12 +75,12 @@ def calibrated(
 
 def alike(
     model: FloatModel, graph: AnyGraph, request: Request, data: CalibrationData
-) -> dict[str, Likeness] | None:
-    """Likeness to float of every tensor; None where there are no samples to compare by."""
+) -> dict[str, TensorSimilarity] | None:
+    """TensorSimilarity to float of every tensor; None where there are no samples to compare by."""
     count = request.config.evaluate.similarity_data_num
     if count == 0 or (request.calibration is None and request.ranges is not None):
         return None
-    return likeness(model, graph, data.samples, count)
+    return tensor_similarities(model, graph, data.samples, count)
 
 
 def scheduled(graph: AnyGraph, request: Request) -> AnyProgram:

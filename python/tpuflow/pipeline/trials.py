@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuflow.evaluation.fidelity import Judge
-from tpuflow.evaluation.metrics import metric_list, spelt
-from tpuflow.io.samples import load_judged
+from tpuflow.evaluation.fidelity import Evaluator
+from tpuflow.evaluation.metrics import metric_list, metric_text
+from tpuflow.io.samples import load_evaluation_samples
 from tpuflow.pipeline.samples import samples_of
 from tpuflow.pipeline.stages import calibrated, starting
 from tpuflow.plugins import dataset_samples, is_dataset, plugin_metrics
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph
     from tpuflow.pipeline.request import Request
 
-__all__ = ["judges", "measured", "searched", "trials"]
+__all__ = ["measured", "metric_evaluators", "searched", "trials"]
 
 
 def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Journal | None = None) -> Trials:
-    """The network of a request with layers of any precision, judged by what its configuration names.
+    """The network of a request with layers of any precision, evaluated by what its configuration names.
 
     Args:
         model: The network.
-        request: What it is calibrated and judged with.
+        request: What it is calibrated and evaluated with.
         loss: How outputs are compared with float.
         journal: Where what is found of assignments is noted.
 
     Raises:
         TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
     """
-    judge = judges(model, request, loss)[0]
+    evaluator = metric_evaluators(model, request, loss)[0]
     state = starting(model, request)
 
     def ranges(config: Config) -> Ranges:
@@ -50,15 +50,15 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Jou
         return found
 
     return Trials(
-        model, request.config, ranges, judge,
+        model, request.config, ranges, evaluator,
         machine=request.machine, level=request.level, host=request.host, journal=journal,
     )  # fmt: skip
 
 
-def judges(model: FloatModel, request: Request, loss: str = "sqnr") -> list[Judge]:
-    """A judge for every metric that the configuration of a request names; one without any if it has none.
+def metric_evaluators(model: FloatModel, request: Request, loss: str = "sqnr") -> list[Evaluator]:
+    """One evaluator for every metric a configuration names; one without a metric if it names none.
 
-    Without samples to judge by those of calibration are taken.
+    Without samples to evaluate with those of calibration are taken.
 
     Raises:
         TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
@@ -73,16 +73,19 @@ def judges(model: FloatModel, request: Request, loss: str = "sqnr") -> list[Judg
             request.plugins, chosen.data, model.inputs, chosen.dataloader_workers
         )
     elif chosen.data:
-        samples, labels = load_judged(chosen.data, model.inputs, chosen.dataloader_workers)
+        samples, labels = load_evaluation_samples(chosen.data, model.inputs, chosen.dataloader_workers)
     else:
         samples, labels = samples_of(model, request), None
     if chosen.searches:
         count = parsed_rule(chosen.mixed_precision_auto_search).batches * chosen.metric_batch_size
         samples, labels = samples.first(count), None if labels is None else labels[:count]
     plugins = plugin_metrics(request.plugins)
-    texts = [spelt(name, words) for name, words in metric_list(chosen.metric)] if chosen.metric else [""]
+    texts = (
+        [metric_text(name, words) for name, words in metric_list(chosen.metric)] if chosen.metric else [""]
+    )
     return [
-        Judge(model, samples, labels=labels, metric_text=text, plugins=plugins, loss=loss) for text in texts
+        Evaluator(model, samples, labels=labels, metric_text=text, plugins=plugins, loss=loss)
+        for text in texts
     ]
 
 
@@ -94,7 +97,7 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
     for what, (first, last) in raised.ranges.items():
         kind = {"unchanged": "stay as they are", "16": "get 16 bits"}.get(what, "become floats")
         listener.remark(f"layers {first} to {last} {kind}")
-    name = found.judge.name
+    name = found.evaluator.name
     verdict = "" if raised.holds else ", which still is not what was asked for"
     listener.remark(f"{name} {raised.before:.4f} before, {raised.after:.4f} now{verdict}")
     hosted = found.hosted(raised.assignment)
@@ -106,14 +109,16 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
     return found, found.config(raised.assignment)
 
 
-def measured(by: Sequence[Judge], graph: AnyGraph, request: Request) -> list[str]:
+def measured(by: Sequence[Evaluator], graph: AnyGraph, request: Request) -> list[str]:
     """Every metric of the float network and of its graph, as far as they are to be measured, in words."""
     chosen = request.config.evaluate
     outputs = by[0].outputs(graph) if chosen.eval_optimized_model else None
     lines = []
-    for judge in by:
-        values = {"float": judge.base} if chosen.eval_original_model else {}
+    for evaluator in by:
+        values = {"float": evaluator.base} if chosen.eval_original_model else {}
         if outputs is not None:
-            values["quantised"] = judge.value(outputs)
-        lines.append(f"{judge.name}: " + ", ".join(f"{level} {value:.4f}" for level, value in values.items()))
+            values["quantised"] = evaluator.value(outputs)
+        lines.append(
+            f"{evaluator.name}: " + ", ".join(f"{level} {value:.4f}" for level, value in values.items())
+        )
     return lines

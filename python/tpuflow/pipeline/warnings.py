@@ -9,7 +9,7 @@ import numpy as np
 
 from tpuflow.config import FLOATS, QuantizeConfig
 from tpuflow.errors import TpuflowError
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.evaluation.layer_errors import SAMPLES, LayerError, layer_errors
 from tpuflow.ptq import Recipe
 
@@ -143,9 +143,9 @@ def _worse_than_int8(
     if any(entry.overrides(QuantizeConfig).get("dtype") in FLOATS for entry in config.layers):
         return []
     narrow = config.quantize.model_copy(update={"dtype": "int8"})
-    judge = Judge(model, samples)
-    own = judge.sqnr_db(graph)
-    twin = judge.sqnr_db(Recipe(config.model_copy(update={"quantize": narrow})).graph(state))
+    evaluator = Evaluator(model, samples)
+    own = evaluator.sqnr_db(graph)
+    twin = evaluator.sqnr_db(Recipe(config.model_copy(update={"quantize": narrow})).graph(state))
     if not own < twin:
         return []
     text = (

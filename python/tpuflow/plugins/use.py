@@ -112,12 +112,12 @@ def _metric(name: str, made: Any) -> Callable[..., Metric]:
     def metric(*words: str) -> Metric:
         def value(outputs: Sequence[Any], labels: Any) -> float:
             def run() -> float:
-                judge = made(*words)
-                judge.reset()
+                scorer = made(*words)
+                scorer.reset()
                 for index in range(len(outputs[0])):
                     row = slice(index, index + 1)
-                    judge([backend(output[row]) for output in outputs], backend(labels[row]))
-                return float(judge.compute())
+                    scorer([backend(output[row]) for output in outputs], backend(labels[row]))
+                return float(scorer.compute())
 
             found: float = _called(name, run)
             return found

@@ -10,19 +10,19 @@ they are), or whose channels were scaled, which `quantize` notes on the tensors;
 moved.
 
     recipe.py      the stages in their order; listener.py: whom they tell what they do
-    held_out.py    halves of the samples, each judging what is made of the other; intervals for outputs
+    held_out.py    halves of the samples, each evaluating what is made of the other; intervals for outputs
     better.py      graphs of models, whole or in segments
     equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
     attention.py   the same inside attention, where factors cancel in scores
     weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
     chain.py       the methods of `global_calibration` in a row: those above, easy_quant.py, auto_tune.py, ...
-    averaged.py    averages behind the last layers that read them
-    doubled.py     channels stored twice, half a step apart
+    pooling_commutation.py    averages behind the last layers that read them
+    channel_splitting.py    channels stored twice, half a step apart
     outputs.py     what the network in integers adds to its outputs on average
     search.py      the best of whole configurations
 """
 
-from tpuflow.ptq.bias_correction import centred
+from tpuflow.ptq.bias_correction import correct_output_bias
 from tpuflow.ptq.chain import refined
 from tpuflow.ptq.equalization import better_equalized, noted_factors, with_factors
 from tpuflow.ptq.held_out import Estimate, HeldOut, Interval
@@ -46,7 +46,7 @@ __all__ = [
     "Searched",
     "better_equalized",
     "better_tuned",
-    "centred",
+    "correct_output_bias",
     "noted_factors",
     "quantize",
     "refine_weights",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tpuflow.frontend.values import array_of
 from tpuflow.ptq.channels import Channels, Product, Reader, at_ids
-from tpuflow.ptq.noise import Columns, Seen
+from tpuflow.ptq.noise import Columns, ColumnStatistics
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,12 +52,12 @@ class _Operand:
     """One side of a product or layer.
 
     Attributes:
-        seen: Of its channels.
+        statistics: Of its channels.
         ids: Their numbers.
         stored: The value it is a view of.
     """
 
-    seen: Seen
+    statistics: ColumnStatistics
     ids: Ids
     stored: ir.Value
 
@@ -70,11 +70,11 @@ class _Attention:
         channels: Channels,
         readers: Sequence[Reader],
         products: Sequence[Product],
-        seen: Mapping[str, Seen],
+        statistics: Mapping[str, ColumnStatistics],
         levels: tuple[float, float],
     ) -> None:
-        self._ids, self._seen, self._levels = channels.ids, seen, levels
-        self.columns = [each for each in map(Columns, readers) if _name(each.value) in seen]
+        self._ids, self._statistics, self._levels = channels.ids, statistics, levels
+        self.columns = [each for each in map(Columns, readers) if _name(each.value) in statistics]
         self.pairs = [
             (self._operand(each.node.inputs[0]), self._operand(each.node.inputs[1])) for each in products
         ]
@@ -82,11 +82,11 @@ class _Attention:
     def _operand(self, value: ir.Value | None) -> _Operand:
         assert value is not None
         stored = _stored(value)
-        return _Operand(self._seen[_name(value)], self._ids[value], stored)
+        return _Operand(self._statistics[_name(value)], self._ids[value], stored)
 
     def step(self, value: ir.Value, factors: Array) -> float:
         """Step of a stored value's grid."""
-        found, own = self._seen[_name(value)], at_ids(factors, self._ids[value])
+        found, own = self._statistics[_name(value)], at_ids(factors, self._ids[value])
         high, low = float((found.high / own).max()), float((found.low / own).min())
         return (max(high, 0.0) - min(low, 0.0)) / self._levels[0]
 
@@ -94,16 +94,16 @@ class _Attention:
         """Noise over power, of all scores and sums."""
         total = 0.0
         for sides in self.pairs:
-            powers = [side.seen.square for side in sides]
+            powers = [side.statistics.square for side in sides]
             other = [each.swapaxes(-1, -2) for each in powers]
             signal = float(np.sum(np.broadcast_arrays(powers[0] * other[1])[0]))
             for side, across in zip(sides, (sides[1], sides[0]), strict=True):
-                scaled = across.seen.square / at_ids(factors, across.ids) ** 2
-                read = float(np.broadcast_to(scaled.swapaxes(-1, -2), side.seen.square.shape).sum())
+                scaled = across.statistics.square / at_ids(factors, across.ids) ** 2
+                read = float(np.broadcast_to(scaled.swapaxes(-1, -2), side.statistics.square.shape).sum())
                 total += self.step(side.stored, factors) ** 2 / 12 * read / max(signal, 1e-30)
         for each in self.columns:
             assert each.value is not None
-            found, ids = self._seen[_name(each.value)], self._ids[each.value]
+            found, ids = self._statistics[_name(each.value)], self._ids[each.value]
             own = at_ids(factors, each.ids)
             total += each.noise(found, at_ids(factors, ids), own, self._levels)
             summed = _summed(_stored(each.value))
@@ -120,7 +120,7 @@ def attention_factors(
     values: Sequence[ir.Value],
     readers: Sequence[Reader],
     products: Sequence[Product],
-    seen: Mapping[str, Seen],
+    statistics: Mapping[str, ColumnStatistics],
     levels: tuple[float, float],
 ) -> tuple[Array, float] | None:
     """Factors of a set of channels with products, and the predicted gain in dB; None where none is worth it.
@@ -128,26 +128,26 @@ def attention_factors(
     Args:
         channels: Numbers of all channels.
         numbers: Those of the set.
-        values: Where they meet, as far as they were seen.
+        values: Where they meet, as far as they were statistics.
         readers: Layers that read them.
         products: Products along whose sums they cancel.
-        seen: What was seen of values, by name.
+        statistics: What was seen of values, by name.
         levels: Steps of the grids of activations, and of one sign of weights.
     """
-    if any(_name(side) not in seen for each in products for side in each.node.inputs):
+    if any(_name(side) not in statistics for each in products for side in each.node.inputs):
         return None
-    found = _Attention(channels, readers, products, seen, levels)
+    found = _Attention(channels, readers, products, statistics, levels)
     halves, paired = _halves(channels, found.pairs)
     stored = [value for value in values if value is _stored(value) and not _is_summed_on(value)]
     free = np.setdiff1d(numbers, np.flatnonzero(paired))
     reach = _mean(
-        channels.count, [(channels.ids[each], _share(_reach(seen[_name(each)]))) for each in stored]
+        channels.count, [(channels.ids[each], _share(_reach(statistics[_name(each)]))) for each in stored]
     )
     factors = np.ones(channels.count)
     before = found.noise(factors)
     logs = np.zeros(channels.count)
     logs[paired], logs[free] = halves[paired], reach[free]
-    logs[free] += _level(channels, stored, seen, logs, paired)
+    logs[free] += _level(channels, stored, statistics, logs, paired)
     steps = np.rint(np.clip(logs[numbers], -WIDEST, WIDEST) / np.log(2) * STEPS)
     factors[numbers] = np.exp2(steps / STEPS)
     after = found.noise(factors)
@@ -161,8 +161,8 @@ def _halves(
     entries = []
     paired = np.zeros(channels.count, np.bool_)
     for left, right in pairs:
-        own, other = (np.log(_share(_reach(side.seen))) for side in (left, right))
-        top = [np.log(float(_reach(side.seen).max())) for side in (left, right)]
+        own, other = (np.log(_share(_reach(side.statistics))) for side in (left, right))
+        top = [np.log(float(_reach(side.statistics).max())) for side in (left, right)]
         half = (own + top[0] - other.swapaxes(-1, -2) - top[1]) / 2
         entries.append((np.broadcast_to(left.ids, half.shape), np.exp(half)))
         paired[np.abs(left.ids)] = True
@@ -173,7 +173,7 @@ def _halves(
 def _level(
     channels: Channels,
     stored: Sequence[ir.Value],
-    seen: Mapping[str, Seen],
+    statistics: Mapping[str, ColumnStatistics],
     logs: Array,
     paired: NDArray[np.bool_],
 ) -> float:
@@ -181,7 +181,7 @@ def _level(
     factors = np.exp(logs)
     for value in stored:
         ids = channels.ids[value]
-        reach = np.broadcast_to(_reach(seen[_name(value)]) / at_ids(factors, ids), ids.shape)
+        reach = np.broadcast_to(_reach(statistics[_name(value)]) / at_ids(factors, ids), ids.shape)
         with_one = paired[np.abs(ids)]
         without = ~with_one & (ids != 0)
         if with_one.any() and without.any() and reach[with_one].max() > 0 and reach[without].max() > 0:
@@ -199,7 +199,7 @@ def _mean(count: int, entries: Sequence[tuple[Ids, Array]]) -> Array:
     return total / np.maximum(times, 1.0)
 
 
-def _reach(found: Seen) -> Array:
+def _reach(found: ColumnStatistics) -> Array:
     return np.maximum(-found.low, found.high)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.io.samples import Samples
 
-__all__ = ["centred", "confirmed", "last_layers", "sure_share"]
+__all__ = ["confirmed", "correct_output_bias", "last_layers", "sure_share"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ MEMORY = 512 << 20
 """Bytes of activations held at a time."""
 
 
-def centred(model: FloatModel, ranges: Ranges, samples: Samples, config: Config) -> Ranges:
+def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, config: Config) -> Ranges:
     """The ranges with the mean errors of last layers, which `quantize` takes back.
 
     Args:

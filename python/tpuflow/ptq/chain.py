@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibration import Range, Ranges, calibrate
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.adaquant import adaquant
-from tpuflow.ptq.confirmation import JUDGED, SHOWN, graph_of, parts_of
+from tpuflow.ptq.confirmation import HELD_OUT_COUNT, SHOWN, graph_of, parts_of
 from tpuflow.ptq.easy_quant import cosine, searched_operand, searched_weights, with_range
 from tpuflow.ptq.equalization import SCALED, equalized, smoothed
 from tpuflow.ptq.layers import LinearLayer, copied
@@ -57,20 +57,20 @@ def refined(
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
         ranges: Of its values, by local calibration.
-        samples: What the methods are shown, but for some that judge them.
+        samples: What the methods are shown, but for some that they are evaluated with.
         config: The chain, and how everything is stored.
         progress: Told after every layer of methods that go layer by layer.
         remark: Told what became of every method.
     """
     if samples.count < 2:
-        remark("global_calibration: of a single sample none can be held out to judge by: not done, give more")
+        remark("global_calibration: a single sample leaves none to evaluate with: not done, give more")
         return model, ranges
     samples, held = _divided(samples)
-    judge = Judge(model, held)
-    before = judge.sqnr_db(graph_of(model, ranges, config))
+    evaluator = Evaluator(model, held)
+    before = evaluator.sqnr_db(graph_of(model, ranges, config))
     for method in config.calibrate.chain:
         made, found, told = _applied(model, ranges, samples, config, method, progress)
-        after = judge.sqnr_db(graph_of(made, found, config))
+        after = evaluator.sqnr_db(graph_of(made, found, config))
         if after < before:
             remark(f"{method.name}: {told}; {after:.2f} dB is worse than {before:.2f} dB: undone")
             continue
@@ -80,9 +80,9 @@ def refined(
 
 
 def _divided(samples: Samples) -> tuple[Samples, Samples]:
-    """What methods are shown and what judges them: `JUDGED` samples at even distances, or a quarter."""
+    """Samples for the methods and for their evaluation: `HELD_OUT_COUNT` at even distances, or a quarter."""
     rows = list(samples.rows())
-    count = min(JUDGED, max(1, len(rows) // 4))
+    count = min(HELD_OUT_COUNT, max(1, len(rows) // 4))
     held = {(at + 1) * len(rows) // count - 1 for at in range(count)}
     return (
         samples.of_rows([row for at, row in enumerate(rows) if at not in held]),
@@ -211,7 +211,7 @@ def _svd_quant(
 def _band_limited(
     layer: LinearLayer, x: NDArray[np.float32], largest: int, numbers: dict[str, float], seed: int
 ) -> bool:
-    """Steps of a product's weights by one factor, judged by random operands; whether they changed."""
+    """Steps of a product's weights by one factor, evaluated by random operands; whether they changed."""
     weights = layer.weights
     operands = random_operands(weights.shape[2], 256, float(x.std()), seed)
     reach = np.abs(weights).max(axis=2)

@@ -9,7 +9,7 @@ power of their error falls to a quarter, and zero stays zero behind a Relu:
 
 (after R. Zhao et al., "Improving neural network quantization without retraining using outlier channel
 splitting", 2019, who split values in two for narrower ranges). It costs the multiplications of what makes the
-value and of what reads it once more, so what is doubled is chosen by what its rounding alone does to the
+value and of what reads it once more, so what is split is chosen by what its rounding alone does to the
 outputs, until a network has grown by as much as it may.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.lowering.scheme import Quant
 
-__all__ = ["Doubled", "doubled", "multiplications"]
+__all__ = ["SplitChannels", "multiplications", "split_channels"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +63,16 @@ LEFT = 0.25
 """Share of the power of a rounding's error that is left of two."""
 
 WORTH = 1e-3
-"""Where less than this share of all noise would go, nothing is doubled."""
+"""Where less than this share of all noise would go, nothing is split."""
 
 
 @dataclass(frozen=True)
-class Doubled:
+class SplitChannels:
     """A network some of whose channels are stored twice.
 
     Attributes:
         model: Computes the same in floats, but for an eighth of a step at most where a clamp bends.
-        values: Names of what is doubled, as it was.
+        values: Names of what is split, as it was.
         growth: How many times as many multiplications linear layers take.
     """
 
@@ -82,8 +82,8 @@ class Doubled:
 
 
 @dataclass(frozen=True)
-class _Site:
-    """Values that are doubled together, because they are concatenated.
+class _SplitGroup:
+    """Values that are split together, because they are concatenated.
 
     Attributes:
         makers: Layers that sum them up.
@@ -114,12 +114,12 @@ class _Site:
         return {name for name in (*found, *(name for maker in self.makers for name in maker.names)) if name}
 
 
-def doubled(
+def split_channels(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, growth: float = 2.0
-) -> Doubled:
+) -> SplitChannels:
     """Doubles the channels whose roundings disturb the outputs most for what they cost.
 
-    Ranges of the result are to be found anew: what is doubled has another name. Values that the
+    Ranges of the result are to be found anew: what is split has another name. Values that the
     configuration has settings for by name are left, and so are networks of other types than int8.
 
     Args:
@@ -130,31 +130,31 @@ def doubled(
         growth: How many times as many multiplications linear layers may take at most.
     """
     steps = {
-        site: grid.scale
-        for site in _sites(model)
-        if not any(entry.fits(name) for entry in config.layers for name in site.names)
-        and (grid := operand_grid(site.name, ranges, config)) is not None
+        group: grid.scale
+        for group in _split_groups(model)
+        if not any(entry.fits(name) for entry in config.layers for name in group.names)
+        and (grid := operand_grid(group.name, ranges, config)) is not None
         and grid.dtype == "int8"
     }
     if config.quantize.dtype != "int8" or not steps or growth <= 1:
-        return Doubled(model, (), 1.0)
+        return SplitChannels(model, (), 1.0)
     layers = list(linear_layers(model.model.graph))
     noise = _noise(model, ranges, samples.spread(SEEN), config, list(steps))
     least, total = WORTH * sum(noise.values()), float(sum(map(multiplications, layers)))
-    chosen: list[_Site] = []
+    chosen: list[_SplitGroup] = []
     spent = 1.0
-    left = [site for site in steps if (1 - LEFT) * noise[site] > least]
+    left = [group for group in steps if (1 - LEFT) * noise[group] > least]
     while left:
-        costs = {site: _multiplied(layers, [*chosen, site]) / total - spent for site in left}
-        left = [site for site in left if spent + costs[site] <= growth * (1 + 1e-9)]
+        costs = {group: _multiplied(layers, [*chosen, group]) / total - spent for group in left}
+        left = [group for group in left if spent + costs[group] <= growth * (1 + 1e-9)]
         if left:
-            best = max(left, key=lambda site: noise[site] / costs[site])
+            best = max(left, key=lambda group: noise[group] / costs[group])
             spent += costs[best]
             chosen.append(best)
             left.remove(best)
-    logger.info("%d of %d values doubled, %.2f times the multiplications", len(chosen), len(steps), spent)
-    made = _rewritten(model, {site: steps[site] for site in chosen}) if chosen else model
-    return Doubled(made, tuple(site.name for site in chosen), spent)
+    logger.info("%d of %d values split, %.2f times the multiplications", len(chosen), len(steps), spent)
+    made = _rewritten(model, {group: steps[group] for group in chosen}) if chosen else model
+    return SplitChannels(made, tuple(group.name for group in chosen), spent)
 
 
 def multiplications(layer: LinearLayer) -> int:
@@ -162,11 +162,11 @@ def multiplications(layer: LinearLayer) -> int:
     return math.prod(shape_of(layer.node.outputs[0]) or (0,)) * int(layer.weights.shape[-1])
 
 
-def _multiplied(layers: Iterable[LinearLayer], sites: Iterable[_Site]) -> float:
-    """Multiplications of all layers, some of whose operands and results are doubled."""
-    sites = list(sites)
-    made = {maker.node for site in sites for maker in site.makers}
-    read = {reader.node for site in sites for reader in site.readers}
+def _multiplied(layers: Iterable[LinearLayer], groups: Iterable[_SplitGroup]) -> float:
+    """Multiplications of all layers, some of whose operands and results are split."""
+    groups = list(groups)
+    made = {maker.node for group in groups for maker in group.makers}
+    read = {reader.node for group in groups for reader in group.readers}
     return float(
         sum(
             multiplications(layer) * (1 + (layer.node in made)) * (1 + (layer.node in read))
@@ -175,8 +175,8 @@ def _multiplied(layers: Iterable[LinearLayer], sites: Iterable[_Site]) -> float:
     )
 
 
-def _sites(model: FloatModel) -> list[_Site]:
-    """Everything that can be doubled."""
+def _split_groups(model: FloatModel) -> list[_SplitGroup]:
+    """Everything that can be split."""
     hosted = {finding.node for finding in model.findings}
     layers = {layer.node: layer for layer in linear_layers(model.model.graph) if layer.name not in hosted}
     stored: dict[ir.Value, tuple[LinearLayer, tuple[ir.Node, ...]]] = {}
@@ -184,15 +184,15 @@ def _sites(model: FloatModel) -> list[_Site]:
         if layer.has_bias:
             value, behind = _stored(layer)
             stored[value] = (layer, behind)
-    found: list[_Site] = []
+    found: list[_SplitGroup] = []
     done: set[ir.Value] = set()
     for value in stored:
         if value in done:
             continue
-        site = _site(value, stored, layers)
-        if site is not None:
-            done.update(site.stored)
-            found.append(site)
+        group = _split_group(value, stored, layers)
+        if group is not None:
+            done.update(group.stored)
+            found.append(group)
     return found
 
 
@@ -212,12 +212,12 @@ def _sole(value: ir.Value) -> ir.Node | None:
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
-def _site(
+def _split_group(
     first: ir.Value,
     stored: Mapping[ir.Value, tuple[LinearLayer, tuple[ir.Node, ...]]],
     layers: Mapping[ir.Node, LinearLayer],
-) -> _Site | None:
-    """What has to be doubled with a value; None where something else reads or makes it."""
+) -> _SplitGroup | None:
+    """What has to be split with a value; None where something else reads or makes it."""
     waiting, values, readers = [first], [first], {}
     between: list[ir.Node] = []
     joined: ir.Node | None = None
@@ -250,7 +250,7 @@ def _site(
     if not readers or len(kinds) > 1 or (pooled and kinds != {"Conv"}):  # pools go along a product's columns
         return None
     behind = [node for value in values for node in stored[value][1]]
-    return _Site(
+    return _SplitGroup(
         tuple(makers),
         tuple(values),
         tuple(dict.fromkeys([*behind, *between])),
@@ -266,25 +266,25 @@ def _along_channels(node: ir.Node) -> bool:
 
 
 def _noise(
-    model: FloatModel, ranges: Ranges, samples: Samples, config: Config, sites: Iterable[_Site]
-) -> dict[_Site, float]:
-    """Of every site, what rounding it alone does to the outputs: noise over signal, over all their parts."""
+    model: FloatModel, ranges: Ranges, samples: Samples, config: Config, groups: Iterable[_SplitGroup]
+) -> dict[_SplitGroup, float]:
+    """Of every group, what rounding it alone does to the outputs: noise over signal, over all their parts."""
     parts = (part for output in model.model.graph.outputs for part in parts_of_output(output))
     outputs = list(dict.fromkeys(part.name or "" for part in parts))
     plain = copied(model.model)
     _tidy(plain.graph)
     exact = _run(plain, outputs, samples)
     signal = {name: float(np.sum(np.square(array))) for name, array in exact.items()}
-    found: dict[_Site, float] = {}
-    for site in sites:
-        grid = operand_grid(site.name, ranges, config)
+    found: dict[_SplitGroup, float] = {}
+    for group in groups:
+        grid = operand_grid(group.name, ranges, config)
         assert grid is not None
         made = copied(plain)
         twins = {value.name: value for node in made.graph for value in node.outputs}
-        for value in site.stored:
+        for value in group.stored:
             _round(made.graph, twins[value.name], grid)
         near = _run(made, outputs, samples)
-        found[site] = sum(
+        found[group] = sum(
             float(np.sum(np.square(near[name] - array))) / signal[name]
             for name, array in exact.items()
             if signal[name] > 0
@@ -328,22 +328,22 @@ def _round(graph: ir.Graph, value: ir.Value, grid: Quant) -> None:
     graph.insert_after(maker, nodes)
 
 
-def _rewritten(model: FloatModel, steps: Mapping[_Site, float]) -> FloatModel:
-    """The model with sites doubled, each by its step."""
+def _rewritten(model: FloatModel, steps: Mapping[_SplitGroup, float]) -> FloatModel:
+    """The model with groups split, each by its step."""
     made = copied(model.model)
     twins = dict(zip(model.model.graph, made.graph, strict=True))
-    for site, step in steps.items():
-        for maker in site.makers:
+    for group, step in steps.items():
+        for maker in group.makers:
             node = twins[maker.node]
-            _repeat(node, 1, 0 if site.axis == 1 else 1)
+            _repeat(node, 1, 0 if group.axis == 1 else 1)
             sums = node
-            if site.axis != 1:
-                sums = next(twins[each] for each in site.between if each.outputs[0].name == maker.summed)
+            if group.axis != 1:
+                sums = next(twins[each] for each in group.between if each.outputs[0].name == maker.summed)
             _offset(sums, maker.weights.shape[0] * maker.weights.shape[1], step / 4)
-        for reader in site.readers:
-            _repeat(twins[reader.node], 1, 1 if site.axis == 1 else 0, 0.5)
-        for node in (*(maker.node for maker in site.makers), *site.between):
-            _widen(twins[node].outputs[0], site.axis)
+        for reader in group.readers:
+            _repeat(twins[reader.node], 1, 1 if group.axis == 1 else 0, 0.5)
+        for node in (*(maker.node for maker in group.makers), *group.between):
+            _widen(twins[node].outputs[0], group.axis)
     _tidy(made.graph)
     return replace(model, model=made)
 
@@ -377,10 +377,10 @@ def _offset(node: ir.Node, channels: int, offset: float) -> None:
 
 
 def _constant(node: ir.Node, place: int, array: NDArray[np.floating]) -> ir.Value:
-    name = f"{node.outputs[0].name}/doubled_{place}"
+    name = f"{node.outputs[0].name}/split_{place}"
     graph = node.graph
     assert isinstance(graph, ir.Graph)
-    while name in graph.initializers:  # a layer may both make and read what is doubled
+    while name in graph.initializers:  # a layer may both make and read what is split
         name += "_again"
     tensor = ir.tensor(np.ascontiguousarray(array, np.float32), name=name)
     value = ir.Value(
@@ -401,4 +401,4 @@ def _widen(value: ir.Value, axis: int) -> None:
         state_factors(value, np.repeat(factors, 2, axis))
     shape[axis] *= 2
     value.shape = ir.Shape(shape)
-    value.name = f"{value.name}/doubled"
+    value.name = f"{value.name}/split"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrated_graph", "graph_of", "parts_of"]
 
-SHOWN, JUDGED = 32, 16
-"""Of these, samples that are seen by methods that take long, and judged by."""
+SHOWN, HELD_OUT_COUNT = 32, 16
+"""Of these, samples that are seen by methods that take long, and evaluated by."""
 
 
 def parts_of(model: FloatModel) -> FloatModel | PartitionedModel:

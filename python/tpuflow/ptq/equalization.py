@@ -34,7 +34,7 @@ from tpuflow.ptq.attention import attention_factors
 from tpuflow.ptq.channels import NORMS, Channels, Reader, at_ids, note_ids
 from tpuflow.ptq.held_out import HeldOut
 from tpuflow.ptq.layers import copied
-from tpuflow.ptq.noise import Columns, Extrema, Seen, constant_of, groups_of
+from tpuflow.ptq.noise import Columns, ColumnStatistics, Extrema, constant_of, groups_of
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
@@ -114,18 +114,18 @@ def equalized(
         mild: Weight of the mean batch in what channels are taken to reach, `0 .. 1`, else the furthest's.
     """
     channels = Channels.of(model.model.graph, _hosted(model))
-    seen = _observed(model, samples, channels, mild)
+    statistics = _observed(model, samples, channels, mild)
     levels = (255.0, float((1 << (weight_bits - 1)) - 1))
     factors = np.ones(channels.count)
     gains: list[float] = []
     for numbers, values, readers, products in channels.members():
         if not norms and any(_is_norm(value) for value in values):
             continue
-        known = [value for value in values if value.name in seen]
+        known = [value for value in values if value.name in statistics]
         if products:
-            found = attention_factors(channels, numbers, known, readers, products, seen, levels)
+            found = attention_factors(channels, numbers, known, readers, products, statistics, levels)
         else:
-            found = _chosen(numbers, known, readers, seen, channels, levels)
+            found = _chosen(numbers, known, readers, statistics, channels, levels)
         if found is not None:
             factors[numbers], gain = found
             gains.append(gain)
@@ -146,7 +146,7 @@ def better_equalized(
 ) -> FloatModel:
     """The model with factors by channel where that brings outputs closer to float, else the model itself.
 
-    Factors made of one half of the samples are judged by the other, both ways; of too few none are made.
+    Factors made of one half of the samples are evaluated by the other, both ways; of too few none are made.
 
     Args:
         model: A float model.
@@ -178,11 +178,11 @@ def smoothed(
 ) -> Equalized:
     """Factors `reach^alpha / weight^(1 - alpha)` for what products and convolutions read behind norms."""
     channels = Channels.of(model.model.graph, _hosted(model))
-    seen = _observed(model, samples, channels)
+    statistics = _observed(model, samples, channels)
     factors = np.ones(channels.count)
     sets = 0
     for numbers, values, readers, products in channels.members():
-        known = [value for value in values if value.name in seen]
+        known = [value for value in values if value.name in statistics]
         if (
             not known
             or products
@@ -192,7 +192,7 @@ def smoothed(
             continue
         columns = [Columns(reader) for reader in readers]
         reach = _by_number(
-            channels, [(channels.ids[v], _reach(seen[v.name or ""])) for v in known], np.maximum
+            channels, [(channels.ids[v], _reach(statistics[v.name or ""])) for v in known], np.maximum
         )
         weight = _by_number(channels, [(each.ids, each.reach()) for each in columns], np.maximum)
         own_reach, own_weight = np.maximum(reach[numbers], 1e-30), np.maximum(weight[numbers], 1e-30)
@@ -207,15 +207,17 @@ def _chosen(
     numbers: NDArray[np.int64],
     values: list[ir.Value],
     readers: list[Reader],
-    seen: Mapping[str, Seen],
+    statistics: Mapping[str, ColumnStatistics],
     channels: Channels,
     levels: tuple[float, float],
 ) -> tuple[Array, float] | None:
     """Factors of a set of channels and the predicted gain in dB; None where none is worth it."""
-    columns = [each for each in map(Columns, readers) if each.value is not None and each.value.name in seen]
+    columns = [
+        each for each in map(Columns, readers) if each.value is not None and each.value.name in statistics
+    ]
     if not values or not columns:
         return None
-    logs = [(channels.ids[v], np.log(_share(_reach(seen[v.name or ""])))) for v in values]
+    logs = [(channels.ids[v], np.log(_share(_reach(statistics[v.name or ""])))) for v in values]
     reach = _by_number(channels, logs, np.add) / np.maximum(_by_number(channels, _ones(logs), np.add), 1)
     logs = [(each.ids, np.log(_share(each.reach()))) for each in columns]
     weight = _by_number(channels, logs, np.add) / np.maximum(_by_number(channels, _ones(logs), np.add), 1)
@@ -228,10 +230,10 @@ def _chosen(
             assert each.value is not None
             ids = channels.ids[each.value]
             total += each.noise(
-                seen[each.value.name or ""], at_ids(factors, ids), at_ids(factors, each.ids), levels
+                statistics[each.value.name or ""], at_ids(factors, ids), at_ids(factors, each.ids), levels
             )
         for value in others:  # what no layer reads is stored and read with its own rounding alone
-            found, own = seen[value.name or ""], at_ids(factors, channels.ids[value])
+            found, own = statistics[value.name or ""], at_ids(factors, channels.ids[value])
             step = (max(0.0, (found.high / own).max()) - min(0.0, (found.low / own).min())) / levels[0]
             total += float(np.mean(own**2)) * step**2 / 12 / max(float(np.mean(found.square)), 1e-30)
         return total
@@ -252,7 +254,7 @@ def _chosen(
     return None if best is None else (best, float(10 * np.log10(first / least)))
 
 
-def _reach(found: Seen) -> Array:
+def _reach(found: ColumnStatistics) -> Array:
     return np.maximum(-found.low, found.high)
 
 
@@ -272,7 +274,9 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
     return found
 
 
-def _observed(model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD) -> dict[str, Seen]:
+def _observed(
+    model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD
+) -> dict[str, ColumnStatistics]:
     """Reach and mean square by channel of all values that may be scaled."""
     wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and ids.any()}
     found: dict[str, Extrema] = {}
@@ -287,7 +291,7 @@ def _observed(model: FloatModel, samples: Samples, channels: Channels, mild: flo
                 low, high = (each(array, over, keepdims=True).astype(np.float64) for each in (np.min, np.max))
                 square = np.asarray(np.mean(np.square(array), over, keepdims=True, dtype=np.float64))
                 found.setdefault(name, Extrema()).observe(low, high, square)
-    return {name: extrema.seen(mild) for name, extrema in found.items()}
+    return {name: extrema.statistics(mild) for name, extrema in found.items()}
 
 
 def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:

@@ -30,7 +30,7 @@ from tpuflow.calibration import Range, Ranges
 from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.errors import FileError
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.adaquant import Adam, stored_operand
 from tpuflow.ptq.confirmation import graph_of
 from tpuflow.ptq.easy_quant import rounded
@@ -84,7 +84,7 @@ def fine_tune(
     """
     config = config or Config()
     book = _Book(folder)
-    judge = Judge(model, samples)
+    evaluator = Evaluator(model, samples)
     layers = dict(chosen_layers(model, config, GlobalMethod("gptq")))
     operands = [
         _Trained(operand, layers, ranges, config)
@@ -98,7 +98,7 @@ def fine_tune(
             for each in operands:
                 each.learn(generator)
         now = _moved(ranges, {each.name: each.factor for each in operands})
-        found = 10 ** (-judge.sqnr_db(graph_of(model, now, config)) / 10)
+        found = 10 ** (-evaluator.sqnr_db(graph_of(model, now, config)) / 10)
         inside = float(np.mean([each.loss() for each in operands])) if operands else 0.0
         if found < least:
             best, least = now, found

@@ -1,4 +1,4 @@
-"""Choices made of samples, judged by samples they were not made of.
+"""Choices made of samples, evaluated by samples they were not made of.
 
 What is chosen by samples fits these samples best, and the fewer they are the less it says of others: channels
 scaled by eight samples may come 5 dB closer on them and stay 10 dB behind on all others. So the recipe runs
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibration import calibrate
-from tpuflow.evaluation.fidelity import Judge
+from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.confirmation import graph_of, parts_of
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ LEAST = 8
 """Of fewer samples none are held out."""
 
 MOST = 128
-"""Samples of which one half is judged by what is made of the other."""
+"""Samples of which one half is evaluated by what is made of the other."""
 
 SHOWN = 32
-"""Samples of a half that ranges are found with, and that it judges with."""
+"""Samples of a half that ranges are found with, and that it evaluates with."""
 
 DEVIATIONS = 1.645
 """Standard errors to either side of a normal figure within which it is 90 % of the time."""
@@ -91,14 +91,14 @@ class Fold:
 
     Attributes:
         shown: What everything is made of.
-        judge: Sees the other half.
+        evaluator: Runs the other half.
         model: The float model.
         ranges: Of its values.
         config: How they are stored.
     """
 
     shown: Samples
-    judge: Judge
+    evaluator: Evaluator
     model: FloatModel
     ranges: Ranges
     config: Config
@@ -106,12 +106,12 @@ class Fold:
     @cached_property
     def outputs(self) -> Outputs:
         """What the network of integers makes of the other half."""
-        return self.judge.outputs(graph_of(self.model, self.ranges, self.config))
+        return self.evaluator.outputs(graph_of(self.model, self.ranges, self.config))
 
     @cached_property
     def sqnr_db(self) -> float:
         """Their signal to noise, the mean over the outputs."""
-        return self.judge.of_outputs(self.outputs).mean_db
+        return self.evaluator.of_outputs(self.outputs).mean_db
 
     def after(self, change: Change) -> Fold:
         """The fold with a change made of what it is shown; itself where nothing changed."""
@@ -121,7 +121,7 @@ class Fold:
 
 
 class HeldOut:
-    """Two halves of the samples, each judging what is made of the other.
+    """Two halves of the samples, each evaluating what is made of the other.
 
     Args:
         model: The float model before any stage.
@@ -147,7 +147,7 @@ class HeldOut:
         return [
             Fold(
                 shown,
-                Judge(self._model, held.spread(SHOWN)),
+                Evaluator(self._model, held.spread(SHOWN)),
                 self._model,
                 self.ranges(self._model, shown),
                 self._config,
@@ -184,12 +184,12 @@ class HeldOut:
         """Intervals of the outputs' signal to noise; None where there are too few samples."""
         if not self.enough:
             return None
-        parts = [fold.judge.by_sample(fold.outputs) for fold in self.folds]
+        parts = [fold.evaluator.by_sample(fold.outputs) for fold in self.folds]
         found = {}
         for name in parts[0]:
             noise, signal = (np.concatenate([part[name][side] for part in parts]) for side in (0, 1))
             found[name] = interval(noise, signal, self._samples.count)
-        judged = sum(fold.judge.count for fold in self.folds)
+        judged = sum(fold.evaluator.count for fold in self.folds)
         return Estimate(found, judged) if found else None
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from tpuflow.ptq.channels import Reader
 
-__all__ = ["Columns", "Extrema", "Seen", "constant_of", "groups_of"]
+__all__ = ["ColumnStatistics", "Columns", "Extrema", "constant_of", "groups_of"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass
-class Seen:
+class ColumnStatistics:
     """What one value's channels reach, and their mean square, in the shape of its numbers."""
 
     low: Array
@@ -45,7 +45,7 @@ class Extrema:
         self._squares = self._squares + square
         self._batches += 1
 
-    def seen(self, mild: float) -> Seen:
+    def statistics(self, mild: float) -> ColumnStatistics:
         """Reach between that of all batches and their mean: the largest of many is set by one of them.
 
         Args:
@@ -56,7 +56,7 @@ class Extrema:
             _between(whole, total / self._batches, mild)
             for whole, total in ((-self._low, -self._low_sum), (self._high, self._high_sum))
         )
-        return Seen(-low, high, self._squares / self._batches)
+        return ColumnStatistics(-low, high, self._squares / self._batches)
 
 
 def _between(largest: Array, mean: Array, mild: float) -> Array:
@@ -86,17 +86,19 @@ class Columns:
         """Largest weight that reads each channel, `[channels]`."""
         return np.asarray(self.largest.max(axis=1).reshape(-1), np.float64)
 
-    def noise(self, seen: Seen, own: Array, factors: Array, levels: tuple[float, float]) -> float:
+    def noise(
+        self, statistics: ColumnStatistics, own: Array, factors: Array, levels: tuple[float, float]
+    ) -> float:
         """Noise of the sums over their power, from roundings of operand and weights.
 
         Args:
-            seen: Of the operand.
+            statistics: Of the operand.
             own: Factors in the shape of the operand's numbers.
             factors: Of the operand's channels, `[channels]`.
             levels: Steps of the grids of activations, and of one sign of weights.
         """
-        power = np.broadcast_to(seen.square.reshape(-1), self.squares.shape)
-        low, high = float((seen.low / own).min()), float((seen.high / own).max())
+        power = np.broadcast_to(statistics.square.reshape(-1), self.squares.shape)
+        low, high = float((statistics.low / own).min()), float((statistics.high / own).max())
         step = (max(high, 0.0) - min(low, 0.0)) / levels[0]
         signal = float(self.squares @ power)
         operand = float(self.squares @ factors**2) * step**2 / 12

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from tpuflow.config import LayerConfig
     from tpuflow.frontend import FloatModel
 
-__all__ = ["averaged_last"]
+__all__ = ["commute_pooling"]
 
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze"})
 """What may stand between a pool and a product."""
 
 
 @dataclass(frozen=True)
-class _Averaged:
+class _PooledLayer:
     """A last layer behind an average.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Averaged:
         }
 
 
-def averaged_last(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> FloatModel | None:
+def commute_pooling(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> FloatModel | None:
     """The model with averages behind its last layers; None where no last layer reads one.
 
     Args:
@@ -76,7 +76,7 @@ def averaged_last(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> Fl
     found = [
         entry
         for layer in last_layers(made.graph)
-        if not layer.is_stated and (entry := _averaged(layer)) is not None
+        if not layer.is_stated and (entry := _pooled_layer(layer)) is not None
         if hosted.isdisjoint({layer.name, entry.mean.name or ""})
         and not any(each.fits(name) for each in settings for name in entry.names)
     ]
@@ -85,7 +85,7 @@ def averaged_last(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> Fl
     return replace(model, model=made) if found else None
 
 
-def _averaged(layer: LinearLayer) -> _Averaged | None:
+def _pooled_layer(layer: LinearLayer) -> _PooledLayer | None:
     value = layer.node.inputs[0]
     assert value is not None
     node = value.producer()
@@ -114,7 +114,7 @@ def _averaged(layer: LinearLayer) -> _Averaged | None:
         fits = _whole(node, operand, made) and read == made[:2]
     else:
         fits = _whole(node, operand, made) and read == made and out[2:] == (1, 1) and _is_product(layer)
-    return _Averaged(layer, node, bias, tuple(views)) if fits else None
+    return _PooledLayer(layer, node, bias, tuple(views)) if fits else None
 
 
 def _is_product(layer: LinearLayer) -> bool:
@@ -142,7 +142,7 @@ def _alone(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _moved(graph: ir.Graph, entry: _Averaged) -> None:
+def _moved(graph: ir.Graph, entry: _PooledLayer) -> None:
     """Puts a layer and its bias in front of the average."""
     layer, mean = entry.layer, entry.mean
     source, old = mean.inputs[0], (entry.bias or layer.node).outputs[0]
@@ -197,7 +197,7 @@ def _describe(value: ir.Value, name: str, shape: tuple[int, ...]) -> None:
     value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
 
 
-def _bias(entry: _Averaged) -> NDArray[np.float32] | None:
+def _bias(entry: _PooledLayer) -> NDArray[np.float32] | None:
     node = entry.bias or entry.layer.node
     if entry.bias is not None:
         found = next(array for value in node.inputs if (array := array_of(value)) is not None)

@@ -20,9 +20,9 @@
 the names of `compat/` all go through `Recipe`: what differs is which stages they name. `import` stands in
 front of these stages and `schedule` and `check` behind them, see `tpuflow.build`.
 
-A stage that may change a network for the worse runs only where samples of the user's can judge it, and those
-it was made of never judge it (`held_out.py`). Saved
-ranges hold what such stages found when the ranges were made (factors, errors of outputs); no stage is
+A stage that may change a network for the worse runs only where samples of the user's can evaluate it,
+and never those it was made of (`held_out.py`). Saved ranges hold what such stages found when the ranges
+were made (factors, errors of outputs); no stage is
 repeated then.
 """
 
@@ -44,7 +44,7 @@ from tpuflow.io.samples import Samples
 from tpuflow.lowering import QuantizeError
 from tpuflow.lowering import lower as lower_model
 from tpuflow.partitioning import Partitioned, PartitionedModel, partition
-from tpuflow.ptq.bias_correction import centred
+from tpuflow.ptq.bias_correction import correct_output_bias
 from tpuflow.ptq.chain import refined
 from tpuflow.ptq.equalization import better_equalized, noted_factors, with_factors
 from tpuflow.ptq.held_out import Estimate, HeldOut
@@ -154,7 +154,7 @@ class _Job:
 
     @cached_property
     def held_out(self) -> HeldOut | None:
-        """Halves of the samples that judge each other; None where the user's samples make no ranges."""
+        """Halves of the samples that evaluate each other; None where the user's samples make no ranges."""
         settings = self.config.calibrate
         counted_here = not settings.statistic_file and not settings.save_statistic_info
         if not self.data.own or not counted_here or settings.strategy == "in_ir":
@@ -162,8 +162,8 @@ class _Job:
         return HeldOut(self.original, self.data.samples, self.config)
 
     @property
-    def judge(self) -> HeldOut | None:
-        """What tells if a change helps; None where none is made."""
+    def evaluation(self) -> HeldOut | None:
+        """The halves by which a change is evaluated; None where none is made."""
         return self.held_out if self.config.quantize.dtype == "int8" else None
 
 
@@ -171,9 +171,9 @@ def _equalize(state: Calibrated, job: _Job) -> Calibrated:
     saved = job.data.ranges
     if saved is not None:
         return replace(state, model=with_factors(state.model, saved.factors)) if saved.factors else state
-    if not job.config.calibrate.equalize or job.judge is None:
+    if not job.config.calibrate.equalize or job.evaluation is None:
         return state
-    found = better_equalized(state.model, job.data.samples, job.config, job.judge, job.listener.remark)
+    found = better_equalized(state.model, job.data.samples, job.config, job.evaluation, job.listener.remark)
     return replace(state, model=found)
 
 
@@ -199,10 +199,10 @@ def _calibrate(state: Calibrated, job: _Job) -> Calibrated:
 
 
 def _tune(state: Calibrated, job: _Job) -> Calibrated:
-    if state.ranges is None or not job.config.tunes or job.judge is None:
+    if state.ranges is None or not job.config.tunes or job.evaluation is None:
         return state
     samples, remark = job.data.samples, job.listener.remark
-    found = better_tuned(state.model, state.ranges, samples, job.config, job.judge, remark)
+    found = better_tuned(state.model, state.ranges, samples, job.config, job.evaluation, remark)
     return replace(state, ranges=found)
 
 
@@ -220,9 +220,9 @@ def _refine(state: Calibrated, job: _Job) -> Calibrated:
 
 
 def _correct(state: Calibrated, job: _Job) -> Calibrated:
-    if state.ranges is None or job.judge is None:
+    if state.ranges is None or job.evaluation is None:
         return state
-    found = centred(state.model, state.ranges, job.data.samples, job.config)
+    found = correct_output_bias(state.model, state.ranges, job.data.samples, job.config)
     if found.errors:
         job.listener.remark(f"biases of {len(found.errors)} last layers take back their mean errors")
     return replace(state, ranges=found)

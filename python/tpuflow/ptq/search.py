@@ -1,12 +1,12 @@
-"""One search over ways to quantise, judged by the outputs of samples that were not calibrated with.
+"""One search over ways to quantise, evaluated by the outputs of samples that were not calibrated with.
 
 Every candidate is a whole plan: a local strategy, averages behind last layers, factors by channel (where
 layers read each other, then behind norms as well), 16 bits for what no layer reads (`WIDER`), weights
 refined, channels stored twice as far as the network may grow, mean errors of outputs taken back. What is kept
 at each step is what comes closest to float on the samples held out, in decibels and in decisions expected to
-differ (`Seen.beats`); a step that does not help is undone. The result is calibrated anew with all samples. A
-model is run once for all strategies: they choose by the same counts, of every value unless the configuration
-says otherwise.
+differ (`Fidelity.beats`); a step that does not help is undone. The result is calibrated anew with all
+samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
+configuration says otherwise.
 
 Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
 whose values reach furthest stands for what a network meets later and was not calibrated with; without them
@@ -29,14 +29,14 @@ import numpy as np
 from tpuflow.calibration import calibrate, collect
 from tpuflow.config import Config, scoped
 from tpuflow.errors import SampleError
-from tpuflow.evaluation.fidelity import Judge, Seen
+from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import added_values
-from tpuflow.ptq.channel_splitting import doubled, multiplications
+from tpuflow.ptq.channel_splitting import multiplications, split_channels
 from tpuflow.ptq.confirmation import parts_of
 from tpuflow.ptq.equalization import MILD, SCALED, equalized, noted_factors
 from tpuflow.ptq.layers import linear_layers
-from tpuflow.ptq.pooling_commutation import averaged_last
+from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.recipe import Calibrated, CalibrationData, Recipe
 from tpuflow.ptq.weights import refine_weights
 
@@ -77,10 +77,10 @@ FACTORS: Mapping[str, tuple[bool, float]] = {
 """Ways to scale channels: whether those that norms make are, and how mildly (see `equalized`)."""
 
 WIDER = {
-    "wide_norms": "16 bits inside norms",
-    "wide_softmax": "16 bits inside softmax",
-    "wide_tails": "16 bits behind last layers",
-    "wide_sums": "16 bits for sums that are added",
+    "int16_normalization": "16 bits inside norms",
+    "int16_softmax": "16 bits inside softmax",
+    "int16_heads": "16 bits behind last layers",
+    "int16_residual_additions": "16 bits for sums that are added",
 }
 """Keys of values that have 16 bits although layers have 8, and what trying them is called."""
 
@@ -108,7 +108,7 @@ HELD_OUT = 8
 """One of so many samples is held out for being typical, and as many for reaching far."""
 
 MOST = 32
-"""Samples of each kind that are judged by, at most."""
+"""Samples of each kind that are evaluated by, at most."""
 
 
 @dataclass(frozen=True)
@@ -117,36 +117,41 @@ class Plan:
 
     Attributes:
         config: All of its configuration.
-        averaged: Whether averages stand behind the last layers that read them.
+        commute_pooling: Whether averages stand behind the last layers that read them.
         scaled: How channels are scaled, one of `FACTORS`, or empty.
         refined: Whether weights are refined.
-        doubled: Whether channels are stored twice.
-        centred: Whether mean errors of outputs are taken back.
+        split_channels: Whether channels are stored twice.
+        correct_output_bias: Whether mean errors of outputs are taken back.
     """
 
     config: Config
-    averaged: bool = False
+    commute_pooling: bool = False
     scaled: str = ""
     refined: bool = False
-    doubled: bool = False
-    centred: bool = False
+    split_channels: bool = False
+    correct_output_bias: bool = False
 
     @property
     def steps(self) -> int:
         """How much is done to the network, at no cost or hardly any, beside choosing ranges."""
-        return bool(self.scaled) + self.refined + self.centred + self.config.quantize.wide_sums
+        return (
+            bool(self.scaled)
+            + self.refined
+            + self.correct_output_bias
+            + self.config.quantize.int16_residual_additions
+        )
 
     @property
     def recipe(self) -> Recipe:
         """The stages that follow when its float model is made; methods of other stages made that model."""
-        return Recipe(self.config, ("calibrate", "correct") if self.centred else ("calibrate",))
+        return Recipe(self.config, ("calibrate", "correct") if self.correct_output_bias else ("calibrate",))
 
     @property
     def key(self) -> Hashable:
         """What its float model depends on: where channels are stored twice, on ranges as well."""
         own = self.config.calibrate
-        doubled = (own.strategy, own.clip_weight) if self.doubled else None
-        return self.averaged, self.scaled, self.refined, doubled
+        split = (own.strategy, own.clip_weight) if self.split_channels else None
+        return self.commute_pooling, self.scaled, self.refined, split
 
 
 @dataclass(frozen=True)
@@ -156,15 +161,15 @@ class Candidate:
     Attributes:
         name: What it does.
         plan: All of it.
-        seen: What it makes of the held-out samples.
+        fidelity: What it makes of the held-out samples.
         parts: The same by way of holding out; of one that was soon far behind only the first.
         kept: Whether it was taken for the best so far.
     """
 
     name: str
     plan: Plan
-    seen: Seen
-    parts: tuple[Seen, ...]
+    fidelity: Fidelity
+    parts: tuple[Fidelity, ...]
     kept: bool
 
     @property
@@ -180,12 +185,12 @@ class Candidate:
     @property
     def sqnr_db(self) -> float:
         """Of the outputs of held-out samples, the mean over outputs."""
-        return self.seen.mean_db
+        return self.fidelity.mean_db
 
     def beats(self, best: Candidate) -> bool:
         """Whether this is to be taken rather than the best so far."""
         more = self.plan.steps > best.plan.steps
-        return self.seen.beats(best.seen, -MARGIN_DB if more else MARGIN_DB)
+        return self.fidelity.beats(best.fidelity, -MARGIN_DB if more else MARGIN_DB)
 
 
 @dataclass(frozen=True)
@@ -213,11 +218,11 @@ def search(
     growth: float = GROWTH,
     journal: Journal | None = None,
 ) -> Searched:
-    """The closest quantised form of a model among strategies, scaled and doubled channels, refined weights.
+    """The closest quantised form of a model among strategies, scaled and split channels, refined weights.
 
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
-        samples: Calibration samples; in turn one in four is held out to judge by.
+        samples: Calibration samples; in turn one in four is held out to evaluate with.
         config: Where the search starts.
         remark: Told about every candidate.
         growth: How many times as many multiplications as it has the network may take, by averages behind last
@@ -231,7 +236,7 @@ def search(
     # Numbers and operators are those of the network as it is: candidates have others.
     config = scoped(_counting_all(config or Config()), model.model)
     folds = [
-        (_Sources(model, shown, REFINED, growth, config), Judge(model, *judged))
+        (_Sources(model, shown, REFINED, growth, config), Evaluator(model, *judged))
         for shown, judged in divided(model, samples, config)
     ]
     tried: list[Candidate] = []
@@ -241,12 +246,12 @@ def search(
         known = None if journal is None else journal.find(key)
         if known is None:
             start = time.perf_counter()
-            parts = _judged(plan, folds, best)
+            parts = _fidelities(plan, folds, best)
             if journal is not None:
                 journal.note(key, [asdict(part) for part in parts], seconds=time.perf_counter() - start)
         else:
-            parts = [Seen(**part) for part in known]
-        found = Seen.mean(parts)
+            parts = [Fidelity(**part) for part in known]
+        found = Fidelity.mean(parts)
         candidate = Candidate(name, plan, found, tuple(parts), kept=True)
         judged = len(parts) == len(folds)
         kept = best is None or (judged and candidate.beats(best))
@@ -261,11 +266,13 @@ def search(
     return Searched(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
 
 
-def _judged(plan: Plan, folds: Sequence[tuple[_Sources, Judge]], best: Candidate | None) -> list[Seen]:
-    """What is seen of a plan by way of holding out; of one that is far behind the best only the first."""
-    parts: list[Seen] = []
-    for sources, judge in folds:
-        parts.append(judge.seen(sources.graph(plan)))
+def _fidelities(
+    plan: Plan, folds: Sequence[tuple[_Sources, Evaluator]], best: Candidate | None
+) -> list[Fidelity]:
+    """The fidelity of a plan on every fold; of one that is far behind the best on the first alone."""
+    parts: list[Fidelity] = []
+    for sources, evaluator in folds:
+        parts.append(evaluator.fidelity(sources.graph(plan)))
         if best is not None and parts[-1].score < best.parts[len(parts) - 1].score - LOST_DB:
             break
     return parts
@@ -289,8 +296,8 @@ class _Sources:
         self._samples = samples
         self._refined = samples.spread(refined)
         self._most = growth * _multiplications(model)
-        averaged = averaged_last(model, config.layers)
-        self._averaged = averaged if averaged and _multiplications(averaged) <= self._most else None
+        commuted = commute_pooling(model, config.layers)
+        self._pooling_commuted = commuted if commuted and _multiplications(commuted) <= self._most else None
         self._made: dict[Hashable, FloatModel] = {}
         self._counts: dict[Hashable, Statistics] = {}
 
@@ -314,13 +321,13 @@ class _Sources:
     def of(self, plan: Plan) -> FloatModel:
         """The model, with factors by channel, with weights rounded together, with channels stored twice."""
         if plan.key not in self._made:
-            if plan.doubled:
-                before = replace(plan, doubled=False, centred=False)
+            if plan.split_channels:
+                before = replace(plan, split_channels=False, correct_output_bias=False)
                 source = self.of(before)
                 growth = self._most / max(1, _multiplications(source))
                 ranges = self.calibrated(before).ranges
                 assert ranges is not None, "calibration gives some"
-                made = doubled(source, ranges, self._samples, plan.config, growth).model
+                made = split_channels(source, ranges, self._samples, plan.config, growth).model
             elif plan.refined:
                 source = self.of(replace(plan, refined=False))
                 made, _ = refine_weights(source, self._refined, plan.config)
@@ -330,7 +337,9 @@ class _Sources:
                 bits = min(plan.config.quantize.weight_bits or 8, 8)
                 made = equalized(source, few, bits, norms=norms, mild=mild).model
             else:
-                made = self._averaged if plan.averaged and self._averaged else self._model
+                made = (
+                    self._pooling_commuted if plan.commute_pooling and self._pooling_commuted else self._model
+                )
             self._made[plan.key] = made
         return self._made[plan.key]
 
@@ -351,7 +360,7 @@ class _Sources:
     @property
     def averages(self) -> bool:
         """Whether last layers read averages, which may stand behind them."""
-        return self._averaged is not None
+        return self._pooling_commuted is not None
 
 
 def _multiplications(model: FloatModel) -> int:
@@ -363,12 +372,12 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     for strategy in STRATEGIES:
         yield _told(strategy), Plan(_with_strategy(config, strategy))
     first = _best(tried)
-    # What was far behind was judged by other samples than the rest, and comes last.
+    # What was far behind was evaluated by other samples than the rest, and comes last.
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
     likely = [STRATEGIES[at] for at in (0, *ranked[: AGAIN - 1])]
     named = not config.calibrate.statistic_file  # which tells of values by name, as they are
     if config.quantize.dtype == "int8" and sources.averages and named:
-        yield "averages behind last layers", replace(first.plan, averaged=True)
+        yield "averages behind last layers", replace(first.plan, commute_pooling=True)
     start = _best(tried).plan
     for scaled in FACTORS if config.calibrate.equalize and named else ():
         way = replace(start, scaled=scaled)
@@ -378,7 +387,7 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
                 yield name, replace(way, config=_with_strategy(config, strategy))
     for key, name in WIDER.items():
         chosen = _best(tried).plan
-        fits = key != "wide_sums" or sources.adds
+        fits = key != "int16_residual_additions" or sources.adds
         if config.quantize.dtype == "int8" and fits and not getattr(chosen.config.quantize, key):
             wide = chosen.config.quantize.model_copy(update={key: True})
             widened = chosen.config.model_copy(update={"quantize": wide})
@@ -390,20 +399,22 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
         again = _with_strategy(chosen.config, strategy)
         if again != chosen.config:
             yield f"weights refined, {_told(strategy)}", replace(chosen, config=again, refined=True)
-    if chosen.scaled and scaled_best.seen.score < first.seen.score + NEAR_DB:
+    if chosen.scaled and scaled_best.fidelity.score < first.fidelity.score + NEAR_DB:
         yield (
             "weights refined, channels as they were",
             replace(chosen, config=first.config, scaled="", refined=True),
         )
     chosen = _best(tried).plan
-    if named and sources.of(replace(chosen, doubled=True, centred=False)) is not sources.of(chosen):
-        yield "channels doubled", replace(chosen, doubled=True)
+    if named and sources.of(
+        replace(chosen, split_channels=True, correct_output_bias=False)
+    ) is not sources.of(chosen):
+        yield "channels split", replace(chosen, split_channels=True)
         for strategy in likely:
             again = _with_strategy(chosen.config, strategy)
             if again != chosen.config:
-                yield f"channels doubled, {_told(strategy)}", replace(chosen, config=again, doubled=True)
+                yield f"channels split, {_told(strategy)}", replace(chosen, config=again, split_channels=True)
     if config.quantize.bias_correction:
-        yield "outputs centred", replace(_best(tried).plan, centred=True)
+        yield "output bias correction", replace(_best(tried).plan, correct_output_bias=True)
 
 
 def _best(tried: list[Candidate]) -> Candidate:
@@ -429,10 +440,10 @@ def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
 
 
 def divided(model: FloatModel, samples: Samples, config: Config) -> list[tuple[Samples, tuple[Samples, ...]]]:
-    """By fold what is calibrated with, and groups to judge by: typical samples, some that reach furthest."""
+    """By fold, samples to calibrate with and groups to evaluate with: typical ones, some that reach far."""
     count = samples.count
     if count < 2:
-        raise SampleError(f"{count} sample: a search needs at least two, one to judge by")
+        raise SampleError(f"{count} sample: a search needs at least two, one to evaluate with")
     order = np.argsort(-_reach(model, samples, config), kind="stable").tolist()
     rows = list(samples.rows())
 

@@ -3,7 +3,7 @@
     mode 0   a factor of the range, so that the magnitudes of the spectrum change least
     mode 1   first the range of the operand without its weakest singular values, then mode 0
     mode 2   that range alone
-    mode 3   a factor of the steps of products, judged by random operands of limited bandwidth
+    mode 3   a factor of the steps of products, evaluated by random operands of limited bandwidth
 
 Modes, numbers and thresholds follow Compass.
 """

@@ -147,8 +147,8 @@ def steps(
         ],
         wide=True,
     )
-    if report.culprit is not None:
-        first = report.culprit
+    if report.first_wrong is not None:
+        first = report.first_wrong
         raise ComparisonError(
             f'{program}: layer "{first.name}" is the first wrong one: '
             f"instruction {first.first}, {first.detail}"

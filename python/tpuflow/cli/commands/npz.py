@@ -40,7 +40,9 @@ def compare(
     ] = None,
     network: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Graph (.tpuq) or model: order, operators, the first culprit."),
+        typer.Option(
+            metavar="FILE", help="Graph (.tpuq) or model: order, operators, the first failing tensor."
+        ),
     ] = None,
     axis: Annotated[
         int | None, typer.Option("--axis", metavar="N", help="Also measure every index of this axis.")
@@ -91,7 +93,7 @@ def compare(
     if not found.rows:
         raise ComparisonError(f"{reference} and {other} have no tensor in common")
     if found.failures:
-        first = found.row(found.culprits[0])
+        first = found.row(found.first_failing[0])
         raise ComparisonError(
             f"{other}: {len(found.failures)} of {len(found.rows)} tensors fail, first {_blame(first)}"
         )
@@ -142,11 +144,11 @@ def _show(found: Table, *, failed_only: bool) -> None:
 
 
 def _explain(found: Table) -> None:
-    """Culprits at length, and how many more tensors fail because of them."""
+    """Bisection at length, and how many more tensors fail because of them."""
     if not found.failures:
         return
     heading("What fails first")
-    for name in found.culprits[:MOST_EXPLAINED]:
+    for name in found.first_failing[:MOST_EXPLAINED]:
         row = found.row(name)
         verdict = row.verdict
         say(_blame(row))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tpuflow.config import Config
-    from tpuflow.evaluation.fidelity import Judge
+    from tpuflow.evaluation.fidelity import Evaluator
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.ptq.precision import Limits, Row, Trials
@@ -30,7 +30,7 @@ Data = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.npz|PLUGIN",
-        help="Samples to judge by, with `labels` if the metric needs them. [those of --calib]",
+        help="Samples to evaluate with, with `labels` if the metric needs them. [those of --calib]",
     ),
 ]
 MetricName = Annotated[
@@ -175,8 +175,8 @@ def mixed(
         f"bytes      {found.base.bytes:,} before, {found.cost.bytes:,} now; 4-bit weights are stored as bytes"
     )
     say(f"loss       {_shown_loss(loss, found.loss[0])} before, {_shown_loss(loss, found.loss[1])} now")
-    if trials.judge.name:
-        say(f"{trials.judge.name:<10} {_compared(trials.judge, *found.value)}")
+    if trials.evaluator.name:
+        say(f"{trials.evaluator.name:<10} {_compared(trials.evaluator, *found.value)}")
     _say_hosted(trials, found.assignment)
     if found.partial:
         say("cut short: layers that were not tried stay as they are")
@@ -226,7 +226,7 @@ def bisect(
     None of those found can be left out: they are where quantisation does the damage.
     """
     from tpuflow.io.files import write_json
-    from tpuflow.ptq.precision import culprits
+    from tpuflow.ptq.precision import bisect_layers
 
     opened = _opened(
         model, calib, ranges, options.configuration(config, dtype),
@@ -235,8 +235,8 @@ def bisect(
     )  # fmt: skip
     trials = opened.trials
     with _limited(steps, time_limit, None) as limits:
-        found = culprits(trials, allowed, limits)
-    say(f"{metric}: {_compared(trials.judge, found.before, found.after)} in floats")
+        found = bisect_layers(trials, allowed, limits)
+    say(f"{metric}: {_compared(trials.evaluator, found.before, found.after)} in floats")
     if not found.layers:
         say("nothing to blame: as configured the metric is within what is allowed")
     else:
@@ -340,7 +340,7 @@ def _opened(
     if calib is None and ranges is None:
         raise options.OptionError(f"{model}: accuracy is judged here: give --calib or --ranges")
     if ranges is not None and data is None and not settings.evaluate.data:
-        raise options.OptionError(f"{ranges}: ranges are no samples to judge by: give --data")
+        raise options.OptionError(f"{ranges}: ranges are no samples to evaluate with: give --data")
     if level not in LEVELS:
         raise options.OptionError(f"-O{level} does not exist: choose 1 or 5")
     chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
@@ -366,10 +366,10 @@ def _limited(steps: int | None, seconds: float | None, most: int | None) -> Iter
 
 
 def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
-    loss = trials.judge.loss_name
+    loss = trials.evaluator.loss_name
     base, cost = trials.loss({}), trials.cost({})
     heading(f"as configured: {_shown_loss(loss, base)}, {cost.cycles:,} cycles, {cost.bytes:,} bytes")
-    judged = bool(trials.judge.name)
+    judged = bool(trials.evaluator.name)
     columns: list[tuple[str, Literal["left", "right"]]] = [
         ("id", "right"), ("layer", "left"), ("operator", "left"), ("width", "right"), ("loss", "right"),
         ("gain", "right"), ("cycles", "right"), ("bytes", "right"),
@@ -382,7 +382,7 @@ def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    table([*columns, (trials.judge.name, "right")] if judged else columns, cells, wide=True)
+    table([*columns, (trials.evaluator.name, "right")] if judged else columns, cells, wide=True)
 
 
 def _shown_loss(name: str, value: float) -> str:
@@ -391,8 +391,8 @@ def _shown_loss(name: str, value: float) -> str:
     return f"{name} {value:.3g}"
 
 
-def _compared(judge: Judge, before: float, after: float) -> str:
-    return f"float {judge.base:.4f}, as configured {before:.4f}, now {after:.4f}"
+def _compared(evaluator: Evaluator, before: float, after: float) -> str:
+    return f"float {evaluator.base:.4f}, as configured {before:.4f}, now {after:.4f}"
 
 
 def _say_hosted(trials: Trials, assignment: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ def search(
     ],
     calib: Annotated[
         Path,
-        typer.Option(metavar="FILE.npz|DIR", help="Samples; some are held out to judge by, in turn."),
+        typer.Option(metavar="FILE.npz|DIR", help="Samples; some are held out to evaluate with, in turn."),
     ],
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -84,14 +84,17 @@ def _rows(found: Searched) -> list[dict[str, object]]:
         {
             "name": entry.name,
             "sqnr_db": entry.sqnr_db,
-            "flips": entry.seen.flips,
-            "expected_flips": entry.seen.expected_flips,
+            "flips": entry.fidelity.flips,
+            "expected_flips": entry.fidelity.expected_flips,
             "folds": len(entry.parts),
-            "averaged": entry.plan.averaged,
+            "commute_pooling": entry.plan.commute_pooling,
+            "averaged": entry.plan.commute_pooling,
             "scaled": entry.plan.scaled,
             "refined": entry.refined,
-            "doubled": entry.plan.doubled,
-            "centred": entry.plan.centred,
+            "split_channels": entry.plan.split_channels,
+            "doubled": entry.plan.split_channels,
+            "correct_output_bias": entry.plan.correct_output_bias,
+            "centred": entry.plan.correct_output_bias,
             "kept": entry.kept,
         }
         for entry in found.candidates

@@ -1,4 +1,4 @@
-"""Task metrics: what outputs are worth, judged by labels or by the float network.
+"""Task metrics: what outputs are worth, evaluated by labels or by the float network.
 
 `METRICS` names them; `metric_list` reads words such as `top1,voc_map(0.5,2007)`. A new metric is one function
 from the words of its arguments to a `Metric`, and one entry here or in a plugin (see `tpuflow.plugins`).
@@ -17,7 +17,7 @@ from tpuflow.evaluation.metrics.segmentation import mean_iou, mean_pixel_accurac
 from tpuflow.evaluation.metrics.sequences import word_error_rate
 from tpuflow.evaluation.metrics.values import cosine, euclid, max_error, psnr, rmse
 
-__all__ = ["ALIASES", "METRICS", "Metric", "MetricError", "metric", "metric_list", "spelt"]
+__all__ = ["ALIASES", "METRICS", "Metric", "MetricError", "metric", "metric_list", "metric_text"]
 
 METRICS: dict[str, Callable[..., Metric]] = {
     "top1": lambda: top("1"),
@@ -56,7 +56,7 @@ ALIASES: Mapping[str, str] = {
 WORD = re.compile(r"\s*([^\s,()]+)\s*(?:\(([^()]*)\))?\s*")
 
 
-def spelt(name: str, words: Sequence[str]) -> str:
+def metric_text(name: str, words: Sequence[str]) -> str:
     """A metric with its arguments as it is written in lists."""
     return f"{name}({','.join(words)})" if words else name
 

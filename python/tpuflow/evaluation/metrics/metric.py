@@ -1,6 +1,6 @@
 """What a metric is, and how its arguments are read.
 
-A metric judges the outputs of all samples together. Where the result is the mean of one number per sample,
+A metric scores the outputs of all samples together. Where the result is the mean of one number per sample,
 it can also give those: then float and quantised results are paired sample by sample.
 """
 

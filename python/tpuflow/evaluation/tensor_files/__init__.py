@@ -6,13 +6,13 @@
 levels.py    how alike two arrays are: EQUAL, CLOSE, SIMILAR, NOT_SIMILAR, NOT_MATCH
 causes.py    why two arrays differ: range, saturation, layout, dtype
 network.py   which tensor is computed from which, from a graph or a model
-table.py     two files, row by row; the first culprit
+table.py     two files, row by row; the first failing tensor
 picture.py   the network as a picture, failing tensors red
 tools.py     dump, rename, extract, transpose, ...
 """
 
 from tpuflow.evaluation.tensor_files.causes import Cause, cause
-from tpuflow.evaluation.tensor_files.levels import STAGES, Level, Tolerance, Verdict, judge
+from tpuflow.evaluation.tensor_files.levels import STAGES, Level, Tolerance, Verdict, classify
 from tpuflow.evaluation.tensor_files.network import Network, Step, network_of
 from tpuflow.evaluation.tensor_files.picture import to_dot
 from tpuflow.evaluation.tensor_files.table import Row, Table, compare_arrays, compare_files
@@ -28,9 +28,9 @@ __all__ = [
     "Tolerance",
     "Verdict",
     "cause",
+    "classify",
     "compare_arrays",
     "compare_files",
-    "judge",
     "network_of",
     "to_dot",
 ]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tpuflow.errors import TpuflowError
 from tpuflow.evaluation.similarity import Similarity, similarity
 
-__all__ = ["STAGES", "Level", "Tolerance", "ToleranceError", "Verdict", "judge"]
+__all__ = ["STAGES", "Level", "Tolerance", "ToleranceError", "Verdict", "classify"]
 
 Array = NDArray[Any]
 MOST_DIGITS = 8
@@ -122,7 +122,7 @@ class Verdict:
     saturated: tuple[float | None, float | None] = (None, None)
 
 
-def judge(reference: Array, other: Array, tolerance: Tolerance) -> Verdict:
+def classify(reference: Array, other: Array, tolerance: Tolerance) -> Verdict:
     """Compares an array with its reference."""
     if reference.shape != other.shape or reference.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
         return Verdict(Level.NOT_MATCH)

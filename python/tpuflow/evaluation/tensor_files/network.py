@@ -1,4 +1,4 @@
-"""Which tensor is computed from which: what a comparison needs to find the first culprit."""
+"""Which tensor is computed from which: what a comparison needs to find the first failing tensor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Network:
 
     steps: Mapping[str, Step]
 
-    def culprits(self, failing: Collection[str], compared: Collection[str]) -> list[str]:
+    def first_failing(self, failing: Collection[str], compared: Collection[str]) -> list[str]:
         """Failing tensors all of whose sources that were compared pass, in order of computation.
 
         A tensor nobody compared hands on what it is computed from.

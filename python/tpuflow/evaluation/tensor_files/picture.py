@@ -1,4 +1,4 @@
-"""A network as Graphviz text: failing tensors red, with their similarity; culprits outlined."""
+"""A network as Graphviz text: failing tensors red, with their similarity; first_failing outlined."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def to_dot(network: Network, table: Table, name: str = "network") -> str:
             found = row.verdict.measures
             if found is not None:
                 label += f"\n{row.verdict.level.value} {found.cosine:.3f} {found.euclid:.3f}"
-        width = " penwidth=3" if output in table.culprits else ""
+        width = " penwidth=3" if output in table.first_failing else ""
         lines.append(f'  n{numbers[output]} [label={_quoted(label)} fillcolor="{colour}"{width}];')
         for tensor in dict.fromkeys(step.inputs):
             lines.append(f"  {sources.get(tensor) or f'n{numbers[tensor]}'} -> n{numbers[output]};")

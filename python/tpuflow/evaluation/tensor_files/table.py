@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tpuflow.evaluation.similarity import Similarity, similarity
 from tpuflow.evaluation.tensor_files.causes import Cause, cause
-from tpuflow.evaluation.tensor_files.levels import Level, Tolerance, Verdict, judge
+from tpuflow.evaluation.tensor_files.levels import Level, Tolerance, Verdict, classify
 from tpuflow.evaluation.tensor_files.network import Network
 from tpuflow.evaluation.tensor_files.tools import read
 
@@ -72,14 +72,14 @@ class Table:
         missing: Names only the reference has.
         extra: Names only the other has.
         left_out: How many were not compared because only a sample was asked for.
-        culprits: Failing tensors with nothing failing above them; without a network the first that fails.
+        first_failing: Failing tensors with none failing above them; without a network the first in the file.
     """
 
     rows: list[Row]
     missing: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     left_out: int = 0
-    culprits: list[str] = field(default_factory=list)
+    first_failing: list[str] = field(default_factory=list)
 
     @property
     def failures(self) -> list[Row]:
@@ -135,7 +135,8 @@ class Table:
             "left_out": self.left_out,
             "missing": self.missing,
             "extra": self.extra,
-            "culprits": self.culprits,
+            "first_failing": self.first_failing,
+            "culprits": self.first_failing,
             "tensors": [_plain(row) for row in self.rows],
         }
 
@@ -206,7 +207,7 @@ def compare_arrays(
         other: What is.
         tolerance: What similar tensors reach.
         excepts: Names, or shell patterns of names, that are left out.
-        network: Which tensor is computed from which: gives the order, operators, and the first culprit.
+        network: Which tensor is computed from which: gives the order, operators, and what fails first.
         axis: Also measure every index of this axis on its own, where a tensor has it.
         sample: Compare this many tensors only, evenly chosen, the last one among them.
         progress: Told after every tensor.
@@ -230,18 +231,18 @@ def compare_arrays(
         if progress is not None:
             progress(number + 1, len(chosen))
     failing = [row.name for row in rows if not row.passed]
-    culprits = failing[:1] if network is None else network.culprits(failing, chosen) or failing[:1]
+    first_failing = failing[:1] if network is None else network.first_failing(failing, chosen) or failing[:1]
     return Table(
         rows,
         [name for name in reference if name not in other and wanted(name)],
         [name for name in other if name not in reference and wanted(name)],
         len(names) - len(chosen),
-        culprits,
+        first_failing,
     )
 
 
 def _row(name: str, reference: Array, other: Array, tolerance: Tolerance, op: str, axis: int | None) -> Row:
-    verdict = judge(reference, other, tolerance)
+    verdict = classify(reference, other, tolerance)
     numbers = verdict.level is not Level.NOT_MATCH
     why = None if verdict.level.passed else cause(reference, other)
     ranges = (_range(reference), _range(other)) if numbers else None

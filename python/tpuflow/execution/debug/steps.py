@@ -58,7 +58,7 @@ class StepReport:
         executed: Instructions executed.
         stopped: Why the run ended early; empty if it did not.
         outputs_equal: Whether the outputs are the graph's; None if the run ended early.
-        culprit: The first layer that is wrong.
+        first_wrong: The first layer that is wrong.
         codes: Every tensor that instructions computed whole, as they left it, by its name in the graph.
     """
 
@@ -66,13 +66,13 @@ class StepReport:
     executed: int
     stopped: str = ""
     outputs_equal: bool | None = None
-    culprit: LayerCheck | None = None
+    first_wrong: LayerCheck | None = None
     codes: dict[str, Array] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether everything is the graph's."""
-        return self.culprit is None and not self.stopped and self.outputs_equal is True
+        return self.first_wrong is None and not self.stopped and self.outputs_equal is True
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -81,7 +81,7 @@ class StepReport:
             "executed": self.executed,
             "stopped": self.stopped,
             "outputs_equal": self.outputs_equal,
-            "first_wrong_layer": None if self.culprit is None else self.culprit.name,
+            "first_wrong_layer": None if self.first_wrong is None else self.first_wrong.name,
             "layers": [dict(layer.__dict__) for layer in self.layers],
         }
 
@@ -123,7 +123,7 @@ def check_steps(
     kept = [_Kept.like(reference) for reference in references]
     channels = [truth[tensors[layer.output].name].shape[-1:] or (1,) for layer in layers]
     word = content["machine"]["cache"]["word_bytes"]
-    stepper, culprit, stopped, executed = Stepper(program, codes), None, "", 0
+    stepper, first_wrong, stopped, executed = Stepper(program, codes), None, "", 0
     for number, entry in enumerate(content["instructions"]):
         try:
             stepper.execute(number)
@@ -135,8 +135,8 @@ def check_steps(
         place = written(entry, content["descriptors"], channels[entry["layer"]][0], word)
         if place is not None:
             _compare(check, reference, place, stepper, number, kept[entry["layer"]])
-        if check.wrong and culprit is None:
-            culprit = check
+        if check.wrong and first_wrong is None:
+            first_wrong = check
             if fail_fast:
                 stopped = f"instruction {number} is the first wrong one"
                 break
@@ -148,7 +148,7 @@ def check_steps(
         array = truth[tensors[layer.output].name]
         if found.known.all():
             codes_left[tensors[layer.output].name] = found.rows.view(array.dtype).reshape(array.shape)
-    return StepReport(checks, executed, stopped, equal, culprit, codes_left)
+    return StepReport(checks, executed, stopped, equal, first_wrong, codes_left)
 
 
 @dataclass(frozen=True)

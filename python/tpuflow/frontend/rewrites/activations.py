@@ -1,4 +1,4 @@
-"""Recognises activation functions that an exporter has spelt out in elementary operators.
+"""Recognises activation functions that an exporter has decomposed into elementary operators.
 
 Most of them are products, and exporters place the brackets and the scalars of a product in every possible
 way. So a product is first taken apart: `factors` turns a tree of Mul into one scalar and a list of the other

@@ -1,4 +1,4 @@
-"""Recognises normalisation an exporter has spelt out in elementary operators.
+"""Recognises normalisation an exporter has decomposed into elementary operators.
 
     d = x - mean(x);  d / sqrt(mean(d^2) + eps)               ->  LayerNormalization(x, ones)
     s = g / sqrt(var(x) + eps);  x s + (b - mean(x) s)        ->  LayerNormalization(x, ones) * g + b

@@ -92,7 +92,7 @@ class Network:
     def feeds(
         self, model: FloatModel, folder: Path, count: int, held_out: int
     ) -> list[dict[str, NDArray[Any]]]:
-        """Samples to calibrate with, then `held_out` further ones to judge by.
+        """Samples to calibrate with, then `held_out` further ones to evaluate with.
 
         Args:
             model: The network, imported.

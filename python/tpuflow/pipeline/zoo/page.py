@@ -30,7 +30,7 @@ INTRODUCTION = """\
 Made by `{command}`; do not edit.
 
 Every network is imported, normalised, calibrated with {samples} samples, lowered to every element type with
-default settings, built for `{machine}` at levels {levels}, and simulated. Results are judged on further
+default settings, built for `{machine}` at levels {levels}, and simulated. Results are evaluated on further
 samples, {held_out} of them.
 
 - **relative error**: of the normalised model against the original, both in onnxruntime; the largest
@@ -38,7 +38,7 @@ samples, {held_out} of them.
 - **cosine** and **SQNR**: of the graph's outputs against the original's; the worst output counts. At least
   asked for: {asked}; what is below is listed, of int8 with the layers to blame.
 - **list**: an output of which entries are chosen or put in order by value. The least difference moves whole
-  entries of it, so that it is shown but not judged; the same network cut before the choice is.
+  entries of it, so that it is shown but not scored; the same network cut before the choice is.
 - **gap**: cycles above the lower bound the report proves.
 - A level is listed with its cycles only if graph and program agree in every bit of every output.
 """
@@ -117,8 +117,8 @@ def summary(records: Records, settings: Settings) -> Table:
 
     def alike(dtype: str, least: float) -> str:
         found = [_worst(parts[dtype])[0] if dtype in parts else -1.0 for parts in records.values()]
-        judged = [value for value in found if not math.isnan(value)]
-        return f"{sum(value >= least for value in judged)} of {len(judged)}"
+        scored = [value for value in found if not math.isnan(value)]
+        return f"{sum(value >= least for value in scored)} of {len(scored)}"
 
     rows = [
         ("imported and normalised", passing(FLOAT, lambda record: _ok(record, "import"))),
@@ -316,7 +316,7 @@ def _costs(records: Records, dtype: str, levels: Sequence[int]) -> Table:
 def _blamed(records: Records) -> Iterator[tuple[str, ...]]:
     for name, parts in records.items():
         for part, record in parts.items():
-            for layer in record["stages"].get("culprits", {}).get("layers", ()):
+            for layer in record["stages"].get("layer_losses", {}).get("layers", ()):
                 yield (
                     name,
                     part,

@@ -3,7 +3,7 @@
 The part `float` imports the model, holds its normalised form against the original, calibrates, and leaves in
 the work folder what the other parts need: ranges per element type, held-out samples, and what the original
 makes of them. A part named after an element type starts in a fresh process from those, so that the seconds
-and the memory of import and quantisation are those of a user's build; then it judges the graph, and builds,
+and the memory of import and quantisation are those of a user's build; then it evaluates the graph, builds,
 simulates and compares a program per level.
 
 A stage that fails ends the part where the rest needs it; the levels do not need each other.
@@ -35,7 +35,7 @@ from tpuflow.io.files import write_arrays
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning import Partitioned, device_networks, partition
 from tpuflow.pipeline import float_bytes, graph_bytes
-from tpuflow.pipeline.zoo.culprits import culprits
+from tpuflow.pipeline.zoo.layer_losses import layer_losses
 from tpuflow.pipeline.zoo.memory import Peak
 from tpuflow.pipeline.zoo.networks import MODELS
 from tpuflow.ptq import Calibrated, Recipe
@@ -196,8 +196,8 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
     chosen = lists(made["model"])
     low = [name for name, result in worst.items() if name not in chosen and not result.cosine >= LOW]
     if low and recorder.passed("interpret"):
-        with recorder.stage("culprits") as found:
-            found["layers"] = culprits(made["model"], level, held_out[0], low)
+        with recorder.stage("layer_losses") as found:
+            found["layers"] = layer_losses(made["model"], level, held_out[0], low)
 
 
 def _programmed(

@@ -1,37 +1,37 @@
 """Which layers may have few bits: what each is worth, what it costs, and searches over both.
 
-    trials = Trials(model, config, calibrated, judge)
+    trials = Trials(model, config, calibrated, evaluator)
     found = raised_from_the_end(trials, rule)      # the suffix that needs more bits
     rows = sensitivity(trials, "16")               # every layer alone
     found = within_budget(trials, budget)          # the best choice that costs no more
-    names = culprits(trials, allowed)              # the fewest layers to blame
+    names = bisect_layers(trials, allowed)              # the fewest layers to blame
 
 All of them give single layers another precision and look at what comes of it: `trials` makes the graph of
-an assignment and knows its cycles and bytes, and a `tpuflow.evaluation.fidelity.Judge` compares its outputs
-with float. What a search finds is an assignment, that is a configuration by layer; nothing else leaves this
-room.
+an assignment and knows its cycles and bytes, and an `Evaluator` (`tpuflow.evaluation.fidelity`)
+compares its outputs with float. What a search finds is an assignment, that is
+a configuration by layer; nothing else leaves this package.
 """
 
 from tpuflow.ptq.precision.automatic import Rule, parsed_rule, raised_from_the_end
+from tpuflow.ptq.precision.bisection import Bisection, bisect_layers, smallest
 from tpuflow.ptq.precision.budget import Budget, Chosen, parsed_budget, within_budget
-from tpuflow.ptq.precision.culprits import Culprits, culprits, smallest
 from tpuflow.ptq.precision.limits import Limits
 from tpuflow.ptq.precision.sensitivity import Row, sensitivity
 from tpuflow.ptq.precision.trials import PRECISIONS, Cost, Layer, PrecisionError, Trials
 
 __all__ = [
     "PRECISIONS",
+    "Bisection",
     "Budget",
     "Chosen",
     "Cost",
-    "Culprits",
     "Layer",
     "Limits",
     "PrecisionError",
     "Row",
     "Rule",
     "Trials",
-    "culprits",
+    "bisect_layers",
     "parsed_budget",
     "parsed_rule",
     "raised_from_the_end",

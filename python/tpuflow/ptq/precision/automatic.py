@@ -35,7 +35,7 @@ class Rule:
     """When a quantised network is good enough.
 
     Attributes:
-        batches: How many batches it is judged by; below 1 there is no search.
+        batches: How many batches it is evaluated by; below 1 there is no search.
         threshold: What `base - value` is compared with.
         at_most: It must be at most the threshold (`L`), else at least (`G`).
     """
@@ -97,7 +97,7 @@ def raised_from_the_end(
         remark: Told about every evaluation.
     """
     limits = limits or Limits()
-    base, layers = trials.judge.base, trials.layers
+    base, layers = trials.evaluator.base, trials.layers
     values: dict[tuple[str, int], float] = {}
 
     def value(precision: str, first: int) -> float:

@@ -116,7 +116,7 @@ def within_budget(
     unknown = [width for width in widths if width not in PRECISIONS]
     if unknown or not widths:
         raise PrecisionError(f'width "{", ".join(unknown) or "none"}": choose of {", ".join(PRECISIONS)}')
-    if budget.kind == "drop" and not trials.judge.name:
+    if budget.kind == "drop" and not trials.evaluator.name:
         raise PrecisionError("a budget of the metric needs one: give it with --metric")
     limits = limits or Limits()
     base, loss = trials.cost({}), trials.loss({})
@@ -128,14 +128,14 @@ def within_budget(
 
     def fits(assignment: Mapping[str, str]) -> bool:
         if budget.kind == "drop":
-            return trials.judge.worse(trials.value(assignment)) <= budget.limit
+            return trials.evaluator.worse(trials.value(assignment)) <= budget.limit
         found = trials.cost(assignment)
         return (found.cycles if budget.kind == "cycles" else found.bytes) <= budget.limit
 
     # Costs grow along the path: the last that fits. The metric improves along it: the first that does.
     place = _first(assignments, fits) if budget.kind == "drop" else _last(assignments, fits)
     assignment = assignments[place]
-    judged = trials.judge.name != ""
+    judged = trials.evaluator.name != ""
     values = (trials.value({}), trials.value(assignment)) if judged else (math.nan, math.nan)
     return Chosen(
         assignment, tuple(rows), base, trials.cost(assignment), (loss, trials.loss(assignment)), values,
@@ -151,7 +151,7 @@ def _rows(trials: Trials, widths: Sequence[str], limits: Limits, base: Cost, los
             if not trials.can(layer, width) or not limits.go_on():
                 continue
             found = trials.loss(own)
-            value = trials.value(own) if trials.judge.name else math.nan
+            value = trials.value(own) if trials.evaluator.name else math.nan
             rows.append(Row(layer, width, found, loss - found, value, trials.cost(own) - base))
     return rows
 
@@ -182,13 +182,15 @@ def _hull(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, float
     for point in sorted(points, key=lambda each: (each[0], each[1])):
         if best and point[1] >= best[-1][1]:
             continue  # dearer, and no better
-        while len(best) > 1 and _turns(best[-2], best[-1], point):
+        while len(best) > 1 and _turns_left(best[-2], best[-1], point):
             best.pop()
         best.append(point)
     return best
 
 
-def _turns(a: tuple[float, float, str], b: tuple[float, float, str], c: tuple[float, float, str]) -> bool:
+def _turns_left(
+    a: tuple[float, float, str], b: tuple[float, float, str], c: tuple[float, float, str]
+) -> bool:
     """Whether `b` lies on or above the line from `a` to `c`."""
     return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
 

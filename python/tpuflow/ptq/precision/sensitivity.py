@@ -44,7 +44,7 @@ def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) ->
     """
     limits = limits or Limits()
     base, cost = trials.loss({}), trials.cost({})
-    judged = trials.judge.name != ""
+    judged = trials.evaluator.name != ""
     rows = []
     for layer in trials.layers:
         if not trials.can(layer, precision) or not limits.go_on():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from tpuflow.compiler.machine import Machine
-    from tpuflow.evaluation.fidelity import Judge, Outputs
+    from tpuflow.evaluation.fidelity import Evaluator, Outputs
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
@@ -112,7 +112,7 @@ class Trials:
         model: The float network.
         config: What holds where an assignment says nothing.
         calibrated: Gives the ranges for a configuration.
-        judge: Compares outputs with float; None where only graphs and costs are asked for.
+        evaluator: Compares outputs with float; None where only graphs and costs are asked for.
         machine: What cycles are counted on.
         level: Of the schedule.
         host: Let the host compute what the machine cannot.
@@ -127,7 +127,7 @@ class Trials:
         model: FloatModel,
         config: Config,
         calibrated: Callable[[Config], Ranges],
-        judge: Judge | None = None,
+        evaluator: Evaluator | None = None,
         *,
         machine: str | PathLike[str] | Machine = "128x128_asic",
         level: int = 1,
@@ -138,7 +138,7 @@ class Trials:
         self._model = model
         self._base = config
         self._calibrated = calibrated
-        self._judge = judge
+        self._evaluator = evaluator
         self._machine, self._level = machine, level
         self._journal = journal
         self._ranges: dict[str, Ranges] = {}
@@ -154,15 +154,15 @@ class Trials:
         self._hosted = _host_nodes(graph)
 
     @property
-    def judge(self) -> Judge:
+    def evaluator(self) -> Evaluator:
         """What compares outputs with float.
 
         Raises:
             PrecisionError: There is none.
         """
-        if self._judge is None:
-            raise PrecisionError("there is nothing to judge by: give samples")
-        return self._judge
+        if self._evaluator is None:
+            raise PrecisionError("there is nothing to evaluate with: give samples")
+        return self._evaluator
 
     def config(self, assignment: Assignment) -> Config:
         """The configuration with an assignment: an entry for every layer, after those there are."""
@@ -231,22 +231,24 @@ class Trials:
         return found
 
     def outputs(self, assignment: Assignment) -> Outputs:
-        """What the network under an assignment makes of the judge's samples."""
+        """What the network under an assignment makes of the evaluator's samples."""
         key = frozenset(assignment.items())
         if key not in self._outputs:
             # Searches come back to the last few, not to all.
             while len(self._outputs) >= KEPT:
                 del self._outputs[next(iter(self._outputs))]
-            self._outputs[key] = self.judge.outputs(self.graph(assignment))
+            self._outputs[key] = self.evaluator.outputs(self.graph(assignment))
         return self._outputs[key]
 
     def value(self, assignment: Assignment) -> float:
         """The metric under an assignment."""
-        return float(self._noted("metric", assignment, lambda: self.judge.value(self.outputs(assignment))))
+        return float(
+            self._noted("metric", assignment, lambda: self.evaluator.value(self.outputs(assignment)))
+        )
 
     def loss(self, assignment: Assignment) -> float:
         """How far the outputs under an assignment are from float."""
-        return float(self._noted("loss", assignment, lambda: self.judge.loss(self.outputs(assignment))))
+        return float(self._noted("loss", assignment, lambda: self.evaluator.loss(self.outputs(assignment))))
 
     def cost(self, assignment: Assignment) -> Cost:
         """Cycles of the program of an assignment, as simulated, and bytes of its constants."""

@@ -15,7 +15,7 @@ from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 from tpuflow.ptq import search
-from tpuflow.ptq.channel_splitting import doubled, multiplications
+from tpuflow.ptq.channel_splitting import multiplications, split_channels
 from tpuflow.ptq.layers import linear_layers
 
 
@@ -62,7 +62,7 @@ def noise(made: FloatModel, model: FloatModel, given: Samples, config: Config) -
 
 def found(model: FloatModel, growth: float, config: Config | None = None):  # type: ignore[no-untyped-def]
     config, given = config or Config(), samples(model)
-    return doubled(model, calibrate(model, given, config), given, config, growth)
+    return split_channels(model, calibrate(model, given, config), given, config, growth)
 
 
 WIDE_WEIGHTS = Config.parse({"quantize": {"weight_bits": 16}})
@@ -103,13 +103,13 @@ def test_doubled_codes_are_those_of_quarter_steps_beside() -> None:
     model = products()
     config, given = Config(), samples(model)
     ranges = calibrate(model, given, config)
-    made = doubled(model, ranges, given, config, 8.0)
+    made = split_channels(model, ranges, given, config, 8.0)
     order = [value.name for node in model.model.graph for value in node.outputs]
     name = min(made.values, key=order.index)  # whose layer reads nothing doubled
     step = max(high for _, high in ranges.tensors[name].pairs) / 255
     x = next(iter(given.batches())).arrays
     once = FloatSession(model.model, [name]).run(x)[name]
-    twice = FloatSession(made.model.model, [f"{name}/doubled"]).run(x)[f"{name}/doubled"]
+    twice = FloatSession(made.model.model, [f"{name}/split"]).run(x)[f"{name}/split"]
     assert twice.shape == (*once.shape[:-1], 2 * once.shape[-1])
     above: NDArray[np.bool_] = once > step
     for offset, part in ((step / 4, twice[..., 0::2]), (-step / 4, twice[..., 1::2])):
@@ -145,8 +145,8 @@ def test_a_search_doubles_only_where_a_network_may_grow() -> None:
         {entry.name for entry in search(model, samples(model), growth=growth).candidates}
         for growth in (1.0, 3.0)
     ]
-    assert "channels doubled" not in names[0]
-    assert "channels doubled" in names[1]
+    assert "channels split" not in names[0]
+    assert "channels split" in names[1]
 
 
 @pytest.mark.feature("GCA-13")

@@ -17,7 +17,7 @@ from tpuflow.lowering import lower
 from tpuflow.ptq import search
 from tpuflow.ptq.channel_splitting import multiplications
 from tpuflow.ptq.layers import linear_layers
-from tpuflow.ptq.pooling_commutation import averaged_last
+from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.search import Plan, _Sources
 
 
@@ -56,7 +56,7 @@ def samples(model: FloatModel) -> Samples:
 @pytest.mark.feature("GCA-13")
 def test_averages_behind_last_layers_give_the_same(kind: str) -> None:
     model = network(kind)
-    made = averaged_last(model)
+    made = commute_pooling(model)
     assert made is not None
     order = [node.op_type for node in made.model.graph]
     averages = [at for at, name in enumerate(order) if name in {"ReduceMean", "GlobalAveragePool"}]
@@ -88,7 +88,7 @@ def _read_by_averages(level: GraphLevel) -> list:  # type: ignore[type-arg]
 @pytest.mark.parametrize("kind", ["half a window", "read twice"])
 @pytest.mark.feature("GCA-13")
 def test_other_averages_stay_where_they_are(kind: str) -> None:
-    assert averaged_last(network(kind)) is None
+    assert commute_pooling(network(kind)) is None
 
 
 def _other(kind: str) -> FloatModel:
@@ -116,7 +116,7 @@ def _other(kind: str) -> FloatModel:
 )
 @pytest.mark.feature("GCA-13")
 def test_averages_stay_where_that_computes_something_else(kind: str) -> None:
-    assert averaged_last(_other(kind)) is None
+    assert commute_pooling(_other(kind)) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]
     assert not _Sources(model, samples(model), 8, 8.0, named).averages
     if "ids" in where:
         found = search(model, samples(model), config, growth=8.0)
-        assert not any(entry.plan.averaged for entry in found.candidates)
+        assert not any(entry.plan.commute_pooling for entry in found.candidates)
 
 
 @pytest.mark.feature("GCA-13")
@@ -145,7 +145,7 @@ def test_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_path: Pat
     file = tmp_path / "statistics.json"
     calibrate(model, samples(model), Config.parse({"calibrate": {"save_statistic_info": str(file)}}))
     found = search(model, samples(model), Config.parse({"calibrate": {"statistic_file": str(file)}}))
-    assert not any(e.plan.averaged or e.plan.doubled or e.plan.scaled for e in found.candidates)
+    assert not any(e.plan.commute_pooling or e.plan.split_channels or e.plan.scaled for e in found.candidates)
 
 
 @pytest.mark.parametrize("growth", [1.0, 1.1, 2.0])
@@ -155,7 +155,7 @@ def test_a_search_obeys_one_bound_of_multiplications(growth: float) -> None:
     sources = _Sources(model, samples(model), 8, growth, Config())
     most = growth * _total(model)
     for averaged in (False, True):
-        plan = Plan(Config(), averaged=averaged, doubled=True)
+        plan = Plan(Config(), commute_pooling=averaged, split_channels=True)
         assert _total(sources.of(plan)) <= most * (1 + 1e-9)
 
 
@@ -165,14 +165,14 @@ def _total(model: FloatModel) -> int:
 
 @pytest.mark.feature("GCA-13")
 def test_averages_behind_layers_are_kept_if_they_are_better() -> None:
-    assert Plan(Config(), averaged=True).steps == Plan(Config()).steps
+    assert Plan(Config(), commute_pooling=True).steps == Plan(Config()).steps
 
 
 @pytest.mark.feature("GCA-13")
 def test_a_search_tries_averages_behind_last_layers() -> None:
     model = network("pool")
     found = search(model, samples(model))
-    tried = {entry.name: entry.plan.averaged for entry in found.candidates}
+    tried = {entry.name: entry.plan.commute_pooling for entry in found.candidates}
     assert tried["averages behind last layers"]
     model = network("half a window")
     assert "averages behind last layers" not in {

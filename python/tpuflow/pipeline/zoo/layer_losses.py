@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from tpuflow.execution.levels import IntegerLevel
 
-__all__ = ["culprits"]
+__all__ = ["layer_losses"]
 
 CLEAN = 100.0
 """Decibels that stand for a result without any noise."""
 
 
-def culprits(
+def layer_losses(
     model: FloatModel,
     level: IntegerLevel,
     feed: Mapping[str, NDArray[Any]],

@@ -13,7 +13,7 @@ from lowering.quantized import Quantized, lowered, normal
 from models.builder import Builder
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.execution.levels import graph_level, program_level
-from tpuflow.lowering.wide import added_values, tail_values, wide_values
+from tpuflow.lowering.int16_values import added_values, head_values, int16_values
 
 
 def block(*, after: bool = False) -> Builder:
@@ -58,7 +58,7 @@ def test_streams_scores_and_shares_have_sixteen_bits() -> None:
 
 
 def test_both_can_be_left_at_eight_bits() -> None:
-    settings = {"wide_norms": False, "wide_softmax": False, "output_dtype": "int8"}
+    settings = {"int16_normalization": False, "int16_softmax": False, "output_dtype": "int8"}
     found = lowered(block().model(), normal(block()), {"quantize": settings})
     assert set(dtypes(found).values()) == {"int8"}
 
@@ -79,7 +79,7 @@ def test_outputs_are_closer(after: bool) -> None:  # noqa: FBT001 - parametrised
     feeds = normal(block(after=after))
     noise = []
     for wide in (False, True):
-        settings = {"wide_norms": wide, "wide_softmax": wide}
+        settings = {"int16_normalization": wide, "int16_softmax": wide}
         found = lowered(block(after=after).model(), feeds, {"quantize": settings})
         noise.append(sum(next(iter(found.compare(feed).values())).rmse for feed in feeds))
     assert noise[1] < noise[0]
@@ -114,8 +114,8 @@ def test_wide_is_what_only_joins_and_moves_in_front_of_a_norm(kinds: list[str], 
         if kinds[at] == "Relu":
             break
     graph = ir.from_proto(shape_inference.infer_shapes(b.model())).graph
-    assert {value.name for value in wide_values(graph, norms=True, softmax=True)} == expected
-    assert not wide_values(graph, norms=False, softmax=True)
+    assert {value.name for value in int16_values(graph, norms=True, softmax=True)} == expected
+    assert not int16_values(graph, norms=False, softmax=True)
 
 
 def boxes() -> Builder:
@@ -135,7 +135,7 @@ def boxes() -> Builder:
 def test_what_is_computed_behind_last_layers_has_sixteen_bits() -> None:
     noise = {}
     for wide in (False, True):
-        made = lowered(boxes().model(), normal(boxes()), {"quantize": {"wide_tails": wide}})
+        made = lowered(boxes().model(), normal(boxes()), {"quantize": {"int16_heads": wide}})
         last = max(at for at, layer in enumerate(made.graph.layers) if layer.op == "conv")
         behind = made.graph.layers[last:]
         found = {made.graph.tensors[layer.output].dtype for layer in behind}
@@ -161,7 +161,9 @@ def test_what_an_average_reads_has_eight_bits() -> None:
     assert dtypes(made) == {"conv": "int8", "average_pool": "int16"}
 
 
-@pytest.mark.parametrize("settings", [{"wide_sums": True}, {"wide_sums": True, "wide_tails": False}])
+@pytest.mark.parametrize(
+    "settings", [{"int16_residual_additions": True}, {"int16_residual_additions": True, "int16_heads": False}]
+)
 def test_tails_and_parts_of_sums_go_through_every_level(settings: dict[str, bool]) -> None:
     made = lowered(boxes().model(), normal(boxes()), {"quantize": settings})
     program = compile_graph(made.graph)
@@ -175,7 +177,7 @@ def test_tails_and_parts_of_sums_go_through_every_level(settings: dict[str, bool
 
 def test_parts_of_a_residual_have_sixteen_bits_where_asked_for() -> None:
     for wide in (False, True):
-        made = lowered(boxes().model(), normal(boxes()), {"quantize": {"wide_sums": wide}})
+        made = lowered(boxes().model(), normal(boxes()), {"quantize": {"int16_residual_additions": wide}})
         add = next(layer for layer in made.graph.layers if layer.op == "add")
         parts = {made.graph.tensors[operand].dtype for operand in add.operands}
         assert parts == {"int16" if wide else "int8"}
@@ -225,7 +227,7 @@ def test_tails_and_parts_of_sums_are_those_found_path_by_path(data: st.DataObjec
         if any(map(is_layer, ancestors(node)))
         and not any(node in ancestors(o) - {o} for o in nodes if o.op_type in {"MatMul", "AveragePool"})
     }
-    assert {value.name for value in tail_values(nodes)} == tails
+    assert {value.name for value in head_values(nodes)} == tails
     sums = {
         node.outputs[0].name
         for node in nodes

@@ -1,4 +1,4 @@
-"""Turns of device and host against every schedule there is, on small graphs; in linear time on large ones."""
+"""Segmentation against every schedule there is, on small graphs; in linear time on large ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuflow.partitioning.segmentation import Side, islands, turns
+from tpuflow.partitioning.segmentation import Side, islands, segmentation
 
 Graph = tuple[list[list[int]], list[Side | None]]
 
@@ -29,7 +29,7 @@ def graphs(draw: st.DrawFn, largest: int = 9) -> Graph:
 
 
 def fewest(before: Sequence[Sequence[int]], sides: Sequence[Side | None]) -> int:
-    """The least number of turns, by trying every choice for free nodes and running whatever can run."""
+    """The least number of segments, by trying every choice for free nodes and running whatever can run."""
     free = [node for node, side in enumerate(sides) if side is None]
     both: tuple[Side, Side] = ("device", "host")
     best = len(sides) + 1
@@ -58,36 +58,36 @@ def fewest(before: Sequence[Sequence[int]], sides: Sequence[Side | None]) -> int
 @given(graphs())
 def test_turns_are_legal_and_as_few_as_can_be(graph: Graph) -> None:
     before, sides = graph
-    found = turns(before, sides)
+    found = segmentation(before, sides)
     for node, others in enumerate(before):
         assert all(found.of[other] <= found.of[node] for other in others)
         assert sides[node] in {None, found.side(found.of[node])}
-    assert set(found.of) == set(range(found.count)), "no turn is empty"
+    assert set(found.of) == set(range(found.count)), "no segment is empty"
     assert found.count == fewest(before, sides)
 
 
 @given(graphs())
 def test_a_turn_of_the_device_has_a_node_bound_to_it_and_no_island_without(graph: Graph) -> None:
     before, sides = graph
-    found = turns(before, sides)
+    found = segmentation(before, sides)
     if found.count == 1:
         return
     roots = islands(before, found.of)
-    for node, turn in enumerate(found.of):
-        if found.side(turn) == "device":
+    for node, segment in enumerate(found.of):
+        if found.side(segment) == "device":
             assert any(sides[other] == "device" for other, root in enumerate(roots) if root == roots[node])
 
 
 def test_free_nodes_between_host_nodes_stay_on_the_host() -> None:
-    found = turns([[], [0], [1], [2], [3]], ["device", None, "host", None, "host"])
+    found = segmentation([[], [0], [1], [2], [3]], ["device", None, "host", None, "host"])
     assert found.of == (0, 0, 1, 1, 1)
     assert found.first == "device"
 
 
 def test_a_graph_of_one_side_is_one_turn() -> None:
-    assert turns([[], [0]], ["device", None]).count == 1
-    assert turns([[], [0]], ["host", None]).side(0) == "host"
-    assert turns([], []).count == 1
+    assert segmentation([[], [0]], ["device", None]).count == 1
+    assert segmentation([[], [0]], ["host", None]).side(0) == "host"
+    assert segmentation([], []).count == 1
 
 
 def test_a_hundred_thousand_nodes_take_a_second_or_so() -> None:
@@ -95,6 +95,6 @@ def test_a_hundred_thousand_nodes_take_a_second_or_so() -> None:
     before = [[other for other in (node - 1, node - 7) if other >= 0] for node in range(count)]
     sides: list[Side | None] = [("device", None, "host", None)[node // 50 % 4] for node in range(count)]
     start = time.process_time()
-    found = turns(before, sides)
+    found = segmentation(before, sides)
     assert found.count == count // 100
     assert time.process_time() - start < 10

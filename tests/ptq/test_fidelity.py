@@ -1,4 +1,4 @@
-"""What a judge sees of a quantised network, and which of two it takes for closer."""
+"""How close a quantised network is to float, and which of two is closer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.builder import Builder
 from tpuflow.config import Config
-from tpuflow.evaluation.fidelity import Judge, Seen, expected_flips
+from tpuflow.evaluation.fidelity import Evaluator, Fidelity, expected_flips
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
@@ -36,7 +36,7 @@ def test_decisions_and_noise_of_every_output(softmax: bool) -> None:  # noqa: FB
     x = np.random.default_rng(2).standard_normal((12, 3, 6, 6)).astype(np.float32)
     config = Config.parse({"quantize": {"weight_bits": 4, "output_dtype": "int16"}})
     graph, _ = calibrated_graph(model, Samples.of({"x": x}, model.inputs), config)
-    seen = Judge(model, Samples.of({"x": x}, model.inputs)).seen(graph)
+    seen = Evaluator(model, Samples.of({"x": x}, model.inputs)).fidelity(graph)
     session, level = FloatSession(model.model), GraphLevel(graph)  # type: ignore[arg-type]
     differ, classes = 0, []
     for image in x:
@@ -75,7 +75,7 @@ def test_boxes_do_not_hide_scores_they_are_concatenated_with() -> None:
         samples = Samples.of({"x": x}, model.inputs)
         config = Config.parse({"quantize": {"weight_bits": 4}, "calibrate": {"headroom": 0}})
         graph, _ = calibrated_graph(model, samples, config)
-        seen[concatenated] = Judge(model, samples).seen(graph)
+        seen[concatenated] = Evaluator(model, samples).fidelity(graph)
     (together,) = seen[True].sqnr_db.values()
     assert together == pytest.approx(np.mean(list(seen[False].sqnr_db.values())), abs=0.1)
     assert seen[True].decisions == seen[False].decisions > 0
@@ -106,7 +106,7 @@ def test_noise_is_measured_where_decisions_may_turn(seed: int, places: int, nois
 
 
 seen = st.builds(
-    lambda a, b, flips: Seen({"a": a, "b": b}, 0.0, 100, flips),
+    lambda a, b, flips: Fidelity({"a": a, "b": b}, 0.0, 100, flips),
     st.floats(0, 60),
     st.floats(0, 60),
     st.integers(0, 5).map(lambda each: each / 100),
@@ -114,7 +114,7 @@ seen = st.builds(
 
 
 @given(seen, seen)
-def test_the_better_of_two(one: Seen, other: Seen) -> None:
+def test_the_better_of_two(one: Fidelity, other: Fidelity) -> None:
     assert not (one.beats(other, 0.25) and other.beats(one, 0.25))
     assert not one.beats(one, 0.25)
     if one.beats(other, 0.25):
@@ -124,7 +124,7 @@ def test_the_better_of_two(one: Seen, other: Seen) -> None:
 
 
 def test_no_noise_is_best() -> None:
-    exact, near = Seen({"a": math.inf}, 0.0), Seen({"a": 50.0}, 0.0)
+    exact, near = Fidelity({"a": math.inf}, 0.0), Fidelity({"a": 50.0}, 0.0)
     assert exact.beats(near, 0.25)
     assert not near.beats(exact, 0.25)
     assert not exact.beats(exact, 0.25)

@@ -2,7 +2,7 @@
 
 Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002): from all
 layers in floats, parts are left out as long as the rest still restores the metric. What remains is minimal:
-without any one of its layers the metric is lost again. One culprit among n layers takes about 2 log2(n)
+without any one of its layers the metric is lost again. One layer among n layers takes about 2 log2(n)
 evaluations. Nothing is drawn by chance, so the same network gives the same set.
 """
 
@@ -18,13 +18,13 @@ from tpuflow.ptq.precision.trials import PrecisionError
 if TYPE_CHECKING:
     from tpuflow.ptq.precision.trials import Layer, Trials
 
-__all__ = ["Culprits", "culprits", "smallest"]
+__all__ = ["Bisection", "bisect_layers", "smallest"]
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Culprits:
+class Bisection:
     """What was found.
 
     Attributes:
@@ -70,11 +70,11 @@ def smallest(items: Sequence[Item], restores: Callable[[Sequence[Item]], bool]) 
     return kept
 
 
-def culprits(trials: Trials, allowed: float, limits: Limits | None = None) -> Culprits:
+def bisect_layers(trials: Trials, allowed: float, limits: Limits | None = None) -> Bisection:
     """The layers whose execution in floats brings the metric back.
 
     Args:
-        trials: The network, with a judge that has a metric.
+        trials: The network, with an evaluator that has a metric.
         allowed: By how much the metric may be worse than float.
         limits: Where to stop at the latest.
 
@@ -82,7 +82,7 @@ def culprits(trials: Trials, allowed: float, limits: Limits | None = None) -> Cu
         PrecisionError: Even all layers in floats do not restore the metric.
     """
     limits = limits or Limits()
-    judge = trials.judge
+    evaluator = trials.evaluator
     tried: dict[tuple[str, ...], bool] = {}
 
     def value(layers: Sequence[Layer]) -> float:
@@ -93,17 +93,17 @@ def culprits(trials: Trials, allowed: float, limits: Limits | None = None) -> Cu
         if key not in tried:
             if not limits.go_on():
                 return False
-            tried[key] = judge.worse(value(layers)) <= allowed
+            tried[key] = evaluator.worse(value(layers)) <= allowed
         return tried[key]
 
     before = value(())
-    if judge.worse(before) <= allowed:
-        return Culprits((), judge.base, before, before, limits.done, limits.cut)
+    if evaluator.worse(before) <= allowed:
+        return Bisection((), evaluator.base, before, before, limits.done, limits.cut)
     able = [layer for layer in trials.layers if trials.can(layer, "f32", host=True)]
     if not restores(able):
         raise PrecisionError(
-            f"{judge.name}: even with {len(able)} layers in floats it is {value(able):.4f}, "
-            f"float has {judge.base:.4f}: the cause is not in their precision"
+            f"{evaluator.name}: even with {len(able)} layers in floats it is {value(able):.4f}, "
+            f"float has {evaluator.base:.4f}: the cause is not in their precision"
         )
     found = smallest(able, restores)
-    return Culprits(tuple(found), judge.base, before, value(found), limits.done, limits.cut)
+    return Bisection(tuple(found), evaluator.base, before, value(found), limits.done, limits.cut)

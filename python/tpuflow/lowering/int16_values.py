@@ -28,7 +28,7 @@ from tpuflow.lowering.plan import LINEAR
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AVERAGES", "NORMS", "added_values", "tail_values", "wide_values"]
+__all__ = ["AVERAGES", "NORMS", "added_values", "head_values", "int16_values"]
 
 NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
@@ -49,7 +49,7 @@ SCALES = frozenset({"Mul", "Div"})
 """Operators that may stand in between where all but one of their operands are constant."""
 
 
-def wide_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> frozenset[ir.Value]:
+def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> frozenset[ir.Value]:
     """The values of a graph that have 16 bits.
 
     Args:
@@ -64,7 +64,7 @@ def wide_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> froz
     return frozenset(found | shares)
 
 
-def tail_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
+def head_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
     """The values behind a graph's last layers: what these sum up, and what is made of it for the outputs.
 
     Each depends on a layer with constant weights, and no convolution, product or average depends on it: the

@@ -1,4 +1,4 @@
-"""Normalisation spelt out in elementary operators, in the ways exporters do: one node each, same results."""
+"""Normalisation decomposed as exporters write it becomes one node, with the same results."""
 
 from __future__ import annotations
 

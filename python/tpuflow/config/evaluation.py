@@ -1,4 +1,4 @@
-"""The section `evaluate`: what quantised networks are judged by, and the search that needs it."""
+"""The section `evaluate`: what quantised networks are evaluated by, and the search that needs it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def parsed_search(text: str) -> tuple[int, float, bool]:
 
 
 class EvaluateConfig(Section):
-    """What quantised networks are judged by, and how samples are read."""
+    """What quantised networks are evaluated by, and how samples are read."""
 
     metric: str = ""
     """Metrics, such as `top1,f1(macro)`, see `tpuflow evaluate`; searches use the first."""
     data: str = ""
-    """Samples to judge by: an `.npz` with the inputs and `labels`, or the data file of `dataset`."""
+    """Samples to evaluate with: an `.npz` with the inputs and `labels`, or the data file of `dataset`."""
     dataset: str = ""
     """The dataset plugin that reads `data` and `label`."""
     label: str = ""
@@ -51,8 +51,9 @@ class EvaluateConfig(Section):
     dataloader_workers: int = Field(default=0, ge=0, le=256)
     """Threads that read samples ahead; 0: none. Results do not depend on it."""
     mixed_precision_auto_search: Annotated[str, Field(min_length=1)] = "0,0.,L"
-    """`batches,threshold,L|G`: how many batches to judge by, and what the metric of float less that of the
-    network must be: at most the threshold (L), or at least (G). As many layers as that needs, from the last
+    """`batches,threshold,L|G`: how many batches to evaluate with, and what the metric of float less that
+    of the network must be: at most the threshold (L), or at least (G). As many layers as that needs,
+    from the last
     one on, get 16 bits, or else become floats. Fewer than one batch: no search."""
 
     @field_validator("mixed_precision_auto_search")
@@ -66,7 +67,9 @@ class EvaluateConfig(Section):
         if self.searches:
             missing = [name for name in ("metric", "data") if not getattr(self, name)]
             if missing:
-                raise ValueError(f"mixed_precision_auto_search needs {' and '.join(missing)} to judge by")
+                raise ValueError(
+                    f"mixed_precision_auto_search needs {' and '.join(missing)} to evaluate with"
+                )
         if self.metric and not self.data:
             raise ValueError("metric has no effect without data")
         if self.dataset and not self.data:
