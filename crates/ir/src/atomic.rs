@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
+use crate::error::FileError;
 
 /// How names of temporary files begin.
 const PREFIX: &str = ".tpuflow-";
@@ -28,7 +29,7 @@ const DIGITS: usize = 16;
 /// # Errors
 /// [`Error::File`] with the system's reason.
 pub fn write(path: &Path, bytes: &[u8]) -> std::result::Result<(), Error> {
-    replace(path, bytes).map_err(|error| Error::File { path: path.display().to_string(), reason: error.to_string() })
+    replace(path, bytes).map_err(|error| FileError::System(error).of(path))
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {

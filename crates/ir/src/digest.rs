@@ -7,6 +7,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::error::ProgramError;
 use crate::program::Port;
 use crate::{Error, Program};
 
@@ -18,7 +19,7 @@ impl Program {
     /// # Errors
     /// [`Error::Program`] when instructions cannot be encoded.
     pub fn digest(&self) -> Result<String, Error> {
-        let fail = |error: postcard::Error| Error::Program(error.to_string());
+        let fail = |error: postcard::Error| Error::from(ProgramError::Encoding(error));
         let mut hash = Parts(Sha256::new());
         hash.part(&postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(fail)?);
         for ports in [&self.inputs, &self.outputs] {

@@ -1,28 +1,56 @@
 //! What can be wrong with graphs, machines, programs and their files.
 
+mod file;
+mod graph;
+mod limits;
+mod machine;
+mod program;
+mod shape;
+mod width;
+
+pub use crate::function::FunctionError;
+pub use crate::memory::MemoryError;
+pub use crate::table::TableError;
+pub use file::{FileError, Kind, Versions};
+pub use graph::{GraphError, GraphErrors, LayerError};
+pub use limits::{LimitError, Place};
+pub use machine::MachineError;
+pub use program::{ProgramError, SyntaxError};
+pub use shape::ShapeError;
+pub use width::WidthError;
+
 /// Errors of this crate; messages name the value and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A graph that does not fit together.
-    #[error("{0}")]
-    Graph(String),
+    #[error(transparent)]
+    Graph(#[from] GraphErrors),
+    /// A graph that JSON cannot hold.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
     /// A machine description that makes no sense.
     #[error("machine {name}: {reason}")]
     Machine {
         /// Preset name or file.
         name: String,
         /// What is wrong.
-        reason: String,
+        reason: MachineError,
     },
     /// A program that does not fit together.
-    #[error("{0}")]
-    Program(String),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// A file that cannot be read, is damaged, or is of another version.
     #[error("{path}: {reason}")]
     File {
         /// The file.
         path: String,
         /// What is wrong.
-        reason: String,
+        reason: FileError,
     },
+}
+
+impl From<GraphError> for Error {
+    fn from(error: GraphError) -> Self {
+        Self::Graph(error.into())
+    }
 }

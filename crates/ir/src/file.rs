@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
+use crate::error::{FileError, GraphErrors, Kind, Versions};
 use crate::{DType, Error, Graph, Image};
 
 /// Version of the form; files of another version are refused.
@@ -30,19 +31,6 @@ struct Header {
 #[derive(Deserialize)]
 struct Version {
     version: u32,
-}
-
-/// Why a file of `version` is not read by a build that reads `oldest` to `newest`.
-pub(crate) fn unread(kind: &str, version: u32, oldest: u32, newest: u32) -> String {
-    let reads = if oldest == newest { newest.to_string() } else { format!("{oldest} to {newest}") };
-    if version > newest {
-        return format!(
-            "version {version} of the {kind} file is newer than this build, which reads {reads}: update tpuflow"
-        );
-    }
-    format!(
-        "version {version} of the {kind} file is older than this build reads ({reads}): build it again with `tpuflow build`"
-    )
 }
 
 fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {
@@ -67,7 +55,7 @@ impl Graph {
     /// # Errors
     /// [`Error::Graph`] when it cannot be expressed, which no finished graph is.
     pub fn to_json(&self) -> Result<String, Error> {
-        serde_json::to_string(self).map_err(|error| Error::Graph(error.to_string()))
+        Ok(serde_json::to_string(self)?)
     }
 
     /// Writes the file form.
@@ -75,16 +63,20 @@ impl Graph {
     /// # Errors
     /// [`Error::File`] naming the file and the reason.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        let graph = self.to_json()?;
+        write(path, &self.to_file().map_err(|error| error.of(path))?)
+    }
+
+    /// The file form.
+    fn to_file(&self) -> Result<Vec<u8>, FileError> {
+        let graph = serde_json::to_string(self)?;
         let header = Header { version: VERSION, sha256: digest(&graph, &constants(self)), graph };
-        let header = serde_json::to_string(&header).map_err(|e| fail(e.to_string()))?;
+        let header = serde_json::to_string(&header)?;
         let mut views = Vec::new();
         let mut names = HashSet::new();
         for tensor in &self.tensors {
             if let Some(bytes) = tensor.constant.as_deref() {
                 if !names.insert(tensor.name.as_str()) {
-                    return Err(fail(format!("two constants are called \"{}\"", tensor.name)));
+                    return Err(FileError::TwoConstants(tensor.name.clone()));
                 }
                 let dtype = match tensor.dtype {
                     DType::I8 => Dtype::I8,
@@ -95,13 +87,11 @@ impl Graph {
                     DType::BF16 => Dtype::BF16,
                     DType::F32 => Dtype::F32,
                 };
-                let view = TensorView::new(dtype, tensor.shape.clone(), bytes).map_err(|e| fail(e.to_string()))?;
-                views.push((tensor.name.as_str(), view));
+                views.push((tensor.name.as_str(), TensorView::new(dtype, tensor.shape.clone(), bytes)?));
             }
         }
         let metadata = HashMap::from([(KEY.to_owned(), header)]);
-        let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| fail(e.to_string()))?;
-        write(path, &bytes)
+        Ok(safetensors::serialize(views, Some(metadata))?)
     }
 
     /// Reads the file form and verifies the graph.
@@ -109,38 +99,34 @@ impl Graph {
     /// # Errors
     /// [`Error::File`] when the file cannot be read, is cut, altered, of another version, or holds a broken graph.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        let image = Image::read(path).map_err(|error| fail(error.to_string()))?;
-        Self::from_file(&image).map_err(fail)
+        let read = Image::read(path).map_err(FileError::from);
+        read.and_then(|image| Self::from_file(&image)).map_err(|error| error.of(path))
     }
 
     /// The graph in the bytes of a file, or why there is none.
-    fn from_file(bytes: &Image) -> Result<Self, String> {
-        let unreadable = |error: safetensors::SafeTensorError| format!("not a graph file, or cut short ({error})");
+    fn from_file(bytes: &Image) -> Result<Self, FileError> {
+        let unreadable = |source| FileError::Unreadable { kind: Kind::Graph, source };
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
-        let text = metadata
-            .metadata()
-            .as_ref()
-            .and_then(|entries| entries.get(KEY))
-            .ok_or("not a graph file: it holds tensors but no graph")?;
-        let damaged = |error: serde_json::Error| format!("damaged header ({error})");
-        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        let text =
+            metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
+        let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
         if version != VERSION {
-            return Err(unread("graph", version, VERSION, VERSION));
+            let reads = Versions { oldest: VERSION, newest: VERSION };
+            return Err(FileError::version(Kind::Graph, version, reads));
         }
-        let header: Header = serde_json::from_str(text).map_err(damaged)?;
+        let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
         let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
-        let mut graph: Self = serde_json::from_str(&header.graph).map_err(damaged)?;
+        let mut graph: Self = serde_json::from_str(&header.graph).map_err(FileError::Header)?;
         for tensor in &mut graph.tensors {
             if let Ok(view) = file.tensor(&tensor.name) {
                 tensor.constant = Some(bytes.part_at(view.data()));
             }
         }
         if digest(&header.graph, &constants(&graph)) != header.sha256 {
-            return Err("the file was altered: its checksum does not match".to_owned());
+            return Err(FileError::Altered);
         }
         let broken = graph.verify();
-        if broken.is_empty() { Ok(graph) } else { Err(broken.join("; ")) }
+        if broken.is_empty() { Ok(graph) } else { Err(GraphErrors(broken).into()) }
     }
 }
 

@@ -124,6 +124,24 @@ impl Step {
     }
 }
 
+/// Why a function or what follows it cannot be computed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum FunctionError {
+    /// None or too many steps.
+    #[error("a function of {steps} steps, expected 1 to {}", Function::LIMIT)]
+    Steps { steps: usize },
+    /// A step that reads what comes later.
+    #[error("step {step} of a function reads value {value}, which is not made yet")]
+    Early { step: usize, value: u16 },
+    /// A clamp that no float32 holds.
+    #[error("clamp {0:?} is no float32")]
+    Clamp(Real),
+    /// A clamp that holds nothing.
+    #[error("clamp {lo:?}..={hi:?} is empty")]
+    EmptyClamp { lo: Real, hi: Real },
+}
+
 impl Function {
     /// Most steps of a function.
     pub const LIMIT: usize = 256;
@@ -132,14 +150,14 @@ impl Function {
     ///
     /// # Errors
     /// The reason.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), FunctionError> {
         let count = self.steps.len();
         if count == 0 || count > Self::LIMIT {
-            return Err(format!("a function of {count} steps, expected 1 to {}", Self::LIMIT));
+            return Err(FunctionError::Steps { steps: count });
         }
         for (i, step) in self.steps.iter().enumerate() {
             if let Some(late) = step.reads().into_iter().find(|&value| usize::from(value) > i) {
-                return Err(format!("step {i} of a function reads value {late}, which is not made yet"));
+                return Err(FunctionError::Early { step: i, value: late });
             }
         }
         Ok(())
@@ -167,17 +185,17 @@ impl Finish {
     ///
     /// # Errors
     /// The reason.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), FunctionError> {
         if let Some(function) = &self.function {
             function.check()?;
         }
         for bound in self.lo.into_iter().chain(self.hi) {
             if bound.single().is_none_or(f32::is_nan) {
-                return Err(format!("clamp {bound:?} is no float32"));
+                return Err(FunctionError::Clamp(bound));
             }
         }
         match (self.lo, self.hi) {
-            (Some(lo), Some(hi)) if lo.get() > hi.get() => Err(format!("clamp {lo:?}..={hi:?} is empty")),
+            (Some(lo), Some(hi)) if lo.get() > hi.get() => Err(FunctionError::EmptyClamp { lo, hi }),
             _ => Ok(()),
         }
     }
@@ -198,11 +216,12 @@ mod tests {
     #[test]
     fn broken_functions_are_refused() {
         let early = Function { steps: vec![Step::Add(0, 1)] };
-        assert_eq!(early.check(), Err("step 0 of a function reads value 1, which is not made yet".to_owned()));
+        assert_eq!(early.check(), Err(FunctionError::Early { step: 0, value: 1 }));
         assert!(Function { steps: vec![] }.check().is_err());
         let clamp = |lo, hi| Finish { function: None, lo: Some(Real::new(lo)), hi: Some(Real::new(hi)) }.check();
         assert_eq!(clamp(0.0, 6.0), Ok(()));
-        assert_eq!(clamp(1.0, 0.0), Err("clamp 1.0..=0.0 is empty".to_owned()));
-        assert_eq!(clamp(0.1, 6.0), Err("clamp 0.1 is no float32".to_owned()));
+        let message = |lo, hi| clamp(lo, hi).expect_err("refused").to_string();
+        assert_eq!(message(1.0, 0.0), "clamp 1.0..=0.0 is empty");
+        assert_eq!(message(0.1, 6.0), "clamp 0.1 is no float32");
     }
 }

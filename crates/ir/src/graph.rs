@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{GraphError, GraphErrors, LayerError};
 use crate::shape::{Output, output_type, product};
 use crate::{DType, Error, Image, LayerId, Op, Quant, TensorId};
 
@@ -165,66 +166,77 @@ impl Graph {
 
     /// Every broken invariant, as one message each; empty for a sound graph.
     #[must_use]
-    pub fn verify(&self) -> Vec<String> {
+    pub fn verify(&self) -> Vec<GraphError> {
         let mut broken = Vec::new();
         let mut known: Vec<bool> = self.tensors.iter().map(|t| t.constant.is_some()).collect();
         let mut names = std::collections::BTreeSet::new();
         for tensor in &self.tensors {
             if !names.insert(&tensor.name) {
-                broken.push(format!("two tensors are named \"{}\"", tensor.name));
+                broken.push(GraphError::TwoTensors(tensor.name.clone()));
             }
             if tensor.constant.as_ref().is_some_and(|bytes| bytes.len() != tensor.bytes()) {
-                broken.push(format!("constant \"{}\" does not fill its shape {:?}", tensor.name, tensor.shape));
+                broken.push(unfilled(tensor));
             }
             if let Some(quant) = &tensor.quant
                 && (quant.scale.is_empty() || !quant.scale.iter().all(|s| s.is_finite() && *s > 0.0))
             {
-                broken.push(format!("tensor \"{}\" has a scale that is not positive", tensor.name));
+                broken.push(GraphError::Scale(tensor.name.clone()));
             }
             if let Some(Quant { scale, zero_point }) = &tensor.quant
                 && tensor.dtype.is_float()
                 && (*zero_point != 0 || scale.iter().any(|&s| s != 1.0))
             {
-                broken.push(format!("tensor \"{}\" is {} and quantised", tensor.name, tensor.dtype.name()));
+                let (name, dtype) = (tensor.name.clone(), tensor.dtype.name());
+                broken.push(GraphError::QuantizedFloats { name, dtype });
             }
         }
         for &id in &self.inputs {
             match known.get_mut(id.index()) {
                 Some(slot) => *slot = true,
-                None => broken.push(format!("input {} does not exist", id.0)),
+                None => broken.push(GraphError::Input(id.0)),
             }
         }
         for layer in &self.layers {
             let operands = layer.op.operands();
             if let Some(id) = operands.iter().find(|id| known.get(id.index()) != Some(&true)) {
-                broken.push(format!("layer \"{}\" reads tensor {} before it is produced", layer.name, id.0));
+                broken.push(GraphError::Order { layer: layer.name.clone(), tensor: id.0 });
                 continue;
             }
             match (output_type(&layer.op, &self.tensors), self.tensors.get(layer.output.index())) {
-                (Err(reason), _) => broken.push(format!("layer \"{}\": {reason}", layer.name)),
-                (Ok(_), None) => broken.push(format!("layer \"{}\" writes a tensor that does not exist", layer.name)),
+                (Err(error), _) => broken.push(misfit(&layer.name, error)),
+                (Ok(_), None) => broken.push(GraphError::NoResult(layer.name.clone())),
                 (Ok((elements, dtypes)), Some(output)) => {
                     if elements != output.elements() || !dtypes.admits(output.dtype) {
-                        broken.push(format!("layer \"{}\": {}", layer.name, misfit(output, elements, dtypes)));
+                        broken.push(misfit(&layer.name, declared(output, elements, dtypes)));
                     }
                     if std::mem::replace(&mut known[layer.output.index()], true) {
-                        broken.push(format!("layer \"{}\" writes \"{}\" a second time", layer.name, output.name));
+                        let (layer, tensor) = (layer.name.clone(), output.name.clone());
+                        broken.push(GraphError::Twice { layer, tensor });
                     }
                 }
             }
         }
         for id in &self.outputs {
             if known.get(id.index()) != Some(&true) {
-                broken.push(format!("output {} is never produced", id.0));
+                broken.push(GraphError::Output(id.0));
             }
         }
         broken
     }
 }
 
-fn misfit(output: &Tensor, elements: usize, dtypes: Output) -> String {
-    let (shape, dtype) = (&output.shape, output.dtype.name());
-    format!("output {shape:?} {dtype} does not hold the {elements} elements computed as {}", dtypes.name())
+fn unfilled(tensor: &Tensor) -> GraphError {
+    GraphError::Constant { name: tensor.name.clone(), shape: tensor.shape.clone() }
+}
+
+fn misfit(layer: &str, error: impl Into<LayerError>) -> GraphError {
+    GraphError::Layer { layer: layer.to_owned(), source: error.into() }
+}
+
+/// The result is declared as `output` and computed as something else.
+fn declared(output: &Tensor, elements: usize, dtypes: Output) -> LayerError {
+    let (shape, dtype) = (output.shape.clone(), output.dtype.name());
+    LayerError::Result { shape, dtype, elements, computed: dtypes.name() }
 }
 
 /// Builds a [`Graph`] layer by layer.
@@ -257,10 +269,7 @@ impl GraphBuilder {
     /// [`Error::Graph`] when the name is taken or the bytes do not fill the shape.
     pub fn constant(&mut self, tensor: Tensor) -> Result<TensorId, Error> {
         if tensor.constant.as_ref().is_none_or(|bytes| bytes.len() != tensor.bytes()) {
-            return Err(Error::Graph(format!(
-                "constant \"{}\" does not fill its shape {:?}",
-                tensor.name, tensor.shape
-            )));
+            return Err(unfilled(&tensor).into());
         }
         self.tensor(tensor)
     }
@@ -270,13 +279,12 @@ impl GraphBuilder {
     /// # Errors
     /// [`Error::Graph`] naming the layer, when an operand does not exist, or shapes or element types do not fit.
     pub fn layer(&mut self, name: &str, op: Op, output: Tensor, nodes: Vec<String>) -> Result<TensorId, Error> {
-        let fail = |reason: String| Error::Graph(format!("layer \"{name}\": {reason}"));
         if let Some(id) = op.operands().iter().find(|id| id.index() >= self.graph.tensors.len()) {
-            return Err(fail(format!("operand {} does not exist", id.0)));
+            return Err(misfit(name, LayerError::Operand(id.0)).into());
         }
-        let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(&fail)?;
+        let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(|error| misfit(name, error))?;
         if elements != output.elements() || !dtypes.admits(output.dtype) {
-            return Err(fail(misfit(&output, elements, dtypes)));
+            return Err(misfit(name, declared(&output, elements, dtypes)).into());
         }
         let id = self.tensor(output)?;
         self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });
@@ -294,7 +302,7 @@ impl GraphBuilder {
     /// [`Error::Graph`] with every broken invariant.
     pub fn finish(self) -> Result<Graph, Error> {
         let broken = self.graph.verify();
-        if broken.is_empty() { Ok(self.graph) } else { Err(Error::Graph(broken.join("; "))) }
+        if broken.is_empty() { Ok(self.graph) } else { Err(Error::Graph(GraphErrors(broken))) }
     }
 
     /// What a tensor added so far looks like.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::memory;
+use crate::memory::{self, MemoryError};
 
 /// Immutable bytes that are cheap to clone.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl Image {
             return Err(std::io::ErrorKind::IsADirectory.into());
         }
         let limit = memory::limit();
-        let refused = |bytes| std::io::Error::other(memory::exceeded("the file's size", bytes, limit));
+        let refused = |bytes| std::io::Error::other(MemoryError { what: "the file's size".to_owned(), bytes, limit });
         if metadata.len() > limit {
             return Err(refused(metadata.len()));
         }

@@ -5,12 +5,13 @@
 //! and that nothing is enumerated that has more than a few million entries. It says nothing of whether the program is right:
 //! that is the checker's and the simulator's business.
 
+use crate::error::{LimitError, Place};
 use crate::isa::{
     Codes, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind, Scaling,
     TableShape, Transfer, Vector, VectorOp,
 };
 use crate::quant::{MULTIPLIER_MAX, SHIFT_MAX, SHIFT_MIN};
-use crate::{Descriptor, Finish, Machine, Port, Program, Space, View, Window, Work};
+use crate::{Descriptor, Finish, Instruction, Machine, Port, Program, Space, View, Window, Work};
 
 /// Bytes of a memory, and highest address.
 pub const ADDRESS: u64 = 1 << 42;
@@ -32,15 +33,18 @@ const ENTRIES: u64 = (1 << 16) + 1;
 const ZERO_POINT: u64 = 1 << 16;
 
 /// A field that is too large, as one line.
-type Refused = Result<(), String>;
+type Refused = Result<(), LimitError>;
 
 fn most(field: &str, value: impl Into<u128>, limit: u64) -> Refused {
     let value = value.into();
-    if value > u128::from(limit) { Err(format!("{field} is {value}, at most {limit} is possible")) } else { Ok(()) }
+    if value > u128::from(limit) {
+        return Err(LimitError::TooLarge { field: field.to_owned(), value, limit });
+    }
+    Ok(())
 }
 
 fn least(field: &str, value: impl Into<u64>) -> Refused {
-    if value.into() == 0 { Err(format!("{field} is 0, at least 1 is needed")) } else { Ok(()) }
+    if value.into() == 0 { Err(LimitError::Zero { field: field.to_owned() }) } else { Ok(()) }
 }
 
 fn product(factors: impl IntoIterator<Item = u64>) -> u128 {
@@ -52,9 +56,9 @@ impl Program {
     ///
     /// # Errors
     /// One line with the place, the field, its value and what it may be.
-    pub fn check_limits(&self) -> Result<(), String> {
+    pub fn check_limits(&self) -> Result<(), LimitError> {
         let word = self.machine.word();
-        self.machine.validate().map_err(|reason| format!("its machine: {reason}"))?;
+        self.machine.validate().map_err(LimitError::Machine)?;
         most("the number of instructions", self.instructions.len() as u64, COUNT)?;
         for (space, &bytes) in self.ddr_bytes.iter().enumerate() {
             most(&format!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
@@ -66,22 +70,21 @@ impl Program {
         for layer in &self.layers {
             most("macs", layer.macs, WORK)
                 .and_then(|()| most("bound", layer.bound, WORK))
-                .map_err(|reason| format!("layer {:?}: {reason}", layer.name))?;
+                .map_err(|error| error.at(Place::Layer(layer.name.clone())))?;
         }
         for allocation in &self.allocations {
             most("address", allocation.address, ADDRESS)
                 .and_then(|()| most("bytes", allocation.bytes, ADDRESS))
-                .map_err(|reason| format!("allocation {:?}: {reason}", allocation.name))?;
+                .map_err(|error| error.at(Place::Allocation(allocation.name.clone())))?;
         }
         for port in self.inputs.iter().chain(&self.outputs) {
             port.check_limits(word)?;
         }
         for (number, descriptor) in self.descriptors.iter().enumerate() {
-            check_descriptor(descriptor).map_err(|reason| format!("descriptor {number}: {reason}"))?;
+            check_descriptor(descriptor).map_err(|error| error.at(Place::Descriptor(number)))?;
         }
         for (number, instruction) in self.instructions.iter().enumerate() {
-            let checked = self.check_work(&instruction.work, word);
-            checked.map_err(|reason| format!("instruction {number}: {reason}"))?;
+            self.check_work(&instruction.work, word).map_err(|error| error.at(Place::Instruction(number)))?;
         }
         Ok(())
     }
@@ -90,33 +93,31 @@ impl Program {
     ///
     /// # Errors
     /// One line with the instruction, the field and its value.
-    pub fn check_references(&self) -> Result<(), String> {
-        for (number, instruction) in self.instructions.iter().enumerate() {
-            let (layer, layers) = (instruction.layer.index(), self.layers.len());
-            if layer >= layers {
-                return Err(format!("instruction {number}: layer is {layer}, there are {layers}"));
-            }
-            let (id, kind) = match &instruction.work {
-                Work::Transfer(_) | Work::Lookup(_) => continue,
-                Work::Matrix(m) => (m.descriptor, "matrix"),
-                Work::Pool(p) => (p.descriptor, "pool"),
-                Work::Vector(v) => (v.descriptor, "vector"),
-            };
-            let (found, known) = (self.descriptors.get(id.index()), self.descriptors.len());
-            let fits = match found {
-                None => return Err(format!("instruction {number}: descriptor is {}, there are {known}", id.index())),
-                Some(Descriptor::Matrix(_)) => kind == "matrix",
-                Some(Descriptor::Pool(_)) => kind == "pool",
-                Some(Descriptor::Vector(_)) => kind == "vector",
-            };
-            if !fits {
-                return Err(format!(
-                    "instruction {number}: its descriptor {} is not one of {kind} instructions",
-                    id.index()
-                ));
-            }
+    pub fn check_references(&self) -> Result<(), LimitError> {
+        self.instructions.iter().enumerate().try_for_each(|(number, instruction)| {
+            self.check_reference(instruction).map_err(|error| error.at(Place::Instruction(number)))
+        })
+    }
+
+    fn check_reference(&self, instruction: &Instruction) -> Refused {
+        let (layer, layers) = (instruction.layer.index(), self.layers.len());
+        if layer >= layers {
+            return Err(LimitError::Layer { layer, layers });
         }
-        Ok(())
+        let (id, kind) = match &instruction.work {
+            Work::Transfer(_) | Work::Lookup(_) => return Ok(()),
+            Work::Matrix(m) => (m.descriptor, "matrix"),
+            Work::Pool(p) => (p.descriptor, "pool"),
+            Work::Vector(v) => (v.descriptor, "vector"),
+        };
+        let (descriptor, descriptors) = (id.index(), self.descriptors.len());
+        let fits = match self.descriptors.get(descriptor) {
+            None => return Err(LimitError::Descriptor { descriptor, descriptors }),
+            Some(Descriptor::Matrix(_)) => kind == "matrix",
+            Some(Descriptor::Pool(_)) => kind == "pool",
+            Some(Descriptor::Vector(_)) => kind == "vector",
+        };
+        if fits { Ok(()) } else { Err(LimitError::DescriptorKind { descriptor, kind }) }
     }
 
     /// What is said of sizes together with those of a descriptor is said where there is one of the right kind.
@@ -146,7 +147,7 @@ impl Port {
     ///
     /// # Errors
     /// One line with the port, the field, its value and what it may be.
-    pub fn check_limits(&self, word: usize) -> Result<(), String> {
+    pub fn check_limits(&self, word: usize) -> Result<(), LimitError> {
         let bytes = |shape: &[usize]| product(shape.iter().map(|&n| n as u64).chain([word as u64]));
         let mut fine = most("shape, as bytes in whole words,", bytes(&self.shape), ADDRESS);
         if let Some(source) = &self.source {
@@ -157,7 +158,7 @@ impl Port {
         sizes
             .fold(fine, |fine, &size| fine.and_then(|()| most("a size of its shape", size as u64, COUNT)))
             .and_then(|()| check_view("view", &self.view, word))
-            .map_err(|reason| format!("port {:?}: {reason}", self.name))
+            .map_err(|error| error.at(Place::Port(self.name.clone())))
     }
 }
 
@@ -232,7 +233,7 @@ fn check_matrix(m: &Matrix, d: &MatrixDescriptor, word: usize) -> Refused {
     let k = product([d.window.kernel[0].into(), d.window.kernel[1].into(), d.group_in.into()]);
     most("window.kernel * group_in", k, COUNT)?;
     if k > 1 && m.weights.row_bytes < m.columns {
-        return Err(format!("weights.row_bytes is {}, less than its {} columns", m.weights.row_bytes, m.columns));
+        return Err(LimitError::WeightRow { row_bytes: m.weights.row_bytes, columns: m.columns });
     }
     most("weights.address", m.weights.address, ADDRESS)
 }
@@ -269,7 +270,7 @@ fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
     };
     let given = v.inputs.len();
     if given < operands {
-        return Err(format!("inputs: {given} given, its operator takes {operands}"));
+        return Err(LimitError::Operands { given, operands });
     }
     let size = |dims: &[u32]| product(dims.iter().map(|&n| n.into()));
     match op {
@@ -401,8 +402,8 @@ fn check_operator(op: &VectorOp) -> Refused {
                 .iter()
                 .try_for_each(|(field, value)| least(field, *value))?;
             least("the number of indices", indices.len() as u64)?;
-            if let Some(index) = indices.iter().find(|index| *index >= extent) {
-                return Err(format!("indices: {index} is beyond the extent {extent}"));
+            if let Some(&index) = indices.iter().find(|index| *index >= extent) {
+                return Err(LimitError::Index { index, extent: *extent });
             }
             let longest = u64::from(*extent).max(indices.len() as u64);
             most("outer * extent * inner", product([(*outer).into(), longest, (*inner).into()]), ELEMENTS)
@@ -425,12 +426,12 @@ fn check_reduction(shape: &[u32], axes: &[u32]) -> Refused {
     shape.iter().try_for_each(|&size| least("shape", size))?;
     most("the elements of shape", product(shape.iter().map(|&n| n.into())), ELEMENTS)?;
     let beyond = axes.iter().find(|axis| **axis as usize >= shape.len());
-    beyond.map_or(Ok(()), |axis| Err(format!("axes: {axis} is beyond a shape of {} sizes", shape.len())))
+    beyond.map_or(Ok(()), |&axis| Err(LimitError::Axis { axis, sizes: shape.len() }))
 }
 
-fn check_loops(name: &str, dims: &[u32], strides: &[i64], offset: i64) -> Refused {
+fn check_loops(name: &'static str, dims: &[u32], strides: &[i64], offset: i64) -> Refused {
     if dims.is_empty() || dims.len() != strides.len() {
-        return Err(format!("{name}_strides: {} for {} loops", strides.len(), dims.len()));
+        return Err(LimitError::Strides { name, strides: strides.len(), loops: dims.len() });
     }
     dims.iter().try_for_each(|&size| least("dims", size))?;
     most("the product of dims", product(dims.iter().map(|&n| n.into())), ELEMENTS)?;
@@ -443,10 +444,10 @@ fn check_zero(field: &str, zero: i32) -> Refused {
     most(&format!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
 }
 
-fn check_shift(field: &str, shift: Option<i32>) -> Refused {
+fn check_shift(field: &'static str, shift: Option<i32>) -> Refused {
     match shift {
         Some(shift) if !(SHIFT_MIN..=SHIFT_MAX).contains(&shift) => {
-            Err(format!("{field} is {shift}, {SHIFT_MIN} to {SHIFT_MAX} are possible"))
+            Err(LimitError::Shift { field, shift, least: SHIFT_MIN, most: SHIFT_MAX })
         }
         _ => Ok(()),
     }
@@ -467,7 +468,7 @@ fn check_codes(codes: &Codes) -> Refused {
 }
 
 fn check_clamp(lo: i32, hi: i32) -> Refused {
-    if lo > hi { Err(format!("lo {lo} exceeds hi {hi}")) } else { Ok(()) }
+    if lo > hi { Err(LimitError::Clamp { lo, hi }) } else { Ok(()) }
 }
 
 fn check_table(table: Option<&TableShape>) -> Refused {
@@ -477,7 +478,7 @@ fn check_table(table: Option<&TableShape>) -> Refused {
 }
 
 fn check_output(output: Option<&FloatOutput>) -> Refused {
-    output.map_or(Ok(()), |output| Finish::from(output).check())
+    Ok(output.map_or(Ok(()), |output| Finish::from(output).check())?)
 }
 
 #[cfg(test)]
@@ -501,11 +502,14 @@ mod tests {
     fn windows_stay_on_their_operand_and_its_padding() {
         let window = Window { kernel: [3, 3], stride: [2, 2], dilation: [1, 1], pads: [1, 1, 1, 1] };
         assert_eq!(pool(window, view(5, 5), view(3, 3)), Ok(()));
-        let message = pool(window, view(5, 5), view(3, 4)).expect_err("beyond the padding");
+        let message = pool(window, view(5, 5), view(3, 4)).expect_err("beyond the padding").to_string();
         assert_eq!(message, "the last column under window is 9, at most 7 is possible");
-        let message = pool(Window { kernel: [1 << 16, 1 << 16], ..window }, view(5, 5), view(3, 3)).expect_err("huge");
+        let message = pool(Window { kernel: [1 << 16, 1 << 16], ..window }, view(5, 5), view(3, 3))
+            .expect_err("huge")
+            .to_string();
         assert!(message.starts_with("window.kernel, in cells,"), "{message}");
-        let message = pool(Window { dilation: [0, 1], ..window }, view(5, 5), view(3, 3)).expect_err("no step");
+        let message =
+            pool(Window { dilation: [0, 1], ..window }, view(5, 5), view(3, 3)).expect_err("no step").to_string();
         assert_eq!(message, "window.dilation[0] is 0, at least 1 is needed");
     }
 
@@ -523,7 +527,7 @@ mod tests {
             ddr_strides: [0, 0],
             local_strides: [0, 0],
         };
-        let message = check_transfer(&transfer, &machine).expect_err("refused at once");
+        let message = check_transfer(&transfer, &machine).expect_err("refused at once").to_string();
         assert!(message.starts_with("counts[0] * counts[1] is 18446744065119617025, at most"), "{message}");
         let far = Transfer { counts: [2, 1], ddr_strides: [u64::MAX, 0], ..transfer };
         assert!(check_transfer(&far, &machine).is_err());
@@ -532,7 +536,7 @@ mod tests {
 
     #[test]
     fn clamps_are_not_empty_and_loops_end() {
-        assert_eq!(check_clamp(3, 2), Err("lo 3 exceeds hi 2".to_owned()));
+        assert_eq!(check_clamp(3, 2), Err(LimitError::Clamp { lo: 3, hi: 2 }));
         assert!(check_loops("input", &[u32::MAX, u32::MAX], &[1, 1], 0).is_err());
         assert!(check_loops("input", &[2], &[i64::MIN], 0).is_err());
         assert!(check_loops("input", &[], &[], 0).is_err());

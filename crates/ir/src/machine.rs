@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::error::MachineError;
 
 /// All parameters of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,10 +227,8 @@ impl Machine {
     /// # Errors
     /// [`Error::Machine`] listing the presets.
     pub fn preset(name: &str) -> Result<Self, Error> {
-        let unknown = || Error::Machine {
-            name: name.to_owned(),
-            reason: format!("unknown; give a TOML file or one of {}", Self::presets().join(", ")),
-        };
+        let unknown =
+            || Error::Machine { name: name.to_owned(), reason: MachineError::Unknown { presets: Self::presets() } };
         Self::parse(name, Self::preset_text(name).ok_or_else(unknown)?)
     }
 
@@ -238,10 +237,10 @@ impl Machine {
     /// # Errors
     /// [`Error::Machine`] with the field at fault.
     pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
-        let fail = |reason: String| Error::Machine { name: origin.to_owned(), reason };
+        let fail = |reason| Error::Machine { name: origin.to_owned(), reason };
         let mut machine: Self = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
-            fail(format!("line {line}: {}", e.message().replace('\n', " ")))
+            fail(MachineError::Syntax { line, message: e.message().replace('\n', " ") })
         })?;
         machine.validate().map_err(fail)?;
         machine.array.parameter_tiles = None;
@@ -252,7 +251,7 @@ impl Machine {
     ///
     /// # Errors
     /// The parameter and why it cannot be so.
-    pub fn validate(&self) -> Result<(), String> {
+    pub fn validate(&self) -> Result<(), MachineError> {
         let positive = [
             ("clock_hz", self.clock_hz),
             ("array.rows", self.array.rows.into()),
@@ -270,45 +269,42 @@ impl Machine {
             ("ddr.clock_hz", self.ddr.clock_hz),
         ];
         if let Some((field, _)) = positive.iter().find(|(_, v)| *v == 0) {
-            return Err(format!("{field} must be positive"));
+            return Err(MachineError::Zero(field));
         }
         let word = self.cache.word_bytes;
         if !word.is_power_of_two() || !(8..=1024).contains(&word) {
-            return Err(format!("cache.word_bytes {word} must be a power of two in 8..=1024"));
+            return Err(MachineError::Word(word));
         }
         self.validate_sizes()?;
         if self.array.rows != word || self.pdp.lanes != word {
-            return Err(format!(
-                "array.rows {} and pdp.lanes {} must equal cache.word_bytes {word}: a word is one row vector",
-                self.array.rows, self.pdp.lanes
-            ));
+            return Err(MachineError::RowVector { rows: self.array.rows, lanes: self.pdp.lanes, word });
         }
-        if self.array.columns > word {
-            return Err(format!("array.columns {} must not exceed cache.word_bytes {word}", self.array.columns));
-        }
+        let within_word = |field, found| {
+            let error = MachineError::Exceeds { field, found, other: "cache.word_bytes", limit: word };
+            if found > word { Err(error) } else { Ok(()) }
+        };
+        within_word("array.columns", self.array.columns)?;
         if self.array.accumulators < 4 {
-            return Err("array.accumulators must be at least 4".to_owned());
+            return Err(MachineError::Accumulators);
         }
-        if u64::from(self.ewp.lanes) > u64::from(word) {
-            return Err(format!("ewp.lanes {} must not exceed cache.word_bytes {word}", self.ewp.lanes));
-        }
+        within_word("ewp.lanes", self.ewp.lanes)?;
         if self.dma.lines != 2 {
-            return Err(format!("dma.lines {} must be 2", self.dma.lines));
+            return Err(MachineError::Lines(self.dma.lines));
         }
         if !(1..=2).contains(&self.ddr.channels) {
-            return Err(format!("ddr.channels {} must be 1 or 2", self.ddr.channels));
+            return Err(MachineError::Channels(self.ddr.channels));
         }
         if !self.ddr.page_bytes.is_power_of_two() || self.ddr.page_bytes < u64::from(word) {
-            return Err(format!("ddr.page_bytes {} must be a power of two of at least a word", self.ddr.page_bytes));
+            return Err(MachineError::Page(self.ddr.page_bytes));
         }
         if !self.ddr.interleave_bytes.is_multiple_of(self.ddr.page_bytes) {
-            return Err(format!("ddr.interleave_bytes {} must be a multiple of a page", self.ddr.interleave_bytes));
+            return Err(MachineError::Interleave(self.ddr.interleave_bytes));
         }
         Ok(())
     }
 
     /// Sums of cycles and bytes must stay far from 64 bits, whatever the network.
-    fn validate_sizes(&self) -> Result<(), String> {
+    fn validate_sizes(&self) -> Result<(), MachineError> {
         let (control, ewp, pdp, ddr) = (&self.control, &self.ewp, &self.pdp, &self.ddr);
         let times = [
             ("control.start", control.start),
@@ -331,22 +327,18 @@ impl Machine {
             ("dma.latency", self.dma.latency),
             ("ddr.page_miss_ns", ddr.page_miss_ns),
         ];
-        if let Some((field, found)) = times.iter().find(|(_, found)| *found > LONGEST) {
-            return Err(format!("{field} {found} must not exceed {LONGEST}"));
+        if let Some(&(field, found)) = times.iter().find(|(_, found)| *found > LONGEST) {
+            return Err(MachineError::TooLarge { field, found, limit: LONGEST });
         }
         if self.clock_hz > FASTEST || ddr.clock_hz < self.clock_hz.div_ceil(LONGEST) || ddr.clock_hz > FASTEST {
-            return Err(format!(
-                "clock_hz {} and ddr.clock_hz {} must not exceed {FASTEST}, and the first not be over {LONGEST} times the second",
-                self.clock_hz, ddr.clock_hz
-            ));
+            let (clock, ddr) = (self.clock_hz, ddr.clock_hz);
+            return Err(MachineError::Clocks { clock, ddr, fastest: FASTEST, ratio: LONGEST });
         }
         let caches =
             [("cache", self.cache.banks, self.cache.words), ("ewp_cache", self.ewp_cache.banks, self.ewp_cache.words)];
         for (cache, banks, words) in caches {
             if u64::from(banks) * u64::from(words) > LARGEST_CACHE / u64::from(self.cache.word_bytes) {
-                return Err(format!(
-                    "{cache}.banks {banks} times {cache}.words {words} must be at most {LARGEST_CACHE} bytes"
-                ));
+                return Err(MachineError::Cache { cache, banks, words, limit: LARGEST_CACHE });
             }
         }
         let counts = [
@@ -356,16 +348,16 @@ impl Machine {
             ("feeder.words", self.feeder.words, MOST),
             ("pdp.taps", self.pdp.taps, MOST),
         ];
-        if let Some((field, found, limit)) = counts.iter().find(|(_, found, limit)| u64::from(*found) > *limit) {
-            return Err(format!("{field} {found} must not exceed {limit}"));
+        if let Some(&(field, found, limit)) = counts.iter().find(|(_, found, limit)| u64::from(*found) > *limit) {
+            return Err(MachineError::TooLarge { field, found: found.into(), limit });
         }
         let spaces = [
             ("ddr.capacity_bytes", ddr.capacity_bytes),
             ("ddr.page_bytes", ddr.page_bytes),
             ("ddr.interleave_bytes", ddr.interleave_bytes),
         ];
-        if let Some((field, found)) = spaces.iter().find(|(_, found)| *found > LARGEST) {
-            return Err(format!("{field} {found} must not exceed {LARGEST}"));
+        if let Some(&(field, found)) = spaces.iter().find(|(_, found)| *found > LARGEST) {
+            return Err(MachineError::TooLarge { field, found, limit: LARGEST });
         }
         Ok(())
     }

@@ -32,14 +32,21 @@ pub fn set_limit(bytes: u64) {
 ///
 /// # Errors
 /// One line with the field, what it asks for, the limit and the remedy.
-pub fn check(what: &str, bytes: u64) -> Result<(), String> {
+pub fn check(what: &str, bytes: u64) -> Result<(), MemoryError> {
     let limit = limit();
-    if bytes > limit { Err(exceeded(what, bytes, limit)) } else { Ok(()) }
+    if bytes > limit { Err(MemoryError { what: what.to_owned(), bytes, limit }) } else { Ok(()) }
 }
 
-/// The line that says so.
-pub(crate) fn exceeded(what: &str, bytes: u64, limit: u64) -> String {
-    format!("{what} asks for {bytes} bytes of memory, the limit is {limit}: raise it with --memory-limit or {VARIABLE}")
+/// Something asks for more memory than the limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} asks for {bytes} bytes of memory, the limit is {limit}: raise it with --memory-limit or {VARIABLE}")]
+pub struct MemoryError {
+    /// The field or file.
+    pub what: String,
+    /// Bytes it asks for.
+    pub bytes: u64,
+    /// Bytes there may be.
+    pub limit: u64,
 }
 
 /// What the environment says; a word that is no number says nothing.
@@ -86,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_line_names_field_value_limit_and_remedy() {
-        let line = check("cache.banks", u64::MAX).expect_err("more than any computer has");
+        let line = check("cache.banks", u64::MAX).expect_err("more than any computer has").to_string();
         assert!(line.contains("cache.banks") && line.contains(&u64::MAX.to_string()), "{line}");
         assert!(line.contains("--memory-limit") && line.ends_with(VARIABLE), "{line}");
     }

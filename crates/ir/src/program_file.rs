@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
-use crate::file::unread;
+use crate::error::{FileError, Kind, ProgramError, Versions};
 use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
@@ -88,8 +88,8 @@ impl Program {
     /// Everything but instructions, descriptors and constants, as JSON.
     ///
     /// # Errors
-    /// [`Error::Program`] when it cannot be expressed (a scale that is no number).
-    pub fn metadata(&self) -> Result<String, Error> {
+    /// [`ProgramError`] when it cannot be expressed (a scale that is no number).
+    pub fn metadata(&self) -> Result<String, ProgramError> {
         let Self { name, machine, batch, level, fallback, ddr_bytes, spill_bytes, cache_peak_bytes, .. } = self;
         let shell = Self {
             name: name.clone(),
@@ -111,26 +111,26 @@ impl Program {
             predicted_cycles: self.predicted_cycles,
             allocations: self.allocations.clone(),
         };
-        serde_json::to_string(&shell).map_err(|error| Error::Program(error.to_string()))
+        serde_json::to_string(&shell).map_err(ProgramError::from)
     }
 
     /// The file form.
     ///
     /// # Errors
     /// The reason it cannot be expressed.
-    fn to_file(&self) -> Result<Vec<u8>, String> {
-        let program = self.metadata().map_err(|e| e.to_string())?;
-        let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(|e| e.to_string())?;
+    fn to_file(&self) -> Result<Vec<u8>, FileError> {
+        let program = self.metadata()?;
+        let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
         let sha256 = digest(VERSION, &program, &encoded, &self.constants);
         let header = Header { version: VERSION, sha256, machine_hash: self.machine.hash(), program };
-        let header = serde_json::to_string(&header).map_err(|e| e.to_string())?;
-        let tensor = |bytes| TensorView::new(Dtype::U8, vec![<[u8]>::len(bytes)], bytes).map_err(|e| e.to_string());
+        let header = serde_json::to_string(&header)?;
+        let tensor = |bytes| TensorView::new(Dtype::U8, vec![<[u8]>::len(bytes)], bytes);
         let mut views = vec![(Cow::Borrowed(INSTRUCTIONS), tensor(&encoded)?)];
         for (space, image) in self.constants.iter().enumerate() {
             views.push((Cow::Owned(constants_name(space)), tensor(image)?));
         }
         let metadata = HashMap::from([(KEY.to_owned(), header)]);
-        safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())
+        Ok(safetensors::serialize(views, Some(metadata))?)
     }
 
     /// Writes the file form beside `path`, then renames it.
@@ -138,8 +138,7 @@ impl Program {
     /// # Errors
     /// [`Error::File`] naming the file and the reason.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        write(path, &self.to_file().map_err(fail)?)
+        write(path, &self.to_file().map_err(|error| error.of(path))?)
     }
 
     /// Reads the file form and checks it.
@@ -147,27 +146,25 @@ impl Program {
     /// # Errors
     /// [`Error::File`] when the file cannot be read, is cut, altered or of another version.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let fail = |reason: String| Error::File { path: path.display().to_string(), reason };
-        Image::read(path).map_err(|e| e.to_string()).and_then(|file| Self::from_file(&file)).map_err(fail)
+        let read = Image::read(path).map_err(FileError::from);
+        read.and_then(|image| Self::from_file(&image)).map_err(|error| error.of(path))
     }
 
     /// The program in the bytes of a file, or why there is none.
-    fn from_file(image: &Image) -> Result<Self, String> {
-        let unreadable = |error: safetensors::SafeTensorError| format!("not a program file, or cut short ({error})");
+    fn from_file(image: &Image) -> Result<Self, FileError> {
+        let unreadable = |source| FileError::Unreadable { kind: Kind::Program, source };
         let (_, metadata) = SafeTensors::read_metadata(image).map_err(unreadable)?;
         let entries = metadata.metadata().as_ref();
         if entries.is_some_and(|entries| entries.contains_key(SEGMENTS)) {
-            return Err("parts of it run on the host, which the Python package alone does".to_owned());
+            return Err(FileError::Segments);
         }
-        let text = entries
-            .and_then(|entries| entries.get(KEY))
-            .ok_or("not a program file: it holds tensors but no program")?;
-        let damaged = |error: serde_json::Error| format!("damaged header ({error})");
-        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
+        let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
         if !(OLDEST..=VERSION).contains(&version) {
-            return Err(unread("program", version, OLDEST, VERSION));
+            let reads = Versions { oldest: OLDEST, newest: VERSION };
+            return Err(FileError::version(Kind::Program, version, reads));
         }
-        let header: Header = serde_json::from_str(text).map_err(damaged)?;
+        let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
         let file = SafeTensors::deserialize(image).map_err(unreadable)?;
         let mut constants = Vec::new();
         while let Ok(tensor) = file.tensor(&constants_name(constants.len())) {
@@ -175,16 +172,16 @@ impl Program {
         }
         let encoded = file.tensor(INSTRUCTIONS).map_err(unreadable)?;
         if digest(version, &header.program, encoded.data(), &constants) != header.sha256 {
-            return Err("the file was altered: its checksum does not match".to_owned());
+            return Err(FileError::Altered);
         }
-        let mut program: Self = serde_json::from_str(&header.program).map_err(damaged)?;
-        program.machine.validate().map_err(|reason| format!("its machine: {reason}"))?;
+        let mut program: Self = serde_json::from_str(&header.program).map_err(FileError::Header)?;
+        program.machine.validate().map_err(FileError::Machine)?;
         let hash = program.machine.hash();
         if hash != header.machine_hash {
-            return Err(format!("made for machine {}, but holds machine {hash}", header.machine_hash));
+            return Err(FileError::OtherMachine { made: header.machine_hash, held: hash });
         }
         let (descriptors, instructions): (Vec<Descriptor>, Vec<Instruction>) =
-            postcard::from_bytes(encoded.data()).map_err(|e| format!("damaged instructions ({e})"))?;
+            postcard::from_bytes(encoded.data()).map_err(FileError::Instructions)?;
         program.descriptors = descriptors;
         program.instructions = instructions;
         program.constants = constants;
@@ -289,7 +286,7 @@ mod tests {
         let mut bytes = program().to_file().expect("expressible");
         let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).expect("the header holds it");
         bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
-        Program::from_file(&Image::from(bytes)).expect_err("refused")
+        Program::from_file(&Image::from(bytes)).expect_err("refused").to_string()
     }
 
     #[test]

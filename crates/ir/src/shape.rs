@@ -1,5 +1,6 @@
 //! The shape and type rule of every operator: what it produces from its operands, or why it cannot.
 
+use crate::error::ShapeError;
 use crate::op::{BinaryKind, Epilogue, ReduceKind};
 use crate::table::Form;
 use crate::{Arithmetic, DType, Finish, Op, PadMode, Real, Requant, Table, Tensor, TensorId};
@@ -40,11 +41,12 @@ impl Output {
         }
     }
 
-    fn check(self, tensor: &Tensor) -> Result<(), String> {
+    fn check(self, tensor: &Tensor) -> Result<(), ShapeError> {
         if self.admits(tensor.dtype) {
             return Ok(());
         }
-        Err(format!("\"{}\" is {}, expected {}", tensor.name, tensor.dtype.name(), self.name()))
+        let (tensor, found) = (tensor.name.clone(), tensor.dtype.name());
+        Err(ShapeError::ElementType { tensor, found, expected: self.name() })
     }
 }
 
@@ -70,81 +72,84 @@ pub fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
 }
 
 /// An element that can be compared and averaged: a code or a float.
-fn activation(tensor: &Tensor) -> Result<(), String> {
+fn activation(tensor: &Tensor) -> Result<(), ShapeError> {
     if tensor.dtype.is_float() { Ok(()) } else { Output::Codes.check(tensor) }
 }
 
 /// What an operator of this arithmetic gives, if its operands are of its kind.
-fn kind<F, R>(arithmetic: &Arithmetic<F, R>, operands: &[&Tensor]) -> Result<Output, String> {
+fn kind<F, R>(arithmetic: &Arithmetic<F, R>, operands: &[&Tensor]) -> Result<Output, ShapeError> {
     let kind = if arithmetic.float().is_some() { Output::Floats } else { Output::Codes };
     operands.iter().try_for_each(|tensor| kind.check(tensor))?;
     Ok(kind)
 }
 
-fn single(value: Real, what: &str) -> Result<f32, String> {
-    value.single().filter(|v| v.is_finite()).ok_or(format!("{what} {value:?} is no finite float32"))
+fn single(value: Real, what: &'static str) -> Result<f32, ShapeError> {
+    value.single().filter(|v| v.is_finite()).ok_or(ShapeError::NotSingle { what, value })
 }
 
-fn requant(requant: &Requant, channels: usize) -> Result<(), String> {
+fn requant(requant: &Requant, channels: usize) -> Result<(), ShapeError> {
     let count = requant.multiplier.len();
     if count != requant.shift.len() || (count != 1 && count != channels) {
-        return Err(format!("{count} multipliers and {} shifts for {channels} channels", requant.shift.len()));
+        return Err(ShapeError::Requantization { multipliers: count, shifts: requant.shift.len(), channels });
     }
     for (&m, &n) in requant.multiplier.iter().zip(&requant.shift) {
         if !(0..=crate::quant::MULTIPLIER_MAX).contains(&m) {
-            return Err(format!("multiplier {m} is outside 0..=32767"));
+            return Err(ShapeError::Multiplier(m));
         }
         if !(crate::quant::SHIFT_MIN..=crate::quant::SHIFT_MAX).contains(&i32::from(n)) {
-            return Err(format!("shift {n} is outside -15..=47"));
+            return Err(ShapeError::Shift(n));
         }
     }
     if requant.lo > requant.hi {
-        return Err(format!("clamp {}..={} is empty", requant.lo, requant.hi));
+        return Err(ShapeError::EmptyClamp { lo: requant.lo, hi: requant.hi });
     }
     Ok(())
 }
 
-fn table(table: &Table, tensors: &[Tensor], bits: u32) -> Result<(), String> {
+fn table(table: &Table, tensors: &[Tensor], bits: u32) -> Result<(), ShapeError> {
     let entries = &tensors[table.entries.index()];
     if entries.constant.is_none() || entries.dtype != DType::I32 {
-        return Err(format!("table \"{}\" must be a constant of int32", entries.name));
+        return Err(ShapeError::TableConstant(entries.name.clone()));
     }
-    Form::new(&entries.i32s(), bits).map(drop).map_err(|reason| format!("table \"{}\": {reason}", entries.name))
+    Form::new(&entries.i32s(), bits)
+        .map(drop)
+        .map_err(|source| ShapeError::Table { name: entries.name.clone(), source })
 }
 
 /// Number of output elements and the element types the output may have.
 ///
 /// # Errors
 /// The reason why the operands do not fit, without the layer's name.
-pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), String> {
+pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), ShapeError> {
     let get = |id: TensorId| &tensors[id.index()];
     match op {
         Op::Conv { input, weights, bias, window, groups, epilogue } => {
             let (x, w, b) = (get(*input), get(*weights), get(*bias));
             let output = linear(epilogue, x, w)?;
             let (&[n, h, width, c], &[o, kh, kw, ci]) = (&x.shape[..], &w.shape[..]) else {
-                return Err(format!("input {:?} and weights {:?} must have rank 4", x.shape, w.shape));
+                return Err(ShapeError::ConvolutionRank { input: x.shape.clone(), weights: w.shape.clone() });
             };
             let groups = *groups as usize;
             if groups == 0 || ci * groups != c || o % groups != 0 {
-                return Err(format!("weights {:?} in {groups} groups do not fit input {:?}", w.shape, x.shape));
+                return Err(ShapeError::Groups { weights: w.shape.clone(), groups, input: x.shape.clone() });
             }
             if [kh as u32, kw as u32] != window.kernel || window.stride.contains(&0) || window.dilation.contains(&0) {
-                return Err(format!("window {window:?} does not fit weights {:?}", w.shape));
+                return Err(ShapeError::Kernel { window: *window, weights: w.shape.clone() });
             }
             linear_bias(b, o, x, w)?;
             linear_epilogue(epilogue, tensors, o, &[x, w])?;
-            let [oh, ow] = window.output(h, width).ok_or(format!("window {window:?} exceeds input {:?}", x.shape))?;
+            let exceeds = || ShapeError::WindowExceeds { window: *window, input: x.shape.clone() };
+            let [oh, ow] = window.output(h, width).ok_or_else(exceeds)?;
             Ok((n * oh * ow * o, output))
         }
         Op::MatMul { a, b, bias, epilogue } => {
             let (a, b) = (get(*a), get(*b));
             let output = linear(epilogue, a, b)?;
             let ([lead_a @ .., m, k], [lead_b @ .., k2, n]) = (&a.shape[..], &b.shape[..]) else {
-                return Err(format!("operands {:?} and {:?} must have rank 2 or more", a.shape, b.shape));
+                return Err(ShapeError::MatrixRank { a: a.shape.clone(), b: b.shape.clone() });
             };
             if k != k2 || (!lead_b.is_empty() && lead_a != lead_b) {
-                return Err(format!("operands {:?} and {:?} do not fit", a.shape, b.shape));
+                return Err(ShapeError::Matrices { a: a.shape.clone(), b: b.shape.clone() });
             }
             if let Some(bias) = bias {
                 linear_bias(get(*bias), *n, a, b)?;
@@ -162,7 +167,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             let output = kind(average, &[x])?;
             match average {
                 Arithmetic::Fixed(a) if a.divisors.is_empty() || !a.divisors.is_sorted_by_key(|d| d.area) => {
-                    return Err("divisors must be ascending by area".to_owned());
+                    return Err(ShapeError::Divisors);
                 }
                 Arithmetic::Fixed(_) => {}
                 Arithmetic::Float(finish) => finish.check()?,
@@ -175,12 +180,13 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             single_or_finish(r)?;
             let plain = r.float().is_some() || matches!(kind, BinaryKind::Mul | BinaryKind::Div);
             if r.float().is_some_and(|finish| kind.compares() && *finish != Finish::default()) {
-                return Err("a comparison of floats has nothing to finish".to_owned());
+                return Err(ShapeError::FinishedComparison);
             }
             if plain && (*ka, *kb) != (1, 1) || !(0..=32767).contains(ka) || !(0..=32767).contains(kb) {
-                return Err(format!("operand multipliers {ka} and {kb} are out of range"));
+                return Err(ShapeError::OperandMultipliers { ka: *ka, kb: *kb });
             }
-            let shape = broadcast(&a.shape, &b.shape).ok_or(format!("{:?} and {:?} do not fit", a.shape, b.shape))?;
+            let apart = || ShapeError::Broadcast { a: a.shape.clone(), b: b.shape.clone() };
+            let shape = broadcast(&a.shape, &b.shape).ok_or_else(apart)?;
             let condition = kind.compares() && output == Output::Floats;
             Ok((product(&shape), if condition { Output::Exactly(DType::I8) } else { output }))
         }
@@ -189,7 +195,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             let output = kind(function, &[x])?;
             match function {
                 Arithmetic::Fixed(t) => table(t, tensors, x.dtype.bits())?,
-                Arithmetic::Float(Finish { function: None, .. }) => return Err("the function is missing".to_owned()),
+                Arithmetic::Float(Finish { function: None, .. }) => return Err(ShapeError::NoFunction),
                 Arithmetic::Float(finish) => finish.check()?,
             }
             Ok((x.elements(), output))
@@ -220,10 +226,10 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                 Arithmetic::Fixed(s) => {
                     requant(&s.positive, 1)?;
                     if s.negative_multiplier.len() != s.negative_shift.len() {
-                        return Err(format!("{} shifts for the slopes", s.negative_shift.len()));
+                        return Err(ShapeError::SlopeShifts(s.negative_shift.len()));
                     }
                     if s.negative_multiplier.iter().any(|m| m.abs() > crate::quant::MULTIPLIER_MAX) {
-                        return Err("slope multiplier is outside -32767..=32767".to_owned());
+                        return Err(ShapeError::SlopeMultiplier);
                     }
                     s.negative_multiplier.len()
                 }
@@ -235,7 +241,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             };
             let channels = x.shape.last().copied().unwrap_or(1);
             if count != 1 && count != channels {
-                return Err(format!("{count} slopes for {channels} channels"));
+                return Err(ShapeError::Slopes { slopes: count, channels });
             }
             Ok((x.elements(), output))
         }
@@ -248,7 +254,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                     || mask.dtype != DType::I8
                     || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]))
             {
-                return Err(format!("mask {:?} must be a constant that broadcasts to {:?}", mask.shape, x.shape));
+                return Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() });
             }
             Ok((x.elements(), output))
         }
@@ -258,8 +264,8 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             let n = x.shape.last().copied().unwrap_or(1);
             let expected = if norm.float().is_some() { DType::F32 } else { DType::I64 };
             if g.elements() != n || b.elements() != n || b.dtype != expected {
-                let wanted = expected.name();
-                return Err(format!("gamma {:?} and beta {:?} ({wanted}) must hold {n} elements", g.shape, b.shape));
+                let (gamma, beta, dtype) = (g.shape.clone(), b.shape.clone(), expected.name());
+                return Err(ShapeError::Normalization { gamma, beta, dtype, elements: n });
             }
             match norm {
                 Arithmetic::Fixed(norm) => {
@@ -270,7 +276,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                     Output::Exactly(DType::F32).check(g)?;
                     norm.finish.check()?;
                     if single(norm.epsilon, "epsilon")? < 0.0 {
-                        return Err(format!("epsilon {:?} is negative", norm.epsilon));
+                        return Err(ShapeError::NegativeEpsilon(norm.epsilon));
                     }
                 }
             }
@@ -287,7 +293,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                 }
             }
             if axes.is_empty() || axes.iter().any(|&a| a as usize >= x.shape.len()) || !axes.is_sorted() {
-                return Err(format!("axes {axes:?} do not fit {:?}", x.shape));
+                return Err(ShapeError::Axes { axes: axes.clone(), shape: x.shape.clone() });
             }
             let kept = x.shape.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u32)));
             let passes = matches!(kind, ReduceKind::Max | ReduceKind::Min);
@@ -301,9 +307,9 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
         }
         Op::Concat { inputs, axis, requants } => {
             let axis = *axis as usize;
-            let first = get(*inputs.first().ok_or("no operands")?);
+            let first = get(*inputs.first().ok_or(ShapeError::NoOperands)?);
             if requants.len() != inputs.len() || axis >= first.shape.len() {
-                return Err(format!("axis {axis} or {} requantisations do not fit", requants.len()));
+                return Err(ShapeError::ConcatenationAxis { axis, requantizations: requants.len() });
             }
             let mut total = 0;
             let requantised = requants.iter().any(Option::is_some);
@@ -311,7 +317,8 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                 let same = tensor.shape.len() == first.shape.len()
                     && (0..first.shape.len()).all(|i| i == axis || tensor.shape[i] == first.shape[i]);
                 if !same {
-                    return Err(format!("{:?} and {:?} do not fit along axis {axis}", first.shape, tensor.shape));
+                    let (first, other) = (first.shape.clone(), tensor.shape.clone());
+                    return Err(ShapeError::Concatenation { first, other, axis });
                 }
                 total += tensor.elements();
             }
@@ -324,7 +331,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                     None if get(id).dtype == first.dtype || requantised => {}
                     None => {
                         let (one, other) = (first.dtype.name(), get(id).dtype.name());
-                        return Err(format!("operands are {one} and {other}"));
+                        return Err(ShapeError::MixedTypes { one, other });
                     }
                 }
             }
@@ -333,43 +340,44 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
         Op::Pad { input, before, after, mode } => {
             let x = get(*input);
             if before.len() != x.shape.len() || after.len() != x.shape.len() {
-                return Err(format!("{} paddings for shape {:?}", before.len(), x.shape));
+                return Err(ShapeError::Paddings { paddings: before.len(), shape: x.shape.clone() });
             }
             let pads = before.iter().zip(after).map(|(b, a)| (*b as usize, *a as usize));
             if matches!((mode, x.dtype.is_float()), (PadMode::Constant(_), true) | (PadMode::Value(_), false)) {
-                return Err(format!("{mode:?} does not fill {}", x.dtype.name()));
+                return Err(ShapeError::Fill { mode: *mode, dtype: x.dtype.name() });
             }
             if matches!(mode, PadMode::Reflect) && pads.clone().zip(&x.shape).any(|((b, a), &n)| b >= n || a >= n) {
-                return Err(format!("reflection exceeds shape {:?}", x.shape));
+                return Err(ShapeError::Reflection(x.shape.clone()));
             }
             Ok((pads.zip(&x.shape).map(|((b, a), n)| b + n + a).product(), Output::Exactly(x.dtype)))
         }
         Op::Rearrange { input, dims, strides, offset } => {
             let x = get(*input);
             if dims.len() != strides.len() || dims.contains(&0) {
-                return Err(format!("{} extents and {} strides", dims.len(), strides.len()));
+                return Err(ShapeError::Loops { extents: dims.len(), strides: strides.len() });
             }
             let reach = |positive: bool| {
                 let steps = dims.iter().zip(strides).filter(|(_, s)| (**s > 0) == positive);
                 offset + steps.map(|(d, s)| i64::from(d - 1) * s).sum::<i64>()
             };
             if reach(false) < 0 || reach(true) >= x.elements() as i64 {
-                return Err(format!("elements {}..={} of {:?}", reach(false), reach(true), x.shape));
+                return Err(ShapeError::View { first: reach(false), last: reach(true), shape: x.shape.clone() });
             }
             Ok((dims.iter().map(|&d| d as usize).product(), Output::Exactly(x.dtype)))
         }
         Op::Gather { input, axis, indices } => {
             let x = get(*input);
-            let extent = *x.shape.get(*axis as usize).ok_or(format!("axis {axis} of {:?}", x.shape))?;
+            let (axis, shape) = (*axis, || x.shape.clone());
+            let extent = *x.shape.get(axis as usize).ok_or_else(|| ShapeError::Axis { axis, shape: shape() })?;
             if indices.iter().any(|&i| i as usize >= extent) {
-                return Err(format!("an index exceeds axis {axis} of {:?}", x.shape));
+                return Err(ShapeError::Index { axis, shape: shape() });
             }
             Ok((x.elements() / extent.max(1) * indices.len(), Output::Exactly(x.dtype)))
         }
         Op::Embedding { table, indices } => {
             let (t, i) = (get(*table), get(*indices));
             if t.constant.is_none() || t.shape.len() != 2 || i.dtype != DType::I32 {
-                return Err("table must be a constant matrix and indices int32".to_owned());
+                return Err(ShapeError::Embedding);
             }
             Ok((i.elements() * t.shape[1], Output::Exactly(t.dtype)))
         }
@@ -377,7 +385,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
             let x = get(*input);
             activation(x)?;
             let &[n, h, w, c] = &x.shape[..] else {
-                return Err(format!("input {:?} must have rank 4", x.shape));
+                return Err(ShapeError::ImageRank(x.shape.clone()));
             };
             let fits = |taps: &[crate::op::LinearTap], extent: usize| {
                 taps.iter().all(|t| {
@@ -387,17 +395,17 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
                 })
             };
             if !fits(rows, h) || !fits(columns, w) {
-                return Err(format!("a tap exceeds input {:?}", x.shape));
+                return Err(ShapeError::Taps(x.shape.clone()));
             }
             Ok((n * rows.len() * columns.len() * c, Output::Exactly(x.dtype)))
         }
         Op::InsertZeros { input, stride } => {
             let x = get(*input);
             let &[n, h, w, c] = &x.shape[..] else {
-                return Err(format!("input {:?} must have rank 4", x.shape));
+                return Err(ShapeError::ImageRank(x.shape.clone()));
             };
             if stride.contains(&0) || h == 0 || w == 0 {
-                return Err(format!("stride {stride:?} of input {:?}", x.shape));
+                return Err(ShapeError::Stride { stride: *stride, input: x.shape.clone() });
             }
             Ok((
                 n * ((h - 1) * stride[0] as usize + 1) * ((w - 1) * stride[1] as usize + 1) * c,
@@ -407,48 +415,45 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Strin
         Op::Select { condition, a, b } => {
             let (condition, a, b) = (get(*condition), get(*a), get(*b));
             if condition.dtype != DType::I8 || a.dtype != b.dtype {
-                return Err("condition must be int8 and both choices of one type".to_owned());
+                return Err(ShapeError::SelectionTypes);
             }
             let shape = broadcast(&a.shape, &b.shape).and_then(|s| broadcast(&s, &condition.shape));
-            Ok((product(&shape.ok_or("operands do not broadcast")?), Output::Exactly(a.dtype)))
+            Ok((product(&shape.ok_or(ShapeError::SelectionShapes)?), Output::Exactly(a.dtype)))
         }
     }
 }
 
-fn pooled(x: &Tensor, window: &crate::op::Window, beyond: [u32; 2]) -> Result<usize, String> {
-    let &[n, h, w, c] = &x.shape[..] else { return Err(format!("input {:?} must have rank 4", x.shape)) };
+fn pooled(x: &Tensor, window: &crate::op::Window, beyond: [u32; 2]) -> Result<usize, ShapeError> {
+    let &[n, h, w, c] = &x.shape[..] else { return Err(ShapeError::ImageRank(x.shape.clone())) };
     if window.stride.contains(&0) || window.dilation.contains(&0) || window.kernel.contains(&0) {
-        return Err(format!("window {window:?}"));
+        return Err(ShapeError::EmptyWindow(*window));
     }
     if beyond[0] > window.pads[2] || beyond[1] > window.pads[3] {
-        return Err("ceil-mode cells exceed the padding".to_owned());
+        return Err(ShapeError::CeilMode);
     }
-    let [oh, ow] = window.output(h, w).ok_or(format!("window {window:?} exceeds input {:?}", x.shape))?;
+    let exceeds = || ShapeError::WindowExceeds { window: *window, input: x.shape.clone() };
+    let [oh, ow] = window.output(h, w).ok_or_else(exceeds)?;
     Ok(n * oh * ow * c)
 }
 
 /// A linear operator's operands fit its arithmetic; floats are of one type.
-fn linear(epilogue: &Arithmetic<Epilogue>, x: &Tensor, w: &Tensor) -> Result<Output, String> {
+fn linear(epilogue: &Arithmetic<Epilogue>, x: &Tensor, w: &Tensor) -> Result<Output, ShapeError> {
     let output = kind(epilogue, &[x, w])?;
     if output == Output::Floats && x.dtype != w.dtype {
-        return Err(format!("operands are {} and {}", x.dtype.name(), w.dtype.name()));
+        return Err(ShapeError::MixedTypes { one: x.dtype.name(), other: w.dtype.name() });
     }
     Ok(output)
 }
 
-fn linear_bias(bias: &Tensor, channels: usize, x: &Tensor, w: &Tensor) -> Result<(), String> {
+fn linear_bias(bias: &Tensor, channels: usize, x: &Tensor, w: &Tensor) -> Result<(), ShapeError> {
     let expected = match (x.dtype, w.dtype) {
         (DType::I8, DType::I8) => DType::I32,
         (dtype, _) if dtype.is_float() => DType::F32,
         _ => DType::I64,
     };
     if bias.elements() != channels || bias.dtype != expected || bias.constant.is_none() {
-        return Err(format!(
-            "bias {:?} {} must be a constant of {channels} {}",
-            bias.shape,
-            bias.dtype.name(),
-            expected.name()
-        ));
+        let (shape, found) = (bias.shape.clone(), bias.dtype.name());
+        return Err(ShapeError::Bias { shape, found, channels, expected: expected.name() });
     }
     Ok(())
 }
@@ -458,32 +463,32 @@ fn linear_epilogue(
     tensors: &[Tensor],
     channels: usize,
     operands: &[&Tensor],
-) -> Result<(), String> {
+) -> Result<(), ShapeError> {
     match epilogue {
         Arithmetic::Fixed(epilogue) => {
             requant(&epilogue.requant, channels)?;
             if let Some(shift) = epilogue.first_shift {
                 if shift > 47 {
-                    return Err(format!("first shift {shift} exceeds 47"));
+                    return Err(ShapeError::FirstShift(shift));
                 }
                 if operands.iter().all(|operand| operand.dtype == DType::I8) {
-                    return Err("a first shift is for sums of 16-bit operands".to_owned());
+                    return Err(ShapeError::NarrowFirstShift);
                 }
             }
             epilogue.table.as_ref().map_or(Ok(()), |t| table(t, tensors, 16))
         }
-        Arithmetic::Float(finish) => finish.check(),
+        Arithmetic::Float(finish) => Ok(finish.check()?),
     }
 }
 
-fn single_or_finish(arithmetic: &Arithmetic<Requant>) -> Result<(), String> {
+fn single_or_finish(arithmetic: &Arithmetic<Requant>) -> Result<(), ShapeError> {
     match arithmetic {
         Arithmetic::Fixed(single) => requant(single, 1),
-        Arithmetic::Float(finish) => finish.check(),
+        Arithmetic::Float(finish) => Ok(finish.check()?),
     }
 }
 
 /// A scale or divisor.
-fn positive(value: Real) -> Result<(), String> {
-    if single(value, "scale")? > 0.0 { Ok(()) } else { Err(format!("scale {value:?} is not positive")) }
+fn positive(value: Real) -> Result<(), ShapeError> {
+    if single(value, "scale")? > 0.0 { Ok(()) } else { Err(ShapeError::Scale(value)) }
 }

@@ -60,38 +60,62 @@ pub struct Segment {
     pub step_bits: u32,
 }
 
+/// Why words are no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum TableError {
+    /// Another number of entries than one for each step and one.
+    #[error("{entries} entries are no table of {bits}-bit codes (2^k + 1, k <= {bits})")]
+    Entries { entries: usize, bits: u32 },
+    /// A header that was cut.
+    #[error("{0} words are too few for a table with segments")]
+    Short(usize),
+    /// Too many segments or fraction bits.
+    #[error(
+        "a table of 2^{segment_bits} segments and {fraction_bits} fraction bits \
+         (at most 2^{SEGMENT_BITS} and {FRACTION_BITS})"
+    )]
+    Header { segment_bits: u32, fraction_bits: u32 },
+    /// A map from codes to positions that is too large.
+    #[error("a table's multiplier {multiplier} or offset {offset} exceeds {PHASE_BITS} bits")]
+    Phase { multiplier: u64, offset: u64 },
+    /// Steps longer than their segment.
+    #[error("a table's steps exceed a segment of {extent} bits")]
+    Steps { extent: u32 },
+    /// More or fewer words than the segments take.
+    #[error("a table of {words} words whose segments take {end}")]
+    Words { words: usize, end: u64 },
+}
+
 impl Form {
     /// The form of the words of a table for codes of `bits` bits.
     ///
     /// # Errors
     /// Why they are no table.
-    pub fn new(words: &[i32], bits: u32) -> Result<Self, String> {
+    pub fn new(words: &[i32], bits: u32) -> Result<Self, TableError> {
         let steps = words.len().saturating_sub(1);
         if !words.is_empty() && words.len().is_multiple_of(2) {
             return Segmented::new(words).map(Self::Segmented);
         }
         if !steps.is_power_of_two() || steps < 2 || steps > 1 << bits {
-            return Err(format!("{} entries are no table of {bits}-bit codes (2^k + 1, k <= {bits})", words.len()));
+            return Err(TableError::Entries { entries: words.len(), bits });
         }
         Ok(Self::Equal { step_bits: bits - steps.trailing_zeros() })
     }
 }
 
 impl Segmented {
-    fn new(words: &[i32]) -> Result<Self, String> {
-        let short = || format!("{} words are too few for a table with segments", words.len());
+    fn new(words: &[i32]) -> Result<Self, TableError> {
+        let short = || TableError::Short(words.len());
         let header = words.get(..HEADER).ok_or_else(short)?;
         let (segment_bits, fraction_bits) = (header[0].cast_unsigned() & 0xFF, header[0].cast_unsigned() >> 8);
         if segment_bits > SEGMENT_BITS || fraction_bits > FRACTION_BITS {
-            return Err(format!(
-                "a table of 2^{segment_bits} segments and {fraction_bits} fraction bits \
-                 (at most 2^{SEGMENT_BITS} and {FRACTION_BITS})"
-            ));
+            return Err(TableError::Header { segment_bits, fraction_bits });
         }
         let wide = |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
         let (multiplier, offset) = (wide(header[1], header[2]), wide(header[3], header[4]));
         if (multiplier | offset) >> PHASE_BITS != 0 {
-            return Err(format!("a table's multiplier {multiplier} or offset {offset} exceeds {PHASE_BITS} bits"));
+            return Err(TableError::Phase { multiplier, offset });
         }
         let entries = HEADER + (1 << segment_bits);
         let mut first = entries as u64;
@@ -99,7 +123,7 @@ impl Segmented {
         for &step_bits in words.get(HEADER..entries).ok_or_else(short)? {
             let extent = POSITION_BITS - segment_bits;
             let step_bits = u32::try_from(step_bits).ok().filter(|&step_bits| step_bits <= extent);
-            let step_bits = step_bits.ok_or_else(|| format!("a table's steps exceed a segment of {extent} bits"))?;
+            let step_bits = step_bits.ok_or(TableError::Steps { extent })?;
             if first >= words.len() as u64 {
                 return Err(short());
             }
@@ -110,7 +134,7 @@ impl Segmented {
         if end.next_multiple_of(2) != words.len() as u64
             || words[end.min(words.len() as u64) as usize..].iter().any(|&w| w != 0)
         {
-            return Err(format!("a table of {} words whose segments take {end}", words.len()));
+            return Err(TableError::Words { words: words.len(), end });
         }
         Ok(Self { multiplier, offset, fraction_bits, segment_bits, segments })
     }
@@ -121,7 +145,7 @@ mod tests {
     use super::*;
 
     fn refused(words: &[i32], expected: &str) {
-        let found = Form::new(words, 16).expect_err("refused");
+        let found = Form::new(words, 16).expect_err("refused").to_string();
         assert!(found.contains(expected), "{found}");
     }
 

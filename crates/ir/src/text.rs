@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Number, Value};
 
+use crate::error::{ProgramError, SyntaxError};
 use crate::{Error, Program};
 
 const VERSION: &str = "tpuasm 1";
@@ -44,9 +45,9 @@ impl Program {
     /// # Errors
     /// [`Error::Program`] when it cannot be expressed, which no valid program is.
     pub fn to_text(&self, constants: bool) -> Result<String, Error> {
-        let value = serde_json::to_value(self).map_err(|error| Error::Program(error.to_string()))?;
+        let value = serde_json::to_value(self).map_err(ProgramError::from)?;
         let Value::Object(mut fields) = value else {
-            return Err(Error::Program("a program is a record".to_owned()));
+            return Err(ProgramError::Record.into());
         };
         let mut out = format!("{VERSION}\n");
         let records = RECORDS.map(|key| (key, fields.remove(key).unwrap_or_default()));
@@ -92,41 +93,45 @@ impl Program {
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
         let first = lines.next().map_or("", |(_, line)| line.trim());
         if first != VERSION {
-            let wrong = if first.starts_with("tpuasm ") { "another version of the" } else { "not the" };
-            let reason =
-                format!("line 1: {wrong} text of a program, which begins with \"{VERSION}\" here: {first:.20?}");
-            return Err(Error::Program(reason));
+            let (expected, found) = (VERSION, first.to_owned());
+            let versioned = first.starts_with("tpuasm ");
+            let error = if versioned {
+                ProgramError::Version { expected, found }
+            } else {
+                ProgramError::OtherText { expected, found }
+            };
+            return Err(error.into());
         }
         for (number, line) in lines {
             read_line(line, &mut fields, &mut constants)
-                .map_err(|reason| Error::Program(format!("line {number}: {reason}")))?;
+                .map_err(|source| ProgramError::Line { line: number, source })?;
         }
-        let missing = |field| Error::Program(format!("the line \"{field}\" is missing"));
         for field in RECORDS {
-            fields.get(field).ok_or_else(|| missing(field))?;
+            fields.get(field).ok_or(ProgramError::Missing(field))?;
         }
-        let mut program: Self = serde_json::from_value(Value::Object(fields))
-            .map_err(|error| Error::Program(format!("not a program: {error}")))?;
-        program.machine.validate().map_err(|reason| Error::Program(format!("its machine: {reason}")))?;
+        let mut program: Self = serde_json::from_value(Value::Object(fields)).map_err(ProgramError::Fields)?;
+        program.machine.validate().map_err(ProgramError::Machine)?;
         for (space, (bytes, size)) in constants.iter().enumerate() {
             if bytes.len() != *size {
-                let found = bytes.len();
-                return Err(Error::Program(format!("constants {space}: {size} bytes announced, {found} found")));
+                let (announced, found) = (*size, bytes.len());
+                return Err(ProgramError::ConstantBytes { space, announced, found }.into());
             }
         }
         if constants.len() != program.ddr_bytes.len() {
-            let (found, wanted) = (constants.len(), program.ddr_bytes.len());
-            return Err(Error::Program(format!(
-                "constants of {found} address spaces, the program has {wanted}: the text is incomplete"
-            )));
+            let (found, expected) = (constants.len(), program.ddr_bytes.len());
+            return Err(ProgramError::Constants { found, expected }.into());
         }
         program.constants = constants.into_iter().map(|(bytes, _)| bytes.into()).collect();
-        program.check_limits().and_then(|()| program.check_references()).map_err(Error::Program)?;
+        program.check_limits().and_then(|()| program.check_references()).map_err(ProgramError::from)?;
         Ok(program)
     }
 }
 
-fn read_line(line: &str, fields: &mut Map<String, Value>, constants: &mut Vec<(Vec<u8>, usize)>) -> Result<(), String> {
+fn read_line(
+    line: &str,
+    fields: &mut Map<String, Value>,
+    constants: &mut Vec<(Vec<u8>, usize)>,
+) -> Result<(), SyntaxError> {
     let mut reader = Reader { rest: line };
     let Some(word) = reader.word() else {
         return reader.end();
@@ -134,9 +139,9 @@ fn read_line(line: &str, fields: &mut Map<String, Value>, constants: &mut Vec<(V
     if word == "constants" {
         let (space, size) = (reader.whole()?, reader.whole()?);
         if space != constants.len() as u64 {
-            return Err(format!("constants {space}, expected {}", constants.len()));
+            return Err(SyntaxError::Space { found: space, expected: constants.len() });
         }
-        let size = usize::try_from(size).map_err(|error| error.to_string())?;
+        let size = usize::try_from(size)?;
         constants.push((Vec::new(), size));
         return reader.end();
     }
@@ -145,7 +150,7 @@ fn read_line(line: &str, fields: &mut Map<String, Value>, constants: &mut Vec<(V
         match value {
             Value::Object(record) if word == "program" => fields.extend(record),
             Value::Object(_) => drop(fields.insert(word.to_owned(), value)),
-            _ => return Err(format!("{word}: expected a record (key=value ...)")),
+            _ => return Err(SyntaxError::Record(word.to_owned())),
         }
         return reader.end();
     }
@@ -159,7 +164,7 @@ fn read_line(line: &str, fields: &mut Map<String, Value>, constants: &mut Vec<(V
         let left = *size - bytes.len();
         let line = decode(line.trim())?;
         if line.len() > left {
-            return Err(format!("{} bytes more than announced", line.len() - left));
+            return Err(SyntaxError::Bytes(line.len() - left));
         }
         bytes.extend(line);
         return Ok(());
@@ -175,13 +180,13 @@ fn push(fields: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-fn decode(text: &str) -> Result<Vec<u8>, String> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or("not a word of the text form, nor hexadecimal bytes");
+fn decode(text: &str) -> Result<Vec<u8>, SyntaxError> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or(SyntaxError::Hexadecimal);
     let pairs = text.as_bytes().chunks(2);
     pairs
         .map(|pair| match *pair {
             [high, low] => Ok((digit(high)? * 16 + digit(low)?) as u8),
-            _ => Err("an odd number of hexadecimal digits".to_owned()),
+            _ => Err(SyntaxError::OddDigits),
         })
         .collect()
 }
@@ -296,9 +301,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    fn end(&mut self) -> Result<(), SyntaxError> {
         self.skip();
-        if self.rest.is_empty() { Ok(()) } else { Err(format!("\"{}\" is too much", self.sample())) }
+        if self.rest.is_empty() { Ok(()) } else { Err(SyntaxError::Rest(self.sample())) }
+    }
+
+    /// Something else stands where this must.
+    fn expected(&self, what: impl Into<String>) -> SyntaxError {
+        SyntaxError::Expected { expected: what.into(), before: self.sample() }
     }
 
     fn sample(&self) -> String {
@@ -331,17 +341,17 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn expect(&mut self, token: char) -> Result<(), String> {
-        if self.accept(token) { Ok(()) } else { Err(format!("expected '{token}' before \"{}\"", self.sample())) }
+    fn expect(&mut self, token: char) -> Result<(), SyntaxError> {
+        if self.accept(token) { Ok(()) } else { Err(self.expected(format!("'{token}'"))) }
     }
 
-    fn whole(&mut self) -> Result<u64, String> {
+    fn whole(&mut self) -> Result<u64, SyntaxError> {
         self.skip();
         let digits = self.take(|c| c.is_ascii_digit());
-        digits.parse().map_err(|_| format!("expected a number before \"{}\"", self.sample()))
+        digits.parse().map_err(|_| self.expected("a number"))
     }
 
-    fn instruction(&mut self, unit: &str) -> Result<Value, String> {
+    fn instruction(&mut self, unit: &str) -> Result<Value, SyntaxError> {
         let mut waits = Vec::new();
         let mut layer = None;
         loop {
@@ -351,7 +361,7 @@ impl<'a> Reader<'a> {
                 Some("wait") if self.accept('=') => {
                     self.expect('[')?;
                     while !self.accept(']') {
-                        let unit = self.word().ok_or("expected a unit")?;
+                        let unit = self.word().ok_or(SyntaxError::Name("a unit"))?;
                         self.expect(':')?;
                         waits.push(serde_json::json!({"unit": unit, "count": self.whole()?}));
                     }
@@ -362,13 +372,13 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        let layer = layer.ok_or_else(|| format!("\"{unit}\" begins no line of the text form"))?;
+        let layer = layer.ok_or_else(|| SyntaxError::Word(unit.to_owned()))?;
         let work = self.value(DEPTH)?;
         Ok(serde_json::json!({"unit": unit, "layer": layer, "waits": waits, "work": work}))
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, String> {
-        let deeper = depth.checked_sub(1).ok_or("values are nested too deep")?;
+    fn value(&mut self, depth: usize) -> Result<Value, SyntaxError> {
+        let deeper = depth.checked_sub(1).ok_or(SyntaxError::Depth)?;
         if self.accept('[') {
             let mut list = Vec::new();
             while !self.accept(']') {
@@ -379,10 +389,10 @@ impl<'a> Reader<'a> {
         if self.accept('(') {
             let mut record = Map::new();
             while !self.accept(')') {
-                let key = self.word().ok_or_else(|| format!("expected a key before \"{}\"", self.sample()))?;
+                let key = self.word().ok_or_else(|| self.expected("a key"))?;
                 self.expect('=')?;
                 if record.insert(key.to_owned(), self.value(deeper)?).is_some() {
-                    return Err(format!("key \"{key}\" occurs twice"));
+                    return Err(SyntaxError::Twice(key.to_owned()));
                 }
             }
             return Ok(Value::Object(record));
@@ -392,15 +402,15 @@ impl<'a> Reader<'a> {
         }
         if self.peek('"') {
             let mut stream = serde_json::Deserializer::from_str(self.rest).into_iter::<String>();
-            let text = stream.next().and_then(Result::ok).ok_or("a string is not closed")?;
+            let text = stream.next().and_then(Result::ok).ok_or(SyntaxError::String)?;
             self.rest = &self.rest[stream.byte_offset()..];
             return Ok(Value::String(text));
         }
         if self.rest.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
             let text = self.take(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+'));
-            return text.parse::<Number>().map(Value::Number).map_err(|_| format!("\"{text}\" is not a number"));
+            return text.parse::<Number>().map(Value::Number).map_err(|_| SyntaxError::Number(text.to_owned()));
         }
-        let word = self.word().ok_or_else(|| format!("expected a value before \"{}\"", self.sample()))?;
+        let word = self.word().ok_or_else(|| self.expected("a value"))?;
         Ok(match word {
             "none" => Value::Null,
             "true" => Value::Bool(true),
@@ -415,11 +425,11 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn view(&mut self, depth: usize) -> Result<Value, String> {
+    fn view(&mut self, depth: usize) -> Result<Value, SyntaxError> {
         let space = self.value(depth)?;
         self.expect(':')?;
         let address = self.whole()?;
-        let dtype = self.word().ok_or("expected an element type")?;
+        let dtype = self.word().ok_or(SyntaxError::Name("an element type"))?;
         let rows = self.whole()?;
         self.expect('/')?;
         let height = self.whole()?;

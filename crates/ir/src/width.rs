@@ -12,6 +12,7 @@
 //!
 //! Source: docs/arithmetic.md, "Widths".
 
+use crate::error::WidthError;
 use crate::shape::product;
 use crate::{Arithmetic, DType, Epilogue, Graph, Layer, Op, ReduceKind, Requant, Table, Tensor, TensorId};
 
@@ -24,11 +25,11 @@ const WIDE: i128 = (1 << 47) - 1;
 ///
 /// # Errors
 /// The first layer with a value that may not fit, and which.
-pub fn prove(graph: &Graph) -> Result<(), (String, String)> {
+pub fn prove(graph: &Graph) -> Result<(), (String, WidthError)> {
     graph.layers.iter().try_for_each(|layer| fits(graph, layer).map_err(|reason| (layer.name.clone(), reason)))
 }
 
-fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
+fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
     let tensor = |id: TensorId| graph.tensor(id);
     let output = tensor(layer.output);
     for id in layer.op.operands() {
@@ -36,7 +37,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
         let (lo, hi) = operand.dtype.range();
         if !(lo..=hi).contains(&i64::from(operand.zero_point())) {
             let (zero_point, dtype) = (operand.zero_point(), operand.dtype.name());
-            return Err(format!("zero point {zero_point} of \"{}\" is no {dtype} code", operand.name));
+            return Err(WidthError::ZeroPoint { zero_point, tensor: operand.name.clone(), dtype });
         }
     }
     let leaves = |requant: &Requant| within(output, requant.lo, requant.hi);
@@ -54,7 +55,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
             let (a, b) = (tensor(*a), tensor(*b));
-            let [.., k, n] = b.shape[..] else { return Err("operands are no matrices".to_owned()) };
+            let [.., k, n] = b.shape[..] else { return Err(WidthError::Matrices) };
             let bias = summed(epilogue, bias.map_or_else(Vec::new, |id| tensor(id).integers()))?;
             if b.constant.is_some() && b.shape.len() == 2 {
                 constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
@@ -78,7 +79,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
         Op::PRelu { slopes: Arithmetic::Fixed(slopes), .. } => leaves(&slopes.positive),
         Op::Softmax { exponentials: Arithmetic::Fixed(e), .. } => {
             if e.multiplier < 0 {
-                return Err(format!("multiplier {} is negative", e.multiplier));
+                return Err(WidthError::NegativeMultiplier(e.multiplier));
             }
             within(output, e.lo, e.hi)
         }
@@ -91,7 +92,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
             constant(gamma)?;
             constant(tensor(*beta))?;
             if gamma.zero_point() != 0 || norm.epsilon == 0 || n == 0 {
-                return Err("gamma must be symmetric and epsilon at least 1".to_owned());
+                return Err(WidthError::Normalization);
             }
             for (gamma, beta) in gamma.integers().into_iter().zip(tensor(*beta).integers()) {
                 sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
@@ -115,7 +116,10 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), String> {
                 match requant {
                     Some(requant) if matches!(tensor(id).dtype, DType::I8 | DType::I16) => leaves(requant)?,
                     None if tensor(id).dtype == output.dtype => {}
-                    _ => return Err(format!("operand \"{}\" cannot become {}", tensor(id).name, output.dtype.name())),
+                    _ => {
+                        let operand = tensor(id).name.clone();
+                        return Err(WidthError::Conversion { operand, dtype: output.dtype.name() });
+                    }
                 }
             }
             Ok(())
@@ -150,11 +154,11 @@ fn magnitude(tensor: &Tensor) -> i128 {
     (i128::from(hi) - zero_point).max(zero_point - i128::from(lo))
 }
 
-fn constant(tensor: &Tensor) -> Result<(), String> {
-    if tensor.constant.is_some() { Ok(()) } else { Err(format!("\"{}\" must be a constant", tensor.name)) }
+fn constant(tensor: &Tensor) -> Result<(), WidthError> {
+    if tensor.constant.is_some() { Ok(()) } else { Err(WidthError::Constant(tensor.name.clone())) }
 }
 
-fn finite(tensor: &Tensor) -> Result<(), String> {
+fn finite(tensor: &Tensor) -> Result<(), WidthError> {
     constant(tensor)?;
     let bytes = tensor.constant.as_deref().unwrap_or_default();
     let half = |mask: u16| bytes.as_chunks().0.iter().all(|b| u16::from_le_bytes(*b) & mask != mask);
@@ -163,28 +167,28 @@ fn finite(tensor: &Tensor) -> Result<(), String> {
         DType::BF16 => half(0x7F80),
         _ => bytes.as_chunks().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
     };
-    if finite { Ok(()) } else { Err(format!("\"{}\" holds numbers that are not finite", tensor.name)) }
+    if finite { Ok(()) } else { Err(WidthError::NotFinite(tensor.name.clone())) }
 }
 
 fn limit(x: &Tensor, w: &Tensor) -> i128 {
     if x.dtype == DType::I8 && w.dtype == DType::I8 { NARROW } else { WIDE }
 }
 
-fn sum_fits(bound: i128, limit: i128) -> Result<(), String> {
+fn sum_fits(bound: i128, limit: i128) -> Result<(), WidthError> {
     if bound <= limit {
         return Ok(());
     }
     let bits = if limit == NARROW { 32 } else { 48 };
-    Err(format!("the accumulator may reach {bound}, more than {bits} bits hold"))
+    Err(WidthError::Accumulator { bound, bits })
 }
 
 /// The biases that are part of the accumulators: none where they follow a first rounding, which holds them to 32 bits.
-fn summed(epilogue: &Epilogue, bias: Vec<i64>) -> Result<Vec<i64>, String> {
+fn summed(epilogue: &Epilogue, bias: Vec<i64>) -> Result<Vec<i64>, WidthError> {
     if epilogue.first_shift.is_none() {
         return Ok(bias);
     }
     match bias.iter().find(|&&bias| i32::try_from(bias).is_err()) {
-        Some(bias) => Err(format!("bias {bias} behind a first shift exceeds 32 bits")),
+        Some(&bias) => Err(WidthError::Bias(bias)),
         None => Ok(Vec::new()),
     }
 }
@@ -196,7 +200,7 @@ fn constant_product(
     strides: [usize; 2],
     bias: &[i64],
     limit: i128,
-) -> Result<(), String> {
+) -> Result<(), WidthError> {
     let zero_point = i64::from(w.zero_point());
     let codes = w.integers();
     let mut sums = vec![0u64; columns];
@@ -213,44 +217,45 @@ fn constant_product(
     Ok(())
 }
 
-fn dynamic_product(a: &Tensor, b: &Tensor, k: usize, bias: &[i64], limit: i128) -> Result<(), String> {
+fn dynamic_product(a: &Tensor, b: &Tensor, k: usize, bias: &[i64], limit: i128) -> Result<(), WidthError> {
     let bias = bias.iter().map(|b| i128::from(*b).abs()).max().unwrap_or(0);
     sum_fits(magnitude(a) * magnitude(b) * k as i128 + bias, limit)
 }
 
-fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), String> {
+fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), WidthError> {
     let zero_point = epilogue.requant.zero_point;
     if i16::try_from(zero_point).is_err() {
-        return Err(format!("zero point {zero_point} of a requantisation is no int16 code"));
+        return Err(WidthError::RequantizationZeroPoint(zero_point));
     }
     match &epilogue.table {
         None => within(output, epilogue.requant.lo, epilogue.requant.hi),
         Some(table) => {
             let (lo, hi) = (epilogue.requant.lo, epilogue.requant.hi);
             if lo < -32768 || hi > 32767 {
-                return Err(format!("clamp {lo}..={hi} before a table exceeds int16"));
+                return Err(WidthError::TableClamp { lo, hi });
             }
             table_fits(table, output)
         }
     }
 }
 
-fn table_fits(table: &Table, output: &Tensor) -> Result<(), String> {
+fn table_fits(table: &Table, output: &Tensor) -> Result<(), WidthError> {
     within(output, table.lo, table.hi)
 }
 
 /// The clamp is not empty and the output an activation that holds it.
-fn within(output: &Tensor, lo: i32, hi: i32) -> Result<(), String> {
+fn within(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
     if !matches!(output.dtype, DType::I8 | DType::I16) {
-        return Err(format!("output \"{}\" is {}, expected int8 or int16", output.name, output.dtype.name()));
+        return Err(WidthError::Output { output: output.name.clone(), dtype: output.dtype.name() });
     }
     within_type(output, lo, hi)
 }
 
-fn within_type(output: &Tensor, lo: i32, hi: i32) -> Result<(), String> {
+fn within_type(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
     let (least, most) = output.dtype.range();
     if lo > hi || i64::from(lo) < least || i64::from(hi) > most {
-        return Err(format!("clamp {lo}..={hi} exceeds {} of \"{}\"", output.dtype.name(), output.name));
+        let (output, dtype) = (output.name.clone(), output.dtype.name());
+        return Err(WidthError::Clamp { lo, hi, dtype, output });
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //!
 //! Source: docs/arithmetic.md, "Tables".
 
+use tpuflow_ir::error::TableError;
 use tpuflow_ir::table::{Form, PHASE_BITS, POSITION_BITS, Segmented};
 
 use crate::Element;
@@ -28,14 +29,30 @@ pub struct Lookup {
     hi: i32,
 }
 
+/// Why words and a clamp are no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// A clamp that holds nothing.
+    #[error("clamp {lo}..={hi} of a table is empty")]
+    EmptyClamp {
+        /// Its lower end.
+        lo: i32,
+        /// Its upper end.
+        hi: i32,
+    },
+    /// The words are of no form.
+    #[error(transparent)]
+    Form(#[from] TableError),
+}
+
 impl Lookup {
     /// A table of these words for codes of `bits` bits, at most 16.
     ///
     /// # Errors
     /// Why they are no table ([`Form::new`]), or an empty clamp.
-    pub fn new(words: Vec<i32>, bits: u32, lo: i32, hi: i32) -> Result<Self, String> {
+    pub fn new(words: Vec<i32>, bits: u32, lo: i32, hi: i32) -> Result<Self, LookupError> {
         if lo > hi {
-            return Err(format!("clamp {lo}..={hi} of a table is empty"));
+            return Err(LookupError::EmptyClamp { lo, hi });
         }
         let form = Form::new(&words, bits)?;
         Ok(Self { words, form, bias: 1 << (bits - 1), lo, hi })

@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 use tpuflow_ir::Error;
+use tpuflow_ir::error::ProgramError;
 use tpuflow_kernels::isa::IsaError;
 use tpuflow_scheduler::ScheduleError;
 use tpuflow_simulator::SimError;
@@ -32,12 +33,18 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let class = match error {
-            Error::Graph(_) => "GraphError",
+            Error::Graph(_) | Error::Json(_) => "GraphError",
             Error::Machine { .. } => "MachineError",
             Error::Program(_) => "ProgramError",
             Error::File { .. } => "FileError",
         };
         Self(class, error.to_string())
+    }
+}
+
+impl From<ProgramError> for Failure {
+    fn from(error: ProgramError) -> Self {
+        Error::from(error).into()
     }
 }
 
@@ -75,6 +82,7 @@ impl From<ScheduleError> for Failure {
             ScheduleError::Graph(_) => "GraphError",
             ScheduleError::Level(_)
             | ScheduleError::Check { .. }
+            | ScheduleError::Layers { .. }
             | ScheduleError::Tiling { .. }
             | ScheduleError::Time => "ProgramError",
         };

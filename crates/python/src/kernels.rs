@@ -67,7 +67,8 @@ fn lookup<'py>(
         return Err(Failure::graph(format!("a table for {bits}-bit codes (at most 16)")).into());
     }
     let entries = entries.as_array().iter().copied().collect();
-    let table = Lookup::new(entries, bits, lo.max(-32768), hi.min(32767)).map_err(Failure::graph)?;
+    let table =
+        Lookup::new(entries, bits, lo.max(-32768), hi.min(32767)).map_err(|error| Failure::graph(error.to_string()))?;
     let mut result = Values::zeros(DType::I16, values.len());
     match (&values, &mut result) {
         (Values::I8(x), Values::I16(y)) => table::lookup(&table, x, y),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use tpuflow_ir::error::LimitError;
 use tpuflow_ir::program::Port as Described;
 use tpuflow_ir::{DType, Program, View};
 
@@ -17,7 +18,7 @@ pub enum Error {
         /// Name of the port.
         name: String,
         /// What is wrong.
-        reason: String,
+        reason: PortError,
     },
     /// Another number of bytes than the port has.
     #[error("\"{name}\": {given} bytes given, it has {expected}")]
@@ -54,6 +55,31 @@ pub enum Error {
     Machine(#[from] tpuflow_simulator::SimError),
 }
 
+/// What of a port's description cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// Numbers that cannot be computed with.
+    #[error(transparent)]
+    Limits(#[from] LimitError),
+    /// A view that is not the whole of the shape.
+    #[error("it does not lie in memory as its shape says")]
+    Place,
+    /// An element type that is not known.
+    #[error("element type {0} cannot be packed")]
+    ElementType(String),
+    /// Another shape in the model than on the device.
+    #[error("the model's shape is not that of the stored tensor")]
+    Shape,
+    /// Scales that are not one for each channel.
+    #[error("{scales} scales for {channels} channels")]
+    Scales {
+        /// Scales given.
+        scales: usize,
+        /// Channels there are.
+        channels: usize,
+    },
+}
+
 /// Packs and unpacks one input or output.
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -86,13 +112,13 @@ impl Port {
     /// # Errors
     /// [`Error::Port`]: it contradicts itself.
     pub fn new(port: &Described, word: usize) -> Result<Self, Error> {
-        let contradicts = |reason: String| Error::Port { name: port.name.clone(), reason };
-        port.check_limits(word).map_err(contradicts)?;
+        let contradicts = |reason| Error::Port { name: port.name.clone(), reason };
+        port.check_limits(word).map_err(|error| contradicts(error.into()))?;
         let view = &port.view;
         if *view
             != (View { origin: view.origin, ..View::whole(&port.shape, port.dtype, word, view.space, view.address) })
         {
-            return Err(contradicts("it does not lie in memory as its shape says".to_owned()));
+            return Err(contradicts(PortError::Place));
         }
         let raw = port.is_raw(word);
         let (name, shape, permutation, dtype) = match &port.source {
@@ -106,13 +132,13 @@ impl Port {
                 (port.name.clone(), port.shape.clone(), (0..port.shape.len()).collect(), dtype.to_owned())
             }
         };
-        let fail = |reason: String| Err(Error::Port { name: name.clone(), reason });
-        let Some(user) = User::named(&dtype) else { return fail(format!("element type {dtype} cannot be packed")) };
+        let fail = |reason| Err(Error::Port { name: name.clone(), reason });
+        let Some(user) = User::named(&dtype) else { return fail(PortError::ElementType(dtype)) };
         let mut axes = permutation.clone();
         axes.sort_unstable();
         let elements = port.shape.iter().product::<usize>();
         if axes != (0..shape.len()).collect::<Vec<_>>() || shape.iter().product::<usize>() != elements {
-            return fail("the model's shape is not that of the stored tensor".to_owned());
+            return fail(PortError::Shape);
         }
         let meaning = if raw {
             Meaning::Codes(0)
@@ -124,7 +150,7 @@ impl Port {
             && scale.len() != 1
             && scale.len() != channels
         {
-            return fail(format!("{} scales for {channels} channels", scale.len()));
+            return fail(PortError::Scales { scales: scale.len(), channels });
         }
         let stride = permutation.last().map_or(1, |&axis| shape[axis + 1..].iter().product());
         let (scale, zero_point) = match &port.quant {

@@ -1,5 +1,9 @@
 //! Why a graph has no program on a machine.
 
+use tpuflow_ir::error::GraphError;
+
+use crate::tiling::TilingError;
+
 /// Errors of the scheduler; messages name the layer and the limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
@@ -37,11 +41,21 @@ pub enum ScheduleError {
         /// The layer.
         layer: String,
         /// What it has, needs or would do.
-        reason: String,
+        reason: TilingError,
+    },
+    /// A run of layers to be computed in parts is none.
+    #[error("layer \"layers {first} to {last} of {layers}\" do not exist")]
+    Layers {
+        /// Number of the first.
+        first: u32,
+        /// Number of the last.
+        last: u32,
+        /// Layers there are.
+        layers: usize,
     },
     /// The graph breaks an invariant.
     #[error("graph: {0}")]
-    Graph(String),
+    Graph(GraphError),
     /// No arrangement of the buffers was found although every layer fits alone.
     #[error("{memory} of {machine}: {height} bytes needed after packing, {capacity} available")]
     Allocation {

@@ -1,5 +1,7 @@
 //! What can go wrong while a graph or a program runs.
 
+use tpuflow_ir::error::{LimitError, MemoryError, WidthError};
+
 use crate::hazard::Hazard;
 
 /// Errors of this crate; messages name the layer, tensor or instruction and what is wrong with it.
@@ -32,13 +34,13 @@ pub enum SimError {
     /// The instruction set asked for does not exist.
     #[error(transparent)]
     Isa(#[from] tpuflow_kernels::isa::IsaError),
-    /// A graph that cannot be run here.
+    /// A graph that takes more memory than there may be.
     #[error("graph \"{name}\": {reason}")]
     Graph {
         /// Name of the graph.
         name: String,
-        /// Why not.
-        reason: String,
+        /// What of it takes how much.
+        reason: MemoryError,
     },
     /// A layer cannot be computed.
     #[error("layer \"{layer}\": {reason}")]
@@ -46,7 +48,7 @@ pub enum SimError {
         /// Name of the layer.
         layer: String,
         /// Why not.
-        reason: String,
+        reason: LayerError,
     },
     /// An instruction breaks a rule of the machine.
     #[error("hazard: {0}")]
@@ -65,7 +67,7 @@ pub enum SimError {
         /// Name of the program.
         name: String,
         /// What is wrong.
-        reason: String,
+        reason: ProgramError,
     },
     /// An output that no instruction has written completely.
     #[error("output \"{name}\": {place} was never written")]
@@ -75,4 +77,49 @@ pub enum SimError {
         /// First missing byte.
         place: String,
     },
+}
+
+/// Why a layer cannot be computed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum LayerError {
+    /// A value may not fit its width.
+    #[error(transparent)]
+    Width(#[from] WidthError),
+    /// An average without a divisor for one of its windows.
+    #[error("no divisor for the {area} cells of output {pixel}")]
+    Divisor { area: u32, pixel: usize },
+    /// An index that is no row of an embedding.
+    #[error("index {index} is outside the {rows} rows of \"{table}\"")]
+    Index { index: i32, rows: usize, table: String },
+}
+
+/// Why a program cannot be run on its machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum ProgramError {
+    /// Numbers that cannot be computed with.
+    #[error(transparent)]
+    Limits(#[from] LimitError),
+    /// Memories larger than there may be.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A broken rule too late to be looked for.
+    #[error("an instruction breaks a rule after cycle {limit}, beyond which none is looked for")]
+    TooLate { limit: u64 },
+    /// Address spaces the machine does not have.
+    #[error("{spaces} DDR address spaces of {available}")]
+    Spaces { spaces: usize, available: usize },
+    /// An address space larger than its memory.
+    #[error("{bytes} bytes exceed DDR {space}")]
+    Capacity { bytes: u64, space: usize },
+    /// Constants beyond their address space.
+    #[error("the constants exceed DDR {space}")]
+    Constants { space: usize },
+    /// A port at another place than its shape takes.
+    #[error("port \"{name}\" does not lie in DDR as its shape says")]
+    Port { name: String },
+    /// An instruction of no layer.
+    #[error("instruction {instruction} works for a layer that does not exist")]
+    Layer { instruction: usize },
 }

@@ -78,7 +78,7 @@ impl Interpreter {
     /// [`SimError::Layer`] naming the layer whose accumulator may overflow or whose parameters do not fit;
     /// [`SimError::Isa`] when `TPUFLOW_ISA` names no instruction set of this processor.
     pub fn new(graph: Arc<Graph>) -> Result<Self, SimError> {
-        tpuflow_ir::width::prove(&graph).map_err(|(layer, reason)| SimError::Layer { layer, reason })?;
+        tpuflow_ir::width::prove(&graph).map_err(|(layer, error)| SimError::Layer { layer, reason: error.into() })?;
         Isa::check()?;
         // Packed weights and values of two types at a time stay within a few times the tensors' own bytes.
         let bytes = |tensor: &Tensor| tensor.elements() as u64 * tensor.dtype.bytes() as u64;

@@ -11,7 +11,7 @@ use tpuflow_kernels::parallel;
 
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::error::SimError;
+use crate::error::{ProgramError, SimError};
 use crate::matrix::MatrixEngine;
 use crate::run::{Options, Run, layer_runs};
 use crate::sound::Time;
@@ -119,8 +119,7 @@ fn step(program: &Program, mut context: Context<'_>, limit: u64) -> Result<Run, 
     };
     while !units.done() {
         if context.cycle > limit {
-            let reason = format!("an instruction breaks a rule after cycle {limit}, beyond which none is looked for");
-            return Err(SimError::Program { name: program.name.clone(), reason });
+            return Err(SimError::Program { name: program.name.clone(), reason: ProgramError::TooLate { limit } });
         }
         if !units.step(&mut context)? {
             return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
@@ -152,29 +151,31 @@ pub(crate) fn check_memory(program: &Program) -> Result<(), SimError> {
         .and_then(|()| memory::check("ewp_cache.banks * ewp_cache.words * cache.word_bytes", ewp_cache))
         .and_then(|()| memory::check(&format!("ddr_bytes {:?}", program.ddr_bytes), ddr))
         .and_then(|()| memory::check("ddr_bytes and the caches together", ddr + caches))
-        .map_err(|reason| SimError::Program { name: program.name.clone(), reason })
+        .map_err(|error| SimError::Program { name: program.name.clone(), reason: error.into() })
 }
 
 /// Sizes of memories, ports and layers.
 pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
-    let fail = |reason: String| Err(SimError::Program { name: program.name.clone(), reason });
-    if let Err(reason) = program.check_limits() {
-        return fail(reason);
-    }
+    check_sizes(program).map_err(|reason| SimError::Program { name: program.name.clone(), reason })
+}
+
+fn check_sizes(program: &Program) -> Result<(), ProgramError> {
+    program.check_limits()?;
     let machine = &program.machine;
     if program.ddr_bytes.len() > machine.ddr_spaces() {
-        return fail(format!("{} DDR address spaces of {}", program.ddr_bytes.len(), machine.ddr_spaces()));
+        let (spaces, available) = (program.ddr_bytes.len(), machine.ddr_spaces());
+        return Err(ProgramError::Spaces { spaces, available });
     }
     for (space, &bytes) in program.ddr_bytes.iter().enumerate() {
         // An interleaved space is all channels.
         let channels = if machine.ddr.interleave_bytes > 0 { u64::from(machine.ddr.channels) } else { 1 };
         if bytes > machine.ddr.capacity_bytes * channels {
-            return fail(format!("{bytes} bytes exceed DDR {space}"));
+            return Err(ProgramError::Capacity { bytes, space });
         }
     }
     for (space, constants) in program.constants.iter().enumerate() {
         if program.ddr_bytes.get(space).is_none_or(|&bytes| constants.len() as u64 > bytes) {
-            return fail(format!("the constants exceed DDR {space}"));
+            return Err(ProgramError::Constants { space });
         }
     }
     for port in program.inputs.iter().chain(&program.outputs) {
@@ -187,11 +188,11 @@ pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
         let inside = matches!(view.space, Space::Ddr(n)
             if program.ddr_bytes.get(usize::from(n)).is_some_and(|&bytes| end.is_some_and(|end| end <= bytes)));
         if *view != whole || !inside {
-            return fail(format!("port \"{}\" does not lie in DDR as its shape says", port.name));
+            return Err(ProgramError::Port { name: port.name.clone() });
         }
     }
-    if let Some(n) = program.instructions.iter().position(|i| i.layer.index() >= program.layers.len()) {
-        return fail(format!("instruction {n} works for a layer that does not exist"));
+    if let Some(instruction) = program.instructions.iter().position(|i| i.layer.index() >= program.layers.len()) {
+        return Err(ProgramError::Layer { instruction });
     }
     Ok(())
 }

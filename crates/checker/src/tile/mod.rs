@@ -61,7 +61,7 @@ pub(crate) fn tiled(graph: &Graph, tilings: &[Tiling]) -> Result<Tiled, String> 
     writer.layers.extend(graph.layers[next..].iter().cloned());
     let tiled = writer.finish();
     match tiled.graph.verify().into_iter().next() {
-        Some(broken) => Err(broken),
+        Some(broken) => Err(broken.to_string()),
         None => Ok(tiled),
     }
 }

@@ -109,7 +109,7 @@ impl Material {
         if let Err(reason) = program.check_limits() {
             let run = simulate(program, &[], &Options { values: false, ..Options::default() });
             assert!(run.is_err(), "what cannot be computed with is not run");
-            return Err(reason);
+            return Err(reason.to_string());
         }
         let rules = tpuflow_checker::check_rules(program);
         for (graph, _) in &self.graphs {

@@ -38,7 +38,12 @@ pub(crate) fn first<T>(
         match attempt(parameters) {
             Ok(found) if failed.is_empty() => return Ok((found, None)),
             Ok(found) => return Ok((found, Some(format!("{name} taken; {}", failed.join("; "))))),
-            Err(error @ (ScheduleError::Graph(_) | ScheduleError::Level(_) | ScheduleError::Tiling { .. })) => {
+            Err(
+                error @ (ScheduleError::Graph(_)
+                | ScheduleError::Level(_)
+                | ScheduleError::Layers { .. }
+                | ScheduleError::Tiling { .. }),
+            ) => {
                 return Err(error);
             }
             Err(error) => {
@@ -52,6 +57,8 @@ pub(crate) fn first<T>(
 
 #[cfg(test)]
 mod tests {
+    use tpuflow_ir::error::GraphError;
+
     use super::*;
 
     fn causes() -> Vec<ScheduleError> {
@@ -106,7 +113,7 @@ mod tests {
     #[test]
     fn what_no_settings_change_is_an_error_at_once() {
         let mut tried = 0;
-        let wrong = ScheduleError::Graph("two tensors are named \"x\"".to_owned());
+        let wrong = ScheduleError::Graph(GraphError::TwoTensors("x".to_owned()));
         let outcome = first(&ladder(&Parameters::o5()), |_| {
             tried += 1;
             Err::<(), _>(wrong.clone())

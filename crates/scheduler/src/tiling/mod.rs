@@ -12,6 +12,7 @@
 //! The result is a graph like any other: everything after it plans, proves and runs it as such. No integer changes, for every
 //! element is computed by the same operator from the same elements.
 
+mod error;
 pub mod groups;
 mod movement;
 mod part;
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tpuflow_ir::{Graph, Layer, LayerId, Op, Parts, Quant, Tensor, TensorId, Tiling};
 
 use crate::error::ScheduleError;
+pub use error::TilingError;
 use part::part;
 use region::{Region, even};
 
@@ -45,7 +47,7 @@ pub fn tiled(graph: &Graph, tilings: &[Tiling]) -> Result<Tiled, ScheduleError> 
     for pair in sorted.windows(2) {
         if pair[1].first <= pair[0].last {
             let layer = name(graph, pair[1].first);
-            return Err(ScheduleError::Tiling { layer, reason: "is to be cut twice".to_owned() });
+            return Err(ScheduleError::Tiling { layer, reason: TilingError::Twice });
         }
     }
     let mut writer = Writer::new(graph);
@@ -53,8 +55,8 @@ pub fn tiled(graph: &Graph, tilings: &[Tiling]) -> Result<Tiled, ScheduleError> 
     for tiling in sorted {
         let last = tiling.last.index();
         if last >= graph.layers.len() || tiling.first > tiling.last {
-            let reason = format!("layers {} to {} of {}", tiling.first.0, tiling.last.0, graph.layers.len());
-            return Err(ScheduleError::Tiling { layer: reason, reason: "do not exist".to_owned() });
+            let (first, last) = (tiling.first.0, tiling.last.0);
+            return Err(ScheduleError::Layers { first, last, layers: graph.layers.len() });
         }
         let before = next..tiling.first.index();
         writer.layers.extend(graph.layers[before].iter().cloned());
@@ -102,7 +104,7 @@ struct Demand {
 fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<Demand>, ScheduleError> {
     let (first, last) = (tiling.first.index(), tiling.last.index());
     let made: BTreeMap<TensorId, usize> = (first..=last).map(|l| (graph.layers[l].output, l)).collect();
-    let fail = |layer: usize, reason: String| ScheduleError::Tiling { layer: graph.layers[layer].name.clone(), reason };
+    let fail = |layer: usize, reason| ScheduleError::Tiling { layer: graph.layers[layer].name.clone(), reason };
     let leaves = leaving(graph, first, last);
     let mut all: Vec<BTreeMap<usize, Region>> = Vec::new();
     for &layer in &leaves {
@@ -113,7 +115,7 @@ fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<Demand>, ScheduleError>
             }
             Parts::Boxes(boxes) => {
                 if leaves.len() > 1 {
-                    return Err(fail(layer, "is not the only one whose result is read elsewhere".to_owned()));
+                    return Err(fail(layer, TilingError::SeveralResults));
                 }
                 let as_range = |range: &[u32; 2]| (range[0] as usize, range[1] as usize);
                 boxes.iter().map(|part| Region(part.iter().map(as_range).collect())).collect()
@@ -149,7 +151,7 @@ fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<Demand>, ScheduleError>
 }
 
 /// A shape in parts along batch, rows and columns.
-fn grid(shape: &[usize], counts: [u32; 3]) -> Result<Vec<Region>, String> {
+fn grid(shape: &[usize], counts: [u32; 3]) -> Result<Vec<Region>, TilingError> {
     let rank = shape.len();
     let axes = [(rank > 3).then_some(0), rank.checked_sub(3), rank.checked_sub(2)];
     let mut parts = vec![Region::whole(shape)];
@@ -158,9 +160,9 @@ fn grid(shape: &[usize], counts: [u32; 3]) -> Result<Vec<Region>, String> {
         if count <= 1 {
             continue;
         }
-        let axis = axis.ok_or_else(|| format!("has no {what} to cut"))?;
+        let axis = axis.ok_or(TilingError::Nothing { what })?;
         if shape[axis] < count {
-            return Err(format!("has {} {what}, too few for {count} parts", shape[axis]));
+            return Err(TilingError::TooFew { extent: shape[axis], what, parts: count });
         }
         let ranges = even(shape[axis], count);
         parts = parts.iter().flat_map(|part| ranges.iter().map(|&range| part.with(axis, range))).collect();
@@ -257,7 +259,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Joins parts to the layer's tensor, slabs along the first axis last.
-    fn join(&mut self, own: &Layer, pieces: Vec<(Region, TensorId)>, to: &Region) -> Result<TensorId, String> {
+    fn join(&mut self, own: &Layer, pieces: Vec<(Region, TensorId)>, to: &Region) -> Result<TensorId, TilingError> {
         let whole = to.fills(&self.graph.tensor(own.output).shape);
         if let [(_, piece)] = pieces[..] {
             if whole {
@@ -268,7 +270,7 @@ impl<'a> Writer<'a> {
         }
         let (axis, slabs) = (0..to.0.len())
             .find_map(|axis| slabs(&pieces, axis).map(|slabs| (axis, slabs)))
-            .ok_or_else(|| "has parts that no straight cut through all of the tensor tells apart".to_owned())?;
+            .ok_or(TilingError::NoStraightCut)?;
         let mut inputs = Vec::new();
         for (range, slab) in slabs {
             inputs.push(self.join(own, slab, &to.with(axis, range))?);
@@ -370,19 +372,19 @@ fn some_scales(quant: &Quant, shape: &[usize], region: &Region) -> Quant {
 }
 
 /// Whether parts are all of a tensor, every element once.
-fn covers(whole: &Region, pieces: &[(Region, TensorId)]) -> Result<(), String> {
+fn covers(whole: &Region, pieces: &[(Region, TensorId)]) -> Result<(), TilingError> {
     for (index, (part, _)) in pieces.iter().enumerate() {
         let sound = part.0.len() == whole.0.len() && part.0.iter().all(|(from, to)| from < to) && whole.holds(part);
         if !sound {
-            return Err(format!("has no part {:?} in {:?}", part.0, whole.shape()));
+            return Err(TilingError::Outside { part: part.0.clone(), shape: whole.shape() });
         }
         if let Some((other, _)) = pieces[..index].iter().find(|(other, _)| other.meets(part)) {
-            return Err(format!("has elements in two parts, {:?} and {:?}", other.0, part.0));
+            return Err(TilingError::Overlap { one: other.0.clone(), other: part.0.clone() });
         }
     }
     let covered: usize = pieces.iter().map(|(part, _)| part.elements()).sum();
     let missing = whole.elements() - covered;
-    if missing > 0 { Err(format!("has {missing} elements in no part")) } else { Ok(()) }
+    if missing > 0 { Err(TilingError::Missing(missing)) } else { Ok(()) }
 }
 
 type Slabs = Vec<((usize, usize), Vec<(Region, TensorId)>)>;

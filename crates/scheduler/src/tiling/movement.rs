@@ -2,6 +2,7 @@
 
 use tpuflow_ir::{Op, TensorId};
 
+use super::error::TilingError;
 use super::part::{Part, reshaped};
 use super::region::{Region, steps};
 
@@ -20,7 +21,7 @@ pub(super) fn rearranged(
     (dims, strides, offset): (&[u32], &[i64], i64),
     result: &[usize],
     wanted: &Region,
-) -> Result<Part, String> {
+) -> Result<Part, TilingError> {
     let loops = by_axis(dims, strides, result)?;
     let mut region = wanted.clone();
     let (mut extents, mut steps_taken, mut offset) = (Vec::new(), Vec::new(), offset);
@@ -61,7 +62,7 @@ fn reach(shape: &[usize], extents: &[usize], strides: &[i64], offset: &mut i64) 
 }
 
 /// Loops cut, where need be, so that each belongs to one axis of the result; outermost first.
-fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>, String> {
+fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>, TilingError> {
     let mut loops = Vec::new();
     let mut axes = result.iter().enumerate().rev().filter(|(_, extent)| **extent > 1);
     let (mut axis, mut left) = (0, 1);
@@ -74,7 +75,7 @@ fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>,
             }
             let extent = rest.min(left);
             if !rest.is_multiple_of(extent) || !left.is_multiple_of(extent) {
-                return Err("moves elements across the parts".to_owned());
+                return Err(TilingError::Across);
             }
             loops.push(Loop { axis, extent, stride });
             (rest, left) = (rest / extent, left / extent);

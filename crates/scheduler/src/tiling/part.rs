@@ -12,6 +12,7 @@ use tpuflow_ir::op::{FloatSlopes, Slopes};
 use tpuflow_ir::shape::broadcast;
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, LinearTap, Op, PadMode, Requant, TensorId, Window};
 
+use super::error::TilingError;
 use super::movement;
 use super::region::Region;
 
@@ -42,7 +43,7 @@ impl Shapes<'_> {
 ///
 /// # Errors
 /// Why it has none.
-pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part, String> {
+pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part, TilingError> {
     let shapes = Shapes(graph);
     let result = shapes.of(layer.output);
     match &layer.op {
@@ -93,7 +94,8 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
         }
         Op::ArgMax { input, .. } => {
             let mut operand = wanted.clone();
-            let (lead, &extent) = shapes.of(*input).split_last().map(|(n, lead)| (lead, n)).ok_or("is a scalar")?;
+            let (lead, &extent) =
+                shapes.of(*input).split_last().map(|(n, lead)| (lead, n)).ok_or(TilingError::Scalar)?;
             match result.split_last() {
                 Some((1, kept)) if kept == lead => operand.0.truncate(lead.len()),
                 _ if result == lead => {}
@@ -158,7 +160,7 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
         }
         Op::Pad { input, before, mode, .. } => {
             if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
-                return Err("mirrors or repeats its edges".to_owned());
+                return Err(TilingError::Mirrored);
             }
             let shape = shapes.of(*input);
             if shape.len() != result.len() {
@@ -169,7 +171,7 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
                 let pad = before[axis] as usize;
                 let inside = (from.max(pad) - pad, to.min(pad + shape[axis]).saturating_sub(pad));
                 if inside.0 >= inside.1 {
-                    return Err("would be nothing but padding in one part".to_owned());
+                    return Err(TilingError::OnlyPadding);
                 }
                 first.push((inside.0 + pad - from) as u32);
                 after.push((to - pad - inside.1) as u32);
@@ -213,9 +215,9 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
 }
 
 /// Rows, columns and channels of a convolution. Groups are computed whole.
-fn convolution(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Result<Part, String> {
+fn convolution(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Result<Part, TilingError> {
     let Op::Conv { input, weights, bias, window, groups, epilogue } = op else {
-        return Err("is no convolution".to_owned());
+        return Err(TilingError::NoConvolution);
     };
     let w = shapes.of(*weights);
     let (operand, own) = windowed(shapes, *input, window, result, wanted)?;
@@ -234,8 +236,8 @@ fn convolution(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> R
 }
 
 /// Rows and columns of a matrix product.
-fn product(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Result<Part, String> {
-    let Op::MatMul { a, b, bias, epilogue } = op else { return Err("is no product".to_owned()) };
+fn product(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Result<Part, TilingError> {
+    let Op::MatMul { a, b, bias, epilogue } = op else { return Err(TilingError::NoProduct) };
     let (x, w) = (shapes.of(*a), shapes.of(*b));
     let mut expected = x.to_vec();
     expected[x.len() - 1] = w[w.len() - 1];
@@ -253,7 +255,7 @@ fn product(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Resul
 }
 
 /// Operators that take an element of each operand to one of the result; extents of one serve all.
-fn pointwise(shapes: &Shapes, op: Op, result: &[usize], wanted: &Region) -> Result<Part, String> {
+fn pointwise(shapes: &Shapes, op: Op, result: &[usize], wanted: &Region) -> Result<Part, TilingError> {
     let operands = op.operands();
     let mut all: Vec<usize> = Vec::new();
     for &operand in &operands {
@@ -277,9 +279,9 @@ fn windowed(
     window: &Window,
     result: &[usize],
     wanted: &Region,
-) -> Result<(Region, Window), String> {
-    let &[n, height, width, channels] = shapes.of(input) else { return Err("reads no image".to_owned()) };
-    let expected = window.output(height, width).ok_or("has a window larger than its operand")?;
+) -> Result<(Region, Window), TilingError> {
+    let &[n, height, width, channels] = shapes.of(input) else { return Err(TilingError::ReadsNoImage) };
+    let expected = window.output(height, width).ok_or(TilingError::Window)?;
     if result.len() != 4 || result[0] != n || result[1..3] != expected {
         return Err(reshaped(result));
     }
@@ -296,13 +298,13 @@ fn under(
     axis: usize,
     size: usize,
     wanted: (usize, usize),
-) -> Result<((usize, usize), u32, u32), String> {
+) -> Result<((usize, usize), u32, u32), TilingError> {
     let at = |position: usize| position as i64 * i64::from(window.stride[axis]) - i64::from(window.pads[axis]);
     let reach = i64::from((window.kernel[axis] - 1) * window.dilation[axis]) + 1;
     let (start, end) = (at(wanted.0), at(wanted.1 - 1) + reach);
     let (low, high) = (start.clamp(0, size as i64), end.clamp(0, size as i64));
     if low >= high {
-        return Err("would see nothing but padding in one part".to_owned());
+        return Err(TilingError::SeesOnlyPadding);
     }
     Ok(((low as usize, high as usize), (low - start) as u32, (end - high) as u32))
 }
@@ -352,19 +354,19 @@ fn last(region: &Region) -> (usize, usize) {
     region.0.last().copied().unwrap_or((0, 1))
 }
 
-fn four(region: &Region) -> Result<[(usize, usize); 4], String> {
-    region.0.as_slice().try_into().map_err(|_| "gives no image".to_owned())
+fn four(region: &Region) -> Result<[(usize, usize); 4], TilingError> {
+    region.0.as_slice().try_into().map_err(|_| TilingError::GivesNoImage)
 }
 
-fn all_of_last(result: &[usize], wanted: &Region) -> Result<(), String> {
+fn all_of_last(result: &[usize], wanted: &Region) -> Result<(), TilingError> {
     let all = result.last().is_none_or(|&extent| last(wanted) == (0, extent));
-    if all { Ok(()) } else { Err("needs all channels of a pixel".to_owned()) }
+    if all { Ok(()) } else { Err(TilingError::AllChannels) }
 }
 
-fn same(computed: &[usize], result: &[usize]) -> Result<(), String> {
+fn same(computed: &[usize], result: &[usize]) -> Result<(), TilingError> {
     if computed == result { Ok(()) } else { Err(reshaped(result)) }
 }
 
-pub(super) fn reshaped(result: &[usize]) -> String {
-    format!("keeps its result in another shape, {result:?}")
+pub(super) fn reshaped(result: &[usize]) -> TilingError {
+    TilingError::Reshaped(result.to_vec())
 }

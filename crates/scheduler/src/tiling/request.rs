@@ -1,10 +1,12 @@
 //! What a user wants cut, as tilings: slices of single layers, runs of layers in parts, or the whole network in parts.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
 use tpuflow_ir::{Graph, LayerId, Parts, Tiling};
 
+use super::TilingError;
 use super::groups::split;
 use crate::error::ScheduleError;
 
@@ -20,6 +22,17 @@ pub enum Axis {
     Width,
     /// The last.
     Channel,
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Batch => "batch",
+            Self::Height => "height",
+            Self::Width => "width",
+            Self::Channel => "channel",
+        })
+    }
 }
 
 /// A slice: by axis, elements `[from, to)`; all of an axis that is not named.
@@ -55,9 +68,9 @@ impl Request {
     pub fn tilings(&self, graph: &Graph) -> Result<Vec<Tiling>, ScheduleError> {
         let mut tilings = Vec::new();
         for (name, slices) in &self.slices {
-            let fail = |reason: String| ScheduleError::Tiling { layer: name.clone(), reason };
+            let fail = |reason| ScheduleError::Tiling { layer: name.clone(), reason };
             let found = graph.layers.iter().position(|layer| layer.name == *name);
-            let layer = found.ok_or_else(|| fail("is to be sliced but does not exist".to_owned()))?;
+            let layer = found.ok_or_else(|| fail(TilingError::Unknown))?;
             let shape = &graph.tensor(graph.layers[layer].output).shape;
             let boxes: Result<Vec<Vec<[u32; 2]>>, ScheduleError> =
                 slices.iter().map(|slice| sliced(slice, shape).map_err(fail)).collect();
@@ -79,7 +92,7 @@ impl Request {
     }
 }
 
-fn sliced(slice: &Slice, shape: &[usize]) -> Result<Vec<[u32; 2]>, String> {
+fn sliced(slice: &Slice, shape: &[usize]) -> Result<Vec<[u32; 2]>, TilingError> {
     let mut ranges: Vec<[u32; 2]> = shape.iter().map(|&extent| [0, extent as u32]).collect();
     for (axis, range) in slice {
         let back = |count: usize| shape.len().checked_sub(count);
@@ -89,7 +102,7 @@ fn sliced(slice: &Slice, shape: &[usize]) -> Result<Vec<[u32; 2]>, String> {
             Axis::Width => back(2),
             Axis::Channel => back(1),
         };
-        let index = index.ok_or_else(|| format!("gives {shape:?}, which has no {axis:?}").to_lowercase())?;
+        let index = index.ok_or_else(|| TilingError::NoAxis { shape: shape.to_vec(), axis: *axis })?;
         ranges[index] = *range;
     }
     Ok(ranges)

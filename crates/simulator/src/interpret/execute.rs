@@ -14,6 +14,7 @@ use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 use super::float;
 use super::prepare::{Prepared, image};
 use super::spare::Spare;
+use crate::error::LayerError;
 
 /// Evaluates the body with the slice of an int8 or int16 tensor.
 macro_rules! codes {
@@ -65,7 +66,7 @@ pub(super) fn execute(
     prepared: &Prepared,
     tensors: &[Option<Arc<Values>>],
     spare: &mut Spare,
-) -> Result<Values, String> {
+) -> Result<Values, LayerError> {
     let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
     let tensor = |id: TensorId| -> &Tensor { graph.tensor(id) };
     let zero = |id: TensorId| tensor(id).zero_point();
@@ -226,7 +227,8 @@ pub(super) fn execute(
             let [rows, d] = [tensor(*table).shape[0], tensor(*table).shape[1]];
             let outside = same!(value(*table), &mut y, (t, y) => movement::embedding(d, t, at, y));
             if let Some(index) = outside {
-                return Err(format!("index {index} is outside the {rows} rows of \"{}\"", tensor(*table).name));
+                let table = tensor(*table).name.clone();
+                return Err(LayerError::Index { index, rows, table });
             }
         }
         (Op::ResizeLinear { input, rows, columns }, _) => {

@@ -15,6 +15,7 @@ use tpuflow_kernels::table::Lookup;
 
 use super::float;
 use crate::SimError;
+use crate::error::LayerError;
 
 /// A layer's constants in the form its kernel takes.
 #[derive(Clone, Debug)]
@@ -184,7 +185,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
                 hi: 0,
             };
             if let Some((pixel, area)) = pool::missing_divisor(&geometry, &average) {
-                let reason = format!("no divisor for the {area} cells of output {pixel}");
+                let reason = LayerError::Divisor { area, pixel };
                 return Err(SimError::Layer { layer: layer.name.clone(), reason });
             }
             Prepared::Pool(geometry)

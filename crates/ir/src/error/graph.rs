@@ -1,0 +1,77 @@
+//! Why a graph is none.
+
+use std::fmt;
+
+use super::ShapeError;
+
+/// A broken invariant of a graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum GraphError {
+    /// Tensors of one name.
+    #[error("two tensors are named \"{0}\"")]
+    TwoTensors(String),
+    /// A constant with too many or too few bytes.
+    #[error("constant \"{name}\" does not fill its shape {shape:?}")]
+    Constant { name: String, shape: Vec<usize> },
+    /// A scale of 0, below, or no number.
+    #[error("tensor \"{0}\" has a scale that is not positive")]
+    Scale(String),
+    /// Floats with a scale.
+    #[error("tensor \"{name}\" is {dtype} and quantised")]
+    QuantizedFloats { name: String, dtype: &'static str },
+    /// An input there is not.
+    #[error("input {0} does not exist")]
+    Input(u32),
+    /// An operand too early.
+    #[error("layer \"{layer}\" reads tensor {tensor} before it is produced")]
+    Order { layer: String, tensor: u32 },
+    /// An operator that does not fit.
+    #[error("layer \"{layer}\": {source}")]
+    Layer { layer: String, source: LayerError },
+    /// A result there is not.
+    #[error("layer \"{0}\" writes a tensor that does not exist")]
+    NoResult(String),
+    /// A tensor of two layers.
+    #[error("layer \"{layer}\" writes \"{tensor}\" a second time")]
+    Twice { layer: String, tensor: String },
+    /// An output nobody computes.
+    #[error("output {0} is never produced")]
+    Output(u32),
+}
+
+/// What is wrong with a layer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum LayerError {
+    /// An operand there is not.
+    #[error("operand {0} does not exist")]
+    Operand(u32),
+    /// Operands or parameters do not fit the operator.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The result is declared as another one.
+    #[error("output {shape:?} {dtype} does not hold the {elements} elements computed as {computed}")]
+    Result { shape: Vec<usize>, dtype: &'static str, elements: usize, computed: &'static str },
+}
+
+/// All broken invariants of a graph, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphErrors(pub Vec<GraphError>);
+
+impl From<GraphError> for GraphErrors {
+    fn from(error: GraphError) -> Self {
+        Self(vec![error])
+    }
+}
+
+impl fmt::Display for GraphErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if index > 0 { "; " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for GraphErrors {}
