@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use numpy::PyArray2;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tpuflow_kernels::Values;
+use tpuflow_simulator::counters::{Client, Stall};
 use tpuflow_simulator::{ArrayModel, Options};
 
 use crate::arrays;
@@ -15,6 +17,8 @@ use crate::error::Failure;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Program>()?;
     module.add_class::<Run>()?;
+    module.add_class::<Signals>()?;
+    module.add_function(wrap_pyfunction!(signals, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)
 }
 
@@ -215,4 +219,77 @@ fn simulate(
         .detach(|| tpuflow_simulator::simulate_again(&program.program, &codes, &options, &program.kept))
         .map_err(Failure::from)?;
     Ok(Run { run, program: Arc::clone(&program.program) })
+}
+
+/// What is seen at units, ports and DDR channels in a window of cycles; events as rows of numbers, in the order of time.
+#[pyclass(module = "tpuflow._core", frozen)]
+struct Signals {
+    signals: tpuflow_simulator::Signals,
+}
+
+type Rows<'py> = Bound<'py, PyArray2<u64>>;
+
+fn rows<'py, const N: usize>(py: Python<'py>, events: impl ExactSizeIterator<Item = [u64; N]>) -> PyResult<Rows<'py>> {
+    let count = events.len();
+    let flat = numpy::PyArray1::from_vec(py, events.flatten().collect());
+    numpy::PyArrayMethods::reshape(&flat, [count, N])
+}
+
+#[pymethods]
+impl Signals {
+    /// Names of the ports that ask banks for words, in falling priority.
+    #[getter]
+    fn ports(&self) -> Vec<&'static str> {
+        Client::ALL.map(Client::name).to_vec()
+    }
+
+    /// Names of the reasons why a unit does no work.
+    #[getter]
+    fn stalls(&self) -> Vec<&'static str> {
+        Stall::ALL.map(Stall::name).to_vec()
+    }
+
+    /// `cycle, unit, layer, stall` from this cycle on; layer and stall are one more than the number, or 0.
+    #[getter]
+    fn states<'py>(&self, py: Python<'py>) -> PyResult<Rows<'py>> {
+        let row = |s: &tpuflow_simulator::signals::State| {
+            let layer = s.layer.map_or(0, |layer| layer.index() as u64 + 1);
+            [s.cycle, s.unit.index() as u64, layer, s.stall.map_or(0, |stall| stall as u64 + 1)]
+        };
+        rows(py, self.signals.states.iter().map(row))
+    }
+
+    /// `cycle, port, instruction, word, write, granted`.
+    #[getter]
+    fn requests<'py>(&self, py: Python<'py>) -> PyResult<Rows<'py>> {
+        let row = |r: &tpuflow_simulator::signals::Request| {
+            [r.cycle, r.port as u64, r.instruction.into(), r.word, r.write.into(), r.granted.into()]
+        };
+        rows(py, self.signals.requests.iter().map(row))
+    }
+
+    /// `cycle, channel, line, page` from this cycle on; the line is one more than the unit's number, or 0.
+    #[getter]
+    fn channels<'py>(&self, py: Python<'py>) -> PyResult<Rows<'py>> {
+        let row = |c: &tpuflow_simulator::signals::Channel| {
+            let (line, page) = c.user.map_or((0, 0), |(unit, page)| (unit.index() as u64 + 1, page));
+            [c.cycle, c.channel.into(), line, page]
+        };
+        rows(py, self.signals.channels.iter().map(row))
+    }
+}
+
+/// Steps a program through cycles and records what is seen from `begin` up to `end`; more than `most` events are an error.
+#[pyfunction]
+fn signals(
+    py: Python<'_>,
+    program: &Program,
+    inputs: Vec<Bound<'_, PyAny>>,
+    begin: u64,
+    end: u64,
+    most: usize,
+) -> PyResult<Signals> {
+    let codes = stored(&program.program, &inputs)?;
+    let found = py.detach(|| tpuflow_simulator::signals_of(&program.program, &codes, begin..end, most));
+    Ok(Signals { signals: found.map_err(Failure::from)? })
 }

@@ -5,10 +5,11 @@ use tpuflow_ir::{LayerId, Program, Unit, Work};
 
 use crate::bank::Banks;
 use crate::check;
-use crate::counters::{Counters, Stall};
+use crate::counters::{Client, Counters, Stall};
 use crate::error::SimError;
 use crate::queue::Tokens;
 use crate::run::{Interval, Phase};
+use crate::signals::{Recorder, Request};
 use crate::values::Executor;
 
 /// What a unit does in a cycle.
@@ -39,6 +40,7 @@ pub(crate) struct Context<'p> {
     pub(crate) layers: Vec<[LayerTimes; Unit::ALL.len()]>,
     pub(crate) trace: Option<Vec<Interval>>,
     pub(crate) executor: Option<Executor<&'p Program>>,
+    pub(crate) recorder: Option<Recorder>,
     /// Per instruction, how many of each unit's must have finished before it starts.
     needs: Vec<[u32; Unit::ALL.len()]>,
 }
@@ -60,6 +62,7 @@ impl<'p> Context<'p> {
             layers: vec![Default::default(); program.layers.len()],
             trace: trace.then(Vec::new),
             executor,
+            recorder: None,
             needs,
         }
     }
@@ -101,8 +104,28 @@ impl<'p> Context<'p> {
         self.layers[instruction.layer.index()][instruction.unit.index()].end = self.cycle + 1;
     }
 
+    /// Whether the bank of a cache word serves `port` in this cycle.
+    pub(crate) fn request(&mut self, port: Client, position: usize, word: u64, write: bool) -> bool {
+        let cycle = self.cycle;
+        let granted = self.banks.request(cycle, word, port);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.request(Request { cycle, port, instruction: position as u32, word, write, granted });
+        }
+        granted
+    }
+
+    /// A channel serves a DMA line, or nobody, from `cycle` on.
+    pub(crate) fn serve(&mut self, cycle: u64, channel: usize, user: Option<(Unit, u64)>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.channel(cycle, channel, user);
+        }
+    }
+
     /// Books `cycles` cycles of a unit.
     pub(crate) fn account(&mut self, unit: Unit, activity: Activity, cycles: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.state(self.cycle, unit, activity);
+        }
         let counters = &mut self.counters.units[unit.index()];
         match activity {
             Activity::Busy(layer) => {

@@ -146,6 +146,7 @@ impl Dma {
             let missed = *open != Some(run.page);
             context.counters.page_misses += u64::from(missed);
             (*open, *user) = (Some(run.page), Some(index));
+            context.serve(context.cycle, number, Some((self.lines[index].unit, run.page)));
             let first = context.cycle + if missed { self.page_miss } else { 0 };
             self.lines[index].state = State::Moving { run, first, done: 0 };
         }
@@ -157,7 +158,7 @@ impl Dma {
         let cycle = context.cycle;
         match &mut line.state {
             State::Indexing { word } => {
-                if !context.banks.request(cycle, *word, line.client) {
+                if !context.request(line.client, line.instruction, *word, false) {
                     return Activity::Stalled(Stall::BankConflict);
                 }
                 let activity = Activity::Busy(context.layer(line.instruction));
@@ -168,7 +169,7 @@ impl Dma {
                 let now = cycle - *first;
                 if *done < run.words && run.due(*done) <= now {
                     if let Some(first_word) = run.first_word
-                        && !context.banks.request(cycle, first_word + *done, line.client)
+                        && !context.request(line.client, line.instruction, first_word + *done, run.load)
                     {
                         *first += 1;
                         return Activity::Stalled(Stall::BankConflict);
@@ -178,6 +179,7 @@ impl Dma {
                 let activity = Activity::Busy(context.layer(line.instruction));
                 if now + 1 == run.cycles {
                     self.channels[run.channel].1 = None;
+                    context.serve(cycle + 1, run.channel, None);
                     line.proceed(context);
                 }
                 activity

@@ -104,6 +104,16 @@ pub enum ProgramError {
     /// Memories larger than there may be.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A window of cycles has too much to record.
+    #[error("cycles {start} to {end} have more than {most} events: ask for fewer cycles")]
+    Events {
+        /// First cycle.
+        start: u64,
+        /// One past the last.
+        end: u64,
+        /// Events asked for at most.
+        most: usize,
+    },
     /// A broken rule too late to be looked for.
     #[error("an instruction breaks a rule after cycle {limit}, beyond which none is looked for")]
     TooLate { limit: u64 },

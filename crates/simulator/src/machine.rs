@@ -6,6 +6,8 @@
 //! This is the definition of a program's time. [`crate::timeline`] gives the same without visiting every cycle; it leaves
 //! programs that break a rule to the machine, which reports the first that is broken.
 
+use std::ops::Range;
+
 use tpuflow_ir::{Program, Space, Unit, View, memory};
 use tpuflow_kernels::parallel;
 
@@ -13,7 +15,8 @@ use crate::context::Context;
 use crate::dma::Dma;
 use crate::error::{ProgramError, SimError};
 use crate::matrix::MatrixEngine;
-use crate::run::{Options, Run, layer_runs};
+use crate::run::{ArrayModel, Options, Run, layer_runs};
+use crate::signals::{Recorder, Signals};
 use crate::sound::Time;
 use crate::stream::Stream;
 use crate::timeline;
@@ -27,6 +30,15 @@ struct Units {
 }
 
 impl Units {
+    fn new(program: &Program) -> Self {
+        Self {
+            dma: Dma::new(program),
+            matrix: MatrixEngine::new(program),
+            ewp: Stream::new(program, Unit::Ewp),
+            pdp: Stream::new(program, Unit::Pdp),
+        }
+    }
+
     fn done(&self) -> bool {
         self.dma.done() && self.matrix.done() && self.ewp.done() && self.pdp.done()
     }
@@ -106,17 +118,42 @@ fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> R
     Ok(Run { outputs, cycles: time.cycles, counters: time.counters.clone(), layers, trace: None, events })
 }
 
+/// What is seen at units, ports and channels in the cycles of `window`, at most `most` events. `inputs` as for [`simulate`]:
+/// they decide which rows of tables are looked up, and so when.
+///
+/// # Errors
+/// As [`simulate`], and when there are more events.
+pub fn signals_of(program: &Program, inputs: &[Vec<u8>], window: Range<u64>, most: usize) -> Result<Signals, SimError> {
+    check_program(program)?;
+    check_memory(program)?;
+    let kept = Kept::default();
+    let mut executor = Executor::new(program, ArrayModel::Closed, &kept);
+    executor.feed(inputs)?;
+    let mut context = Context::new(program, Some(executor), false, kept.sound(program)?.needs.clone());
+    context.recorder = Some(Recorder::new(program, window, most));
+    let mut units = Units::new(program);
+    let going_on = |context: &mut Context<'_>| {
+        let cycle = context.cycle;
+        context.recorder.as_mut().is_some_and(|recorder| recorder.begin_cycle(cycle))
+    };
+    parallel::inside(|| {
+        while !units.done() && going_on(&mut context) {
+            if !units.step(&mut context)? {
+                return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
+            }
+            context.recorder.as_ref().map_or(Ok(()), |recorder| recorder.check(program))?;
+        }
+        Ok(())
+    })?;
+    Ok(context.recorder.map_or_else(Signals::default, Recorder::into_signals))
+}
+
 /// Cycles that are stepped through in search of a broken rule.
 const STEPS: u64 = 1 << 26;
 
 /// Runs a program cycle by cycle.
 fn step(program: &Program, mut context: Context<'_>, limit: u64) -> Result<Run, SimError> {
-    let mut units = Units {
-        dma: Dma::new(program),
-        matrix: MatrixEngine::new(program),
-        ewp: Stream::new(program, Unit::Ewp),
-        pdp: Stream::new(program, Unit::Pdp),
-    };
+    let mut units = Units::new(program);
     while !units.done() {
         if context.cycle > limit {
             return Err(SimError::Program { name: program.name.clone(), reason: ProgramError::TooLate { limit } });

@@ -232,12 +232,12 @@ impl MatrixEngine {
         feed.look_up(&job.geometry);
         let mut taken = 0;
         let mut refused = false;
-        let (cycle, banks) = (context.cycle, &mut context.banks);
+        let instruction = job.instruction;
         feed.missing.retain(|word| {
             if taken == fetches {
                 return true;
             }
-            let granted = banks.request(cycle, *word, Client::Feeder);
+            let granted = context.request(Client::Feeder, instruction, *word, false);
             taken += usize::from(granted);
             refused |= !granted;
             !granted
@@ -299,7 +299,7 @@ impl MatrixEngine {
         }
         let Some(job) = self.job(tile.job) else { return };
         let (from, to) = job.geometry.weight_words(tile.tile, rows - 1);
-        if !context.banks.request(context.cycle, from + word, Client::WeightPort) {
+        if !context.request(Client::WeightPort, job.instruction, from + word, false) {
             return;
         }
         let (rows, word) = if from + word == to { (rows - 1, 0) } else { (rows, word + 1) };
@@ -312,7 +312,7 @@ impl MatrixEngine {
         let Some(job) = self.jobs.front_mut() else { return };
         let (pixel, word) = job.outputs[job.written];
         let arrived = job.entries.get(pixel as usize).is_some_and(|entry| entry + depth <= context.cycle);
-        if !arrived || !context.banks.request(context.cycle, word, Client::MatrixWrite) {
+        if !arrived || !context.request(Client::MatrixWrite, job.instruction, word, true) {
             return;
         }
         job.written += 1;

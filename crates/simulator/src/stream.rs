@@ -172,13 +172,13 @@ impl Stream {
 
     /// Makes the accesses due; whether any was refused.
     fn access(&mut self, context: &mut Context<'_>) -> bool {
-        let (cycle, time, client, latency) = (context.cycle, context.cycle - self.stood, self.client, self.latency);
+        let (time, client, latency) = (context.cycle - self.stood, self.client, self.latency);
         let mut refused = false;
         for job in &mut self.jobs {
             while let Some(i) = job.writes.next()
                 && job.write_due(i, latency) <= time
             {
-                if !context.banks.request(cycle, job.writes.word(), client) {
+                if !context.request(client, job.instruction, job.writes.word(), true) {
                     refused = true;
                     break;
                 }
@@ -188,7 +188,7 @@ impl Stream {
                 while let Some(i) = job.reads[stream].next()
                     && job.read_due(i, job.reads[stream].accesses()) <= time
                 {
-                    if !context.banks.request(cycle, job.reads[stream].word(), client) {
+                    if !context.request(client, job.instruction, job.reads[stream].word(), false) {
                         refused = true;
                         break;
                     }
