@@ -26,6 +26,7 @@ from tpuflow.cli.commands.debug import debug, steps
 from tpuflow.cli.commands.device import raw, smoke
 from tpuflow.cli.commands.explain import explain
 from tpuflow.cli.commands.export import export
+from tpuflow.cli.commands.golden import golden
 from tpuflow.cli.commands.levels import compare, evaluate, run
 from tpuflow.cli.commands.listings import cuts, fields, machine, ops, plugins
 from tpuflow.cli.commands.npz import npz
@@ -78,6 +79,7 @@ for command in (
     raw,
     debug,
     steps,
+    golden,
     smoke,
     zoo,
     alloc,

@@ -13,7 +13,7 @@ from tpuflow.cli.commands.console import progress, say, table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["debug", "steps"]
+__all__ = ["debug", "opened", "steps"]
 
 Program = Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.")]
 Inputs = Annotated[
@@ -38,7 +38,7 @@ def debug(
     """
     from tpuflow.execution.debug import Debugger, Replay
 
-    loaded, feed = _opened(program, inputs, seed)
+    loaded, feed = opened(program, inputs, seed)
     debugger = Debugger(Replay(loaded, _codes(loaded, feed)))
     say(debugger.where())
     lines = [] if commands is None else commands.read_text(encoding="utf-8").splitlines()
@@ -74,7 +74,7 @@ def _tell(text: str) -> None:
         say(text)
 
 
-def _opened(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, NDArray[Any]]]:
+def opened(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, NDArray[Any]]]:
     """A program and one feed."""
     from tpuflow.errors import ProgramError
     from tpuflow.execution.simulation import network_inputs, random_feed
@@ -126,7 +126,7 @@ def steps(
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
 
-    loaded, feed = _opened(program, inputs, seed)
+    loaded, feed = opened(program, inputs, seed)
     source = graph_beside(program) if graph is None else graph
     require_pair(program, source)
     found = load_graph(source)

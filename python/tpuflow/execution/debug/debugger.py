@@ -113,7 +113,7 @@ class Debugger:
         return f"{each.number} ({each.unit}, {layer}, cycles {each.begin}-{each.end})"
 
     def _break(self, words: Sequence[str]) -> str:
-        kinds = {"layer": self._layer, "instruction": self._instruction, "cycle": _number}
+        kinds = {"layer": self.replay.find_layer, "instruction": self._instruction, "cycle": _number}
         if len(words) != 2 or words[0] not in kinds:
             raise DebuggerError("break: write break layer NAME, break instruction N or break cycle N")
         return self._add(Break(words[0], " ".join(words), kinds[words[0]](words[1])))
@@ -289,18 +289,6 @@ class Debugger:
         _nothing("quit", words)
         self.ended = True
         return ""
-
-    def _layer(self, word: str) -> int:
-        names = [layer["name"] for layer in self.replay.content["layers"]]
-        if word in names:
-            return names.index(word)
-        if word.isdecimal() and int(word) < len(names):
-            return int(word)
-        near = [name for name in names if word in name]
-        if len(near) == 1:
-            return names.index(near[0])
-        listed = ", ".join((near or names)[:8])
-        raise DebuggerError(f'layer "{word}" is {"not clear" if near else "unknown"}: {listed}')
 
     def _instruction(self, word: str) -> int:
         number = _number(word)

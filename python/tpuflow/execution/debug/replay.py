@@ -63,7 +63,9 @@ class Replay:
     def __init__(self, program: _core.Program, codes: Sequence[Array]) -> None:
         self.program = program
         self.content: dict[str, Any] = json.loads(program.to_json())
-        run = _core.simulate(program, [], values=False, trace=True)
+        # Which rows of a table are looked up, and so when, follows from values.
+        looks_up = any("Lookup" in entry["work"] for entry in self.content["instructions"])
+        run = _core.simulate(program, codes if looks_up else [], values=looks_up, trace=True)
         spans: dict[int, tuple[int, int]] = {}
         for interval in json.loads(run.trace_json()):
             number, begin, end = (interval[key] for key in ("instruction", "start", "end"))
@@ -94,6 +96,23 @@ class Replay:
     def layer_name(self, layer: int) -> str:
         """Name of a layer."""
         return str(self.content["layers"][layer]["name"])
+
+    def find_layer(self, word: str) -> int:
+        """The layer of a name, of a part of a name that no other has, or of a number.
+
+        Raises:
+            ProgramError: There is none, or there are several.
+        """
+        names = [layer["name"] for layer in self.content["layers"]]
+        if word in names:
+            return names.index(word)
+        if word.isdecimal() and int(word) < len(names):
+            return int(word)
+        near = [name for name in names if word in name]
+        if len(near) == 1:
+            return names.index(near[0])
+        listed = ", ".join((near or names)[:8])
+        raise ProgramError(f'layer "{word}" is {"not clear" if near else "unknown"}: {listed}')
 
     def next(self) -> Instruction | None:
         """The instruction that begins next; None at the end."""
@@ -136,6 +155,14 @@ class Replay:
             ProgramError: There is no such memory.
         """
         return self._stepper.read(space, start, length)
+
+    def signals(self, begin: int, end: int, most: int) -> _core.Signals:
+        """What is seen at units, ports and DDR channels from one cycle up to another.
+
+        Raises:
+            ProgramError: That are more than `most` events.
+        """
+        return _core.signals(self.program, self._codes, begin, end, most)
 
     def accumulators(self, number: int) -> NDArray[np.int64]:
         """Exact sums of a matrix instruction of integers, `[pixels, columns]`; empty for any other.

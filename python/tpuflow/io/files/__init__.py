@@ -5,7 +5,7 @@ to first; `documents` writes text, JSON and arrays with it; `reading` reads text
 `digests` lets files of one command know each other.
 """
 
-from tpuflow.io.files.atomic import Publication, file_stem, make_folder, publication, replaced
+from tpuflow.io.files.atomic import Publication, file_stem, make_folder, new_folder, publication, replaced
 from tpuflow.io.files.digests import digest_lines, require_listed
 from tpuflow.io.files.documents import write_arrays, write_json, write_text
 from tpuflow.io.files.reading import parse_json, parse_toml, read_text
@@ -16,6 +16,7 @@ __all__ = [
     "digest_lines",
     "file_stem",
     "make_folder",
+    "new_folder",
     "parse_json",
     "parse_toml",
     "publication",
