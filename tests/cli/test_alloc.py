@@ -126,4 +126,4 @@ def test_alloc_refuses_what_is_no_text(command: Command, tmp_path: Path) -> None
     path = tmp_path / "instance.csv"
     path.write_bytes(b"\xff\xfe\x00id")
     assert "not a text file" in refused(command, tmp_path, "alloc", path)
-    assert "cannot be read" in refused(command, tmp_path, "alloc", tmp_path / "absent.csv")
+    assert "no such file" in refused(command, tmp_path, "alloc", tmp_path / "absent.csv")

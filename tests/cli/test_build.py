@@ -320,7 +320,7 @@ def test_a_program_takes_the_place_of_nothing_else(built: Built, command: Comman
         (model, tmp_path / "other.onnx", "is the name of a model"),
         (odd, odd, "is the name of a model"),
         (model, tmp_path / "net.tpuq", "is the suffix of graphs"),
-        (model, tmp_path, "is a folder"),
+        (model, tmp_path, "is a directory"),
         (model, tmp_path / "none" / "net.tpu", "does not exist"),
     ):
         result = command("build", source, "-o", output)
@@ -331,7 +331,7 @@ def test_a_program_takes_the_place_of_nothing_else(built: Built, command: Comman
 
 
 @pytest.mark.parametrize("option", ["--json", "--report"])
-@pytest.mark.parametrize(("place", "told"), [("none/file", "does not exist"), (".", "is a folder")])
+@pytest.mark.parametrize(("place", "told"), [("none/file", "does not exist"), (".", "is a directory")])
 def test_nothing_is_built_where_a_second_file_has_no_place(
     built: Built, command: Command, tmp_path: Path, option: str, place: str, told: str
 ) -> None:

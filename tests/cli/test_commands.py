@@ -201,7 +201,7 @@ def test_measures_of_two_sets_of_samples(built: Built, command: Command, tmp_pat
     found = read(figures)
     alone = tmp_path / "alone.json"
     done(command, *words[:3], "--inputs", validation, "--samples", "2", "--json", alone)
-    assert found["validation"] == read(alone)
+    assert {"format": 2} | found["validation"] == read(alone)
     sets = [{row["name"]: row for row in each["tensors"]} for each in (found, found["validation"])]
     assert sets[0].keys() == sets[1].keys() and built.output in sets[0]
     for row in (row for each in sets for row in each.values() if row["quantized"]):
@@ -217,6 +217,8 @@ def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Pat
         done(command, "evaluate", file, "--metric", "top1", *words)
         found.append(read(figures))
     graph, program = found
+    for each in found:
+        assert [each.pop("metrics")[0] | {"format": 2}] == [each]
     assert graph.pop("level") == "graph"
     assert program.pop("level") == "program"
     assert graph == program
@@ -224,7 +226,7 @@ def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Pat
     assert share == pytest.approx((graph["wrong_to_right"] - graph["right_to_wrong"]) / 5)
     assert graph["sqnr_db"] > 20
     shown = done(command, "evaluate", built.program, "--metric", "top(2),f1(micro),rmse", *words)
-    several = read(figures)
+    several = read(figures)["metrics"]
     assert [each["metric"] for each in several] == ["top(2)", "f1(micro)", "rmse"]
     assert several[1]["value"] == program["value"]
     assert several[2]["value"] > 0 and several[2]["reference"] is None

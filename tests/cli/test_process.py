@@ -57,7 +57,7 @@ def test_an_interrupt_while_importing_ends_quietly(tmp_path: Path) -> None:
         "        if name == os.environ['INTERRUPT']: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\n"
     )
-    for module in ("typer", "tpuflow.cli.commands.npz", "numpy", "onnx_ir", "tpuflow.config"):
+    for module in ("typer", "tpuflow.cli.commands.listings", "numpy", "onnx_ir", "tpuflow.config"):
         done = shell('"$@"', "fields", PYTHONPATH=str(tmp_path), INTERRUPT=module)
         assert "Traceback" not in done.stderr, module
         assert done.returncode in (0, 128 + signal.SIGINT), module

@@ -85,10 +85,11 @@ def test_saved_figures_make_a_page_without_charts(command: Command, built: Built
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("x.onnx", b"", 'unknown kind of file ".onnx": give a program'),
+        ("x.onnx", b"", "is a model, not a program: build it first: tpuflow build"),
         ("x.json", b"{", "give what `tpuflow simulate --json` wrote"),
         ("x.json", b"[1]", 'it has no "counters"'),
-        ("x.json", None, "cannot be read"),
+        ("x.txt", b"", 'unknown kind of file ".txt": give a program'),
+        ("x.json", None, "no such file"),
     ],
 )
 def test_other_files_are_refused(

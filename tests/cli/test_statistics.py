@@ -24,7 +24,8 @@ def test_ranges_of_saved_statistics_need_no_samples(built: Built, command: Comma
     assert "no sample is read" in reread.out + reread.err
     config = tmp_path / "c.cfg"
     config.write_text(f"[Common]\nstatistic_file = {saved}\n", encoding="utf-8")
-    nothing = tmp_path / "is_not_there.npz"
+    nothing = tmp_path / "never_read.npz"
+    nothing.write_bytes(b"no arrays")
     made = command("calibrate", built.model, "--config", config, "--calib", nothing, "-o", again)
     assert made.status == 0, made.err
     assert again.read_bytes() == first.read_bytes()
@@ -99,7 +100,7 @@ def test_statistics_of_the_original_model_beside_its_ranges(
     shown = command("compare-statistics", folder / "statistics.json", ranges, "--json", report)
     assert shown.status == 0, shown.err
     assert "values beyond their ranges" in shown.out + shown.err
-    rows = {row["tensor"]: row for row in json.loads(report.read_text(encoding="utf-8"))}
+    rows = {row["tensor"]: row for row in json.loads(report.read_text(encoding="utf-8"))["tensors"]}
     with np.load(built.calibration) as arrays:
         image = arrays["image"][:2]
     assert rows["image"]["count"] == image.size

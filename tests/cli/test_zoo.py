@@ -80,7 +80,7 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory, command: Comma
         "-o", work / "page.md", "--json", work / "all.json",
     )  # fmt: skip
     assert result.status == 0, result.err
-    return work, result.out, json.loads((work / "all.json").read_text(encoding="utf-8"))
+    return work, result.out, json.loads((work / "all.json").read_text(encoding="utf-8"))["networks"]
 
 
 @pytest.mark.feature("IMP-32")
@@ -186,7 +186,7 @@ def test_skeletons_are_completed_by_their_folder(tmp_path: Path, command: Comman
 
 def test_requests_that_make_no_sense(tmp_path: Path, folder: Path, command: Command) -> None:
     for words, reason in {
-        (tmp_path / "nowhere",): "is no folder",
+        (tmp_path / "nowhere",): "no such file or directory",
         (tmp_path,): "holds no .onnx file",
         (folder, "--only", "resnet"): 'holds no network "resnet"',
         (folder, "--dtypes", "int7"): '"int7" is unknown',

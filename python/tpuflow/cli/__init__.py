@@ -1,10 +1,12 @@
 """The command line: `tpuflow COMMAND`, and what becomes of errors.
 
-Each command is one function in `commands/`, which reads words and calls the rooms below; nothing is computed
-here. Commands import what they need when they run, so that `--help` answers at once.
+    catalog.py      the commands in groups: names, summaries, where each is
+    application.py  commands imported when they run, options that all of them have
+    commands/       one function per command, which reads options and calls the packages below
 
-Exit status: 0 done; 1 the request or its input is wrong, one message on standard error; 2 wrong usage;
-3 a warning that `--strict` makes an error; 130 interrupted.
+Nothing is computed here. Every error is one line on standard error that begins with `error:`. Exit status:
+0 done; 1 the request or its input is wrong; 2 wrong usage; 3 computed, and below the bar asked for; 4 no
+answer within the limits; 130 interrupted (`docs/command-line.md`).
 """
 
 from __future__ import annotations
@@ -15,117 +17,30 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib import import_module
+from typing import Any
 
 import typer
 
-from tpuflow.cli.commands.alloc import alloc
-from tpuflow.cli.commands.build import build
-from tpuflow.cli.commands.bundle import bundle
+from tpuflow.cli.application import application
+from tpuflow.cli.commands import console
+from tpuflow.cli.commands.completion import VARIABLE
 from tpuflow.cli.commands.console import PrintableFormatter, note
-from tpuflow.cli.commands.debug import debug, steps
-from tpuflow.cli.commands.device import raw, smoke
-from tpuflow.cli.commands.explain import explain
-from tpuflow.cli.commands.export import export
-from tpuflow.cli.commands.golden import golden
-from tpuflow.cli.commands.levels import compare, evaluate, run
-from tpuflow.cli.commands.listings import cuts, fields, machine, ops, plugins
-from tpuflow.cli.commands.npz import npz
-from tpuflow.cli.commands.precision import bisect, mixed, sensitivity
-from tpuflow.cli.commands.programs import asm, check, disasm, inspect
-from tpuflow.cli.commands.report import report
-from tpuflow.cli.commands.search import search
-from tpuflow.cli.commands.simulate import simulate
-from tpuflow.cli.commands.stages import calibrate, quantize
-from tpuflow.cli.commands.statistics import compare_statistics
-from tpuflow.cli.commands.weights import weights
-from tpuflow.cli.commands.zoo import zoo
 from tpuflow.cli.lazy import ALGEBRA, defer
 from tpuflow.errors import TpuflowError
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
+USAGE = 2
 INTERRUPTED = 130
-
-app = typer.Typer(
-    name="tpuflow",
-    help="Quantise an ONNX network, compile it for a systolic-array TPU, simulate the program.",
-    epilog="A first look: tpuflow build model.onnx -O5 && tpuflow simulate MODEL.tpu",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-for command in (
-    build,
-    simulate,
-    explain,
-    calibrate,
-    quantize,
-    search,
-    sensitivity,
-    mixed,
-    bisect,
-    export,
-    run,
-    compare,
-    compare_statistics,
-    evaluate,
-    report,
-    inspect,
-    check,
-    disasm,
-    asm,
-    raw,
-    debug,
-    steps,
-    golden,
-    smoke,
-    zoo,
-    alloc,
-):
-    app.command()(command)
-app.command()(ops)
-app.add_typer(machine, name="machine")
-app.add_typer(npz, name="npz")
-app.command()(fields)
-app.command()(plugins)
-app.add_typer(bundle, name="bundle")
-app.add_typer(weights, name="weights")
-app.command()(cuts)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"tpuflow {version('tpuflow')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show and exit."),
-    memory_limit: str | None = typer.Option(
-        None,
-        metavar="SIZE",
-        help="Most memory a file, a machine or a network may ask for, such as 4G; 0: what is free. [0]",
-    ),
-) -> None:
-    del version  # its callback has answered
-    if memory_limit is not None:
-        from tpuflow.cli.commands.options import size
-        from tpuflow.partitioning.storage import limit_memory
-
-        limit = size("--memory-limit", memory_limit)
-        # Processes that are started later read it there.
-        os.environ["TPUFLOW_MEMORY_LIMIT"] = str(limit or "")
-        limit_memory(limit)
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What the parser raises."""
 
 
 def main() -> None:
     """Runs the command line and ends the process."""
     _open_streams()
+    console.reset()
     _show_log()
     defer(*ALGEBRA)
     status: object = 0
@@ -155,7 +70,11 @@ def _run() -> None:
         with suppress(ValueError):  # outside the main thread signals are not ours to handle
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, interrupted)
-        app()
+        _prepare_completion()
+        status = application().main(prog_name="tpuflow", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except UsageError as error:
+        _refuse(error)
     except TpuflowError as error:
         _fail(str(error), error.exit_status)
     except BrokenPipeError:
@@ -180,6 +99,23 @@ def _run() -> None:
             f"internal error, a defect of tpuflow: {type(error).__name__}: {reason} "
             "(TPUFLOW_TRACEBACK=1 shows where)"
         )
+
+
+def _refuse(error: Any) -> None:
+    """Ends after wrong usage: one line like that of any error, and where the help is."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        note(error.ctx.get_help())
+        sys.exit(USAGE)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    path = "tpuflow" if error.ctx is None else error.ctx.command_path
+    _fail(f"{message[:1].lower()}{message[1:]} (see `{path} --help`)", USAGE)
+
+
+def _prepare_completion() -> None:
+    """Lets the parser answer a shell that asks for completions."""
+    if VARIABLE in os.environ:
+        support: Any = import_module("typer.completion")
+        support.completion_init()
 
 
 def _open_streams() -> None:

@@ -23,6 +23,7 @@ class Listener:
     Attributes:
         begin: A group of stages begins: import, search, calibrate, quantize, evaluate, schedule.
         end: It is done, in so many seconds.
+        part: A stage of the recipe begins.
         stage: A stage of the recipe is done, in so many seconds.
         step: So much of the current stage is done, and of how much.
         remark: Something the user should know.
@@ -35,3 +36,4 @@ class Listener:
     remark: Callable[[str], None] = _ignore
     counted: Callable[[Statistics], None] | None = None
     stage: Callable[[str, float], None] = _ignore
+    part: Callable[[str], None] = _ignore

@@ -297,6 +297,7 @@ class Recipe:
         state = model if isinstance(model, Calibrated) else Calibrated.of(model)
         job = _Job(self.config, data, listener, set_inputs, state.model)
         for name in self.stages:
+            listener.part(name)
             start = time.perf_counter()
             state = STAGES[name](state, job)
             listener.stage(name, time.perf_counter() - start)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands.console import say
+from tpuflow.cli.commands import paths
+from tpuflow.cli.commands.console import say, write_figures
 from tpuflow.cli.commands.options import JsonFile, SeedOption
 
 __all__ = ["alloc"]
@@ -15,14 +16,20 @@ __all__ = ["alloc"]
 
 def alloc(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.csv", help="Buffers: id,lower,upper,size[,alignment].")
+        Path,
+        typer.Argument(
+            metavar="FILE.csv", help="Buffers: id,lower,upper,size[,alignment].", callback=paths.readable
+        ),
     ],
     capacity: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Memory there is. [as little as can be found]"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT.csv", help="Write the buffers with offsets.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="OUT.csv", help="Write the buffers with offsets.", callback=paths.output
+        ),
     ] = None,
     json_file: JsonFile = None,
     steps: Annotated[
@@ -33,9 +40,8 @@ def alloc(
     ] = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Give buffers with known lifetimes addresses in a memory."""
+    """Place buffers with known lifetimes in a memory."""
     from tpuflow.compiler.allocation import STEPS, allocate, read_instance, write_allocation
-    from tpuflow.io.files import write_json
 
     instance = read_instance(file)
     found = allocate(
@@ -66,4 +72,4 @@ def alloc(
             "seed": seed,
             "offsets": dict(zip(instance.ids, found.offsets, strict=True)),
         }
-        write_json(json_file, figures)
+        write_figures(json_file, figures)

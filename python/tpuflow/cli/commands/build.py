@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import bytes_text, progress, say, say_host
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import bytes_text, say, say_host, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuflow.calibration import Statistics
-    from tpuflow.cli.commands.console import Progress
+    from tpuflow.cli.commands.progress import Task
     from tpuflow.pipeline import Built, Request
 
 __all__ = ["build"]
@@ -32,7 +33,12 @@ class Level(StrEnum):
 
 
 def build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model, or a quantised graph (.tpuq).")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="ONNX model, or a quantised graph (.tpuq).", callback=paths.model_input
+        ),
+    ],
     level: Annotated[
         Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
     ] = Level.sequential,
@@ -43,6 +49,7 @@ def build(
             "--output",
             metavar="OUT.tpu",
             help="[MODEL_bBATCH_oLEVEL_MACHINE.tpu, or as the section `output` of --config says]",
+            callback=paths.output,
         ),
     ] = None,
     machine: Annotated[
@@ -76,20 +83,25 @@ def build(
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
     save_stages: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write what lies between the stages there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write what lies between the stages there.", callback=paths.folder),
     ] = None,
     log_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write event files for TensorBoard there.", callback=paths.folder),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts of cost and ranges.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write a page with charts of cost and ranges.", callback=paths.output
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
     ] = True,
     excepts: options.Excepts = None,
 ) -> None:
-    """Import, calibrate, quantise and schedule a network; write its program.
+    """Turn a model into a checked program.
 
     The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it; and the
     settings of every layer, as OUT.layers.json: edited they are a configuration. What the machine cannot
@@ -131,7 +143,12 @@ def build(
     counted: list[Statistics] = []
     with _Announcer() as announcer:
         listener = Listener(
-            announcer.begin, announcer.end, announcer.step, say, None if report is None else counted.append
+            announcer.begin,
+            announcer.end,
+            announcer.step,
+            say,
+            None if report is None else counted.append,
+            part=announcer.part,
         )
         built = run_build(request, listener)
     _write(built, request, output, json)
@@ -211,34 +228,36 @@ def _write_page(built: Built, counted: Sequence[Statistics], path: Path) -> None
 
 
 class _Announcer:
-    """Prints each stage with its seconds, and how far a long one is."""
+    """Shows what a build is doing, and prints each stage with its seconds."""
 
     def __init__(self) -> None:
-        self._bar: AbstractContextManager[Progress] | None = None
-        self._step: Progress = lambda _done, _total: None
+        self._open = ExitStack()
+        self._task: Task | None = None
+        self._stage = ""
 
     def __enter__(self) -> _Announcer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self._open.close()
 
     def begin(self, stage: str) -> None:
-        if stage == "calibrate":
-            self._bar = progress(stage)
-            self._step = self._bar.__enter__()
+        self._stage = stage
+        self._task = self._open.enter_context(progress(stage))
+
+    def part(self, name: str) -> None:
+        """A stage of the recipe begins."""
+        if self._task is not None:
+            self._task.begin(name if name == self._stage else f"{self._stage}: {name}")
 
     def end(self, stage: str, seconds: float) -> None:
-        self._close()
+        self._open.close()
+        self._task = None
         say(f"{stage:<10}{seconds:8.2f} s")
 
     def step(self, done: int, total: int) -> None:
-        self._step(done, total)
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-            self._bar = None
+        if self._task is not None:
+            self._task(done, total)
 
 
 def _expected(built: Built) -> dict[str, list[float | None]] | None:
@@ -323,7 +342,7 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     if built.layers is not None:
         say(f"layers     {settings}: settings by layer, to be edited and given back with --config")
     if json is not None:
-        write_json(
+        write_figures(
             json,
             {"host_subgraphs": []}
             | figures

@@ -7,19 +7,26 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands.console import bytes_text, progress, say, table
+from tpuflow.cli.commands import paths
+from tpuflow.cli.commands.console import bytes_text, say, table
+from tpuflow.cli.commands.progress import progress
 
 __all__ = ["bundle"]
 
-bundle = typer.Typer(help="Several programs, or a program with test data, in one file.", no_args_is_help=True)
+bundle = typer.Typer(help="Pack programs, or one with test data, in a file.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE.tpub", help="Bundle.")]
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where the result goes.")]
+File = Annotated[Path, typer.Argument(metavar="FILE.tpub", help="Bundle.", callback=paths.readable)]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the result goes.", callback=paths.output)
+]
 
 
 @bundle.command("combine")
 def combine(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Programs and bundles.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Programs and bundles.", callback=paths.each_readable),
+    ],
     output: Output,
 ) -> None:
     """Put programs into one file, each under the name of its own."""
@@ -62,8 +69,12 @@ def extract(
 
 @bundle.command("record")
 def record(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program.")],
-    inputs: Annotated[Path, typer.Option(metavar="X.npz", help="Samples, one array per input.")],
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.tpu", help="Program.", callback=paths.program_input)
+    ],
+    inputs: Annotated[
+        Path, typer.Option(metavar="X.npz", help="Samples, one array per input.", callback=paths.sample_input)
+    ],
     output: Output,
 ) -> None:
     """Run a program on samples and keep inputs and outputs beside it, as a test."""

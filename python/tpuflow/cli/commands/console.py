@@ -1,4 +1,4 @@
-"""The terminal: where commands write, how tables look, how long work shows that it goes on.
+"""The terminal: where commands write, and how tables look; `progress.py` shows how far long work is.
 
 Results go to standard output, progress to standard error, so that output can be piped.
 """
@@ -6,30 +6,28 @@ Results go to standard output, progress to standard error, so that output can be
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from tpuflow.io.memory import bytes_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
 
 __all__ = [
-    "PrintableFormatter", "Progress", "bytes_text", "heading", "note", "printable", "progress", "say",
-    "say_host", "table",
+    "Color", "PrintableFormatter", "be_verbose", "bytes_text", "colored", "emit", "heading", "note",
+    "printable", "reset", "results", "say", "say_host", "settings", "table", "write_figures",
 ]  # fmt: skip
 
-Progress = Callable[[int, int], None]
-"""Called with the number of steps done and the number there are."""
-
-WIDTH = 100
-"""Columns where output is no terminal; on one, at most this many."""
-LINE_EVERY_SECONDS = 10.0
-
+FORMAT = 2
+"""Of the figures in JSON. Keys of format 1 stand beside those that replace them."""
 
 # What terminals act upon, or what reorders the text around it: controls but for the end of a line and tabs,
 # marks of direction, separators of lines and paragraphs, halves of characters.
@@ -51,14 +49,86 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+class Color(StrEnum):
+    """When output has colors, and progress is redrawn."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+@dataclass
+class Settings:
+    """What the options of all commands set.
+
+    Attributes:
+        quiet: Nothing but errors is printed, and what a command was asked to write to standard output.
+        verbose: More is printed the larger it is.
+        color: When to use colors and redraw lines.
+        figures: Figures go to standard output, so that all other results go to standard error.
+    """
+
+    quiet: bool = False
+    verbose: int = 0
+    color: Color = Color.auto
+    figures: bool = False
+
+
+settings = Settings()
+
+
+def reset() -> None:
+    """Sets everything back to how a process starts."""
+    vars(settings).update(vars(Settings()))
+
+
+def be_verbose(level: int) -> None:
+    """Shows more: messages of this package's log from 1 on, those of libraries from 2 on."""
+    settings.verbose = level
+    logging.getLogger("tpuflow").setLevel(logging.INFO if level == 1 else logging.DEBUG)
+    if level > 1:
+        logging.getLogger().setLevel(logging.INFO)
+
+
+def colored(stream: TextIO) -> bool:
+    """Whether a stream gets colors and is redrawn."""
+    if settings.color is not Color.auto:
+        return settings.color is Color.always
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def results() -> TextIO:
+    """The stream of results for people."""
+    return sys.stderr if settings.figures else sys.stdout
+
+
 def say(text: str = "") -> None:
     """A line of the result."""
-    sys.stdout.write(printable(text) + "\n")
+    if not settings.quiet:
+        results().write(printable(text) + "\n")
+
+
+def emit(text: str) -> None:
+    """Writes what a command was asked to write to standard output, as it is."""
+    sys.stdout.write(text)
 
 
 def note(text: str) -> None:
     """A line beside the result, on standard error."""
     sys.stderr.write(printable(text) + "\n")
+
+
+def write_figures(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Writes the figures of a command as JSON, where they were asked for; `-` is standard output."""
+    if path is None:
+        return
+    from tpuflow.io.files import json_text, write_text
+
+    text = json_text({"format": FORMAT} | dict(content))
+    if str(path) == "-":
+        emit(text)
+    else:
+        write_text(path, text)
 
 
 def say_host(network: AnyGraph | AnyProgram) -> None:
@@ -74,91 +144,59 @@ def say_host(network: AnyGraph | AnyProgram) -> None:
 def heading(text: str) -> None:
     """The first line of a block of output, after an empty one."""
     say()
-    text = printable(text)
-    sys.stdout.write((f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text) + "\n")
+    if not settings.quiet:
+        text = printable(text)
+        stream = results()
+        stream.write((f"\x1b[1m{text}\x1b[0m" if colored(stream) else text) + "\n")
 
 
 def table(
     columns: Sequence[tuple[str, Literal["left", "right"]]],
     rows: Sequence[Sequence[object]],
-    *,
-    wide: bool = False,
 ) -> None:
-    """Prints rows under their column names.
+    """Prints rows under their column names, every cell in full.
+
+    On a terminal long cells are continued on the next line; in a file or pipe a row is one line.
 
     Args:
         columns: Name and side of each column.
         rows: Cells; shown as `str` shows them.
-        wide: Let lines grow beyond `WIDTH` where output is no terminal, so that nothing is cut.
     """
+    if settings.quiet:
+        return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.width = min(console.width, WIDTH) if not wide else console.width
-    else:
-        console.width = 400 if wide else WIDTH
+    stream = results()
+    terminal = stream.isatty()
+    console = Console(
+        file=stream,
+        highlight=False,
+        force_terminal=colored(stream),
+        width=None if terminal else _width(columns, rows),
+    )
     shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for name, side in columns:
-        shown.add_column(name, justify=side, no_wrap=side == "right", overflow="ellipsis")
+        shown.add_column(name, justify=side, no_wrap=side == "right", overflow="fold")
     for row in rows:
         shown.add_row(*(Text(printable(str(cell))) for cell in row))
-    console.print(shown)
-
-
-@contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """Shows how far `label` is: a bar with the time left on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
-        yield _Lines(label)
+    if terminal:
+        console.print(shown)
         return
-    from rich import progress as bars
-    from rich.console import Console
+    with console.capture() as printed:
+        console.print(shown)
+    stream.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
-    parts = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
+
+def _width(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> int:
+    """Columns of text that hold every row on one line."""
+    from rich.cells import cell_len
+
+    texts = [[name for name, _ in columns], *([printable(str(cell)) for cell in row] for row in rows)]
+    widths = (
+        max(cell_len(line) for text in column for line in text.split("\n"))
+        for column in zip(*texts, strict=True)
     )
-    with bars.Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-class _Lines:
-    """A line every `LINE_EVERY_SECONDS`, with the time left at the pace since the first report.
-
-    The first step waits for all that is made ready before it, so its time says nothing about the others.
-    Steps that begin anew, or are another number, belong to another part of the work.
-    """
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._shown = time.monotonic()
-        self._first = (0.0, 0)
-        self._last = (1, 0)
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if done < self._last[0] or total != self._last[1]:
-            self._first = (now, done)
-        self._last = (done, total)
-        if now - self._shown < LINE_EVERY_SECONDS or done >= total:
-            return
-        self._shown = now
-        begun, before = self._first
-        pace = (now - begun) / (done - before) if done > before else None
-        left = "" if pace is None else f", about {_time_text(pace * (total - done))} left"
-        sys.stderr.write(f"{self._label}: {done} of {total}{left}\n")
-
-
-def _time_text(seconds: float) -> str:
-    """A time in the largest unit that leaves at least two."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return sum(width + 4 for width in widths)

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["debug", "opened", "steps"]
 
-Program = Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.")]
+Program = Annotated[
+    Path,
+    typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input),
+]
 Inputs = Annotated[
-    Path | None, typer.Option(metavar="X.npz", help="Samples; the first feed is run. [random codes]")
+    Path | None,
+    typer.Option(
+        metavar="X.npz", help="Samples; the first feed is run. [random codes]", callback=paths.sample_input
+    ),
 ]
 
 
@@ -25,14 +32,15 @@ def debug(
     program: Program,
     inputs: Inputs = None,
     commands: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read commands from a file, one a line.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Read commands from a file, one a line.", callback=paths.readable),
     ] = None,
     execute: Annotated[
         list[str] | None, typer.Option("-x", "--execute", metavar="COMMAND", help="A command; repeatable.")
     ] = None,
     seed: options.SeedOption = 0,
 ) -> None:
-    """Step through a program: break at layers, instructions and cycles, look at memories and tokens.
+    """Step through a program: breakpoints, memories, tokens.
 
     Without --commands and -x commands are read from the terminal; `help` lists them.
     """
@@ -102,7 +110,12 @@ def _codes(program: Any, feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
 def steps(
     program: Program,
     graph: Annotated[
-        Path | None, typer.Option(metavar="MODEL.tpuq", help="Graph it was made from. [beside the program]")
+        Path | None,
+        typer.Option(
+            metavar="MODEL.tpuq",
+            help="Graph it was made from. [beside the program]",
+            callback=paths.graph_input,
+        ),
     ] = None,
     inputs: Inputs = None,
     fail_fast: Annotated[
@@ -110,19 +123,23 @@ def steps(
     ] = False,
     dump: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npz", help="Write every tensor as the program's instructions left it."),
+        typer.Option(
+            metavar="FILE.npz",
+            help="Write every tensor as the program's instructions left it.",
+            callback=paths.output,
+        ),
     ] = None,
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
-    """Run a program instruction by instruction against the integers of its graph; name the first wrong layer.
+    """Run a program against its graph, step by step.
 
     Exit status 1 if anything differs.
     """
     from tpuflow.evaluation.comparison import ComparisonError
     from tpuflow.execution.debug import check_steps
     from tpuflow.execution.levels import GraphLevel
-    from tpuflow.io.files import write_arrays, write_json
+    from tpuflow.io.files import write_arrays
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
 
@@ -137,15 +154,13 @@ def steps(
         report = check_steps(loaded, level, feed, fail_fast=fail_fast, progress=advance)
     if dump is not None:
         write_arrays(dump, level.decode(report.codes))
-    if json is not None:
-        write_json(json, report.to_json())
+    write_figures(json, report.to_json())
     table(
         [("layer", "left"), ("op", "left"), ("elements", "right"), ("compared", "right"), ("wrong", "right")],
         [
             (layer.name, layer.op, f"{layer.elements:,}", f"{layer.compared:,}", f"{layer.wrong:,}")
             for layer in report.layers
         ],
-        wide=True,
     )
     if report.first_wrong is not None:
         first = report.first_wrong

@@ -7,21 +7,29 @@ from typing import Annotated
 
 import typer
 
+from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["raw", "smoke"]
 
 
 def raw(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.")],
+    program: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input
+        ),
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="RAW.tpu", help="[PROGRAM.raw.tpu]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="RAW.tpu", help="[PROGRAM.raw.tpu]", callback=paths.output),
     ] = None,
     codec: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write what packs and unpacks for it.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write what packs and unpacks for it.", callback=paths.output),
     ] = None,
 ) -> None:
-    """Write a program without its metadata, which takes and gives cache words."""
+    """Write a program that takes and gives raw cache words."""
     from tpuflow.runtime import convert_to_raw
 
     target = program.with_suffix(".raw.tpu") if output is None else output
@@ -37,7 +45,7 @@ def raw(
 def smoke(
     machine: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Machine to try.")] = "128x128_asic",
 ) -> None:
-    """Take a tiny network through every stage and see that all of them agree."""
+    """Try every stage on a tiny network."""
     from tpuflow.pipeline.smoke import smoke as run
 
     run(machine, say)

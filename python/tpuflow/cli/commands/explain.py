@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from tpuflow.execution.explanation import Explanation, LayerStory
@@ -19,21 +20,26 @@ TOP = 20
 
 
 def explain(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.")],
+    program: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.", callback=paths.program_input
+        ),
+    ],
     graph: Annotated[
         Path | None,
         typer.Option(
             metavar="MODEL.tpuq",
             help="Its graph: programs for twice the cache and by other settings are tried, too.",
+            callback=paths.graph_input,
         ),
     ] = None,
     json: options.JsonFile = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
 ) -> None:
-    """Say what held every layer up, for whom it waited, and what would help, each measured by a run."""
+    """Show what limits each layer, and what would help."""
     from tpuflow.errors import ProgramError
     from tpuflow.execution.explanation import explain as explained
-    from tpuflow.io.files import write_json
     from tpuflow.partitioning import device_networks
     from tpuflow.partitioning.storage import load_graph, load_program
 
@@ -50,7 +56,7 @@ def explain(
             advance(number + 1, len(loaded))
     if json is not None:
         whole = found[0].to_json() if len(found) == 1 else {"segments": [part.to_json() for part in found]}
-        write_json(json, whole)
+        write_figures(json, whole)
     for each in found:
         _show(each, every_layer=layers)
     if json is not None:
@@ -84,7 +90,6 @@ def _show(found: Explanation, *, every_layer: bool) -> None:
             ("would help", "left"),
         ],
         [_row(layer) for layer in shown],
-        wide=every_layer,
     )
     heading("What would help")
     table(

@@ -7,17 +7,31 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
+from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The network the graph was made of.")],
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH.tpuq", help="The quantised graph.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL.onnx", help="The network the graph was made of.", callback=paths.model_input
+        ),
+    ],
+    graph: Annotated[
+        Path, typer.Argument(metavar="GRAPH.tpuq", help="The quantised graph.", callback=paths.graph_input)
+    ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="Where the quantised model goes.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.onnx",
+            help="Where the quantised model goes.",
+            callback=paths.output,
+        ),
     ],
     fake_quant: Annotated[
         bool, typer.Option("--fake-quant", help="Weights as the floats their codes stand for, not as codes.")
@@ -29,12 +43,19 @@ def export(
         ),
     ] = False,
     scales: Annotated[
-        Path | None, typer.Option(metavar="scales.json", help="Write scales of inputs and outputs there.")
+        Path | None,
+        typer.Option(
+            metavar="scales.json", help="Write scales of inputs and outputs there.", callback=paths.output
+        ),
     ] = None,
     ranges: options.RangesFile = None,
     thresholds: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Write the largest magnitude of each of --ranges there."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Write the largest magnitude of each of --ranges there.",
+            callback=paths.output,
+        ),
     ] = None,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
@@ -43,7 +64,7 @@ def export(
     cut_preset: options.CutPreset = None,
     config: options.ConfigFile = None,
 ) -> None:
-    """Write a quantised graph as an ONNX model with QuantizeLinear and DequantizeLinear.
+    """Write a quantised graph as ONNX with QDQ nodes.
 
     What floats would not repeat to the letter is written in integers, so that onnxruntime gives the graph's
     bits; with --qdq-only it is left as it is, as with --fake-quant, and a runtime rounds in its own way.

@@ -8,39 +8,57 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import bytes_text, progress, say
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import bytes_text, say, write_figures
+from tpuflow.cli.commands.progress import progress
 
 __all__ = ["golden"]
 
 
 def golden(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.")],
+    program: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input
+        ),
+    ],
     layer: Annotated[
         str, typer.Option("-l", "--layer", metavar="NAME|N", help="Layer: name, part of it, or number.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="New folder. [PROGRAM_layerN]")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="New folder. [PROGRAM_layerN]", callback=paths.folder
+        ),
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(metavar="MODEL.tpuq", help="Graph it was made from. [beside the program]")
+        Path | None,
+        typer.Option(
+            metavar="MODEL.tpuq",
+            help="Graph it was made from. [beside the program]",
+            callback=paths.graph_input,
+        ),
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(metavar="X.npz", help="Samples; the first feed is run. [random codes]")
+        Path | None,
+        typer.Option(
+            metavar="X.npz",
+            help="Samples; the first feed is run. [random codes]",
+            callback=paths.sample_input,
+        ),
     ] = None,
     cycles: Annotated[str | None, typer.Option(metavar="A:B", help="Cycles to trace. [the layer's]")] = None,
     limit: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes to write, such as 1G.")] = "256M",
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
-    """Write memories, instructions, codes and a trace of one layer for a testbench.
+    """Write memories, codes and a trace of one layer for a testbench.
 
     Hexadecimal files are for $readmemh; manifest.json names every file with its hash.
     """
     from tpuflow.cli.commands.debug import opened
     from tpuflow.execution.levels import GraphLevel
     from tpuflow.execution.vectors import VectorError, estimated_bytes, layer_vectors, write_vectors
-    from tpuflow.io.files import write_json
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
 
@@ -79,8 +97,7 @@ def golden(
         | {"banks": machine["cache"]["banks"], "words_per_bank": machine["cache"]["words"]},
     }
     manifest = write_vectors(vectors, folder, origin)
-    if json is not None:
-        write_json(json, manifest)
+    write_figures(json, manifest)
     held = next(each for each in manifest["tensors"] if each["role"] == "output")
     name, count = vectors.replay.layer_name(vectors.layer), len(vectors.instructions)
     say(f"layer      {name}: {count:,} instructions, cycles {vectors.cycles[0]:,} to {vectors.cycles[1]:,}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,17 +26,27 @@ PICTURES = (".svg", ".dot")
 
 def run(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
+        Path,
+        typer.Argument(
+            metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).", callback=paths.model_input
+        ),
     ],
-    inputs: Annotated[Path, typer.Option(metavar="X.npz", help="Samples, one array per input by its name.")],
-    outputs: Annotated[Path, typer.Option(metavar="Y.npz", help="Where the outputs go.")],
+    inputs: Annotated[
+        Path,
+        typer.Option(
+            metavar="X.npz", help="Samples, one array per input by its name.", callback=paths.sample_input
+        ),
+    ],
+    outputs: Annotated[
+        Path, typer.Option(metavar="Y.npz", help="Where the outputs go.", callback=paths.output)
+    ],
     all_tensors: Annotated[
         bool, typer.Option("--all-tensors", help="Write every tensor that has a name in the model.")
     ] = False,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
 ) -> None:
-    """Run a network at any level on samples."""
+    """Run a model, graph or program on samples."""
     from tpuflow.execution.levels import open_level, run_samples
     from tpuflow.io.files import write_arrays
     from tpuflow.io.samples import load_samples
@@ -49,19 +60,36 @@ def run(
 
 
 def compare(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The original network.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL.onnx", help="The original network.", callback=paths.model_input)
+    ],
     program: Annotated[
-        Path, typer.Argument(metavar="PROGRAM.tpu", help="Its program, or its graph (.tpuq) alone.")
+        Path,
+        typer.Argument(
+            metavar="PROGRAM.tpu",
+            help="Its program, or its graph (.tpuq) alone.",
+            callback=paths.program_or_graph,
+        ),
     ],
     inputs: Annotated[
-        Path | None, typer.Option(metavar="X.npz", help="Samples; one is generated if there are none.")
+        Path | None,
+        typer.Option(
+            metavar="X.npz", help="Samples; one is generated if there are none.", callback=paths.sample_input
+        ),
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(metavar="MODEL.tpuq", help="The quantised graph. [beside the program]")
+        Path | None,
+        typer.Option(
+            metavar="MODEL.tpuq", help="The quantised graph. [beside the program]", callback=paths.graph_input
+        ),
     ] = None,
     validation: Annotated[
         Path | None,
-        typer.Option(metavar="V.npz", help="Further samples, compared and reported beside those."),
+        typer.Option(
+            metavar="V.npz",
+            help="Further samples, compared and reported beside those.",
+            callback=paths.sample_input,
+        ),
     ] = None,
     count: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Compare on the first N.")] = 1,
     tolerance: Annotated[
@@ -88,21 +116,25 @@ def compare(
         typer.Option(
             metavar="FILE.svg|.dot",
             help="Draw the graph with the similarity of every layer; what is below the tolerance is red.",
+            callback=paths.output,
         ),
     ] = None,
     histograms: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Draw the distributions of every tensor, float and dequantised."),
+        typer.Option(
+            metavar="DIR",
+            help="Draw the distributions of every tensor, float and dequantised.",
+            callback=paths.folder,
+        ),
     ] = None,
 ) -> None:
-    """Compare original, normalised network, integer graph and program, tensor by tensor.
+    """Find the first tensor that differs, and why.
 
     Exit status 1 when graph and program differ in any bit, an output has less signal to noise than asked for,
     or a tensor is below the tolerance.
     """
     from tpuflow.evaluation.comparison import ComparisonError, compare_levels, open_pair
     from tpuflow.frontend import load
-    from tpuflow.io.files import write_json
     from tpuflow.partitioning.storage import graph_beside
     from tpuflow.report import save_overlays
 
@@ -133,7 +165,7 @@ def compare(
         say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
     if json is not None:
         report = found.to_json()
-        write_json(json, report if further is None else report | {"validation": further.to_json()})
+        write_figures(json, report if further is None else report | {"validation": further.to_json()})
     if picture is not None:
         _draw(picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
@@ -244,13 +276,17 @@ def _show_comparison(found: Comparison) -> None:
 
 def evaluate(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).")
+        Path,
+        typer.Argument(
+            metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).", callback=paths.model_input
+        ),
     ],
     data: Annotated[
         Path,
         typer.Option(
             metavar="FILE.npz|PLUGIN",
             help="Inputs by name, and `labels`; or a dataset plugin, NAME(DATA,LABELS).",
+            callback=paths.sample_input,
         ),
     ],
     metric: Annotated[
@@ -262,7 +298,10 @@ def evaluate(
         ),
     ],
     reference: Annotated[
-        Path | None, typer.Option("--float", metavar="MODEL.onnx", help="Float network to compare with.")
+        Path | None,
+        typer.Option(
+            "--float", metavar="MODEL.onnx", help="Float network to compare with.", callback=paths.model_input
+        ),
     ] = None,
     output: Annotated[
         str | None, typer.Option(metavar="A,B", help="Outputs the metric reads. [the first]")
@@ -272,11 +311,10 @@ def evaluate(
     plugins: options.Plugins = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Score a network at any level on labelled data, beside its float original, sample by sample."""
+    """Score a network on labelled data, float beside it."""
     from tpuflow.evaluation.scores import evaluate_level
     from tpuflow.execution.levels import open_level
     from tpuflow.frontend import is_model_file
-    from tpuflow.io.files import write_json
     from tpuflow.plugins import dataset_samples, is_dataset, load_plugins, plugin_metrics
 
     is_model, opened = is_model_file(file), (options.shapes(input_shape), batch)
@@ -296,8 +334,8 @@ def evaluate(
             progress=advance,
         )
     if json is not None:
-        figures = [each.to_json() for each in found]
-        write_json(json, figures[0] if len(figures) == 1 else figures)
+        metrics = [each.to_json() for each in found]
+        write_figures(json, {**(metrics[0] if len(metrics) == 1 else {}), "metrics": metrics})
     for each in found:
         _show_evaluation(each)
 

@@ -17,7 +17,7 @@ OF_TRUTHS = frozenset({"And", "Not", "Or"})
 
 
 def ops() -> None:
-    """List the operators a network may have, and their element types."""
+    """List the operators and their element types."""
     from tpuflow.frontend.supported import OPERATORS
     from tpuflow.lowering import supported_operators
 
@@ -33,7 +33,7 @@ def ops() -> None:
 
 
 def cuts() -> None:
-    """List the named cuts of well-known networks, for --cut-preset."""
+    """List the named cuts of well-known networks."""
     from tpuflow.frontend.presets import PRESETS
 
     rows = [(name, preset.about, ", ".join(preset.published)) for name, preset in PRESETS.items()]
@@ -41,7 +41,7 @@ def cuts() -> None:
 
 
 def plugins(folders: options.Plugins = None) -> None:
-    """List the plugins that are found, where they come from, and those that cannot be loaded."""
+    """List the plugins that are found."""
     from tpuflow.plugins import load_plugins
 
     found = load_plugins(named=folders or ())
@@ -54,7 +54,7 @@ def plugins(folders: options.Plugins = None) -> None:
         say(f"not loaded: {source}: {reason}")
 
 
-machine = typer.Typer(help="Machines programs can be compiled for.", no_args_is_help=True)
+machine = typer.Typer(help="List and show machines.", no_args_is_help=True)
 
 
 @machine.command("list")
@@ -108,7 +108,7 @@ def fields(
         bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
     ] = False,
 ) -> None:
-    """List every configuration key with its default, type, range and meaning."""
+    """List every configuration key and its meaning."""
     from tpuflow.config import SECTIONS
     from tpuflow.config.registry import page, registry
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,18 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["npz"]
 
-npz = typer.Typer(help="Files of tensors (.npz): compare, look into, change.", no_args_is_help=True)
+npz = typer.Typer(help="Look into and change files of tensors (.npz).", no_args_is_help=True)
 
 MOST_EXPLAINED = 5
-File = Annotated[Path, typer.Argument(metavar="FILE.npz", help="Arrays by name.")]
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE.npz", help="Where the result goes.")]
+File = Annotated[Path, typer.Argument(metavar="FILE.npz", help="Arrays by name.", callback=paths.readable)]
+Output = Annotated[
+    Path,
+    typer.Option("-o", "--output", metavar="FILE.npz", help="Where the result goes.", callback=paths.output),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of an array.")]
 
 
 @npz.command("compare")
 def compare(
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE.npz", help="What should be.")],
-    other: Annotated[Path, typer.Argument(metavar="OTHER.npz", help="What is.")],
+    reference: Annotated[
+        Path, typer.Argument(metavar="REFERENCE.npz", help="What should be.", callback=paths.readable)
+    ],
+    other: Annotated[Path, typer.Argument(metavar="OTHER.npz", help="What is.", callback=paths.readable)],
     stage: Annotated[
         str, typer.Option(metavar="NAME", help="Usual tolerance of import, quantize or program.")
     ] = "import",
@@ -41,7 +47,9 @@ def compare(
     network: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Graph (.tpuq) or model: order, operators, the first failing tensor."
+            metavar="FILE",
+            help="Graph (.tpuq) or model: order, operators, the first failing tensor.",
+            callback=paths.model_input,
         ),
     ] = None,
     axis: Annotated[
@@ -51,9 +59,14 @@ def compare(
         int | None, typer.Option(min=1, metavar="N", help="Compare N tensors only, evenly chosen.")
     ] = None,
     failed_only: Annotated[bool, typer.Option("--failed-only", help="List failing tensors only.")] = False,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write a line per tensor.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write a line per tensor.", callback=paths.output)
+    ] = None,
     dot: Annotated[
-        Path | None, typer.Option(metavar="FILE.dot", help="Draw the --network, failing tensors red.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.dot", help="Draw the --network, failing tensors red.", callback=paths.output
+        ),
     ] = None,
     json: options.JsonFile = None,
 ) -> None:
@@ -64,7 +77,7 @@ def compare(
     """
     from tpuflow.evaluation.comparison import ComparisonError
     from tpuflow.evaluation.tensor_files import STAGES, Tolerance, compare_files, network_of, to_dot
-    from tpuflow.io.files import write_json, write_text
+    from tpuflow.io.files import write_text
 
     if stage not in STAGES:
         raise options.OptionError(f'--stage "{stage}" is unknown, there are {", ".join(STAGES)}')
@@ -85,8 +98,7 @@ def compare(
         )
     if csv is not None:
         write_text(csv, found.to_csv())
-    if json is not None:
-        write_json(json, found.to_json())
+    write_figures(json, found.to_json())
     if dot is not None and known is not None:
         write_text(dot, to_dot(known, found, other.stem))
     _show(found, failed_only=failed_only)
@@ -179,7 +191,6 @@ def shape(file: File) -> None:
     table(
         [("name", "left"), ("shape", "left"), ("type", "left"), ("bytes", "right")],
         [(name, list(array.shape), array.dtype, f"{array.nbytes:,}") for name, array in arrays.items()],
-        wide=True,
     )
 
 
@@ -242,7 +253,10 @@ def rename(
 
 @npz.command("merge")
 def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.npz...", help="Files to put together.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE.npz...", help="Files to put together.", callback=paths.each_readable),
+    ],
     output: Output,
 ) -> None:
     """Put the arrays of several files into one."""
@@ -255,7 +269,9 @@ def merge(
 def insert(
     file: File,
     name: Name,
-    array: Annotated[Path, typer.Argument(metavar="ARRAY.npy", help="What it holds.")],
+    array: Annotated[
+        Path, typer.Argument(metavar="ARRAY.npy", help="What it holds.", callback=paths.readable)
+    ],
     output: Output,
 ) -> None:
     """Add an array, or replace one."""
@@ -317,7 +333,10 @@ def bf16(file: File, name: Name, output: Output) -> None:
 def to_bin(
     file: File,
     name: Name,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.bin", help="Where the bytes go.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE.bin", help="Where the bytes go.", callback=paths.output),
+    ],
 ) -> None:
     """Write the elements of an array as bytes, row-major and little-endian."""
     from tpuflow.evaluation.tensor_files import tools
@@ -332,7 +351,9 @@ def to_bin(
 @npz.command("unpack")
 def unpack(
     file: File,
-    folder: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")],
+    folder: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.", callback=paths.folder)
+    ],
 ) -> None:
     """Write every array as an .npy file of its own."""
     from tpuflow.evaluation.tensor_files import tools
@@ -342,8 +363,8 @@ def unpack(
 
 @npz.command("diff")
 def diff(
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE.npz")],
-    other: Annotated[Path, typer.Argument(metavar="OTHER.npz")],
+    reference: Annotated[Path, typer.Argument(metavar="REFERENCE.npz", callback=paths.readable)],
+    other: Annotated[Path, typer.Argument(metavar="OTHER.npz", callback=paths.readable)],
     output: Output,
 ) -> None:
     """Write |x - y| of every array the files share."""

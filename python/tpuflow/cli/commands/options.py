@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from tpuflow.cli.commands import paths
 from tpuflow.errors import TpuflowError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ Calib = Annotated[
     typer.Option(
         metavar="FILE.npz|DIR|PLUGIN",
         help="Calibration samples, one array per input by its name; or a dataset plugin, NAME(FILE).",
+        callback=paths.sample_input,
     ),
 ]
 ConfigFile = Annotated[
@@ -83,6 +85,7 @@ ConfigFile = Annotated[
         "--cfg",
         metavar="FILE.toml|.cfg|.json",
         help="Configuration; `tpuflow fields` lists every key. Repeatable: later files win.",
+        callback=paths.each_readable,
     ),
 ]
 CutInputs = Annotated[str | None, typer.Option(metavar="A,B", help="Tensors that become the inputs.")]
@@ -113,16 +116,30 @@ Lenient = Annotated[
     bool,
     typer.Option("--lenient", help="Settings for layers that have no effect are warnings, not errors."),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        help="Write all figures as JSON; -: to standard output.",
+        callback=paths.figures_target,
+    ),
+]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugins", metavar="DIR", help="Execute the plugins in this folder; repeatable. [TPUFLOW_PLUGINS]"
+        "--plugins",
+        metavar="DIR",
+        help="Execute the plugins in this folder; repeatable. [TPUFLOW_PLUGINS]",
+        callback=paths.each_folder,
     ),
 ]
 QConfig = Annotated[str | None, typer.Option(metavar="NAME", help="Plugin that gives settings by layer.")]
 RangesFile = Annotated[
-    Path | None, typer.Option("--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.")
+    Path | None,
+    typer.Option(
+        "--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.", callback=paths.readable
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 

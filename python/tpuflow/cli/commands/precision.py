@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bisect", "mixed", "sensitivity"]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.", callback=paths.model_input)]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -79,8 +80,7 @@ def sensitivity(
     steps: Steps = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Rank layers by what another precision of each alone changes, with what it costs."""
-    from tpuflow.io.files import write_json
+    """Rank layers by the effect of another precision."""
     from tpuflow.ptq.precision import PRECISIONS, PrecisionError
     from tpuflow.ptq.precision import sensitivity as ranked
 
@@ -97,7 +97,7 @@ def sensitivity(
     if limits.cut:
         say("cut short: layers not listed were not tried")
     if json is not None:
-        write_json(
+        write_figures(
             json, {"base_loss": trials.loss({}), "partial": limits.cut, "rows": [_plain(r) for r in rows]}
         )
 
@@ -112,7 +112,14 @@ def mixed(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="LAYERS.json|.table", help="Where settings by layer go.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="LAYERS.json|.table",
+            help="Where settings by layer go.",
+            callback=paths.output,
+        ),
     ],
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
@@ -137,7 +144,7 @@ def mixed(
     steps: Steps = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Choose a width for every layer within a budget, and write it as settings by layer.
+    """Choose a precision for every layer within a budget.
 
     Every layer is tried alone at every width, on the machine and on the samples; the table of what each
     gains and costs comes first. The choice is then compiled and judged as a whole. What was tried is noted
@@ -193,7 +200,7 @@ def mixed(
             "partial": found.partial,
             "rows": [_plain(row) for row in found.rows],
         }
-        write_json(json, content)
+        write_figures(json, content)
 
 
 def bisect(
@@ -206,7 +213,10 @@ def bisect(
         float, typer.Option(metavar="X", help="How much worse than float the metric may be.")
     ] = 0.0,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="LAYERS.json", help="Write them as settings.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="LAYERS.json", help="Write them as settings.", callback=paths.output
+        ),
     ] = None,
     plugins: options.Plugins = None,
     config: options.ConfigFile = None,
@@ -221,7 +231,7 @@ def bisect(
     steps: Steps = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Find the fewest layers whose execution in floats brings the metric back.
+    """Find the fewest layers that have to stay floats.
 
     None of those found can be left out: they are where quantisation does the damage.
     """
@@ -244,7 +254,6 @@ def bisect(
     table(
         [("id", "right"), ("layer", "left"), ("operator", "left")],
         [(layer.number, layer.name, layer.operator) for layer in found.layers],
-        wide=True,
     )
     assignment = {layer.name: "f32" for layer in found.layers}
     _say_hosted(trials, assignment)
@@ -262,7 +271,7 @@ def bisect(
             "evaluations": found.evaluations,
             "partial": found.partial,
         }
-        write_json(json, content)
+        write_figures(json, content)
 
 
 def _inputs(
@@ -382,7 +391,7 @@ def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    table([*columns, (trials.evaluator.name, "right")] if judged else columns, cells, wide=True)
+    table([*columns, (trials.evaluator.name, "right")] if judged else columns, cells)
 
 
 def _shown_loss(name: str, value: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuflow.cli.commands import options
+from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, heading, say, table
 
 if TYPE_CHECKING:
@@ -24,12 +24,17 @@ __all__ = ["asm", "check", "disasm", "inspect"]
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Model, ranges (.json), graph (.tpuq) or program (.tpu).")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Model, ranges (.json), graph (.tpuq) or program (.tpu).",
+            callback=paths.model_input,
+        ),
     ],
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
 ) -> None:
-    """Show what a file holds; shape and batch are for models that leave them open."""
+    """Show the contents of a model, ranges, graph or program."""
     from tpuflow.errors import FileError
     from tpuflow.frontend import is_model_file
 
@@ -74,7 +79,6 @@ def _show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> 
     table(
         [("segment", "left"), ("nodes", "right"), ("reads", "left"), ("gives", "left"), ("why", "left")],
         rows,
-        wide=True,
     )
 
 
@@ -113,7 +117,6 @@ def _show_program(program: _core.Program) -> None:
             ("bound", "right"),
         ],
         layers,
-        wide=True,
     )
     heading("Memory map of the shared cache")
     allocations = [
@@ -173,7 +176,6 @@ def _show_graph(graph: _core.Graph) -> None:
             ("zero point", "right"),
         ],
         rows,
-        wide=True,
     )
 
 
@@ -206,7 +208,7 @@ def _inspect_ranges(file: Path) -> None:
     for name, found in ranges.tensors.items():
         low, high = (f(pair[i] for pair in found.pairs) for i, f in enumerate((min, max)))
         rows.append((name, f"{low:.6g}", f"{high:.6g}", "" if found.axis is None else found.axis))
-    table([("tensor", "left"), ("min", "right"), ("max", "right"), ("axis", "right")], rows, wide=True)
+    table([("tensor", "left"), ("min", "right"), ("max", "right"), ("axis", "right")], rows)
 
 
 def _counted(counts: Counter[str]) -> None:
@@ -215,10 +217,17 @@ def _counted(counts: Counter[str]) -> None:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Program (.tpu), or model (.onnx).")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Program (.tpu), or model (.onnx).", callback=paths.model_input),
+    ],
     graph: Annotated[
         Path | None,
-        typer.Option(metavar="MODEL.tpuq", help="Graph the program must compute. [beside the program]"),
+        typer.Option(
+            metavar="MODEL.tpuq",
+            help="Graph the program must compute. [beside the program]",
+            callback=paths.graph_input,
+        ),
     ] = None,
     batch: options.Batch = None,
     input_shape: options.InputShapes = None,
@@ -234,7 +243,7 @@ def check(
         bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
     ] = False,
 ) -> None:
-    """Check a program against the rules of its machine and its graph, or a model before it is built.
+    """Check a program, or a model before it is built.
 
     Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
     wrong; with --host only what the host cannot compute either is.
@@ -300,9 +309,12 @@ def _check_program(file: Path, graph: Path | None) -> None:
 
 
 def disasm(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tpu", help="Program.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.tpu", help="Program.", callback=paths.program_input)],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.tpuasm", help="[standard output]")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.tpuasm", help="[standard output]", callback=paths.output
+        ),
     ] = None,
     constants: Annotated[
         bool, typer.Option("--constants/--no-constants", help="With the constants, which `asm` needs.")
@@ -343,12 +355,15 @@ def _segment(file: Path, program: AnyProgram, name: str | None) -> _core.Program
 
 
 def asm(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tpuasm", help="Text of a program.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.tpuasm", help="Text of a program.", callback=paths.readable)
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.tpu", help="[FILE with .tpu]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.tpu", help="[FILE with .tpu]", callback=paths.output),
     ] = None,
 ) -> None:
-    """Read the text of a program and write the program: of `disasm`'s text the very same bytes."""
+    """Assemble the text of a program."""
     from tpuflow.partitioning.storage import parse_program
 
     target = file.with_suffix(".tpu") if output is None else output

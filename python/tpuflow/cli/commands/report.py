@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import bytes_text, say
 from tpuflow.errors import FileError
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["program_view", "report"]
 
 Source = Annotated[
-    Path, typer.Argument(metavar="A", help="Program (.tpu), or figures of `simulate --json` (.json).")
+    Path,
+    typer.Argument(
+        metavar="A", help="Program (.tpu), or figures of `simulate --json` (.json).", callback=paths.run_input
+    ),
 ]
 
 
@@ -25,23 +29,34 @@ def report(
     run: Source,
     other: Annotated[
         Path | None,
-        typer.Argument(metavar="[B]", help="A second one, set beside it: another level, another machine."),
+        typer.Argument(
+            metavar="[B]",
+            help="A second one, set beside it: another level, another machine.",
+            callback=paths.run_input,
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="[A with .html]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="PAGE.html", help="[A with .html]", callback=paths.output),
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Similarity of all tensors: `tpuflow compare --json`."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Similarity of all tensors: `tpuflow compare --json`.",
+            callback=paths.readable,
+        ),
     ] = None,
     histograms: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR|FILE.npz", help="Distributions with thresholds: `tpuflow calibrate --histograms`."
+            metavar="DIR|FILE.npz",
+            help="Distributions with thresholds: `tpuflow calibrate --histograms`.",
+            callback=paths.file_or_folder,
         ),
     ] = None,
 ) -> None:
-    """Write one HTML page on a run, or on two of them side by side; it opens in any browser, offline.
+    """Write an HTML page about a run, or two side by side.
 
     Programs are simulated for their cycles; of saved figures there are no charts over time.
     """

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import say, say_host
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import say, say_host, write_figures
 from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
@@ -18,13 +18,20 @@ __all__ = ["search"]
 
 
 def search(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.", callback=paths.model_input)],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the best graph goes.")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="MODEL.tpuq", help="Where the best graph goes.", callback=paths.output
+        ),
     ],
     calib: Annotated[
         Path,
-        typer.Option(metavar="FILE.npz|DIR", help="Samples; some are held out to evaluate with, in turn."),
+        typer.Option(
+            metavar="FILE.npz|DIR",
+            help="Samples; some are held out to evaluate with, in turn.",
+            callback=paths.sample_input,
+        ),
     ],
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -39,13 +46,13 @@ def search(
     ] = 2.0,
     report: options.JsonFile = None,
 ) -> None:
-    """Try strategies, channels scaled or stored twice, refined weights, wide norms; keep the best.
+    """Try quantisation methods; keep the most accurate.
 
     What was tried is noted in MODEL.tpuq.journal as long as the search is at work; one that was killed goes
     on where it was.
     """
     from tpuflow.frontend import load, model_digest
-    from tpuflow.io.files import publication, write_json
+    from tpuflow.io.files import publication
     from tpuflow.io.journal import content_digest
     from tpuflow.io.samples import load_samples
     from tpuflow.ptq import search as best
@@ -72,8 +79,7 @@ def search(
         chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
         with publication() as files:
             found.graph.save(files.staged(output))
-            if report is not None:
-                write_json(files.staged(report), _rows(found))
+        write_figures(report, {"candidates": _rows(found)})
     say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
     say_host(found.graph)
 

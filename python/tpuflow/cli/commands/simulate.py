@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import bytes_text, heading, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import bytes_text, heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from tpuflow.execution.simulation import Run
@@ -29,17 +30,31 @@ class ArrayModel(StrEnum):
 
 
 def simulate(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.")],
+    program: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROGRAM.tpu", help="Program made by `tpuflow build`.", callback=paths.program_input
+        ),
+    ],
     inputs: Annotated[
-        Path | None, typer.Option(metavar="X.npz", help="Samples, one array per input by its name.")
+        Path | None,
+        typer.Option(
+            metavar="X.npz", help="Samples, one array per input by its name.", callback=paths.sample_input
+        ),
     ] = None,
-    outputs: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Where the outputs go.")] = None,
+    outputs: Annotated[
+        Path | None, typer.Option(metavar="Y.npz", help="Where the outputs go.", callback=paths.output)
+    ] = None,
     json: options.JsonFile = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a Perfetto trace, for ui.perfetto.dev.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a Perfetto trace, for ui.perfetto.dev.", callback=paths.output
+        ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with charts.")
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with charts.", callback=paths.output),
     ] = None,
     timing_only: Annotated[
         bool, typer.Option("--timing-only", help="Count cycles, compute no values.")
@@ -54,11 +69,11 @@ def simulate(
     ] = False,
     seed: options.SeedOption = 0,
 ) -> None:
-    """Run a program on the simulated machine, to the bit and to the cycle."""
+    """Run a program, exact to the bit and the cycle."""
     from tpuflow.errors import EventError, SampleError
     from tpuflow.execution.simulation import network_inputs
     from tpuflow.execution.simulation import simulate as run_program
-    from tpuflow.io.files import write_arrays, write_json
+    from tpuflow.io.files import write_arrays
     from tpuflow.io.samples import load_samples
     from tpuflow.partitioning.storage import load_program
 
@@ -82,8 +97,7 @@ def simulate(
         )
     if outputs is not None:
         write_arrays(outputs, run.outputs)
-    if json is not None:
-        write_json(json, run.report)
+    write_figures(json, run.report)
     if trace is not None or report is not None:
         _write_charts(loaded, run, trace, report)
     show_summary(run.report, every_layer=layers)
@@ -250,7 +264,6 @@ def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
             ("by", "left"),
         ],
         rows,
-        wide=every_layer,
     )
 
 

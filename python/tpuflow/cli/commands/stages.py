@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import bytes_text, progress, say, say_host
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import bytes_text, say, say_host
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Statistics
@@ -16,14 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "quantize"]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model.", callback=paths.model_input)]
 
 
 def calibrate(
     model: Model,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="RANGES.json", help="Where ranges go; .table: lines of text."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="RANGES.json",
+            help="Where ranges go; .table: lines of text.",
+            callback=paths.output,
+        ),
     ],
     calib: options.Calib = None,
     plugins: options.Plugins = None,
@@ -40,15 +47,24 @@ def calibrate(
     histograms: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write every tensor's distribution there, with its thresholds: .npz and .svg."
+            metavar="DIR",
+            help="Write every tensor's distribution there, with its thresholds: .npz and .svg.",
+            callback=paths.folder,
         ),
     ] = None,
     statistics: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Take saved statistics instead of running over samples."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Take saved statistics instead of running over samples.",
+            callback=paths.readable,
+        ),
     ] = None,
     save_statistics: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Save what was counted, to be edited and reread.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="Save what was counted, to be edited and reread.", callback=paths.output
+        ),
     ] = None,
     save_dir: Annotated[
         str, typer.Option(metavar="DIR", help="Write thresholds, statistics and histograms there.")
@@ -57,7 +73,7 @@ def calibrate(
         int, typer.Option(min=0, metavar="N", help="Samples that what --save-dir gets is of; 0: all.")
     ] = 0,
 ) -> None:
-    """Run a float network over samples and save the range of every tensor."""
+    """Save the range of every tensor over samples."""
     from tpuflow.calibration import Artefacts, save_artefacts
     from tpuflow.frontend import load
     from tpuflow.pipeline import Listener, Request, calibrated, calibration_data, starting
@@ -84,7 +100,12 @@ def calibrate(
     counted: list[Statistics] = []
     data = calibration_data(float_model, request)
     with progress("calibrate") as advance:
-        listener = Listener(step=advance, remark=say, counted=None if histograms is None else counted.append)
+        listener = Listener(
+            step=advance,
+            part=advance.begin,
+            remark=say,
+            counted=None if histograms is None else counted.append,
+        )
         recipe = Recipe(settings).without("refine")
         state = calibrated(starting(float_model, request), request, listener, recipe, data)
     ranges = state.ranges
@@ -103,13 +124,20 @@ def calibrate(
 def quantize(
     model: Model,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.", callback=paths.output
+        ),
     ],
     calib: options.Calib = None,
     plugins: options.Plugins = None,
     ranges: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Ranges saved by `calibrate`, instead of samples."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Ranges saved by `calibrate`, instead of samples.",
+            callback=paths.readable,
+        ),
     ] = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -121,7 +149,7 @@ def quantize(
     cut_preset: options.CutPreset = None,
     host: options.Host = True,
 ) -> None:
-    """Turn a float network into an integer graph, or a graph of floats.
+    """Turn a float network into a quantised graph.
 
     With --calib the whole recipe of `build` runs: equalize, calibrate, tune, refine, correct. With --ranges
     the network is lowered by saved ranges, and no method that needs samples runs. Floats need neither.
@@ -156,7 +184,7 @@ def quantize(
     recipe, state = Recipe(settings), starting(float_model, request)
     if calib is not None or saved is not None:
         with progress("calibrate") as advance:
-            state = calibrated(state, request, Listener(step=advance, remark=say), recipe)
+            state = calibrated(state, request, Listener(step=advance, part=advance.begin, remark=say), recipe)
     graph = recipe.graph(state)
     graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)

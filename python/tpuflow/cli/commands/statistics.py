@@ -7,24 +7,31 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import say, table, write_figures
 
 __all__ = ["compare_statistics"]
 
 
 def compare_statistics(
     statistics: Annotated[
-        Path, typer.Argument(metavar="STATISTICS.json", help="Statistics of the original model.")
+        Path,
+        typer.Argument(
+            metavar="STATISTICS.json", help="Statistics of the original model.", callback=paths.readable
+        ),
     ],
     ranges: Annotated[
-        Path, typer.Argument(metavar="RANGES.json", help="Ranges, or thresholds, it was calibrated to.")
+        Path,
+        typer.Argument(
+            metavar="RANGES.json",
+            help="Ranges, or thresholds, it was calibrated to.",
+            callback=paths.readable,
+        ),
     ],
     json: options.JsonFile = None,
 ) -> None:
-    """Show what the tensors of the original model reach beside their ranges, and how much lies beyond."""
+    """Compare statistics of tensors with their ranges."""
     from tpuflow.calibration import Ranges, load_statistics
-    from tpuflow.io.files import write_json
     from tpuflow.report import tensor_histograms
 
     found = tensor_histograms(load_statistics(statistics), Ranges.load(ranges))
@@ -51,8 +58,6 @@ def compare_statistics(
             )
             for each in found
         ],
-        wide=True,
     )
     say(f"{len(found)} tensors, {sum(each.beyond for each in found)} values beyond their ranges")
-    if json is not None:
-        write_json(json, rows)
+    write_figures(json, {"tensors": rows})

@@ -7,17 +7,22 @@ from typing import Annotated
 
 import typer
 
+from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["weights"]
 
-weights = typer.Typer(help="Constants of graphs and programs.", no_args_is_help=True)
+weights = typer.Typer(help="Write out and replace constants.", no_args_is_help=True)
 
 
 @weights.command("dump")
 def dump(
-    graph: Annotated[Path, typer.Argument(metavar="MODEL.tpuq", help="Quantised graph.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="W.npz", help="Where they go.")],
+    graph: Annotated[
+        Path, typer.Argument(metavar="MODEL.tpuq", help="Quantised graph.", callback=paths.graph_input)
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="W.npz", help="Where they go.", callback=paths.output)
+    ],
 ) -> None:
     """Write every constant of a graph, by its name."""
     from tpuflow.io.files import write_arrays
@@ -31,9 +36,18 @@ def dump(
 
 @weights.command("update")
 def update(
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.tpu", help="Program.")],
-    graph: Annotated[Path, typer.Argument(metavar="NEW.tpuq", help="The same network, other weights.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="NEW.tpu", help="Where it goes.")],
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM.tpu", help="Program.", callback=paths.program_input)
+    ],
+    graph: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NEW.tpuq", help="The same network, other weights.", callback=paths.graph_input
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="NEW.tpu", help="Where it goes.", callback=paths.output)
+    ],
 ) -> None:
     """Write a program with the weights of another graph; nothing but constants may change."""
     from tpuflow.errors import ProgramError

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, note, progress, say, table
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import heading, note, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
 
 __all__ = ["zoo"]
 
@@ -21,13 +22,18 @@ def zoo(
         typer.Argument(
             metavar="DIR",
             help="Folder of ONNX files; with a materialize.py and --hooks, of skeletons it completes.",
+            callback=paths.existing_folder,
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PAGE.md", help="Where the page goes.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="PAGE.md", help="Where the page goes.", callback=paths.output),
     ] = None,
     work: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of records. [DIR.zoo in the current folder]")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of records. [DIR.zoo in the current folder]", callback=paths.folder
+        ),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="A,B", help="These networks alone.")] = None,
     dtypes: Annotated[
@@ -54,16 +60,19 @@ def zoo(
         bool,
         typer.Option("--hooks", help="Execute the folder's materialize.py, which completes networks."),
     ] = False,
-    extra: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Text to put into the page.")] = None,
+    extra: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="Text to put into the page.", callback=paths.readable),
+    ] = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Take every network of a folder through every stage: import to simulation, every type, every level.
+    """Take a folder of networks through every stage.
 
     One process per network and type: whatever happens to one does not touch the others. Records are kept, so
     that an interrupted run goes on where it was.
     """
     from tpuflow.compiler.program import machine_text
-    from tpuflow.io.files import write_json, write_text
+    from tpuflow.io.files import write_text
     from tpuflow.pipeline.zoo import DTYPES, Settings, networks, page, summary, sweep, troubles
     from tpuflow.pipeline.zoo import published as published_names
 
@@ -97,8 +106,7 @@ def zoo(
         command = f"tpuflow zoo {folder.name}{' --published' if published else ''} -o {output.name}"
         write_text(output, page(records, settings, published_names() if published else (), command, text))
         say(f"page       {output}")
-    if json is not None:
-        write_json(json, records)
+    write_figures(json, {**records, "networks": records})
 
 
 def _chosen(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ to first; `documents` writes text, JSON and arrays with it; `reading` reads text
 
 from tpuflow.io.files.atomic import Publication, file_stem, make_folder, new_folder, publication, replaced
 from tpuflow.io.files.digests import digest_lines, require_listed
-from tpuflow.io.files.documents import write_arrays, write_json, write_text
+from tpuflow.io.files.documents import json_text, write_arrays, write_json, write_text
 from tpuflow.io.files.reading import parse_json, parse_toml, read_text
 from tpuflow.io.files.temporary import temporary_folder
 
@@ -15,6 +15,7 @@ __all__ = [
     "Publication",
     "digest_lines",
     "file_stem",
+    "json_text",
     "make_folder",
     "new_folder",
     "parse_json",

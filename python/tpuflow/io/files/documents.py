@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["write_arrays", "write_json", "write_text"]
+__all__ = ["json_text", "write_arrays", "write_json", "write_text"]
 
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
 
@@ -34,7 +34,12 @@ def write_json(path: str | Path, content: object) -> None:
     Raises:
         FileError: The file cannot be written.
     """
-    write_text(path, "".join(_indented(content, "\n")) + "\n")
+    write_text(path, json_text(content))
+
+
+def json_text(content: object) -> str:
+    """The text of a JSON document as `write_json` writes it."""
+    return "".join(_indented(content, "\n")) + "\n"
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
