@@ -25,7 +25,9 @@ __all__ = [
     "ProgramError",
     "RangesError",
     "SampleError",
+    "ShortfallError",
     "TpuflowError",
+    "UndecidedError",
     "UnsupportedModelError",
     "VerificationError",
 ]
@@ -39,6 +41,18 @@ class TpuflowError(Exception):
     """
 
     exit_status = 1
+
+
+class ShortfallError(TpuflowError):
+    """Everything was computed, and the result is below the bar that was asked for."""
+
+    exit_status = 3
+
+
+class UndecidedError(TpuflowError):
+    """There is no answer within the limits of the search."""
+
+    exit_status = 4
 
 
 class ModelError(TpuflowError):

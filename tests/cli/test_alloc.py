@@ -70,19 +70,21 @@ def test_alloc_gives_the_same_answer_for_the_same_seed(command: Command, tmp_pat
 
 def test_alloc_says_when_nothing_fits(command: Command, tmp_path: Path) -> None:
     path = write(tmp_path, PINWHEEL)
-    message = refused(command, tmp_path, "alloc", path, "--capacity", 5, "-o", tmp_path / "placed.csv")
+    message = refused(
+        command, tmp_path, "alloc", path, "--capacity", 5, "-o", tmp_path / "placed.csv", status=3
+    )
     assert message.endswith("does not fit 5: no allocation is lower than 6")
     # No moment holds more than 4, yet aligned addresses need 5: proven by the search.
     ring = "id,lower,upper,size,alignment\na,0,2,1,1\nb,1,3,2,2\nc,2,4,1,2\nd,0,4,1,2\n"
-    message = refused(command, tmp_path, "alloc", write(tmp_path, ring), "--capacity", 4)
+    message = refused(command, tmp_path, "alloc", write(tmp_path, ring), "--capacity", 4, status=3)
     assert "does not fit 4: no allocation is lower than 5" in message
 
 
 def test_alloc_without_search_may_find_nothing(command: Command, shared: Path, tmp_path: Path) -> None:
     path = shared / "bench" / "minimalloc" / "A.1048576.csv"
-    message = refused(command, tmp_path, "alloc", path, "--capacity", 1048576, "--steps", 0)
+    message = refused(command, tmp_path, "alloc", path, "--capacity", 1048576, "--steps", 0, status=4)
     assert "no allocation within 1048576 found in 0 steps" in message
-    message = refused(command, tmp_path, "alloc", path, "--capacity", 1048576, "--time-limit", 0)
+    message = refused(command, tmp_path, "alloc", path, "--capacity", 1048576, "--time-limit", 0, status=4)
     assert "allow more steps or time" in message
 
 

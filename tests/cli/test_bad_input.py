@@ -17,11 +17,11 @@ from cli.conftest import Built, Command
 IMAGE = np.zeros((2, 3, 9, 7), np.float32)
 
 
-def refused(command: Command, folder: Path, *words: object) -> str:
+def refused(command: Command, folder: Path, *words: object, status: int = 1) -> str:
     """The one line a wrong request gets; no file may appear in `folder`."""
     before = sorted(folder.iterdir())
     result = command(*words)
-    assert result.status == 1, result.out
+    assert result.status == status, result.out
     assert result.err.startswith("error: ")
     assert result.err.count("\n") == 1
     assert "Traceback" not in result.err
@@ -178,7 +178,7 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
         ("simulate", built.model): (str(built.model),),
         ("run", built.calibration, "--inputs", built.calibration, "--outputs", "y.npz"): (".npz",),
         ("compare", built.model, built.program, "--tolerance", "0.9"): ("--tolerance",),
-        ("compare", built.model, built.program, "--tolerance", "1.1,1"): ("below", "cosine"),
+        ("compare", built.model, built.program, "--tolerance", "1.1,1"): ("--tolerance", "above 1"),
         ("evaluate", built.graph, "--data", built.labelled, "--metric", "best"): ("best", "top1"),
         ("evaluate", built.graph, "--data", built.calibration, "--metric", "top1"): ("labels",),
         ("evaluate", built.graph, "--data", built.labelled, "--metric", "cosine"): ("--float",),

@@ -55,7 +55,7 @@ def test_recorded_tests_run_and_tell_what_differs(command: Command, built: Built
     outputs[built.output][3, 2] += 1
     Bundle(found.programs, {"tiny": TestData(data.inputs, outputs)}).save(file)
     wrong = command("bundle", "test", file)
-    assert wrong.status == 1
+    assert wrong.status == 3
     assert "1 of 30 elements, first at [3, 2]" in wrong.err
     with pytest.raises(ProgramError, match="no test data"):
         run_tests(Bundle(found.programs))

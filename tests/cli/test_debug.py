@@ -63,5 +63,5 @@ def test_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_pa
     text.write_text("\n".join(lines) + "\n")
     assert command("asm", text, "-o", tmp_path / "wrong.tpu").status == 0
     wrong = command("steps", tmp_path / "wrong.tpu", "--graph", built.graph, "--inputs", built.calibration)
-    assert wrong.status == 1
+    assert wrong.status == 3
     assert "is the first wrong one: instruction" in wrong.err

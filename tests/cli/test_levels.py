@@ -86,7 +86,7 @@ def test_one_different_bit_of_a_program_is_found(
 
     monkeypatch.setattr(ProgramLevel, "compute", altered)
     result = command("compare", built.model, built.program, "--inputs", built.calibration)
-    assert result.status == 1
+    assert result.status == 3
     assert "DIFFERENT" in result.out
     assert f'first in tensor "{built.output}": 1 of 6 codes' in result.err
 

@@ -120,7 +120,7 @@ def test_exit_status_and_files(command: Command, file: Path, tmp_path: Path) -> 
         "--csv", tmp_path / "t.csv", "--json", tmp_path / "t.json", "--dot", tmp_path / "t.dot",
         "--axis", "1",
     )  # fmt: skip
-    assert done.status == 1
+    assert done.status == 3
     assert f'1 of 2 tensors fail, first "{output}" (Relu): NOT_SIMILAR, probably range' in done.err
     assert "reference 0 to 5, other 0 to 15" in done.out
     assert json.loads((tmp_path / "t.json").read_text())["culprits"] == [output]

@@ -60,8 +60,8 @@ def test_no_host_is_an_error_that_suggests_a_cut(shared_network: Shared, command
     assert result.status == 1
     assert "NonMaxSuppression" in result.err and "--cut-outputs" in result.err
     assert not out.exists()
-    assert command("check", shared_network.model).status == 1
-    assert "run on the host" in done(command, "check", "--host", shared_network.model)
+    assert command("check", "--no-host", shared_network.model).status == 1
+    assert "run on the host" in done(command, "check", shared_network.model)
 
 
 def test_check_finds_the_segments_that_build_makes(command: Command, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_check_finds_the_segments_that_build_makes(command: Command, tmp_path: P
     }"""
     model, program = tmp_path / "odd.onnx", tmp_path / "odd.tpu"
     onnx.save(written(text, w=(5, 3, 3, 3), v=(4, 5, 1, 1)), model)
-    shown = done(command, "check", "--host", model)
+    shown = done(command, "check", model)
     done(command, "build", model, "-O1", "-o", program, "--json", tmp_path / "odd.json")
     hosts = json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["host_subgraphs"]
     assert hosts

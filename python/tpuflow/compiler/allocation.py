@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow import _core
-from tpuflow.errors import AllocationError
+from tpuflow.errors import AllocationError, ShortfallError, UndecidedError
 from tpuflow.io.files import write_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
 
-__all__ = ["STEPS", "Allocation", "Instance", "allocate", "read_instance", "write_allocation"]
+__all__ = [
+    "STEPS",
+    "Allocation",
+    "InfeasibleError",
+    "Instance",
+    "UnknownFitError",
+    "allocate",
+    "read_instance",
+    "write_allocation",
+]
 
 STEPS = 10_000_000
 """States the exact search examines at most, unless told otherwise."""
@@ -37,6 +46,14 @@ MOST = 2**60
 """All sizes and alignments together stay below this, and so do heights."""
 COLUMNS = ("id", "lower", "upper", "size")
 OPTIONAL = ("alignment", "hint", "offset")
+
+
+class InfeasibleError(AllocationError, ShortfallError):
+    """No allocation fits, which is proved."""
+
+
+class UnknownFitError(AllocationError, UndecidedError):
+    """No allocation that fits was found, and it is not known if there is one."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +191,8 @@ def allocate(
         seed: Seed of the search's random preferences.
 
     Raises:
-        AllocationError: Nothing within the capacity was found, or there is nothing.
+        InfeasibleError: There is no allocation within the capacity.
+        UnknownFitError: None was found within the limits.
     """
     start = time.monotonic()
     end = float("inf") if time_limit is None else start + time_limit
@@ -199,14 +217,16 @@ def allocate(
     if fault is not None:
         raise AllocationError(f"{instance.source}: the validator refuses the allocation: {fault}")
     if capacity is not None and height > capacity:
-        raise AllocationError(_too_high(instance.source, capacity, found))
+        raise _too_high(instance.source, capacity, found)
     return found
 
 
-def _too_high(source: str, capacity: int, found: Allocation) -> str:
+def _too_high(source: str, capacity: int, found: Allocation) -> AllocationError:
     if found.bound > capacity:
-        return f"{source}: does not fit {capacity}: no allocation is lower than {found.bound}"
-    return (
+        return InfeasibleError(
+            f"{source}: does not fit {capacity}: no allocation is lower than {found.bound}"
+        )
+    return UnknownFitError(
         f"{source}: no allocation within {capacity} found in {found.steps} steps and {found.seconds:.1f} s; "
         f"the best is {found.height} high, none is lower than {found.bound}: allow more steps or time"
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.compiler.parameters import CompileParameters
     from tpuflow.compiler.tiling import Tiling
 
-__all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine"]
+__all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine", "require_time"]
 
 LEVELS = (1, 5)
 """Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
@@ -97,8 +97,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         raise ProgramError(f"optimisation level {level} does not exist; choose 1 or 5")
     if seed < 0:
         raise ProgramError(f"seed {seed} is negative")
-    if time_limit is not None and not time_limit > 0:
-        raise ProgramError(f"time limit {time_limit} is not a positive number of seconds")
+    require_time(time_limit)
     text = machine_text(machine)
     name = machine.name if isinstance(machine, Machine) else str(machine)
     note_unused(name, text)
@@ -142,3 +141,13 @@ def _tiling_json(tiling: Tiling | None, segment: _core.Graph | None) -> str | No
         return None
     own = tiling if segment is None else tiling.only([layer.name for layer in segment.layers])
     return own.to_json()
+
+
+def require_time(limit: float | None) -> None:
+    """Refuses a time limit that leaves no time.
+
+    Raises:
+        ProgramError: It is not a positive number.
+    """
+    if limit is not None and not limit > 0:
+        raise ProgramError(f"time limit {limit} is not a positive number of seconds")

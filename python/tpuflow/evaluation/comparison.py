@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import FileError, TpuflowError
+from tpuflow.errors import FileError, ShortfallError, TpuflowError
 from tpuflow.evaluation.similarity import Similarity, similarity
 from tpuflow.execution.levels import graph_level, program_level
 from tpuflow.frontend import FloatModel, FloatSession, generated
@@ -41,13 +41,25 @@ if TYPE_CHECKING:
     from tpuflow.execution.levels import IntegerLevel
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
 
-__all__ = ["Comparison", "ComparisonError", "Pair", "TensorComparison", "compare_levels", "open_pair"]
+__all__ = [
+    "Comparison",
+    "ComparisonError",
+    "DifferenceError",
+    "Pair",
+    "TensorComparison",
+    "compare_levels",
+    "open_pair",
+]
 
 Array = NDArray[Any]
 
 
 class ComparisonError(TpuflowError):
-    """Levels differ more than they may, or do not belong together."""
+    """Levels or files do not belong together, so that they cannot be compared."""
+
+
+class DifferenceError(ComparisonError, ShortfallError):
+    """Levels or files differ more than they may."""
 
 
 @dataclass(frozen=True)

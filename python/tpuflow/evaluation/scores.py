@@ -58,6 +58,7 @@ class Evaluation:
         sqnr_db: Output against float, over all samples.
         agreement: Share of samples with the same arg-max as float.
         percent: Scores are shown in percent.
+        smaller_is_better: The metric is an error.
     """
 
     metric: str
@@ -71,14 +72,37 @@ class Evaluation:
     sqnr_db: float | None = None
     agreement: float | None = None
     percent: bool = False
+    smaller_is_better: bool = False
 
     def shown(self, value: float) -> str:
         """A score as text: a share in percent, else three decimals."""
         return f"{value:.1%}" if self.percent else f"{value:.3f}"
 
+    def shortfall(self, threshold: float | None, max_drop: float | None) -> str:
+        """What is wrong with the score, in words; empty where nothing is.
+
+        Args:
+            threshold: The score may be no worse.
+            max_drop: It may be no further from that of the float network on the worse side.
+        """
+        sign = -1.0 if self.smaller_is_better else 1.0
+        word = "above" if self.smaller_is_better else "below"
+        if threshold is not None and not sign * self.value >= sign * threshold:
+            return f"{self.metric} {self.shown(self.value)} is {word} {self.shown(threshold)}"
+        if max_drop is not None and self.reference is not None:
+            drop = sign * (self.reference - self.value)
+            if not drop <= max_drop:
+                return (
+                    f"{self.metric} {self.shown(self.value)} is {self.shown(drop)} {word} "
+                    f"{self.shown(self.reference)} of the float network, more than {self.shown(max_drop)}"
+                )
+        return ""
+
     def to_json(self) -> dict[str, Any]:
         """All figures by name."""
-        return {key: value for key, value in self.__dict__.items() if key != "percent"}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in {"percent", "smaller_is_better"}
+        }
 
 
 def pair(reference: Array, outputs: Array) -> Pairing:
@@ -187,7 +211,15 @@ def score(
             scores, floating = chosen.score(outputs, against), chosen.score(reference, against)
             fields["right_to_wrong"] = int(((floating == 1) & (scores == 0)).sum())
             fields["wrong_to_right"] = int(((floating == 0) & (scores == 1)).sum())
-    return Evaluation(name, output, level, len(outputs[0]), percent=chosen.percent, **fields)
+    return Evaluation(
+        name,
+        output,
+        level,
+        len(outputs[0]),
+        percent=chosen.percent,
+        smaller_is_better=chosen.smaller_is_better,
+        **fields,
+    )
 
 
 def _open(data: Path, level: Level, chosen: Iterable[Metric]) -> tuple[Samples, Array | None]:

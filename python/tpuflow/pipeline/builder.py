@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.compiler.program import machine_text
+from tpuflow.compiler.machine import Machine
+from tpuflow.compiler.parameters import parameters_of
+from tpuflow.compiler.program import require_time
+from tpuflow.compiler.tiling import tiling_of
 from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.intermediates import save_stages
@@ -114,7 +117,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         TpuflowError: A stage cannot do its work; the text says why.
     """
     listener = listener or Listener()
-    machine_text(request.machine)  # an unknown machine is better known before the long stages than after
+    _check(request)
     if request.log is not None:
         require()
     clock = _Clock(listener)
@@ -142,6 +145,15 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         estimate=made.estimate,
         warnings=made.warnings,
     )
+
+
+def _check(request: Request) -> None:
+    """Refuses a machine or a schedule that makes no sense before the long stages, not after them."""
+    if not isinstance(request.machine, Machine):
+        Machine.load(request.machine)
+    parameters_of(request.level, request.config.schedule)
+    tiling_of(request.config.schedule)
+    require_time(request.time_limit)
 
 
 def _quantized(request: Request, clock: _Clock) -> _Quantized:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 
-class Level(StrEnum):
-    """Optimisation level."""
-
-    sequential = "1"
-    parallel = "5"
-
-
 def build(
     model: Annotated[
         Path,
@@ -40,8 +32,8 @@ def build(
         ),
     ],
     level: Annotated[
-        Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
-    ] = Level.sequential,
+        options.Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
+    ] = options.Level.sequential,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -53,7 +45,12 @@ def build(
         ),
     ] = None,
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to compile for; `tpuflow machine list`.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="Machine to compile for; `tpuflow machine list`.",
+            callback=options.valid_machine,
+        ),
     ] = "128x128_asic",
     calib: options.Calib = None,
     ranges: options.RangesFile = None,
@@ -70,7 +67,9 @@ def build(
     host: options.Host = True,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0.0, metavar="S", help="Seconds level 5 may search for a faster order."),
+        typer.Option(
+            metavar="S", help="Seconds level 5 may search for a faster order.", callback=options.positive
+        ),
     ] = None,
     strict: Annotated[
         bool,
@@ -112,9 +111,6 @@ def build(
     from tpuflow.pipeline import build as run_build
     from tpuflow.plugins import load_plugins
 
-    for file in (output, json, report):
-        if file is not None:
-            _check_place(file)
     if output is not None:
         _check_files(output)
         _check_output(output, model)
@@ -156,18 +152,6 @@ def build(
         _write_page(built, counted, report)
 
 
-def _check_place(file: Path) -> None:
-    """Whether a file can be written there, before the work is done.
-
-    Raises:
-        OptionError: Its folder is missing, or it is one.
-    """
-    if not file.absolute().parent.is_dir():
-        raise options.OptionError(f"{file}: the folder {file.absolute().parent} does not exist")
-    if file.is_dir():
-        raise options.OptionError(f"{file}: is a folder, name a file in it")
-
-
 def _check_files(output: Path) -> None:
     """Whether a program and what stands beside it can be files there.
 
@@ -188,6 +172,8 @@ def _check_output(output: Path, model: Path) -> None:
 
     if output.suffix == ".tpuq":
         raise options.OptionError(f"{output}: .tpuq is the suffix of graphs, name the program .tpu")
+    if output.suffix not in {".tpu", ""} and not is_model_file(output):
+        raise options.OptionError(f'{output}: unknown suffix "{output.suffix}": name the program .tpu')
     if is_model_file(output) or output.absolute() == model.absolute():
         raise options.OptionError(f"{output}: is the name of a model, name the program .tpu")
 

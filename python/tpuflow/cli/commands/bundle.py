@@ -91,8 +91,8 @@ def record(
 
 @bundle.command("test")
 def test(file: File) -> None:
-    """Run every recorded test; exit status 1 if an output differs in any bit."""
-    from tpuflow.evaluation.comparison import ComparisonError
+    """Run every recorded test; exit status 3 if an output differs in any bit."""
+    from tpuflow.evaluation.comparison import DifferenceError
     from tpuflow.pipeline.bundle import load_bundle, run_tests
 
     found = load_bundle(file)
@@ -100,6 +100,6 @@ def test(file: File) -> None:
         differences = run_tests(found, advance)
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-        raise ComparisonError(f"{file}: {differences[0]}{more}")
+        raise DifferenceError(f"{file}: {differences[0]}{more}")
     count = sum(len(next(iter(data.inputs.values()))) for data in found.tests.values())
     say(f"{file}: {len(found.tests)} programs, {count} samples, every output as recorded")

@@ -134,9 +134,9 @@ def steps(
 ) -> None:
     """Run a program against its graph, step by step.
 
-    Exit status 1 if anything differs.
+    Exit status 3 if anything differs.
     """
-    from tpuflow.evaluation.comparison import ComparisonError
+    from tpuflow.evaluation.comparison import ComparisonError, DifferenceError
     from tpuflow.execution.debug import check_steps
     from tpuflow.execution.levels import GraphLevel
     from tpuflow.io.files import write_arrays
@@ -164,12 +164,12 @@ def steps(
     )
     if report.first_wrong is not None:
         first = report.first_wrong
-        raise ComparisonError(
+        raise DifferenceError(
             f'{program}: layer "{first.name}" is the first wrong one: '
             f"instruction {first.first}, {first.detail}"
         )
     if report.stopped:
-        raise ComparisonError(f"{program}: stopped after {report.executed} instructions: {report.stopped}")
+        raise DifferenceError(f"{program}: stopped after {report.executed} instructions: {report.stopped}")
     if not report.outputs_equal:
-        raise ComparisonError(f"{program}: every layer is right, but the outputs are not")
+        raise DifferenceError(f"{program}: every layer is right, but the outputs are not")
     say(f"{program}: {report.executed:,} instructions, every layer and output as the graph has it")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import paths
+from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["raw", "smoke"]
@@ -43,7 +43,9 @@ def raw(
 
 
 def smoke(
-    machine: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Machine to try.")] = "128x128_asic",
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to try.", callback=options.valid_machine)
+    ] = "128x128_asic",
 ) -> None:
     """Try every stage on a tiny network."""
     from tpuflow.pipeline.smoke import smoke as run

@@ -130,10 +130,10 @@ def compare(
 ) -> None:
     """Find the first tensor that differs, and why.
 
-    Exit status 1 when graph and program differ in any bit, an output has less signal to noise than asked for,
+    Exit status 3 when graph and program differ in any bit, an output has less signal to noise than asked for,
     or a tensor is below the tolerance.
     """
-    from tpuflow.evaluation.comparison import ComparisonError, compare_levels, open_pair
+    from tpuflow.evaluation.comparison import DifferenceError, compare_levels, open_pair
     from tpuflow.frontend import load
     from tpuflow.partitioning.storage import graph_beside
     from tpuflow.report import save_overlays
@@ -175,7 +175,7 @@ def compare(
         _show_comparison(further)
         failures = failures or further.failures(least, ignored, least_sqnr)
     if failures:
-        raise ComparisonError(failures)
+        raise DifferenceError(failures)
 
 
 def _tolerance(text: str | None) -> tuple[float, float] | None:
@@ -185,6 +185,8 @@ def _tolerance(text: str | None) -> tuple[float, float] | None:
         cosine, euclid = (float(word) for word in text.split(","))
     except ValueError:
         raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
+    if not (cosine <= 1 and euclid <= 1):
+        raise options.OptionError(f'--tolerance "{text}": no similarity is above 1')
     return cosine, euclid
 
 
@@ -306,17 +308,27 @@ def evaluate(
     output: Annotated[
         str | None, typer.Option(metavar="A,B", help="Outputs the metric reads. [the first]")
     ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(metavar="X", help="Exit 3 if a score is worse than X, such as 0.7.")
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="X", help="Exit 3 if a score is worse than --float's by more than X."),
+    ] = None,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
     plugins: options.Plugins = None,
     json: options.JsonFile = None,
 ) -> None:
     """Score a network on labelled data, float beside it."""
+    from tpuflow.errors import ShortfallError
     from tpuflow.evaluation.scores import evaluate_level
     from tpuflow.execution.levels import open_level
     from tpuflow.frontend import is_model_file
     from tpuflow.plugins import dataset_samples, is_dataset, load_plugins, plugin_metrics
 
+    if max_drop is not None and reference is None:
+        raise options.OptionError("--max-drop compares with the float network: give it with --float")
     is_model, opened = is_model_file(file), (options.shapes(input_shape), batch)
     level = open_level(file, *opened if is_model or reference is None else ())
     loaded = load_plugins(named=plugins or ())
@@ -338,6 +350,9 @@ def evaluate(
         write_figures(json, {**(metrics[0] if len(metrics) == 1 else {}), "metrics": metrics})
     for each in found:
         _show_evaluation(each)
+    missed = [text for each in found if (text := each.shortfall(threshold, max_drop))]
+    if missed:
+        raise ShortfallError(f"{file}: {'; '.join(missed)}")
 
 
 def _show_evaluation(found: Evaluation) -> None:

@@ -72,10 +72,10 @@ def compare(
 ) -> None:
     """Compare two files, tensor by tensor, and explain what differs.
 
-    Levels: EQUAL, CLOSE, SIMILAR pass; NOT_SIMILAR and NOT_MATCH fail. Exit status 1 if a tensor fails, or
-    none could be compared.
+    Levels: EQUAL, CLOSE, SIMILAR pass; NOT_SIMILAR and NOT_MATCH fail. Exit status 3 if a tensor fails,
+    1 if none could be compared.
     """
-    from tpuflow.evaluation.comparison import ComparisonError
+    from tpuflow.evaluation.comparison import ComparisonError, DifferenceError
     from tpuflow.evaluation.tensor_files import STAGES, Tolerance, compare_files, network_of, to_dot
     from tpuflow.io.files import write_text
 
@@ -106,7 +106,7 @@ def compare(
         raise ComparisonError(f"{reference} and {other} have no tensor in common")
     if found.failures:
         first = found.row(found.first_failing[0])
-        raise ComparisonError(
+        raise DifferenceError(
             f"{other}: {len(found.failures)} of {len(found.rows)} tensors fail, first {_blame(first)}"
         )
 

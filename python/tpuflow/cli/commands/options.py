@@ -28,6 +28,7 @@ __all__ = [
     "InputShapes",
     "JsonFile",
     "Lenient",
+    "Level",
     "Opening",
     "OptionError",
     "Plugins",
@@ -37,13 +38,22 @@ __all__ = [
     "configuration",
     "names",
     "opening",
+    "positive",
     "shapes",
     "size",
+    "valid_machine",
 ]
 
 
 class OptionError(TpuflowError):
     """The value of an option makes no sense, or options contradict each other."""
+
+
+class Level(StrEnum):
+    """Optimisation level."""
+
+    sequential = "1"
+    parallel = "5"
 
 
 class DType(StrEnum):
@@ -142,6 +152,32 @@ RangesFile = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
+
+
+def valid_machine(machine: str | None) -> str | None:
+    """Checks that a machine is known, or its file makes sense.
+
+    Raises:
+        MachineError: It is not, or does not.
+    """
+    if machine is not None:
+        from tpuflow.compiler import Machine
+
+        if machine.endswith(".toml"):
+            paths.readable(Path(machine))
+        Machine.load(machine)
+    return machine
+
+
+def positive(number: float | None) -> float | None:
+    """Checks that a number is more than 0; NaN is none.
+
+    Raises:
+        typer.BadParameter: It is not.
+    """
+    if number is not None and not number > 0:
+        raise typer.BadParameter(f"{number:g} is not more than 0")
+    return number
 
 
 def names(text: str | None) -> tuple[str, ...]:

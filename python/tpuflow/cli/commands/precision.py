@@ -43,10 +43,16 @@ Loss = Annotated[
         metavar="NAME", help="How outputs are compared with float: sqnr (noise over signal), mse, cosine, kl."
     ),
 ]
-Machine = Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Machine whose cycles are counted.")]
-Level = Annotated[int, typer.Option("-O", help="Level of the schedule whose cycles are counted: 1 or 5.")]
+Machine = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FILE.toml", help="Machine whose cycles are counted.", callback=options.valid_machine
+    ),
+]
+Level = Annotated[options.Level, typer.Option("-O", help="Level of the schedule whose cycles are counted.")]
 Seconds = Annotated[
-    float | None, typer.Option("--time-limit", min=0.0, metavar="S", help="Stop after so many seconds.")
+    float | None,
+    typer.Option("--time-limit", metavar="S", help="Stop after so many seconds.", callback=options.positive),
 ]
 Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many trials.")]
 
@@ -66,7 +72,7 @@ def sensitivity(
     ] = "16",
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
-    level: Level = 1,
+    level: Level = options.Level.sequential,
     plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -89,7 +95,8 @@ def sensitivity(
     trials = _opened(
         model, calib, ranges, options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
+        data=data, metric=metric, loss=loss, machine=machine, level=int(level.value),
+        host=host, plugins=plugins,
     ).trials  # fmt: skip
     with _limited(steps, time_limit, len(trials.layers)) as limits:
         rows = ranked(trials, to, limits)
@@ -130,7 +137,7 @@ def mixed(
     ] = "8,16",
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
-    level: Level = 1,
+    level: Level = options.Level.sequential,
     plugins: options.Plugins = None,
     config: options.ConfigFile = None,
     dtype: options.DTypeOption = None,
@@ -151,6 +158,7 @@ def mixed(
     in LAYERS.json.journal as long as the search is at work; one that was killed goes on where it was.
     """
     from tpuflow.config import table_text
+    from tpuflow.errors import ShortfallError
     from tpuflow.io.files import write_json, write_text
     from tpuflow.ptq.precision import parsed_budget, within_budget
 
@@ -158,12 +166,13 @@ def mixed(
     words = options.names(widths)
     settings = options.configuration(config, dtype)
     opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
-    told = f"{opening}, metric {metric}, loss {loss}, level {level}, host {host}"
+    told = f"{opening}, metric {metric}, loss {loss}, level {level.value}, host {host}"
     inputs = _inputs(model, calib, ranges, data, settings, machine, plugins) | {"options": told}
     with resumable(output, "mixed", inputs) as journal:
         opened = _opened(
             model, calib, ranges, settings, opening,
-            data=data, metric=metric, loss=loss, machine=machine, level=level, host=host, plugins=plugins,
+            data=data, metric=metric, loss=loss, machine=machine, level=int(level.value),
+            host=host, plugins=plugins,
             journal=journal,
         )  # fmt: skip
         trials = opened.trials
@@ -177,7 +186,7 @@ def mixed(
     listed = ", ".join(f"{count} at {width}" for width, count in counts.items() if count)
     say()
     say(f"{output}: {listed or 'no layer'} of {len(trials.layers)} layers, to be given back with --config")
-    say(f"cycles     {found.base.cycles:,} before, {found.cost.cycles:,} now (-O{level}, {machine})")
+    say(f"cycles     {found.base.cycles:,} before, {found.cost.cycles:,} now (-O{level.value}, {machine})")
     say(
         f"bytes      {found.base.bytes:,} before, {found.cost.bytes:,} now; 4-bit weights are stored as bytes"
     )
@@ -187,8 +196,6 @@ def mixed(
     _say_hosted(trials, found.assignment)
     if found.partial:
         say("cut short: layers that were not tried stay as they are")
-    if not found.within:
-        say(f"the budget {budget} is not kept: this is as near as these widths come")
     if json is not None:
         content = {
             "assignment": found.assignment,
@@ -201,6 +208,10 @@ def mixed(
             "rows": [_plain(row) for row in found.rows],
         }
         write_figures(json, content)
+    if not found.within:
+        raise ShortfallError(
+            f"{output}: the budget {budget} is not kept: this is as near as these widths come"
+        )
 
 
 def bisect(
@@ -340,7 +351,6 @@ def _opened(
     Raises:
         OptionError: There is nothing to calibrate with.
     """
-    from tpuflow.compiler.program import LEVELS
     from tpuflow.config import EvaluateConfig
     from tpuflow.frontend import load
     from tpuflow.pipeline import Request, trials
@@ -350,8 +360,6 @@ def _opened(
         raise options.OptionError(f"{model}: accuracy is judged here: give --calib or --ranges")
     if ranges is not None and data is None and not settings.evaluate.data:
         raise options.OptionError(f"{ranges}: ranges are no samples to evaluate with: give --data")
-    if level not in LEVELS:
-        raise options.OptionError(f"-O{level} does not exist: choose 1 or 5")
     chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
     chosen.pop("mixed_precision_auto_search", None)
     if data is not None:

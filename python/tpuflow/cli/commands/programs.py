@@ -235,18 +235,22 @@ def check(
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
     config: options.ConfigFile = None,
-    machine: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="Of a model: its machine.")] = (
-        "128x128_asic"
-    ),
+    machine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml", help="Of a model: its machine.", callback=options.valid_machine
+        ),
+    ] = ("128x128_asic"),
     ranges: options.RangesFile = None,
     host: Annotated[
-        bool, typer.Option("--host/--no-host", help="Of a model: show what the host would compute instead.")
-    ] = False,
+        bool,
+        typer.Option("--host/--no-host", help="Of a model: let the host compute what the machine cannot."),
+    ] = True,
 ) -> None:
     """Check a program, or a model before it is built.
 
-    Of a model every node that cannot be compiled is listed; nothing is built. Exit status 1 if anything is
-    wrong; with --host only what the host cannot compute either is.
+    Of a model the segments of machine and host are listed, as `build` makes them, with the reasons; with
+    --no-host every node that the machine cannot compute, which is an error. Nothing is built.
     """
     from tpuflow.frontend import is_model_file
 

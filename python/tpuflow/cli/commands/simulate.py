@@ -61,7 +61,12 @@ def simulate(
     ] = False,
     array: Annotated[ArrayModel, typer.Option(help="Model of the systolic array.")] = ArrayModel.closed,
     machine: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE.toml", help="Refuse a program made for another machine.")
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="Refuse a program made for another machine.",
+            callback=options.valid_machine,
+        ),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
     fail_on_events: Annotated[

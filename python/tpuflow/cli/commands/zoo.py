@@ -44,7 +44,7 @@ def zoo(
         float, typer.Option(min=1, metavar="SECONDS", help="How long a network may take with one type.")
     ] = 3600,
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE.toml", help="What to build for.")
+        str, typer.Option(metavar="NAME|FILE.toml", help="What to build for.", callback=options.valid_machine)
     ] = "128x128_asic",
     quick: Annotated[
         bool, typer.Option("--quick", help="Only networks of files up to 1 MiB, 2 samples to calibrate.")
