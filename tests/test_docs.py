@@ -51,14 +51,15 @@ def a_detector(folder: Path) -> None:
 
 
 def the_readme(folder: Path) -> None:
-    """Stand-ins for the networks it names."""
+    """Stand-ins for the networks it names, in the folder it goes to."""
+    folder = folder / "first"
+    folder.mkdir()
     a_detector(folder)
     for name in ("network", "model"):
         shutil.copy(DIGITS / "digits.onnx", folder / f"{name}.onnx")
     shutil.copy(DIGITS / "calibration.npz", folder / "samples.npz")
-    model = ["model.onnx", "--calib", "samples.npz", "-o", "model.tpu"]
-    assert run_command("build", *model).status == 0
-    (folder / "buffers.csv").write_text("id,lower,upper,size\n1,0,3,64\n2,1,4,128\n")
+    model, program = folder / "model.onnx", folder / "model.tpu"
+    assert run_command("build", model, "--calib", folder / "samples.npz", "-o", program).status == 0
     (folder / "bytes.toml").write_text("[preprocess]\nimage_format = 'gray'\nmean = [128]\n")
     frozen = GraphBuilder()
     network(frozen)
@@ -102,6 +103,8 @@ def run_line(line: str) -> None:
     if words[0] == "tpuflow":
         done = run_command(*words[1:])
         assert done.status == 0, f"{line}\n{done.err}"
+    elif words[0] == "cd" and Path(words[1]).is_dir():
+        os.chdir(words[1])
     elif words[0] in {"cc", "cmp", "python", "./run_program"}:
         if words[0] == "cc":
             c.compiler()
