@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import say
 
 __all__ = ["example"]
 
 
 def example(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to write into.")] = Path("example"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Folder to write into.", callback=paths.folder)
+    ] = Path("example"),
 ) -> None:
     """Write a small network, samples and commands to try.
 

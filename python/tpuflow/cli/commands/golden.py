@@ -28,7 +28,7 @@ def golden(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", help="New folder. [PROGRAM_layerN]", callback=paths.folder
+            "-o", "--output", metavar="DIR", help="New folder. [PROGRAM_layerN]", callback=paths.new_folder
         ),
     ] = None,
     graph: Annotated[

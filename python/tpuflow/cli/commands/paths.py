@@ -14,8 +14,8 @@ from tpuflow.errors import FileError, ProgramError
 
 __all__ = [
     "each_folder", "each_readable", "existing_folder", "figures_target", "file_or_folder", "folder",
-    "graph_input", "model_input", "output", "program_input", "program_or_graph", "readable", "run_input",
-    "sample_input",
+    "graph_input", "model_input", "new_folder", "output", "program_input", "program_or_graph", "readable",
+    "run_input", "sample_input",
 ]  # fmt: skip
 
 MISSING = "no such file or directory"
@@ -196,6 +196,20 @@ def folder(path: Path | None) -> Path | None:
         raise FileError(f"{path}: cannot be made: {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise FileError(f"{path}: cannot be written: permission denied")
+    return path
+
+
+def new_folder(path: Path | None) -> Path | None:
+    """Checks that a new folder can be made, or that an empty one is there.
+
+    Raises:
+        FileError: It cannot, or holds something.
+    """
+    if path is not None:
+        from tpuflow.io.files import require_unused
+
+        folder(path)
+        require_unused(path)
     return path
 
 

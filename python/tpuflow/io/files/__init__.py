@@ -5,7 +5,15 @@ to first; `documents` writes text, JSON and arrays with it; `reading` reads text
 `digests` lets files of one command know each other.
 """
 
-from tpuflow.io.files.atomic import Publication, file_stem, make_folder, new_folder, publication, replaced
+from tpuflow.io.files.atomic import (
+    Publication,
+    file_stem,
+    make_folder,
+    new_folder,
+    publication,
+    replaced,
+    require_unused,
+)
 from tpuflow.io.files.digests import digest_lines, require_listed
 from tpuflow.io.files.documents import json_text, write_arrays, write_json, write_text
 from tpuflow.io.files.reading import parse_json, parse_toml, read_text
@@ -24,6 +32,7 @@ __all__ = [
     "read_text",
     "replaced",
     "require_listed",
+    "require_unused",
     "temporary_folder",
     "write_arrays",
     "write_json",

@@ -32,7 +32,15 @@ from tpuflow.io.files.temporary import Temporary, is_temporary, temporary_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Publication", "file_stem", "make_folder", "new_folder", "publication", "replaced"]
+__all__ = [
+    "Publication",
+    "file_stem",
+    "make_folder",
+    "new_folder",
+    "publication",
+    "replaced",
+    "require_unused",
+]
 
 DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/(?:self|thread-self|\d+)/fd/(\d+)")
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
@@ -171,6 +179,19 @@ def make_folder(path: str | Path) -> None:
         raise FileError(f"{path}: cannot be made: {_reason(error)}") from None
 
 
+def require_unused(path: Path) -> None:
+    """Makes sure that a new folder may take a path: nothing is there, or an empty folder.
+
+    Raises:
+        FileError: Something is.
+    """
+    with _told(path):
+        if path.is_dir() and any(path.iterdir()):
+            raise FileError(f"{path}: is a folder that is not empty: remove it, or name another")
+        if not path.is_dir() and (path.exists() or path.is_symlink()):
+            raise FileError(f"{path}: is a file: name a folder")
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """A folder to write into, which becomes `path` with all it holds when the block ends without an error.
@@ -179,11 +200,8 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         FileError: The path names a file or a folder that holds something, or the folder cannot be made.
     """
     path = Path(path)
+    require_unused(path)
     with _told(path):
-        if path.is_dir() and any(path.iterdir()):
-            raise FileError(f"{path}: is a folder that is not empty: remove it, or name another")
-        if not path.is_dir() and (path.exists() or path.is_symlink()):
-            raise FileError(f"{path}: is a file: name a folder")
         target = _target(path)
         make_folder(target.parent)
         with temporary_folder(target.parent) as made:
