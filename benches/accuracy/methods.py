@@ -175,7 +175,7 @@ METHODS: dict[str, Method] = {
         {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround"}}
     ),
     "w4-adaround-10000": configured(
-        {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround[10000]"}}
+        {"quantize": {"weight_bits": 4}, "calibrate": {"global_calibration": "adaround[0,10000]"}}
     ),
     "onnxruntime-minmax": onnxruntime_static("MinMax"),
     "onnxruntime-percentile": onnxruntime_static("Percentile"),

@@ -12,6 +12,7 @@ import pytest
 
 from cli.conftest import Built, Command
 from tpuflow import _core
+from tpuflow.config.cfg import parse_cfg
 from tpuflow.frontend import load
 from tpuflow.io.arrays import read_arrays
 from tpuflow.io.samples import Samples, load_samples
@@ -19,8 +20,13 @@ from tpuflow.partitioning.storage import load_graph
 
 
 def search(folder: Path, text: str) -> Path:
-    path = folder / "search.cfg"
-    path.write_text(f"[Common]\n{text}\n", encoding="utf-8")
+    """The keys of a text file as TOML, beneath which lie the defaults of this package."""
+    path = folder / "search.toml"
+    sections = parse_cfg(f"[Common]\n{text}\n", "search").items()
+    lines = [
+        f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in own.items()) for name, own in sections
+    ]
+    path.write_text("".join(lines), encoding="utf-8")
     return path
 
 

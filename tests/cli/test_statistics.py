@@ -22,8 +22,8 @@ def test_ranges_of_saved_statistics_need_no_samples(built: Built, command: Comma
     assert reread.status == 0, reread.err
     assert again.read_bytes() == first.read_bytes()
     assert "no sample is read" in reread.out + reread.err
-    config = tmp_path / "c.cfg"
-    config.write_text(f"[Common]\nstatistic_file = {saved}\n", encoding="utf-8")
+    config = tmp_path / "c.toml"
+    config.write_text(f"[calibrate]\nstatistic_file = {json.dumps(str(saved))}\n", encoding="utf-8")
     nothing = tmp_path / "never_read.npz"
     nothing.write_bytes(b"no arrays")
     made = command("calibrate", built.model, "--config", config, "--calib", nothing, "-o", again)

@@ -47,6 +47,7 @@ def test_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
     special = {
         "qinvariant": [0],
         "fake_quant_operators": ["Conv"],
+        "cast_dtypes": ["Conv"],
         "fake_quant_scopes": [(0, 3)],
         "target": "int8",
         "bins": 4096,
@@ -71,7 +72,11 @@ def test_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
     }
     for name, content in forms.items():
         (tmp_path / name).write_text(content)
-        assert getattr(load_config(tmp_path / name), entry.section) == direct, name
+        found = getattr(load_config(tmp_path / name), entry.section)
+        if name.endswith(".toml"):
+            assert found == direct
+        # Beneath a text file lie other defaults; what it says itself is the same.
+        assert getattr(found, entry.name) == getattr(direct, entry.name), name
     assert getattr(direct, entry.name) == (tuple(value) if isinstance(value, list) else value)
 
 
@@ -83,7 +88,8 @@ def test_limits_hold_in_every_form(entry: Any, tmp_path: Path) -> None:
         wrong = float(number) + {">=": -1, ">": -1, "<=": 1, "<": 1}[sign]
         wrong = int(wrong) if wrong == int(wrong) else wrong
         path = tmp_path / "x.cfg"
-        path.write_text(f"[Common]\n{entry.section}.{entry.name} = {wrong}\n")
+        needed = "unify_scales_for_concat = true\n" if entry.name.startswith("unify_scales_") else ""
+        path.write_text(f"[Common]\n{needed}{entry.section}.{entry.name} = {wrong}\n")
         with pytest.raises(ConfigError, match=entry.name):
             load_config(path)
         with pytest.raises(ConfigError, match=entry.name):

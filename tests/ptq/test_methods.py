@@ -301,7 +301,7 @@ def test_numbers_and_scopes_of_a_chain() -> None:
         ("easy_quant[1,x]", "numbers or operator types"),
         ("easy_quant[0]", "batches must be at least 1, it is 0"),
         ("auto_tune[4,1]", "candidates must be at least 2, it is 1"),
-        ("adaround[-3]", "iterations must be at least 0, it is -3"),
+        ("adaround[-3]", "batches must be at least 0, it is -3"),
         ("smooth_quant[1e999]", "alpha must be a finite number, it is inf"),
         ("gptq[1e999]", "sweeps must be a finite number, it is inf"),
         ("gptq[2.5]", "sweeps must be a whole number, it is 2.5"),

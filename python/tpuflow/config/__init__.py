@@ -15,17 +15,19 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`quantization`, `calibration`, `preprocess`, `schedule`, `evaluation` and `naming` declare every field once, a
-section each, on what `section` knows of fields; all else follows from there. `models` holds the whole, and
-the entries of `layers`. `spellings` holds keys of other tools, `cfg` the text form, `table`
-the table, `files` reads all forms, `registry` explains the fields, `scope` looks up which layers an entry is
-for, `fingerprint` tells the networks apart that configurations make.
+`input`, `quantization`, `calibration`, `preprocess`, `schedule`, `evaluation` and `naming` declare each field
+once, a section each, on what `section` knows of fields; all else follows from there. `models` is the whole,
+and the entries of `layers`. `spellings` holds keys of other tools, `operators` names of operators, `cfg` the
+text form, `published` what holds beneath it, `table` the table, `files` reads all forms, `registry` explains
+the fields, `scope` looks up which layers an entry is for, `fingerprint` tells the networks apart that
+configurations make.
 """
 
 from tpuflow.config.calibration import CalibrationConfig
 from tpuflow.config.evaluation import EvaluateConfig, parsed_search
 from tpuflow.config.files import SHOWN, load_config
 from tpuflow.config.fingerprint import fingerprint
+from tpuflow.config.input import InputConfig
 from tpuflow.config.models import SECTIONS, Config, LayerConfig
 from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
@@ -47,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DType",
     "EvaluateConfig",
+    "InputConfig",
     "LayerConfig",
     "OutputConfig",
     "PreprocessConfig",

@@ -78,9 +78,10 @@ class CalibrationConfig(Section):
     global_calibration: str = "none"
     """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,
     `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`, `auto_tune[batches,candidates]`,
-    `svd_quant[mode,alpha,beta,nsteps,thresh]`, `gptq`, `adaround[Conv]`, `adaquant_zy{blocks.*}`; each with
-    its numbers and its scope in brackets, or names in braces. One that brings outputs no closer to float is
-    undone."""
+    `svd_quant[mode,alpha,beta,nsteps,thresh]`, `gptq`, `adaround[Conv]`,
+    `adaround[batches,epochs,batch_size,lr,reg_param,beta_start,beta_end,warm_start]` (0 batches: all of
+    them), `adaquant_zy{blocks.*}`; each with its numbers and its scope in brackets, or names in braces. One
+    that brings outputs no closer to float is undone."""
     memory_mib: int = Field(default=512, ge=1)
     """Activations held at a time; a model with more of them is run in segments."""
 

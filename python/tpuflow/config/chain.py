@@ -26,7 +26,10 @@ METHODS: Mapping[str, Mapping[str, float]] = {
     "auto_tune": {"batches": 8, "candidates": 20},
     "svd_quant": {"mode": 0, "alpha": 0.5, "beta": 2, "nsteps": 10, "thresh": 0.09},
     "gptq": {"sweeps": 10},
-    "adaround": {"iterations": 300, "lr": 0.1, "reg": 0.1, "beta_start": 20, "beta_end": 2, "warm": 0.2},
+    "adaround": {
+        "batches": 0, "epochs": 300, "batch_size": 1, "lr": 0.1, "reg_param": 0.1, "beta_start": 20,
+        "beta_end": 2, "warm_start": 0.2,
+    },
     "adaquant_zy": {
         "batches": 16, "epochs": 20, "batch_size": 4, "lr_weight": 1e-5, "lr_bias": 1e-3,
         "lr_quant_param_weight": 1e-3, "lr_quant_param_activation": 0.1,
@@ -36,7 +39,7 @@ METHODS: Mapping[str, Mapping[str, float]] = {
 
 COUNTS = {
     "batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2,
-    "ngroups": 0, "sweeps": 0, "iterations": 0, "mode": 0,
+    "ngroups": 0, "sweeps": 0, "mode": 0,
 }  # fmt: skip
 """Those that are whole numbers, with the least they may be; all others may be zero or any fraction above."""
 
@@ -138,6 +141,6 @@ def _with_brackets(name: str, brackets: str, pattern: str) -> GlobalMethod:
             raise ValueError(f"{name}: {meaning} must be a finite number, it is {number:g}")
         if meaning in COUNTS and number != int(number):
             raise ValueError(f"{name}: {meaning} must be a whole number, it is {number:g}")
-        if number < (least := COUNTS.get(meaning, 0)):
+        if number < (least := min(COUNTS.get(meaning, 0), METHODS[name][meaning])):
             raise ValueError(f"{name}: {meaning} must be at least {least}, it is {number:g}")
     return GlobalMethod(name, operators, pattern, ids, given)

@@ -50,7 +50,7 @@ class EvaluateConfig(Section):
     """Feeds by which tensors are compared with float for settings by layer; 0: they are not."""
     dataloader_workers: int = Field(default=0, ge=0, le=256)
     """Threads that read samples ahead; 0: none. Results do not depend on it."""
-    mixed_precision_auto_search: Annotated[str, Field(min_length=1)] = "0,0.,L"
+    mixed_precision_auto_search: Annotated[str, Field(min_length=1)] = "0,0,L"
     """`batches,threshold,L|G`: how many batches to evaluate with, and what the metric of float less that
     of the network must be: at most the threshold (L), or at least (G). As many layers as that needs,
     from the last
@@ -59,8 +59,8 @@ class EvaluateConfig(Section):
     @field_validator("mixed_precision_auto_search")
     @classmethod
     def _search(cls, text: str) -> str:
-        parsed_search(text)
-        return text
+        batches, threshold, at_most = parsed_search(text)
+        return f"{batches},{threshold:g},{'L' if at_most else 'G'}"
 
     @model_validator(mode="after")
     def _makes_sense(self) -> EvaluateConfig:

@@ -1,6 +1,7 @@
 """Configurations in files: TOML, the text form (`cfg`), and settings by layer as JSON or as a table.
 
 Later files, and what they name as `opt_config`, win over earlier ones; their entries of `layers` come after.
+Beneath a text form lie the defaults of `published`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tpuflow.config import published
 from tpuflow.config.cfg import parse_cfg
-from tpuflow.config.models import Config
+from tpuflow.config.models import SECTIONS, Config
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import parse_table
 from tpuflow.io.files import parse_json, parse_toml, read_text
@@ -30,7 +32,11 @@ def load_config(*paths: Path | str) -> Config:
     content: dict[str, Any] = {}
     for path in map(Path, paths):
         _add(content, path)
-    return Config.parse(content, ", ".join(map(str, paths)))
+    source = ", ".join(map(str, paths))
+    if any(path.suffix == ".cfg" for path in map(Path, paths)):
+        fields = {name: model.model_fields for name, model in SECTIONS.items()}
+        content = published.completed(content, fields, source)
+    return Config.parse(content, source)
 
 
 def _add(content: dict[str, Any], path: Path) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model, field_vali
 
 from tpuflow.config.calibration import CalibrationConfig, power_of_two_bins
 from tpuflow.config.evaluation import EvaluateConfig
+from tpuflow.config.input import InputConfig
 from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.quantization import (
@@ -161,6 +162,8 @@ class LayerConfig(_Overrides):
 class Config(Section):
     """A whole configuration."""
 
+    input: InputConfig = InputConfig()
+    """What a build starts from."""
     quantize: QuantizeConfig = QuantizeConfig()
     """Defaults of every layer."""
     calibrate: CalibrationConfig = CalibrationConfig()
@@ -189,7 +192,8 @@ class Config(Section):
     def needs_ranges(self) -> bool:
         """Whether any layer may have codes."""
         dtypes = [self.quantize.dtype, *(entry.overrides().get("dtype", "float32") for entry in self.layers)]
-        return not FLOATS.issuperset(dtypes)
+        falls_back = self.quantize.fallback is not None and self.quantize.target != "any"
+        return falls_back or not FLOATS.issuperset(dtypes)
 
     @property
     def tunes(self) -> bool:
@@ -229,6 +233,14 @@ class Config(Section):
             changes |= entry.overrides(CalibrationConfig)
         return self.calibrate.model_copy(update=changes)
 
+    def quantization(self, *names: str) -> QuantizeConfig:
+        """How a layer is quantised.
+
+        Args:
+            names: Of its node and tensors.
+        """
+        return self._quantized_by([entry for entry in self.layers if any(map(entry.fits, names))])
+
     def _quantized_by(self, entries: Sequence[LayerConfig]) -> QuantizeConfig:
         """How layers are quantised for which these entries hold, the last one first."""
         own = {key: value for entry in entries for key, value in entry.overrides(QuantizeConfig).items()}
@@ -248,6 +260,7 @@ class Config(Section):
 
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
+    "input": InputConfig,
     "quantize": QuantizeConfig,
     "calibrate": CalibrationConfig,
     "layers": LayerConfig,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import field_validator
 
@@ -21,6 +21,14 @@ class OutputConfig(Section):
     program: Annotated[str, Also("out_ir_name")] = ""
     """Name of the program, `.tpu` or without suffix. Unset: MODEL_o where `model_name` is set, else
     MODEL_bBATCH_oLEVEL_MACHINE."""
+
+    layer_settings: Literal["changes", "values"] = "changes"
+    """The file of settings by layer: what differs from the network's, in own names; or every value that
+    holds, under the names and in the convention of scales that text files go with."""
+    dump: bool = False
+    """A build writes every tensor of a sample, as floats and as codes."""
+    dump_dir: str = "dump"
+    """Folder of these, within `folder`."""
 
     @field_validator("folder", "model_name", "program")
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tpuflow.config.section import Also, Formerly, PerLayer, Section
 from tpuflow.config.strategies import known_strategy
@@ -34,12 +34,24 @@ def with_type(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
+def _operators(value: Any) -> Any:
+    """Operators from a list; true means all, false none."""
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], bool):
+        value = value[0]
+    if isinstance(value, bool):
+        return ("*",) if value else ()
+    return value
+
+
 class QuantizeConfig(Section):
     """How tensors are stored, for the whole network."""
 
     dtype: Annotated[DType, PerLayer()] = "int8"
     """Element type of activations, and of weights unless `weight_bits` says otherwise. Of floating types only
     `fuse_tables` and `weight_only` have an effect."""
+    fallback: Annotated[Literal["int8", "int16"] | None, PerLayer()] = None
+    """Element type of layers whose float type the target does not have, and which then need samples. Unset:
+    that is an error, or runs on the host where an entry asks for it."""
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
@@ -106,7 +118,8 @@ class QuantizeConfig(Section):
     resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False
     """Bilinear and cubic resizing takes the nearest cell instead."""
     with_winograd: Annotated[bool, PerLayer()] = False
-    """Winograd convolutions, which the machine does not have: only false."""
+    """Winograd convolutions, which the machine does not have: only false; a text file may say true, which
+    changes nothing."""
     unify_scales_for_concat: bool = False
     """Operands of a concatenation that others read too get one scale, where theirs are close."""
     unify_scales_for_concat_threshold: float = Field(default=1.05, ge=1.0)
@@ -134,6 +147,9 @@ class QuantizeConfig(Section):
     """For debugging: operators of these types compute in float32, whatever else is said of them."""
     fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Also("fake_quant_scopes_for_debug")] = ()
     """For debugging: layers of these ranges of numbers, inputs first, compute in float32."""
+    cast_dtypes: Annotated[tuple[str, ...], Also("cast_dtypes_for_lib"), BeforeValidator(_operators)] = ()
+    """Operators whose element type is that of the target where it forbids the one that is asked for: a list
+    of types, or true for all."""
     lenient: bool = False
     """Entries of `layers` without effect are warned about; otherwise they are errors."""
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from tpuflow.config.models import SECTIONS, LayerConfig
+from tpuflow.config.published import DEFAULTS
 from tpuflow.config.section import also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, METHODS, QUANT_TYPES
 
@@ -37,6 +38,13 @@ An unknown key is an error that names the nearest known one. Fields that contrad
 An entry of `layers` that fits nothing, or sets what none of its layers can honour, is an error, or with
 `lenient` a warning. So is one that says how a layer is calibrated where ranges come from a file, or what is
 counted where counts do."""
+
+TEXT_FILES = """\
+Where a `.cfg` file is among those of `--config`, these hold beneath all files, because who brings one along
+knows them from the tool it was written for; stating one in the file changes nothing. What is not listed is as
+everywhere else. Keys without effect, such as `with_winograd = true` or a `metric` without `data`, are notes.
+`tpuflow build --cfg FILE` alone builds the network that `graph` names, and executes the plugins of the folder
+`plugin` in the current one, each of which it announces."""
 
 FORMS = """\
 `--config` takes any of four forms, by the suffix of the file, and may be repeated.
@@ -140,6 +148,7 @@ def page() -> str:
                 yes = "yes" if entry.per_layer else ""
                 cells = (f"`{entry.name}`{names}", kind, entry.default, yes, entry.meaning)
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += _published_defaults()
     lines += ["", "## Keys of other tools", ""]
     lines += [f"- `{name}`" for name in COMPOUNDS]
     lines += [
@@ -154,6 +163,18 @@ def page() -> str:
             f"| `{name}` | {', '.join(f'{key} = {value}' for key, value in sets.items()) or 'nothing'} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _published_defaults() -> list[str]:
+    """The table of defaults that differ in text files."""
+    lines = ["", "## Defaults of text files", "", TEXT_FILES, ""]
+    lines += ["| section | key | text file | otherwise |", "|---|---|---|---|"]
+    for section, values in DEFAULTS.items():
+        for name, value in values.items():
+            own = _default_text(SECTIONS[section].model_fields[name])
+            said = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"| `{section}` | `{name}` | {said} | {own} |")
+    return lines
 
 
 def _type_text(annotation: Any) -> str:

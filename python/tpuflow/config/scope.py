@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuflow.config.calibration import CalibrationConfig
 from tpuflow.config.models import Config, LayerConfig
+from tpuflow.config.operators import types_of
 from tpuflow.config.section import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def scoped(config: Config, model: ir.Model) -> Config:
     entries = []
     for entry in config.layers:
         try:
-            entries.append(_named(entry, model))
+            named = _named(entry, model)
+            if named is not None:
+                entries.append(named)
         except ConfigError as error:
             if not config.quantize.lenient:
                 raise
@@ -103,16 +106,25 @@ def _with_floats(config: Config) -> Config:
     return config.model_copy(update={"quantize": asked, "layers": (*config.layers, *entries)})
 
 
-def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig:
+def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig | None:
+    """The entry by names of layers; None where no layer is of its types."""
     names: list[str] = []
     if entry.operators is not None:
         there = {node.op_type for node in model.graph}
-        for operator in entry.operators:
-            if operator not in there:
+        meant = {operator: types_of(operator) for operator in entry.operators}
+        for operator, types in meant.items():
+            if types & there:
+                continue
+            if not types:
                 near = difflib.get_close_matches(operator, there, n=1, cutoff=0.5)
                 hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(sorted(there))}"
                 raise ConfigError(f'layers: the model has no operator "{operator}", {hint}')
-        names = [node.name or "" for node in model.graph if node.op_type in entry.operators]
+            told = ", ".join(sorted(there))
+            logger.warning('layers: no layer is of the type "%s": the model has %s', operator, told)
+        wanted = set().union(*meant.values())
+        names = [node.name or "" for node in model.graph if node.op_type in wanted]
+        if not names:
+            return None
     elif entry.ids is not None:
         known = layer_names(model)
         last = max(high for _, high in entry.ids)

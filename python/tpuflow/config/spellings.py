@@ -55,16 +55,17 @@ def _of_weights(value: Any) -> dict[str, Any]:
 def _float_operators(value: Any) -> dict[str, Any]:
     """`disable`, `TYPE_preferred`, or `TYPE_act_int_wht` for weights in codes.
 
-    An exclamation mark adds nothing: nothing is only preferred here.
+    With an exclamation mark no layer falls back to codes where the target has no such floats.
     """
     if value in {False, "disable"}:
         return {}
-    match = re.fullmatch(r"(float16|bfloat16|float32)_(preferred|act_int_wht)!?", str(value))
+    match = re.fullmatch(r"(float16|bfloat16|float32)_(preferred|act_int_wht)(!?)", str(value))
     if match is None:
         types, kinds = ("float16", "bfloat16", "float32"), ("preferred", "act_int_wht")
         known = ", ".join(["disable", *(f"{each}_{kind}" for kind in kinds for each in types)])
         raise ValueError(f'trigger_float_op = "{value}" is not available, choose one of {known}')
-    return {"dtype": match[1]} | ({"weight_only": True} if match[2] == "act_int_wht" else {})
+    fallback = {} if match[3] else {"fallback": "int8"}
+    return {"dtype": match[1], **fallback} | ({"weight_only": True} if match[2] == "act_int_wht" else {})
 
 
 COMPOUNDS: Mapping[str, Callable[[Any], dict[str, Any]]] = {

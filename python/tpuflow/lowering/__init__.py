@@ -21,6 +21,7 @@ from tpuflow.frontend import FloatModel
 from tpuflow.frontend.values import factors_of
 from tpuflow.lowering import ops
 from tpuflow.lowering.by_layer import by_layer
+from tpuflow.lowering.fallback import as_target_has
 from tpuflow.lowering.grids import QuantizeError
 from tpuflow.lowering.int16_values import added_values, int16_values
 from tpuflow.lowering.lowering import Graph, Lowering
@@ -100,7 +101,8 @@ def lower(
             "ranges are those of a network whose channels were divided by factors: give that network, "
             "`tpuflow.ptq.with_factors(model, ranges.factors)`"
         )
-    config = scoped(config, whole.model if isinstance(whole, FloatModel) else whole)
+    normalised = whole.model if isinstance(whole, FloatModel) else whole
+    config = as_target_has(scoped(config, normalised), normalised)
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config, means, errors)
     if isinstance(model, FloatModel) and model.findings:

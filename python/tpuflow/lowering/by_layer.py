@@ -8,6 +8,9 @@ the configuration says and `null` where none does; and, only to be looked at, wh
         "optimization_info": {"nodes": ["conv1", "relu1"], "operator": "conv"},
         "brief_info": {"layer_id": 3, "layer_type": "Relu", "similarity": 0.9998, "MSE": 1.2e-05}}}
 
+With `layer_settings = "values"` of the section `output` all values that hold stand there, not only those that
+differ, in the names and the convention of text files: scales are multipliers, `q = round(x * scale - zerop)`.
+
 Inputs of the network come first: they, too, may differ. Where samples are at hand, cosine similarity to float
 and mean squared error stand with every tensor, and with the layer those of its output.
 """
@@ -20,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tpuflow.config import SHOWN, Config, LayerConfig, layer_names, scoped
+from tpuflow.config import FLOATS, SHOWN, Config, LayerConfig, layer_names, scoped
 from tpuflow.config.models import SECTIONS
 from tpuflow.config.section import is_per_layer
+from tpuflow.config.spellings import GRIDS
 from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
@@ -71,6 +75,21 @@ def by_layer(
         for key, field in section.model_fields.items()
         if is_per_layer(field)
     ]
+    published = config.output.layer_settings == "values"
+
+    def settings(names: list[str], *, weights: bool) -> dict[str, Any]:
+        if published:
+            return _published(config, names, weights=weights)
+        said = _said(config.layers, names)
+        return {key: said.get(key) for key in keys}
+
+    def quantisation(tensors: list[Tensor]) -> Iterator[tuple[str, dict[str, Any]]]:
+        facts = _quantisation(tensors, ranges, alike)
+        if not published:
+            return facts
+        constants = {each.name for each in tensors if each.is_constant}
+        return ((name, _as_multiplier(each, config, weights=name in constants)) for name, each in facts)
+
     numbers = {name: number for number, name in enumerate(layer_names(model))}
     types = {node.name: node.op_type for node in model.graph}
     found: dict[str, dict[str, Any]] = {}
@@ -80,10 +99,9 @@ def by_layer(
         for tensor in (stored[index] for index in network.inputs):
             name = _named(tensor)
             if name in known and name is not None and name not in found:
-                said = _said(config.layers, [name])
-                found[name] = {key: said.get(key) for key in keys} | {
+                found[name] = settings([name], weights=False) | {
                     SHOWN: {
-                        "quantization_info": dict(_quantisation([tensor], ranges, alike)),
+                        "quantization_info": dict(quantisation([tensor])),
                         "optimization_info": {"nodes": [], "operator": "input", "macs": 0},
                         "brief_info": {"layer_id": numbers[name], "layer_type": "Input"}
                         | _similarity(tensor, alike),
@@ -94,17 +112,67 @@ def by_layer(
             if not names:
                 continue
             output = stored[layer.output]
-            said = _said(config.layers, [*names, output.name])
             tensors = [stored[index] for index in (*layer.operands, layer.output)]
-            entry = found.setdefault(names[-1], {key: said.get(key) for key in keys})
+            weights = any(each.is_constant and each.scale is not None for each in tensors)
+            entry = found.setdefault(names[-1], settings([*names, output.name], weights=weights))
             shown = entry.setdefault(SHOWN, {"quantization_info": {}})
-            shown["quantization_info"] |= dict(_quantisation(tensors, ranges, alike))
+            shown["quantization_info"] |= dict(quantisation(tensors))
             shown["optimization_info"] = {"nodes": names, "operator": layer.op, "macs": layer.macs}
             shown["brief_info"] = {
                 "layer_id": numbers[names[-1]],
                 "layer_type": types[names[-1]],
                 **_similarity(output, alike),
             }
+    return found
+
+
+def _published(config: Config, names: list[str], *, weights: bool) -> dict[str, Any]:
+    """Every value that holds for a layer, by the names of text files; those of weights where it has some."""
+    quantize = config.quantization(*names)
+    calibrate = config.calibration(*names)
+    if quantize.dtype in FLOATS:
+        return {"trigger_float_op": f"{quantize.dtype}_preferred"}
+    grids = {grid: name for name, grid in GRIDS.items()}
+    granularity = "channel" if quantize.per_channel else "tensor"
+    found: dict[str, Any] = {
+        "q_mode_activation": f"per_tensor_{grids[quantize.activation_mode]}",
+        "q_bits_activation": quantize.grid_bits,
+        "q_strategy_activation": calibrate.strategy,
+        "running_statistic_momentum": calibrate.momentum,
+        "histc_bins": calibrate.bins,
+        "lut_items_in_bits": quantize.table_bits,
+        "force_dtype_int": quantize.force_dtype_int,
+        "force_shift_positive": quantize.force_shift_positive,
+    }
+    if weights:
+        found |= {
+            "q_mode_weight": f"per_{granularity}_{grids[quantize.weight_mode]}",
+            "q_bits_weight": quantize.weight_bits or (8 if quantize.dtype == "int8" else 16),
+            "q_strategy_weight": quantize.weight_strategy,
+        }
+        if quantize.bias_bits is not None:
+            found["q_bits_bias"] = quantize.bias_bits
+    return found
+
+
+def _as_multiplier(facts: dict[str, Any], config: Config, *, weights: bool) -> dict[str, Any]:
+    """What is known of a tensor with its scale as codes per unit, and positive codes from 0 on."""
+    if "scale" not in facts:
+        return facts
+    scale, zero = facts["scale"], facts["zerop"]
+    bits, dtype = facts["qbits"], facts["dtype"]
+    one = not isinstance(scale, list)
+    found = {
+        **facts,
+        "scale": 1 / scale if one else [1 / each for each in scale],
+        "zerop": -zero,
+        "dtype": f"Dtype.{dtype.upper()}",
+    }
+    if zero == facts["qmin"] and config.quantize.unsigned and config.quantize.activation_mode != "asymmetric":
+        return found | {"zerop": 0, "qmin": 0, "qmax": (1 << bits) - 1, "dtype": f"Dtype.U{dtype.upper()}"}
+    restricted = config.quantize.weight_mode == "symmetric_restricted"
+    if weights and restricted and zero == 0 and dtype != "int32":
+        found["qmin"] = -facts["qmax"]
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow.calibration import Ranges
-from tpuflow.config import Config, OutputConfig, ScheduleConfig
+from tpuflow.config import Config, InputConfig, OutputConfig, ScheduleConfig
 from tpuflow.errors import ModelError
 from tpuflow.plugins import Registry
 from tpuflow.report.tensorboard import log_folder
@@ -83,7 +83,7 @@ class Request:
         return None if self.ranges is None else Ranges.load(self.ranges)
 
 
-UNQUANTISED = {"schedule": ScheduleConfig(), "output": OutputConfig()}
+UNQUANTISED = {"input": InputConfig(), "schedule": ScheduleConfig(), "output": OutputConfig()}
 """Sections that say nothing of a float model."""
 
 

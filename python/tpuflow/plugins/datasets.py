@@ -17,7 +17,7 @@ from tpuflow.plugins.registry import PluginError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DATASETS"]
+__all__ = ["DATASETS", "dataset_named"]
 
 Row = tuple[list["NDArray[Any]"], Any]
 
@@ -78,6 +78,13 @@ class NumpyNCHW2NHWCDataset(NumpyDataset):
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
         return [_moved(_array(path), path, 1, -1)]
+
+
+class NumpyNHWCRGB2NCBGRHWDataset(NumpyDataset):
+    """Images of a `.npy` file, channels last and RGB, for networks that take them first and BGR."""
+
+    def _read(self, path: Path) -> list[NDArray[Any]]:
+        return [_moved(_array(path)[..., ::-1], path, -1, 1)]
 
 
 class TextDataset(NumpyDataset):
@@ -141,12 +148,23 @@ DATASETS: dict[str, type] = {
         NumpyWithoutBatchDimDataset,
         NumpyNHWC2NCHWDataset,
         NumpyNCHW2NHWCDataset,
+        NumpyNHWCRGB2NCBGRHWDataset,
         TextDataset,
         ImageListDataset,
         ImageListNCHWDataset,
     )
 }
 """By name."""
+
+SPELLINGS = {"numpynhwcrbg2ncbgrhwdataset": "NumpyNHWCRGB2NCBGRHWDataset"}
+"""Other spellings that are in use, in small letters."""
+
+
+def dataset_named(name: str) -> type | None:
+    """The dataset of a name, in which case does not count; None if there is none."""
+    small = name.lower()
+    found = {each.lower(): made for each, made in DATASETS.items()}
+    return found.get(SPELLINGS.get(small, small).lower())
 
 
 def _array(path: Path) -> NDArray[Any]:

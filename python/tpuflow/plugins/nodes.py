@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.plugins.logs import OPT_FATAL
+from tpuflow.plugins.logs import OPT_FATAL, OPT_WARN
 from tpuflow.plugins.numbers import get_linear_quant_params_from_tensor, linear_quantize_clip
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ class PyNode:
         if key in found:
             return found[key]
         if not optional:
-            OPT_FATAL(f'layer "{self.name}" ({self.type}) has no "{key}" among its {kind}')
+            OPT_WARN(f'layer "{self.name}" ({self.type}) has no "{key}" among its {kind}')
         return default
 
     def get_param(self, key: str, *, optional: bool = False, default_value: Any = None) -> Any:
-        """A parameter; without one the default if `optional`, else the run ends."""
+        """A parameter; without one the default, which is warned about unless `optional`."""
         return self._get("params", key, default_value, optional=optional)
 
     def get_attrs(self, key: str, *, optional: bool = False, default_value: Any = None) -> Any:
@@ -133,7 +133,9 @@ class PyNode:
 
     def get_constant(self, key: str) -> Any:
         """A constant; without it the run ends."""
-        return self._get("constants", key, None, optional=False)
+        if key not in self.constants:
+            OPT_FATAL(f'layer "{self.name}" ({self.type}) has no "{key}" among its constants')
+        return self.constants[key]
 
 
 def onnx_form(tensor: PyTensor) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from tpuflow.config import Config, layer_names
 from tpuflow.errors import SampleError
 from tpuflow.evaluation.metrics import Metric
 from tpuflow.io.samples import Samples, in_turn
-from tpuflow.plugins.datasets import DATASETS
+from tpuflow.plugins.datasets import dataset_named
 from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
 from tpuflow.plugins.registry import PluginError, Registry
 
@@ -74,9 +74,11 @@ def dataset_samples(
 
 def _dataset(registry: Registry, name: str) -> Any:
     """A dataset of a plugin, or one that is there without."""
-    if name not in registry.names("dataset") and name in DATASETS:
-        return DATASETS[name]
-    return registry.get("dataset", name)
+    plugins = {each.lower(): each for each in registry.names("dataset")}
+    own = dataset_named(name)
+    if name.lower() not in plugins and own is not None:
+        return own
+    return registry.get("dataset", plugins.get(name.lower(), name))
 
 
 def _rows(dataset: Any, workers: int) -> list[tuple[list[Any], Any]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tpuflow.calibration import Statistics
     from tpuflow.cli.commands.progress import Task
+    from tpuflow.config import Config
     from tpuflow.pipeline import Built, Request
 
 __all__ = ["build"]
@@ -26,11 +27,14 @@ __all__ = ["build"]
 
 def build(
     model: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="MODEL", help="ONNX model, or a quantised graph (.tpuq).", callback=paths.model_input
+            metavar="MODEL",
+            help="ONNX model, or a quantised graph (.tpuq). [`graph` of --cfg]",
+            show_default=False,
+            callback=paths.model_input,
         ),
-    ],
+    ] = None,
     level: Annotated[
         options.Level, typer.Option("-O", help="1: one instruction at a time. 5: units in parallel.")
     ] = options.Level.sequential,
@@ -111,6 +115,14 @@ def build(
     from tpuflow.pipeline import build as run_build
     from tpuflow.plugins import load_plugins
 
+    settings = options.configuration(config, dtype, lenient=lenient)
+    folders = list(plugins or ())
+    if model is None:
+        model = _configured_model(settings)
+        # Who runs a file by itself has read it; its tool looks into this folder.
+        folders += [folder for folder in (Path("plugin"),) if folder.is_dir() and folder not in folders]
+    if calib is None and ranges is None and settings.input.source:
+        calib = Path(settings.input.source)
     if output is not None:
         _check_files(output)
         _check_output(output, model)
@@ -119,10 +131,10 @@ def build(
         level=int(level.value),
         machine=machine,
         calibration=calib,
-        plugins=load_plugins(named=plugins or ()),
+        plugins=load_plugins(named=folders),
         qconfig=qconfig,
         ranges=ranges,
-        config=options.configuration(config, dtype, lenient=lenient),
+        config=settings,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         time_limit=time_limit,
         seed=seed,
@@ -150,6 +162,24 @@ def build(
     _write(built, request, output, json)
     if report is not None:
         _write_page(built, counted, report)
+
+
+def _configured_model(settings: Config) -> Path:
+    """The model a configuration names.
+
+    Raises:
+        OptionError: It names none, or one that no frontend reads; or its file of constants is missing.
+    """
+    named, constants = settings.input.model, settings.input.constants
+    if not named:
+        raise options.OptionError("build: name a MODEL, or give --cfg FILE with a line graph = MODEL.onnx")
+    if Path(named).suffix == ".txt":
+        raise options.OptionError(
+            f"graph = {named}: is the text of another tool: name the ONNX model it was made of"
+        )
+    if constants and not Path(constants).is_file():
+        raise options.OptionError(f"bin = {constants}: no such file")
+    return Path(named)
 
 
 def _check_files(output: Path) -> None:

@@ -89,6 +89,8 @@ def metric(
         MetricError: There is none of that name, or it takes other arguments.
     """
     known = {**METRICS, **more}
+    small = {each.lower(): each for each in (*ALIASES, *known)}
+    name = small.get(name.lower(), name)
     maker = known.get(name) or known.get(ALIASES.get(name, ""))
     if maker is None:
         raise MetricError(f'no metric is called "{name}": choose one of {", ".join(known)}')
