@@ -136,7 +136,7 @@ def test_one_command_at_every_stage(command: Command, built: Built, tmp_path: Pa
     for name, file in (("float", built.model), ("graph", built.graph), ("program", built.program)):
         done = command("run", file, "--inputs", built.calibration, "--outputs", tmp_path / f"{name}.npz")
         assert done.status == 0, done.err
-    same = command("npz", "compare", tmp_path / "graph.npz", tmp_path / "program.npz", "--stage", "program")
+    same = command("compare", tmp_path / "graph.npz", tmp_path / "program.npz", "--stage", "program")
     assert same.status == 0 and "1 EQUAL" in same.out
-    alike = command("npz", "compare", tmp_path / "float.npz", tmp_path / "graph.npz", "--stage", "quantize")
+    alike = command("compare", tmp_path / "float.npz", tmp_path / "graph.npz", "--stage", "quantize")
     assert alike.status == 0 and "1 SIMILAR" in alike.out

@@ -33,7 +33,7 @@ def test_commands_from_words_and_files(
 @pytest.mark.feature("CMP-13")
 def test_a_program_shows_what_its_graph_does(command: Command, built: Built, tmp_path: Path) -> None:
     one, two = tmp_path / "program.npz", tmp_path / "graph.npz"
-    done = command("steps", built.program, "--inputs", built.calibration, "--dump", one)
+    done = command("compare", built.program, "--inputs", built.calibration, "--dump", one)
     assert done.status == 0, done.err
     graph = built.program.with_suffix(".tpuq")
     done = command("run", graph, "--inputs", built.calibration, "--outputs", two, "--all-tensors")
@@ -43,13 +43,13 @@ def test_a_program_shows_what_its_graph_does(command: Command, built: Built, tmp
         for name in program:
             np.testing.assert_array_equal(program[name], wanted[name][: len(program[name])])
     refused = command("run", built.program, "--inputs", built.calibration, "--outputs", two, "--all-tensors")
-    assert refused.status == 1 and "tpuflow steps" in refused.err
+    assert refused.status == 1 and "tpuflow compare PROGRAM" in refused.err
 
 
 @pytest.mark.feature("PRG-15")
 def test_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_path: Path) -> None:
     figures = tmp_path / "steps.json"
-    done = command("steps", built.program, "--inputs", built.calibration, "--json", figures)
+    done = command("compare", built.program, "--inputs", built.calibration, "--json", figures)
     assert done.status == 0, done.err
     assert "every layer and output as the graph has it" in done.out
     assert json.loads(figures.read_text())["passed"] is True
@@ -62,6 +62,6 @@ def test_steps_passes_and_names_the_layer(command: Command, built: Built, tmp_pa
     lines[at] = lines[at].replace("lo=-128", "lo=-3", 1)
     text.write_text("\n".join(lines) + "\n")
     assert command("asm", text, "-o", tmp_path / "wrong.tpu").status == 0
-    wrong = command("steps", tmp_path / "wrong.tpu", "--graph", built.graph, "--inputs", built.calibration)
+    wrong = command("compare", tmp_path / "wrong.tpu", "--graph", built.graph, "--inputs", built.calibration)
     assert wrong.status == 3
     assert "is the first wrong one: instruction" in wrong.err

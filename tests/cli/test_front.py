@@ -103,7 +103,7 @@ def test_figures_go_to_standard_output_alone_and_carry_their_format(built: Built
         ("explain", built.program),
         ("compare", built.model, built.program),
         ("evaluate", built.graph, "--data", built.labelled, "--metric", "top1"),
-        ("steps", built.program),
+        ("compare", built.program),
     ):
         loud = command(*words, "--json", "-")
         assert loud.status == 0, loud.err
@@ -232,3 +232,60 @@ def test_check_and_build_agree_on_their_defaults() -> None:
     assert {"host", "machine", "batch", "config", "ranges", "input_shape"} <= shared
     for name in shared:
         assert check[name].default == build[name].default, name
+
+
+def test_former_names_work_with_a_note(built: Built, command: Command, tmp_path: Path) -> None:
+    arrays = tmp_path / "a.npz"
+    arrays.write_bytes(built.calibration.read_bytes())
+    for old, new, told in (
+        (("steps", built.program), ("compare", built.program), "tpuflow steps is now tpuflow compare"),
+        (("-q", "steps", built.program), ("-q", "compare", built.program), "tpuflow steps is now"),
+        (
+            ("npz", "compare", arrays, arrays),
+            ("compare", arrays, arrays),
+            "npz compare is now tpuflow compare",
+        ),
+        (("compare", arrays, arrays, "--excepts", "x"), ("compare", arrays, arrays), "--ignore-tensors"),
+        (("compare", arrays, arrays, "--sample=1"), ("compare", arrays, arrays, "--tensors=1"), "--tensors"),
+    ):
+        before, after = command(*old), command(*new)
+        assert (before.status, before.out) == (after.status, after.out) == (0, after.out)
+        assert before.err.startswith("note: ") and told in before.err
+        assert "note: " not in after.err
+
+
+def test_words_behind_the_options_are_no_former_names(command: Command) -> None:
+    assert "note: " not in command("inspect", "steps").err
+    assert "note: " not in command("--memory-limit", "steps", "inspect", "x.tpu").err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("PROGRAM", "--tolerance", "1,1"),
+            "--tolerance has no effect where a program with its graph is compared",
+        ),
+        (
+            ("MODEL", "PROGRAM", "--csv", "t.csv"),
+            "--csv has no effect where a model with its program is compared",
+        ),
+        (("DATA", "DATA", "--batch", "2"), "--batch has no effect where two files of tensors are compared"),
+        (("DATA",), "name a second file of tensors"),
+        (("MODEL",), "name the program or graph to compare the model with"),
+        (("DATA", "PROGRAM"), "not"),
+    ],
+)
+def test_compare_refuses_what_has_no_effect(
+    words: tuple[str, ...],
+    told: str,
+    built: Built,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"MODEL": built.model, "PROGRAM": built.program, "DATA": built.calibration}
+    done = command("compare", *(files.get(word, word) for word in words))
+    assert done.status == 1
+    assert told in done.err

@@ -165,7 +165,7 @@ def test_the_report_has_every_pair_of_stages_and_the_numbers_of_npz_compare(
         words = ("--inputs", tmp_path / "one.npz", "--outputs", tmp_path / f"{file}.npz", "--all-tensors")
         assert command("run", model, *words).status == 0
     figures = tmp_path / "figures.json"
-    command("npz", "compare", tmp_path / "float.npz", tmp_path / "graph.npz", "--json", figures)
+    command("compare", tmp_path / "float.npz", tmp_path / "graph.npz", "--json", figures)
     compared = json.loads(figures.read_text(encoding="utf-8"))["tensors"]
     assert {each["name"] for each in compared} == set(rows) != set()
     for each in compared:

@@ -22,7 +22,7 @@ def test_what_fails_a_comparison_is_red(command: Command, built: Built, tmp_path
     words += ["--tolerance", f"{COSINE},{EUCLID}", "--json", tmp_path / "x.json"]
     for name in ("x.svg", "x.dot"):
         result = command(*words, "--picture", tmp_path / name)
-        assert result.status == 1, "the tolerance is meant to be missed"
+        assert result.status == 3, "the tolerance is meant to be missed"
         assert "tensors are below" in result.err
     low = {
         tensor["name"]

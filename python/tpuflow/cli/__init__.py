@@ -26,6 +26,7 @@ from tpuflow.cli.application import application
 from tpuflow.cli.commands import console
 from tpuflow.cli.commands.completion import VARIABLE
 from tpuflow.cli.commands.console import PrintableFormatter, note
+from tpuflow.cli.former import renamed
 from tpuflow.cli.lazy import ALGEBRA, defer
 from tpuflow.errors import TpuflowError
 
@@ -71,7 +72,7 @@ def _run() -> None:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, interrupted)
         _prepare_completion()
-        status = application().main(prog_name="tpuflow", standalone_mode=False)
+        status = application().main(renamed(sys.argv[1:]), prog_name="tpuflow", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except UsageError as error:
         _refuse(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COMMANDS", "GROUPS", "Entry"]
+__all__ = ["COMMANDS", "GROUPS", "RENAMED_COMMANDS", "RENAMED_OPTIONS", "Entry"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("example", "example.example", "Write a small network, samples and commands to try."),
     ),
     "Accuracy": (
-        Entry("compare", "levels.compare", "Find the first tensor that differs, and why."),
+        Entry("compare", "compare.compare", "Find the first tensor that differs, and why."),
         Entry("evaluate", "levels.evaluate", "Score a network on labelled data, float beside it."),
         Entry(
             "calibrate",
@@ -67,7 +67,6 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("inspect", "programs.inspect", "Show the contents of a model, ranges, graph or program."),
         Entry("run", "levels.run", "Run a model, graph or program on samples."),
         Entry("debug", "debug.debug", "Step through a program: breakpoints, memories, tokens."),
-        Entry("steps", "debug.steps", "Run a program against its graph, step by step."),
         Entry("golden", "golden.golden", "Write memories, codes and a trace of one layer for a testbench."),
         Entry("disasm", "programs.disasm", "Write a program as text, one line per instruction."),
         Entry("asm", "programs.asm", "Assemble the text of a program."),
@@ -93,3 +92,12 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
 }
 
 COMMANDS = {entry.name: entry for entries in GROUPS.values() for entry in entries}
+
+RENAMED_COMMANDS = {("steps",): ("compare",), ("npz", "compare"): ("compare",)}
+"""Old names, which work for one version with a note."""
+
+RENAMED_OPTIONS = {
+    "compare": {"--excepts": "--ignore-tensors", "--sample": "--tensors", "--dot": "--picture"},
+    "build": {"--excepts": "--ignore-tensors"},
+}
+"""Old names of options by command, which work for one version with a note."""

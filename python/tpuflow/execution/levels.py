@@ -191,7 +191,7 @@ class ProgramLevel:
         """
         if all_tensors:
             raise FileError(
-                f'program "{self.program.name}": only outputs outlive a program: `tpuflow steps '
+                f'program "{self.program.name}": only outputs outlive a program: `tpuflow compare PROGRAM '
                 "--dump` writes what its instructions leave, `tpuflow run` of its graph (.tpuq) the same"
             )
         run = _core.simulate(self.program, [port.encode(arrays[port.name]) for port in self.ports])

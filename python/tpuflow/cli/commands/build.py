@@ -102,7 +102,7 @@ def build(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare original and normalised model on a sample.")
     ] = True,
-    excepts: options.Excepts = None,
+    ignored_tensors: options.IgnoredTensors = None,
 ) -> None:
     """Turn a model into a checked program.
 
@@ -141,7 +141,7 @@ def build(
         strict=strict,
         host=host,
         verify=verify,
-        excepts=options.names(excepts),
+        excepts=options.names(ignored_tensors),
         stages=save_stages,
         log=log_dir,
     )

@@ -1,4 +1,4 @@
-"""`tpuflow debug` and `steps`: a program instruction by instruction."""
+"""`tpuflow debug`: a program instruction by instruction."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuflow.cli.commands import options, paths
-from tpuflow.cli.commands.console import say, table, write_figures
-from tpuflow.cli.commands.progress import progress
+from tpuflow.cli.commands.console import say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["debug", "opened", "steps"]
+__all__ = ["debug", "opened"]
 
 Program = Annotated[
     Path,
@@ -105,71 +104,3 @@ def _codes(program: Any, feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
     from tpuflow.execution.simulation import program_ports
 
     return [port.encode(feed[port.name]) for port in program_ports(program)[0]]
-
-
-def steps(
-    program: Program,
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL.tpuq",
-            help="Graph it was made from. [beside the program]",
-            callback=paths.graph_input,
-        ),
-    ] = None,
-    inputs: Inputs = None,
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop at the first wrong instruction.")
-    ] = False,
-    dump: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Write every tensor as the program's instructions left it.",
-            callback=paths.output,
-        ),
-    ] = None,
-    seed: options.SeedOption = 0,
-    json: options.JsonFile = None,
-) -> None:
-    """Run a program against its graph, step by step.
-
-    Exit status 3 if anything differs.
-    """
-    from tpuflow.evaluation.comparison import ComparisonError, DifferenceError
-    from tpuflow.execution.debug import check_steps
-    from tpuflow.execution.levels import GraphLevel
-    from tpuflow.io.files import write_arrays
-    from tpuflow.partitioning import Partitioned
-    from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
-
-    loaded, feed = opened(program, inputs, seed)
-    source = graph_beside(program) if graph is None else graph
-    require_pair(program, source)
-    found = load_graph(source)
-    if isinstance(found, Partitioned):
-        raise ComparisonError(f"{program}: is whole, its graph is in segments")
-    level = GraphLevel(found)
-    with progress("steps") as advance:
-        report = check_steps(loaded, level, feed, fail_fast=fail_fast, progress=advance)
-    if dump is not None:
-        write_arrays(dump, level.decode(report.codes))
-    write_figures(json, report.to_json())
-    table(
-        [("layer", "left"), ("op", "left"), ("elements", "right"), ("compared", "right"), ("wrong", "right")],
-        [
-            (layer.name, layer.op, f"{layer.elements:,}", f"{layer.compared:,}", f"{layer.wrong:,}")
-            for layer in report.layers
-        ],
-    )
-    if report.first_wrong is not None:
-        first = report.first_wrong
-        raise DifferenceError(
-            f'{program}: layer "{first.name}" is the first wrong one: '
-            f"instruction {first.first}, {first.detail}"
-        )
-    if report.stopped:
-        raise DifferenceError(f"{program}: stopped after {report.executed} instructions: {report.stopped}")
-    if not report.outputs_equal:
-        raise DifferenceError(f"{program}: every layer is right, but the outputs are not")
-    say(f"{program}: {report.executed:,} instructions, every layer and output as the graph has it")

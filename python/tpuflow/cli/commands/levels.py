@@ -1,27 +1,20 @@
-"""`tpuflow run`, `compare` and `evaluate`: the same input at any level of the pipeline."""
+"""`tpuflow run` and `evaluate`: the same input at any level of the pipeline."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpuflow.cli.commands import options, paths
-from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.console import say, write_figures
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tpuflow.evaluation.comparison import Comparison
     from tpuflow.evaluation.scores import Evaluation
-    from tpuflow.report import Overlay
 
-__all__ = ["compare", "evaluate", "run"]
-
-MOST_SHAPES = 5
-PICTURES = (".svg", ".dot")
+__all__ = ["evaluate", "run"]
 
 
 def run(
@@ -57,223 +50,6 @@ def run(
         arrays = run_samples(level, samples, all_tensors=all_tensors, progress=advance)
     write_arrays(outputs, arrays)
     say(f"{outputs}: {len(arrays)} tensors of {samples.count} samples, computed by the {level.kind}")
-
-
-def compare(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL.onnx", help="The original network.", callback=paths.model_input)
-    ],
-    program: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROGRAM.tpu",
-            help="Its program, or its graph (.tpuq) alone.",
-            callback=paths.program_or_graph,
-        ),
-    ],
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="X.npz", help="Samples; one is generated if there are none.", callback=paths.sample_input
-        ),
-    ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL.tpuq", help="The quantised graph. [beside the program]", callback=paths.graph_input
-        ),
-    ] = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="V.npz",
-            help="Further samples, compared and reported beside those.",
-            callback=paths.sample_input,
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Compare on the first N.")] = 1,
-    tolerance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COS,EUCLID", help="Least similarity of float and integer tensors, such as 0.8,0.5."
-        ),
-    ] = None,
-    least_sqnr: Annotated[
-        float,
-        typer.Option(metavar="DB", help="Least signal to noise of every output beside float; -inf: none."),
-    ] = 6.0,
-    excepts: options.Excepts = None,
-    input_shape: options.InputShapes = None,
-    batch: options.Batch = None,
-    cut_inputs: options.CutInputs = None,
-    cut_outputs: options.CutOutputs = None,
-    cut_preset: options.CutPreset = None,
-    config: options.ConfigFile = None,
-    seed: options.SeedOption = 0,
-    json: options.JsonFile = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.svg|.dot",
-            help="Draw the graph with the similarity of every layer; what is below the tolerance is red.",
-            callback=paths.output,
-        ),
-    ] = None,
-    histograms: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Draw the distributions of every tensor, float and dequantised.",
-            callback=paths.folder,
-        ),
-    ] = None,
-) -> None:
-    """Find the first tensor that differs, and why.
-
-    Exit status 3 when graph and program differ in any bit, an output has less signal to noise than asked for,
-    or a tensor is below the tolerance.
-    """
-    from tpuflow.evaluation.comparison import DifferenceError, compare_levels, open_pair
-    from tpuflow.frontend import load
-    from tpuflow.partitioning.storage import graph_beside
-    from tpuflow.report import save_overlays
-
-    least, ignored = _tolerance(tolerance), options.names(excepts)
-    if picture is not None and picture.suffix not in PICTURES:
-        raise options.OptionError(f"{picture}: a picture is {' or '.join(PICTURES)}")
-    original = load(
-        model,
-        **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        preprocess=options.configuration(config, None).preprocess,
-        host=True,
-    )
-    pair = open_pair(program, graph)
-    source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
-    overlays = {} if histograms is None else _overlays(source)
-
-    def watch(name: str, floating: NDArray[Any], quantised: NDArray[Any]) -> None:
-        if name in overlays:
-            overlays[name].add(floating, quantised)
-
-    with progress("compare") as advance:
-        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)
-        further = None
-        if validation is not None:
-            further = compare_levels(original, pair, validation, count=count, seed=seed, progress=advance)
-    if histograms is not None:
-        seen = [overlay for overlay in overlays.values() if overlay.floating.any()]
-        say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
-    if json is not None:
-        report = found.to_json()
-        write_figures(json, report if further is None else report | {"validation": further.to_json()})
-    if picture is not None:
-        _draw(picture, source, found, found.failed(least, ignored))
-    _show_comparison(found)
-    failures = found.failures(least, ignored, least_sqnr)
-    if further is not None:
-        say(f"{validation}:")
-        _show_comparison(further)
-        failures = failures or further.failures(least, ignored, least_sqnr)
-    if failures:
-        raise DifferenceError(failures)
-
-
-def _tolerance(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    try:
-        cosine, euclid = (float(word) for word in text.split(","))
-    except ValueError:
-        raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
-    if not (cosine <= 1 and euclid <= 1):
-        raise options.OptionError(f'--tolerance "{text}": no similarity is above 1')
-    return cosine, euclid
-
-
-def _overlays(graph: Path) -> dict[str, Overlay]:
-    """A count of values for every tensor of the model that a graph stores as codes, still empty."""
-    from tpuflow.export import activation_grids
-    from tpuflow.partitioning import device_networks
-    from tpuflow.partitioning.storage import load_graph
-    from tpuflow.report import Overlay
-
-    networks = device_networks(load_graph(graph))
-    grids = activation_grids(tensor for network in networks for tensor in network.tensors)
-    return {name: Overlay(name, grid.reach) for name, grid in grids.items()}
-
-
-def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:
-    """Draws a graph, a segment below the other, with the similarity of what its layers give."""
-    from tpuflow.io.files import write_text
-    from tpuflow.partitioning import HostSegment, Partitioned
-    from tpuflow.partitioning.storage import load_graph
-    from tpuflow.report import Mark, dot_text, graph_nodes, host_node, joined, svg_picture
-
-    network = load_graph(graph)
-    if isinstance(network, Partitioned):
-        nodes = joined(
-            [
-                [host_node(part.name, part.reason, part.inputs, part.outputs)]
-                if isinstance(part, HostSegment)
-                else graph_nodes(part.network)
-                for part in network.segments
-            ]
-        )
-    else:
-        nodes = graph_nodes(network)
-    marks = {}
-    for tensor in found.tensors:
-        pair = tensor.quantized or tensor.normalized
-        text = "" if pair is None else f"cos {pair.cosine:.3f}, euclid {pair.euclid:.3f}"
-        if tensor.equal is False:
-            text = f"{text}, program differs" if text else "program differs"
-        if text:
-            marks[tensor.name] = Mark(text, tensor.name in failed)
-    drawn = svg_picture(nodes, marks) if path.suffix == ".svg" else dot_text(nodes, marks, network.name)
-    write_text(path, drawn)
-    count = sum(mark.failed for mark in marks.values())
-    say(f"picture    {path}: {len(nodes)} nodes, {count} tensors failed")
-
-
-def _show_comparison(found: Comparison) -> None:
-    heading(f"{found.name}: {found.samples} sample{'s' if found.samples > 1 else ''}, worst of each tensor")
-    rows = []
-    for tensor in found.tensors:
-        cells: list[object] = [tensor.name]
-        for pair in (tensor.normalized, tensor.quantized):
-            if pair is None:
-                cells += ["", ""]
-            else:
-                cells += [f"{pair.cosine:.3f}", f"{pair.euclid:.3f}"]
-        if tensor.quantized is None:
-            cells += ["", ""]
-        else:
-            cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
-        cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
-        rows.append(cells)
-    table(
-        [
-            ("tensor", "left"),
-            ("import cos", "right"),
-            ("euclid", "right"),
-            ("graph cos", "right"),
-            ("euclid", "right"),
-            ("SQNR dB", "right"),
-            ("max error", "right"),
-            ("program", "left"),
-        ],
-        rows,
-    )
-    say("import: normalised against original float; graph: integers against normalised float")
-    shaped = [tensor for tensor in found.tensors if tensor.shapes is not None]
-    for tensor in shaped[:MOST_SHAPES]:
-        say(f'shapes of "{tensor.name}" differ: {tensor.shapes}')
-    if len(shaped) > MOST_SHAPES:
-        say(f"and those of {len(shaped) - MOST_SHAPES} more tensors (all: --json)")
-    if found.bit_equal is not None:
-        compared = sum(tensor.equal is not None for tensor in found.tensors)
-        verdict = "equal in every bit" if found.bit_equal else "DIFFERENT"
-        say(f"graph and program: {verdict} ({compared} tensors)")
 
 
 def evaluate(

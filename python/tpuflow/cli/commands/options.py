@@ -23,8 +23,8 @@ __all__ = [
     "CutPreset",
     "DType",
     "DTypeOption",
-    "Excepts",
     "Host",
+    "IgnoredTensors",
     "InputShapes",
     "JsonFile",
     "Lenient",
@@ -113,8 +113,9 @@ Host = Annotated[
         "--host/--no-host", help="Let the host compute what the machine cannot; else that is an error."
     ),
 ]
-Excepts = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Tensors that may be less alike than the tolerance.")
+IgnoredTensors = Annotated[
+    str | None,
+    typer.Option("--ignore-tensors", metavar="A,B*", help="Tensors excluded from the tolerance check."),
 ]
 InputShapes = Annotated[
     list[str] | None,

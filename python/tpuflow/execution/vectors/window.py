@@ -227,7 +227,7 @@ class _Result:
         if (memory[(addresses - low)[:, None] + np.arange(size)] != self._rows[elements]).any():
             raise VectorError(
                 f'layer "{self._replay.layer_name(self._layer)}": instruction {done.number} writes '
-                "other codes than the graph has: `tpuflow steps` says which"
+                "other codes than the graph has: `tpuflow compare PROGRAM` says which"
             )
         self._addresses[elements] = addresses
 

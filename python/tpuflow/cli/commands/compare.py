@@ -1,0 +1,241 @@
+"""`tpuflow compare`: the one way to the first tensor that differs, in networks, programs and files."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuflow.cli.commands import options, paths
+
+__all__ = ["compare"]
+
+
+class Kind(StrEnum):
+    """What is compared."""
+
+    networks = "a model with its program"
+    steps = "a program with its graph"
+    files = "two files of tensors"
+
+
+ALWAYS = {"first", "second", "json", "help"}
+OPTIONS: dict[Kind, frozenset[str]] = {
+    Kind.networks: frozenset(
+        [
+            "inputs",
+            "graph",
+            "validation",
+            "count",
+            "tolerance",
+            "least_sqnr",
+            "ignored_tensors",
+            "input_shape",
+            "batch",
+            "cut_inputs",
+            "cut_outputs",
+            "cut_preset",
+            "config",
+            "seed",
+            "picture",
+            "histograms",
+        ]
+    ),
+    Kind.steps: frozenset(["inputs", "graph", "fail_fast", "dump", "seed"]),
+    Kind.files: frozenset(
+        [
+            "stage",
+            "tolerance",
+            "ignored_tensors",
+            "network",
+            "axis",
+            "sample",
+            "failed_only",
+            "csv",
+            "picture",
+        ]
+    ),
+}
+"""The options that have an effect, by kind."""
+
+
+def compare(
+    context: typer.Context,
+    first: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="Model, program, or tensors (.npz).", callback=paths.file_or_folder),
+    ],
+    second: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[B]",
+            help="Of a model: its program, or its graph alone. Of tensors: others.",
+            callback=paths.file_or_folder,
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="X.npz", help="Samples. [one is generated, and said so]", callback=paths.sample_input
+        ),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL.tpuq", help="The quantised graph. [beside the program]", callback=paths.graph_input
+        ),
+    ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="V.npz",
+            help="Networks: further samples, compared and reported beside those.",
+            callback=paths.sample_input,
+        ),
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--samples", min=1, metavar="N", help="Networks: compare on the first N.")
+    ] = 1,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(metavar="COS,EUCLID", help="Least similarity, such as 0.8,0.5; of files also ,SQNR."),
+    ] = None,
+    least_sqnr: Annotated[
+        float,
+        typer.Option(
+            metavar="DB", help="Networks: least signal to noise of every output beside float; -inf: none."
+        ),
+    ] = 6.0,
+    ignored_tensors: options.IgnoredTensors = None,
+    input_shape: options.InputShapes = None,
+    batch: options.Batch = None,
+    cut_inputs: options.CutInputs = None,
+    cut_outputs: options.CutOutputs = None,
+    cut_preset: options.CutPreset = None,
+    config: options.ConfigFile = None,
+    seed: options.SeedOption = 0,
+    json: options.JsonFile = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg|.dot",
+            help="Draw the network, what fails in red; of files .dot, with --network.",
+            callback=paths.output,
+        ),
+    ] = None,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Networks: draw the distributions of every tensor, float and dequantised.",
+            callback=paths.folder,
+        ),
+    ] = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Programs: stop at the first wrong instruction.")
+    ] = False,
+    dump: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Programs: write every tensor as the instructions left it.",
+            callback=paths.output,
+        ),
+    ] = None,
+    stage: Annotated[
+        str, typer.Option(metavar="NAME", help="Files: usual tolerance of import, quantize or program.")
+    ] = "import",
+    network: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Files: graph (.tpuq) or model, for the order, operators, the first failing tensor.",
+            callback=paths.model_input,
+        ),
+    ] = None,
+    axis: Annotated[
+        int | None, typer.Option("--axis", metavar="N", help="Files: also measure every index of this axis.")
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option("--tensors", min=1, metavar="N", help="Files: compare N tensors only, evenly chosen."),
+    ] = None,
+    failed_only: Annotated[
+        bool, typer.Option("--failed-only", help="Files: list failing tensors only.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Files: write a line per tensor.", callback=paths.output),
+    ] = None,
+) -> None:
+    """Find the first tensor that differs, and why.
+
+    MODEL PROGRAM: original, normalised network, integer graph and program, tensor by tensor. PROGRAM: every
+    instruction against the integers of its graph. A.npz B.npz: two files of tensors; EQUAL, CLOSE and SIMILAR
+    pass, NOT_SIMILAR and NOT_MATCH fail. Exit status 3 when something differs by more than it may.
+    """
+    from tpuflow.cli.commands.compare_files import compare_two_files
+    from tpuflow.cli.commands.compare_networks import compare_networks
+    from tpuflow.cli.commands.compare_steps import compare_steps
+
+    kind = _kind(first, second)
+    _refuse_others(context, kind)
+    if kind is Kind.files:
+        assert second is not None, "files come in pairs"
+        compare_two_files(
+            first, second, stage=stage, tolerance=tolerance, ignored_tensors=ignored_tensors, network=network,
+            axis=axis, sample=sample, failed_only=failed_only, csv=csv, picture=picture, json=json,
+        )  # fmt: skip
+    elif second is None:
+        compare_steps(first, graph=graph, inputs=inputs, fail_fast=fail_fast, dump=dump, seed=seed, json=json)
+    else:
+        compare_networks(
+            first, second, options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+            options.configuration(config, None), inputs=inputs, graph=graph, validation=validation,
+            count=count, seed=seed, tolerance=tolerance, least_sqnr=least_sqnr,
+            ignored_tensors=ignored_tensors, json=json, picture=picture, histograms=histograms,
+        )  # fmt: skip
+
+
+def _kind(first: Path, second: Path | None) -> Kind:
+    """What two arguments, or one, ask for.
+
+    Raises:
+        OptionError: The second one is missing.
+        ProgramError: What has to be a program is none.
+    """
+    if first.suffix == ".npz" or (second is not None and second.suffix == ".npz"):
+        if second is None:
+            raise options.OptionError(f"{first}: name a second file of tensors to compare with")
+        for file in (first, second):
+            paths.readable(file)
+        return Kind.files
+    if second is not None:
+        paths.model_input(first)
+        paths.program_or_graph(second)
+        return Kind.networks
+    if first.suffix in paths.MODELS:
+        raise options.OptionError(f"{first}: name the program or graph to compare the model with")
+    paths.program_input(first)
+    return Kind.steps
+
+
+def _refuse_others(context: typer.Context, kind: Kind) -> None:
+    """Refuses options that were given and have no effect.
+
+    Raises:
+        OptionError: There is one.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in ALWAYS | OPTIONS[kind]:
+            continue
+        if any(name in others for others in OPTIONS.values()):
+            raise options.OptionError(
+                f"{parameter.opts[-1]} has no effect where {kind.value} is compared: leave it out"
+                if kind is not Kind.files
+                else f"{parameter.opts[-1]} has no effect where {kind.value} are compared: leave it out"
+            )

@@ -1,0 +1,184 @@
+"""Comparison of a network at its levels: original, normalised, integers, program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuflow.cli.commands import options
+from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.progress import progress
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tpuflow.config import Config
+    from tpuflow.evaluation.comparison import Comparison
+    from tpuflow.report import Overlay
+
+__all__ = ["compare_networks"]
+
+MOST_SHAPES = 5
+PICTURES = (".svg", ".dot")
+
+
+def compare_networks(
+    model: Path,
+    program: Path,
+    opening: options.Opening,
+    settings: Config,
+    *,
+    inputs: Path | None,
+    graph: Path | None,
+    validation: Path | None,
+    count: int,
+    seed: int,
+    tolerance: str | None,
+    least_sqnr: float,
+    ignored_tensors: str | None,
+    json: Path | None,
+    picture: Path | None,
+    histograms: Path | None,
+) -> None:
+    """Compares a model with its program, or its graph alone, and names the first tensor that differs.
+
+    Raises:
+        DifferenceError: Graph and program differ in a bit, an output has less signal to noise than asked for,
+            or a tensor is below the tolerance.
+    """
+    from tpuflow.evaluation.comparison import DifferenceError, compare_levels, open_pair
+    from tpuflow.frontend import load
+    from tpuflow.partitioning.storage import graph_beside
+    from tpuflow.report import save_overlays
+
+    least, ignored = _tolerance(tolerance), options.names(ignored_tensors)
+    if picture is not None and picture.suffix not in PICTURES:
+        raise options.OptionError(f"{picture}: a picture is {' or '.join(PICTURES)}")
+    original = load(model, **opening, preprocess=settings.preprocess, host=True)
+    pair = open_pair(program, graph)
+    source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
+    overlays = {} if histograms is None else _overlays(source)
+
+    def watch(name: str, floating: NDArray[Any], quantised: NDArray[Any]) -> None:
+        if name in overlays:
+            overlays[name].add(floating, quantised)
+
+    with progress("compare") as advance:
+        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)
+        further = None
+        if validation is not None:
+            further = compare_levels(original, pair, validation, count=count, seed=seed, progress=advance)
+    if histograms is not None:
+        seen = [overlay for overlay in overlays.values() if overlay.floating.any()]
+        say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
+    if json is not None:
+        report = found.to_json()
+        write_figures(json, report if further is None else report | {"validation": further.to_json()})
+    if picture is not None:
+        _draw(picture, source, found, found.failed(least, ignored))
+    _show_comparison(found)
+    failures = found.failures(least, ignored, least_sqnr)
+    if further is not None:
+        say(f"{validation}:")
+        _show_comparison(further)
+        failures = failures or further.failures(least, ignored, least_sqnr)
+    if failures:
+        raise DifferenceError(failures)
+
+
+def _tolerance(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        cosine, euclid = (float(word) for word in text.split(","))
+    except ValueError:
+        raise options.OptionError(f'--tolerance "{text}": write two numbers, such as 0.99,0.90') from None
+    if not (cosine <= 1 and euclid <= 1):
+        raise options.OptionError(f'--tolerance "{text}": no similarity is above 1')
+    return cosine, euclid
+
+
+def _overlays(graph: Path) -> dict[str, Overlay]:
+    """A count of values for every tensor of the model that a graph stores as codes, still empty."""
+    from tpuflow.export import activation_grids
+    from tpuflow.partitioning import device_networks
+    from tpuflow.partitioning.storage import load_graph
+    from tpuflow.report import Overlay
+
+    networks = device_networks(load_graph(graph))
+    grids = activation_grids(tensor for network in networks for tensor in network.tensors)
+    return {name: Overlay(name, grid.reach) for name, grid in grids.items()}
+
+
+def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:
+    """Draws a graph, a segment below the other, with the similarity of what its layers give."""
+    from tpuflow.io.files import write_text
+    from tpuflow.partitioning import HostSegment, Partitioned
+    from tpuflow.partitioning.storage import load_graph
+    from tpuflow.report import Mark, dot_text, graph_nodes, host_node, joined, svg_picture
+
+    network = load_graph(graph)
+    if isinstance(network, Partitioned):
+        nodes = joined(
+            [
+                [host_node(part.name, part.reason, part.inputs, part.outputs)]
+                if isinstance(part, HostSegment)
+                else graph_nodes(part.network)
+                for part in network.segments
+            ]
+        )
+    else:
+        nodes = graph_nodes(network)
+    marks = {}
+    for tensor in found.tensors:
+        pair = tensor.quantized or tensor.normalized
+        text = "" if pair is None else f"cos {pair.cosine:.3f}, euclid {pair.euclid:.3f}"
+        if tensor.equal is False:
+            text = f"{text}, program differs" if text else "program differs"
+        if text:
+            marks[tensor.name] = Mark(text, tensor.name in failed)
+    drawn = svg_picture(nodes, marks) if path.suffix == ".svg" else dot_text(nodes, marks, network.name)
+    write_text(path, drawn)
+    count = sum(mark.failed for mark in marks.values())
+    say(f"picture    {path}: {len(nodes)} nodes, {count} tensors failed")
+
+
+def _show_comparison(found: Comparison) -> None:
+    heading(f"{found.name}: {found.samples} sample{'s' if found.samples > 1 else ''}, worst of each tensor")
+    rows = []
+    for tensor in found.tensors:
+        cells: list[object] = [tensor.name]
+        for pair in (tensor.normalized, tensor.quantized):
+            if pair is None:
+                cells += ["", ""]
+            else:
+                cells += [f"{pair.cosine:.3f}", f"{pair.euclid:.3f}"]
+        if tensor.quantized is None:
+            cells += ["", ""]
+        else:
+            cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
+        cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
+        rows.append(cells)
+    table(
+        [
+            ("tensor", "left"),
+            ("import cos", "right"),
+            ("euclid", "right"),
+            ("graph cos", "right"),
+            ("euclid", "right"),
+            ("SQNR dB", "right"),
+            ("max error", "right"),
+            ("program", "left"),
+        ],
+        rows,
+    )
+    say("import: normalised against original float; graph: integers against normalised float")
+    shaped = [tensor for tensor in found.tensors if tensor.shapes is not None]
+    for tensor in shaped[:MOST_SHAPES]:
+        say(f'shapes of "{tensor.name}" differ: {tensor.shapes}')
+    if len(shaped) > MOST_SHAPES:
+        say(f"and those of {len(shaped) - MOST_SHAPES} more tensors (all: --json)")
+    if found.bit_equal is not None:
+        compared = sum(tensor.equal is not None for tensor in found.tensors)
+        verdict = "equal in every bit" if found.bit_equal else "DIFFERENT"
+        say(f"graph and program: {verdict} ({compared} tensors)")
