@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
@@ -13,6 +14,7 @@ from tpuflow.compiler.program import require_time
 from tpuflow.compiler.tiling import tiling_of
 from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
+from tpuflow.pipeline.dump import dump_tensors
 from tpuflow.pipeline.intermediates import save_stages
 from tpuflow.pipeline.request import Request, forbid_float_options, forbid_ranges
 from tpuflow.pipeline.samples import calibration_data, samples_of
@@ -20,7 +22,7 @@ from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_byt
 from tpuflow.pipeline.stages import alike, calibrated, imported, scheduled, starting
 from tpuflow.pipeline.trials import measured, metric_evaluators, searched
 from tpuflow.pipeline.warnings import AccuracyWarning, accuracy_warnings, refuse
-from tpuflow.plugins import configured
+from tpuflow.plugins import configured, unused_operators
 from tpuflow.ptq import Listener, Recipe
 from tpuflow.report.tensorboard import log_stages, require
 
@@ -162,6 +164,8 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
     with clock.stage("import"):
         original = imported(request, listener)
         request = _with_plugin(request, original)
+    for line in unused_operators(request.plugins, original.origin):
+        listener.remark(f"WARNING: {line}")
     debugged = request.config.quantize
     if debugged.fake_quant_operators or debugged.fake_quant_scopes:
         listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
@@ -192,6 +196,11 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
             refuse(found_wrong)
     _measure(found, evaluators, graph, request, clock)
     save_stages(request, state.model, state.ranges, graph)
+    named = request.config.output
+    if named.dump:
+        folder = Path(named.folder) / named.dump_dir
+        count = dump_tensors(folder, state.model, graph, samples_of(state.model, request))
+        listener.remark(f"dump: {count} files of tensors in {folder}")
     return _Quantized(graph, original, state.ranges, layers, state.estimate, found_wrong)
 
 

@@ -23,6 +23,7 @@ from tpuflow.plugins.use import (
     dataset_samples,
     is_dataset,
     plugin_metrics,
+    unused_operators,
     with_input_scales,
 )
 
@@ -43,5 +44,6 @@ __all__ = [
     "register_optype",
     "register_plugin",
     "run_operator",
+    "unused_operators",
     "with_input_scales",
 ]

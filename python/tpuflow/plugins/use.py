@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from tpuflow.io.samples import Port
 
-__all__ = ["configured", "dataset_samples", "is_dataset", "plugin_metrics", "with_input_scales"]
+__all__ = [
+    "configured",
+    "dataset_samples",
+    "is_dataset",
+    "plugin_metrics",
+    "unused_operators",
+    "with_input_scales",
+]
 
 WORD = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
 
@@ -156,6 +163,31 @@ def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], 
         scale, zero = onnx_form(tensor)
         found[name] = _range_of(scale, zero, config)
     return Ranges(found, ranges.samples, ranges.strategy)
+
+
+def unused_operators(registry: Registry, model: ir.Model) -> list[str]:
+    """What operator plugins a build makes no use of, a sentence each: they are never ignored in silence.
+
+    Args:
+        registry: What plugins registered.
+        model: The model as the user gave it.
+    """
+    names = {*registry.names("forward"), *registry.names("quantise")} - {"Input"}
+    there: dict[str, list[str]] = {}
+    for node in model.graph:
+        there.setdefault(node.op_type.lower(), []).append(node.name or node.op_type)
+    lines = []
+    for name in sorted(names):
+        nodes = there.get(name.lower())
+        if nodes is None:
+            lines.append(f'operator plugin "{name}": the model has no node of that type')
+            continue
+        listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        lines.append(
+            f'operator plugin "{name}" is not built in: {listed} are computed by the operator of tpuflow; '
+            "tpuflow.plugins.run_operator runs the plugin by itself"
+        )
+    return lines
 
 
 def _range_of(scale: float, zero: int, config: Config) -> Range:
