@@ -188,7 +188,7 @@ def test_a_wrong_request_is_refused_before_the_model_is_read(
         (("build", "MODEL", "--time-limit", "0"), 2, "0 is not more than 0"),
         (("build", "MODEL", "--time-limit", "nan"), 2, "nan is not more than 0"),
         (("bild", "MODEL"), 2, "did you mean 'build'"),
-        (("build",), 2, "missing argument 'MODEL'"),
+        (("simulate",), 2, "missing argument 'PROGRAM.tpu'"),
         (("evaluate", "GRAPH", "--data", "DATA", "--metric", "top1", "--threshold", "1.01"), 3, "is below"),
         (("evaluate", "GRAPH", "--data", "DATA", "--metric", "top1", "--max-drop", "0.1"), 1, "--float"),
         (("compare", "MODEL", "PROGRAM", "--tolerance", "1,1"), 3, "below"),
