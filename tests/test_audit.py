@@ -58,7 +58,7 @@ def test_four_problems_are_four_findings(
 ) -> None:
     path, machine = tmp_path / "troubled.onnx", tiny_machine(tmp_path)
     onnx.save(troubled(), path)
-    monkeypatch.setattr("sys.argv", ["tpuflow", "check", str(path), "--machine", str(machine)])
+    monkeypatch.setattr("sys.argv", ["tpuflow", "check", str(path), "--no-host", "--machine", str(machine)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
@@ -70,6 +70,14 @@ def test_four_problems_are_four_findings(
     assert 'node "bitwisenot3" (BitwiseNot)' in text
     assert "--cut-outputs r" in text
     assert "Traceback" not in text
+    monkeypatch.setattr("sys.argv", ["tpuflow", "check", str(path), "--machine", str(machine)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    text = capsys.readouterr().err
+    assert f"{path}: 2 unsupported nodes:" in text, "the host computes the other nodes, not shapes and sizes"
+    assert "give --input-shape x=1,3,224,224" in text
+    assert 'node "big" (constant, size)' in text
 
 
 @pytest.mark.feature("IMP-35")

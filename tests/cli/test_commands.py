@@ -18,6 +18,7 @@ from models.make_models import MODELS
 from tpuflow.frontend import load
 from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_program
+from tpuflow.report.words import BOUND_KEYS, BOUND_NAMES
 
 UNITS = {"me", "ewp", "pdp", "dtl0", "dtl1"}
 BOUNDS = {"array", "ddr", "ewp", "pdp", "ports", "flow", "segment", "path"}
@@ -50,7 +51,10 @@ def check_figures(figures: dict[str, Any]) -> None:
     assert figures["time_us"] == pytest.approx(figures["cycles"] * 1e6 / figures["clock_hz"])
     assert set(figures["utilization"]) == UNITS
     assert all(0 <= share <= 1 for share in figures["utilization"].values())
-    assert set(figures["bounds"]) == BOUNDS
+    assert set(figures["bounds"]) == BOUNDS | set(BOUND_KEYS.values())
+    for key in BOUNDS:
+        assert figures["bounds"][BOUND_KEYS[key]] == figures["bounds"][key]
+    assert figures["binding_name"] == BOUND_NAMES[figures["binding"]]
     assert figures["bound"] == max(figures["bounds"].values()) <= figures["cycles"]
     assert figures["bounds"][figures["binding"]] == figures["bound"]
     assert set(figures["stalls"]) == STALLS

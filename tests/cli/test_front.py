@@ -97,13 +97,27 @@ def test_help_imports_no_library_of_the_work_and_few_modules() -> None:
     assert found - bare <= ours | {name for name in found if name.startswith(("typer", "textwrap"))}
 
 
-def test_figures_go_to_standard_output_alone_and_carry_their_format(built: Built, command: Command) -> None:
+def test_figures_go_to_standard_output_alone_and_carry_their_format(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
     for words in (
         ("simulate", built.program, "--timing-only"),
         ("explain", built.program),
         ("compare", built.model, built.program),
         ("evaluate", built.graph, "--data", built.labelled, "--metric", "top1"),
         ("compare", built.program),
+        ("inspect", built.program),
+        ("inspect", built.graph),
+        ("inspect", built.model),
+        ("check", built.program),
+        ("check", built.model),
+        ("check", built.model, "--no-host"),
+        ("run", built.graph, "--inputs", built.calibration, "--outputs", tmp_path / "y.npz"),
+        ("machine", "list"),
+        ("ops",),
+        ("fields",),
+        ("cuts",),
+        ("plugins",),
     ):
         loud = command(*words, "--json", "-")
         assert loud.status == 0, loud.err
@@ -289,3 +303,17 @@ def test_compare_refuses_what_has_no_effect(
     done = command("compare", *(files.get(word, word) for word in words))
     assert done.status == 1
     assert told in done.err
+
+
+def test_what_check_finds_is_in_its_figures(built: Built, command: Command, tmp_path: Path) -> None:
+    text, wrong, figures = tmp_path / "wrong.tpuasm", tmp_path / "wrong.tpu", tmp_path / "c.json"
+    assert command("disasm", built.program, "-o", text).status == 0
+    content = text.read_text(encoding="utf-8")
+    assert " lo=-128" in content
+    text.write_text(content.replace(" lo=-128", " lo=-3", 1), encoding="utf-8")
+    assert command("asm", text, "-o", wrong).status == 0
+    for program, passed in ((built.program, True), (wrong, False)):
+        done = command("check", program, "--graph", built.graph, "--json", figures)
+        found = json.loads(figures.read_text(encoding="utf-8"))
+        assert (found["passed"], done.status) == (passed, 0 if passed else 1)
+        assert bool(found["broken"]) != passed

@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("simulate", "simulate.simulate", "Run a program, exact to the bit and the cycle."),
         Entry("explain", "explain.explain", "Show what limits each layer, and what would help."),
         Entry("report", "report.report", "Write an HTML page about a run, or two side by side."),
-        Entry("check", "programs.check", "Check a program, or a model before it is built."),
+        Entry("check", "check.check", "Check a program, or a model before it is built."),
         Entry("example", "example.example", "Write a small network, samples and commands to try."),
     ),
     "Accuracy": (

@@ -29,7 +29,7 @@ from tpuflow.partitioning import Partitioned, partition
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Audit", "audit", "segments"]
+__all__ = ["Audit", "audit", "obstacles", "segments"]
 
 IMAGE_SIDE, OTHER = 224, 16
 """Sizes assumed for open axes: of images, and of anything else."""
@@ -83,6 +83,19 @@ def audit(
         findings += error.findings
         cut_points = error.cut_points
     return Audit(tuple(findings), cut_points)
+
+
+def obstacles(
+    source: Source, machine: str, config: Config, input_shapes: Mapping[str, Sequence[int]]
+) -> tuple[Finding, ...]:
+    """What stands in the way of a model even where the host takes part: open axes, and too many constants.
+
+    Raises:
+        ModelError: If the model cannot be read.
+    """
+    model, _ = read(source)
+    _, findings = _open_axes(model, dict(input_shapes))
+    return tuple(findings + _sizes(model, machine, config))
 
 
 def _open_axes(

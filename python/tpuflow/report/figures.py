@@ -66,7 +66,9 @@ def units(report: Report) -> list[Json]:
 
 def bounds(report: Report) -> list[Json]:
     """Lower bounds, the largest first."""
-    scale = max(1, report["cycles"], *report["bounds"].values())
+    # Figures from files also have the bounds under their names.
+    found = {key: cycles for key, cycles in report["bounds"].items() if key in BOUND_NAMES}
+    scale = max(1, report["cycles"], *found.values())
     rows = [
         {
             "key": name,
@@ -75,7 +77,7 @@ def bounds(report: Report) -> list[Json]:
             "width": cycles / scale,
             "why": BOUNDS[name],
         }
-        for name, cycles in report["bounds"].items()
+        for name, cycles in found.items()
     ]
     return sorted(rows, key=lambda row: -row["cycles"])
 

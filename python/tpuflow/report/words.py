@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BOUNDS", "BOUND_NAMES", "PHASES", "STALLS", "UNITS", "verdict"]
+__all__ = ["BOUNDS", "BOUND_KEYS", "BOUND_NAMES", "PHASES", "STALLS", "UNITS", "verdict"]
 
 UNITS = {
     "me": ("ME", "matrix engine"),
@@ -36,6 +36,9 @@ BOUNDS = {
     "path": "the longest chain of dependent layers cannot be shortened",
 }
 """Why no program can be faster."""
+
+BOUND_KEYS = {key: name.lower().replace(" ", "_") for key, name in BOUND_NAMES.items()}
+"""What figures in JSON call them beside the keys of format 1."""
 
 STALLS = {
     "dependency": "waits for another unit's result",

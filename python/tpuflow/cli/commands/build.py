@@ -310,7 +310,7 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     from tpuflow.io.files.digests import SUFFIX
     from tpuflow.partitioning import device_networks
     from tpuflow.pipeline import peak_rss_bytes
-    from tpuflow.report.words import verdict
+    from tpuflow.report.words import BOUND_NAMES, verdict
 
     programs = device_networks(built.program)
     content = codec.loads(programs[0].metadata())
@@ -353,7 +353,8 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     outside = f", and {figures['host_us']:,.1f} us on this host" if figures["host_us"] else ""
     say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us{outside}")
     if figures["bound"]:
-        say(f"bound      {figures['bound']:,} cycles ({figures['binding']}): {verdict(figures['gap'])}")
+        limit = BOUND_NAMES[figures["binding"]]
+        say(f"bound      {figures['bound']:,} cycles ({limit}): {verdict(figures['gap'])}")
     say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
     if built.layers is not None:
         say(f"layers     {settings}: settings by layer, to be edited and given back with --config")

@@ -124,7 +124,7 @@ def write_figures(path: Path | None, content: Mapping[str, Any]) -> None:
         return
     from tpuflow.io.files import json_text, write_text
 
-    text = json_text({"format": FORMAT} | dict(content))
+    text = json_text({"format": FORMAT} | _named_bounds(content))
     if str(path) == "-":
         emit(text)
     else:
@@ -139,6 +139,18 @@ def say_host(network: AnyGraph | AnyProgram) -> None:
         for part in network.host:
             nodes = f"{len(part.nodes):,} node{'s' if len(part.nodes) > 1 else ''}"
             say(f"{part.name:<10} {nodes} run on the host: {part.reason}")
+
+
+def _named_bounds(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run with its bounds under their names, too."""
+    bounds = content.get("bounds")
+    if not isinstance(bounds, dict):
+        return dict(content)
+    from tpuflow.report.words import BOUND_KEYS, BOUND_NAMES
+
+    named = {BOUND_KEYS[key]: cycles for key, cycles in bounds.items()}
+    name = BOUND_NAMES.get(content.get("binding", ""))
+    return {**content, "bounds": {**named, **bounds}, "binding_name": name}
 
 
 def heading(text: str) -> None:

@@ -64,12 +64,13 @@ def explain(
 
 
 def _show(found: Explanation, *, every_layer: bool) -> None:
-    from tpuflow.report.words import BOUNDS, STALLS, verdict
+    from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, verdict
 
     heading(f"{found.program} on {found.machine}, -O{found.level}")
     say(f"{found.cycles:,} cycles")
     if found.bound:
-        say(f"{verdict(found.gap)} of {found.bound:,} cycles ({found.binding}): {BOUNDS[found.binding]}")
+        bound = f"{found.bound:,} cycles ({BOUND_NAMES[found.binding]})"
+        say(f"{verdict(found.gap)} of {bound}: {BOUNDS[found.binding]}")
     shown = sorted(found.layers, key=lambda layer: -layer.holds)
     shown = list(found.layers) if every_layer else shown[:TOP]
     heading(
@@ -113,6 +114,8 @@ def _show(found: Explanation, *, every_layer: bool) -> None:
 
 
 def _row(layer: LayerStory) -> tuple[str, ...]:
+    from tpuflow.report.words import BOUND_NAMES
+
     waited = sum(wait.cycles for wait in layer.waits)
     mostly = ""
     if layer.waits:
@@ -128,7 +131,7 @@ def _row(layer: LayerStory) -> tuple[str, ...]:
         layer.unit,
         f"{layer.holds:,}",
         f"{layer.bound:,}",
-        layer.binding,
+        BOUND_NAMES.get(layer.binding, layer.binding),
         f"{waited:,}",
         mostly,
         f"{layer.held:,}",

@@ -38,6 +38,7 @@ def run(
     ] = False,
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
+    json: options.JsonFile = None,
 ) -> None:
     """Run a model, graph or program on samples."""
     from tpuflow.execution.levels import open_level, run_samples
@@ -49,6 +50,9 @@ def run(
     with progress("run") as advance:
         arrays = run_samples(level, samples, all_tensors=all_tensors, progress=advance)
     write_arrays(outputs, arrays)
+    shapes = {name: {"shape": array.shape, "dtype": str(array.dtype)} for name, array in arrays.items()}
+    figures = {"level": level.kind, "samples": samples.count, "outputs": str(outputs), "tensors": shapes}
+    write_figures(json, figures)
     say(f"{outputs}: {len(arrays)} tensors of {samples.count} samples, computed by the {level.kind}")
 
 

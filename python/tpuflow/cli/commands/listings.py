@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, say, table
+from tpuflow.cli.commands.console import heading, say, table, write_figures
 from tpuflow.cli.commands.options import DType
 
 __all__ = ["cuts", "fields", "machine", "ops", "plugins"]
@@ -16,7 +16,7 @@ OF_TRUTHS = frozenset({"And", "Not", "Or"})
 """Operators that compute no numbers."""
 
 
-def ops() -> None:
+def ops(json: options.JsonFile = None) -> None:
     """List the operators and their element types."""
     from tpuflow.frontend.supported import OPERATORS
     from tpuflow.lowering import supported_operators
@@ -30,17 +30,23 @@ def ops() -> None:
     ]
     say(f"{len(rows)} operators of the normalised network; ONNX operators that reduce to them are accepted")
     table([("operator", "left"), ("element types", "left")], rows)
+    write_figures(json, {"operators": [{"name": name, "types": types.split(", ")} for name, types in rows]})
 
 
-def cuts() -> None:
+def cuts(json: options.JsonFile = None) -> None:
     """List the named cuts of well-known networks."""
     from tpuflow.frontend.presets import PRESETS
 
     rows = [(name, preset.about, ", ".join(preset.published)) for name, preset in PRESETS.items()]
     table([("name", "left"), ("", "left"), ("published tensors", "left")], rows)
+    listed = [
+        {"name": name, "about": preset.about, "published": list(preset.published)}
+        for name, preset in PRESETS.items()
+    ]
+    write_figures(json, {"cuts": listed})
 
 
-def plugins(folders: options.Plugins = None) -> None:
+def plugins(folders: options.Plugins = None, json: options.JsonFile = None) -> None:
     """List the plugins that are found."""
     from tpuflow.plugins import load_plugins
 
@@ -52,13 +58,16 @@ def plugins(folders: options.Plugins = None) -> None:
     table([("kind", "left"), ("name", "left"), ("version", "left"), ("from", "left")], rows)
     for source, reason in found.failures.items():
         say(f"not loaded: {source}: {reason}")
+    keys = ("kind", "name", "version", "source")
+    listed = [dict(zip(keys, row, strict=True)) for row in rows]
+    write_figures(json, {"plugins": listed, "failures": dict(found.failures)})
 
 
 machine = typer.Typer(help="List and show machines.", no_args_is_help=True)
 
 
 @machine.command("list")
-def list_machines() -> None:
+def list_machines(json: options.JsonFile = None) -> None:
     """List the machines that come with tpuflow."""
     import re
     import tomllib
@@ -91,6 +100,8 @@ def list_machines() -> None:
         ],
         rows,
     )
+    contents = {name: tomllib.loads(machine_text(name)) for name in machines()}
+    write_figures(json, {"machines": contents})
 
 
 @machine.command("show")
@@ -107,8 +118,11 @@ def fields(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
     ] = False,
+    json: options.JsonFile = None,
 ) -> None:
     """List every configuration key and its meaning."""
+    from dataclasses import asdict
+
     from tpuflow.config import SECTIONS
     from tpuflow.config.registry import page, registry
 
@@ -141,3 +155,4 @@ def fields(
             ],
             rows,
         )
+    write_figures(json, {"fields": [asdict(entry) for entry in registry()]})

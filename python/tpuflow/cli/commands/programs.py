@@ -1,4 +1,4 @@
-"""`tpuflow inspect`, `check`, `disasm` and `asm`: what is in a file, does it obey the rules, and as text."""
+"""`tpuflow inspect`, `disasm` and `asm`: the contents of a file, and programs as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuflow.cli.commands import options, paths
-from tpuflow.cli.commands.console import bytes_text, heading, say, table
+from tpuflow.cli.commands.console import bytes_text, heading, say, table, write_figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
 
-__all__ = ["asm", "check", "disasm", "inspect"]
+__all__ = ["asm", "disasm", "inspect", "show_segments"]
 
 
 def inspect(
@@ -33,6 +33,7 @@ def inspect(
     ],
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
+    json: options.JsonFile = None,
 ) -> None:
     """Show the contents of a model, ranges, graph or program."""
     from tpuflow.errors import FileError
@@ -44,26 +45,25 @@ def inspect(
         ".json": _inspect_ranges,
     }
     if is_model_file(file):
-        _inspect_model(file, options.shapes(input_shape), batch)
+        write_figures(json, _inspect_model(file, options.shapes(input_shape), batch))
         return
     if input_shape or batch is not None:
         raise FileError(f"{file}: has the shapes it was made for: --input-shape and --batch are for models")
     if file.suffix not in shown:
         raise FileError(f'{file}: unknown kind of file "{file.suffix}": give .onnx, {", ".join(shown)}')
-    shown[file.suffix](file)
+    write_figures(json, shown[file.suffix](file))
 
 
-def _inspect_program(file: Path) -> None:
+def _inspect_program(file: Path) -> dict[str, Any]:
     from tpuflow.partitioning import device_networks
     from tpuflow.partitioning.storage import load_program
 
     program = load_program(file)
-    _show_segments(program)
-    for part in device_networks(program):
-        _show_program(part)
+    show_segments(program)
+    return {"kind": "program", "programs": [_show_program(part) for part in device_networks(program)]}
 
 
-def _show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> None:
+def show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> None:
     """What runs where, and why on the host; nothing of a network that is whole on the device."""
     from tpuflow.partitioning import HostSegment, Partitioned
 
@@ -82,7 +82,7 @@ def _show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> 
     )
 
 
-def _show_program(program: _core.Program) -> None:
+def _show_program(program: _core.Program) -> dict[str, Any]:
     import json
 
     content = json.loads(program.metadata())
@@ -131,6 +131,7 @@ def _show_program(program: _core.Program) -> None:
     table(
         [("address", "left"), ("size", "right"), ("instructions", "right"), ("tensor", "left")], allocations
     )
+    return {**content, "instructions": len(program), "digest": program.digest()}
 
 
 def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
@@ -140,17 +141,16 @@ def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return source["name"], str(list(source["shape"])), f"{port['dtype']} {list(port['shape'])}", scale
 
 
-def _inspect_graph(file: Path) -> None:
+def _inspect_graph(file: Path) -> dict[str, Any]:
     from tpuflow.partitioning import device_networks
     from tpuflow.partitioning.storage import load_graph
 
     graph = load_graph(file)
-    _show_segments(graph)
-    for part in device_networks(graph):
-        _show_graph(part)
+    show_segments(graph)
+    return {"kind": "graph", "graphs": [_show_graph(part) for part in device_networks(graph)]}
 
 
-def _show_graph(graph: _core.Graph) -> None:
+def _show_graph(graph: _core.Graph) -> dict[str, Any]:
     from tpuflow.pipeline import activation_bytes, bit_operations, graph_bytes
 
     tensors = graph.tensors
@@ -177,9 +177,20 @@ def _show_graph(graph: _core.Graph) -> None:
         ],
         rows,
     )
+    keys = ("name", "op", "dtype", "shape", "scale", "zero_point")
+    outputs = [(layer, tensors[layer.output]) for layer in graph.layers]
+    found = [(each.name, each.op, out.dtype, out.shape, out.scale, out.zero_point) for each, out in outputs]
+    return {
+        "name": graph.name,
+        "macs": graph.macs,
+        "constants_bytes": constants,
+        "activations_bytes": activations,
+        "bit_operations": bit_operations(graph),
+        "layers": [dict(zip(keys, values, strict=True)) for values in found],
+    }
 
 
-def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int | None) -> None:
+def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int | None) -> dict[str, Any]:
     from tpuflow.frontend import load
     from tpuflow.pipeline import float_bytes
 
@@ -197,9 +208,16 @@ def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int |
         heading("What the machine cannot do")
         for finding in model.findings:
             say(str(finding))
+    return {
+        "kind": "model",
+        "constants_bytes": float_bytes(model),
+        "ports": [dict(zip(("way", "name", "shape", "type"), row, strict=True)) for row in rows],
+        "operators": Counter(node.op_type for node in model.model.graph),
+        "findings": [str(finding) for finding in model.findings],
+    }
 
 
-def _inspect_ranges(file: Path) -> None:
+def _inspect_ranges(file: Path) -> dict[str, Any]:
     from tpuflow.calibration import Ranges
 
     ranges = Ranges.load(file)
@@ -209,107 +227,20 @@ def _inspect_ranges(file: Path) -> None:
         low, high = (f(pair[i] for pair in found.pairs) for i, f in enumerate((min, max)))
         rows.append((name, f"{low:.6g}", f"{high:.6g}", "" if found.axis is None else found.axis))
     table([("tensor", "left"), ("min", "right"), ("max", "right"), ("axis", "right")], rows)
+    keys = ("tensor", "min", "max", "axis")
+    listed = [(name, float(low), float(high), None if axis == "" else axis) for name, low, high, axis in rows]
+    tensors = [dict(zip(keys, values, strict=True)) for values in listed]
+    return {
+        "kind": "ranges",
+        "samples": ranges.samples,
+        "strategy": ranges.strategy,
+        "tensors": tensors,
+    }
 
 
 def _counted(counts: Counter[str]) -> None:
     rows: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     table([("operator", "left"), ("nodes", "right")], rows)
-
-
-def check(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Program (.tpu), or model (.onnx).", callback=paths.model_input),
-    ],
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL.tpuq",
-            help="Graph the program must compute. [beside the program]",
-            callback=paths.graph_input,
-        ),
-    ] = None,
-    batch: options.Batch = None,
-    input_shape: options.InputShapes = None,
-    cut_inputs: options.CutInputs = None,
-    cut_outputs: options.CutOutputs = None,
-    cut_preset: options.CutPreset = None,
-    config: options.ConfigFile = None,
-    machine: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE.toml", help="Of a model: its machine.", callback=options.valid_machine
-        ),
-    ] = ("128x128_asic"),
-    ranges: options.RangesFile = None,
-    host: Annotated[
-        bool,
-        typer.Option("--host/--no-host", help="Of a model: let the host compute what the machine cannot."),
-    ] = True,
-) -> None:
-    """Check a program, or a model before it is built.
-
-    Of a model the segments of machine and host are listed, as `build` makes them, with the reasons; with
-    --no-host every node that the machine cannot compute, which is an error. Nothing is built.
-    """
-    from tpuflow.frontend import is_model_file
-
-    if is_model_file(file) and host:
-        from tpuflow.calibration import Ranges
-        from tpuflow.frontend import load
-        from tpuflow.pipeline.preflight import segments
-
-        settings = options.configuration(config, None)
-        model = load(
-            file,
-            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-            preprocess=settings.preprocess,
-            host=True,
-        )
-        divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
-        _show_segments(divided)
-        say(f"{file}: every node can be compiled{', or run on the host' if divided.host else ''}")
-    elif is_model_file(file):
-        from tpuflow.calibration import Ranges
-        from tpuflow.errors import UnsupportedModelError
-        from tpuflow.pipeline.preflight import audit
-
-        found = audit(
-            file,
-            machine=machine,
-            config=options.configuration(config, None),
-            ranges=None if ranges is None else Ranges.load(ranges),
-            **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        )
-        if found.findings:
-            raise UnsupportedModelError(str(file), found.findings, found.cut_points)
-        say(f"{file}: every node can be compiled")
-    else:
-        _check_program(file, graph)
-
-
-def _check_program(file: Path, graph: Path | None) -> None:
-    from tpuflow.errors import ProgramError
-    from tpuflow.partitioning.storage import (
-        broken_rules,
-        graph_beside,
-        load_graph,
-        load_program,
-        require_pair,
-    )
-
-    program = load_program(file)
-    beside = graph_beside(file)
-    source = graph if graph is not None else beside if beside.is_file() else None
-    if source is not None:
-        require_pair(file, source)
-    broken = broken_rules(program, None if source is None else load_graph(source))
-    if broken:
-        raise ProgramError(f"{file}: {len(broken)} broken rules:" + "".join(f"\n  {rule}" for rule in broken))
-    meaning = (
-        f"; without {beside} its values were not followed" if source is None else f" and computes {source}"
-    )
-    say(f"{file}: obeys every rule of its machine{meaning}")
 
 
 def disasm(

@@ -142,7 +142,7 @@ def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Pat
 
 def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     """Prints the figures of a run for people."""
-    from tpuflow.report.words import BOUNDS, STALLS, UNITS, verdict
+    from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, UNITS, verdict
 
     heading(f"{report['program']} on {report['machine']}, -O{report['level']}")
     say(
@@ -151,7 +151,8 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     )
     binding = report["binding"]
     if report["bound"]:
-        say(f"{verdict(report['gap'])} of {report['bound']:,} cycles ({binding}): {BOUNDS[binding]}")
+        bound = f"{report['bound']:,} cycles ({BOUND_NAMES[binding]})"
+        say(f"{verdict(report['gap'])} of {bound}: {BOUNDS[binding]}")
     _show_segments(report)
     heading("Units")
     rows = []
@@ -232,6 +233,8 @@ def _show_segments(report: Mapping[str, Any]) -> None:
 
 
 def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
+    from tpuflow.report.words import BOUND_NAMES
+
     layers = report["layers"]
     shown = layers
     if every_layer:
@@ -253,7 +256,7 @@ def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
                 f"{length:,}",
                 f"{length / total:.1%}",
                 f"{layer['bound']:,}",
-                layer["binding"],
+                BOUND_NAMES.get(layer["binding"], layer["binding"]),
             )
         )
     table(
