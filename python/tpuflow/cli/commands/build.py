@@ -161,7 +161,8 @@ def build(
         built = run_build(request, listener)
     _write(built, request, output, json)
     if report is not None:
-        _write_page(built, counted, report)
+        with progress("report"):
+            _write_page(built, counted, report)
 
 
 def _configured_model(settings: Config) -> Path:
@@ -348,7 +349,8 @@ def _write(built: Built, request: Request, output: Path | None, json: Path | Non
     if fallbacks:
         say(f"fallback   to -O1: {fallback}")
     say_host(built.program)
-    figures = simulate(built.program, values=False, host_seconds=_host_seconds(built)).report
+    with progress("predict"):
+        figures = simulate(built.program, values=False, host_seconds=_host_seconds(built)).report
     say("checker    passed")
     outside = f", and {figures['host_us']:,.1f} us on this host" if figures["host_us"] else ""
     say(f"predicted  {figures['cycles']:,} cycles, {figures['time_us']:,.1f} us{outside}")

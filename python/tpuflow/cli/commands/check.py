@@ -10,6 +10,7 @@ import typer
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import say, write_figures
 from tpuflow.cli.commands.programs import show_segments
+from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,8 +93,9 @@ def _check_with_host(
     if found:
         write_figures(json, {"file": str(file), "passed": False, "findings": _plain(found)})
         raise UnsupportedModelError(str(file), found)
-    model = load(file, **opening, preprocess=settings.preprocess, host=True)
-    divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
+    with progress("check"):
+        model = load(file, **opening, preprocess=settings.preprocess, host=True)
+        divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
     show_segments(divided)
     hosted = [
         {"name": part.name, "nodes": len(part.nodes), "reason": part.reason, "inputs": list(part.inputs)}
@@ -160,7 +162,8 @@ def _check_program(file: Path, graph: Path | None, json: Path | None) -> None:
     source = graph if graph is not None else beside if beside.is_file() else None
     if source is not None:
         require_pair(file, source)
-    broken = broken_rules(program, None if source is None else load_graph(source))
+    with progress("check"):
+        broken = broken_rules(program, None if source is None else load_graph(source))
     write_figures(
         json,
         {

@@ -9,6 +9,7 @@ import typer
 
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, say
+from tpuflow.cli.commands.progress import progress
 
 __all__ = ["export"]
 
@@ -85,7 +86,8 @@ def export(
         preprocess=options.configuration(config, None).preprocess,
         host=True,
     )
-    proto = quantised_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
+    with progress("export"):
+        proto = quantised_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
     with replaced(output) as beside:
         beside.write_bytes(proto.SerializeToString())
     nodes, size = proto.graph.node, bytes_text(output.stat().st_size)

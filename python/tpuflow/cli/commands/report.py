@@ -9,6 +9,7 @@ import typer
 
 from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import bytes_text, say
+from tpuflow.cli.commands.progress import progress
 from tpuflow.errors import FileError
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def report(
     target = run.with_suffix(".html") if output is None else output
     comparison = None if compare is None else _json(compare, "tensors", "tpuflow compare --json")
     counted = [] if histograms is None else load_histograms(histograms)
-    second = None if other is None else _view(other)
-    page = render_page(_view(run), second, tensor_rows(comparison, counted))
+    with progress("report"):
+        second = None if other is None else _view(other)
+        page = render_page(_view(run), second, tensor_rows(comparison, counted))
     write_text(target, page)
     say(f"report     {target} ({bytes_text(len(page.encode()))})")
 

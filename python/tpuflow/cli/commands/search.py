@@ -9,6 +9,7 @@ import typer
 
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import say, say_host, write_figures
+from tpuflow.cli.commands.progress import progress
 from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def search(
         "options": f"batch {batch}, input shapes {input_shape}, host {host}, growth {growth}",
     }
     with resumable(output, "search", inputs) as journal:
-        found = best(float_model, samples, settings, say, growth, journal)
+        with progress("search"):
+            found = best(float_model, samples, settings, say, growth, journal)
         chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
         with publication() as files:
             found.graph.save(files.staged(output))
