@@ -9,7 +9,7 @@ import pytest
 
 from executor_work import die, odd_error, square, unsendable, wait_for_ever
 from tpuflow.errors import ModelError
-from tpuflow.pipeline.executor import CancelledError, ExecutorError, InProcess, LocalProcesses
+from tpuflow.executors import CancelledError, ExecutorError, InProcess, LocalProcesses
 
 Made = Callable[[], InProcess | LocalProcesses]
 BOTH = pytest.mark.parametrize("make", [InProcess, lambda: LocalProcesses(2)], ids=["here", "processes"])

@@ -52,6 +52,8 @@ PACKAGES = {
     "reference": {"errors"},
     "kernels": {"errors", "_core"},
     "config": BASE,
+    "executors": {"errors"},
+    "energy": BASE,
     "importers": {"errors"},
     "frontend": BASE | {"config", "importers"},
     "partitioning": BASE | {"_core", "frontend"},
@@ -64,7 +66,10 @@ PACKAGES = {
     "report": BASE
     | {"config", "_core", "frontend", "partitioning", "calibration", "compiler", "execution", "evaluation"},
 }
-PACKAGES["ptq"] = set(PACKAGES) - {"reference", "kernels", "importers", "runtime"}
+PACKAGES["explore"] = BASE | {"_core", "partitioning", "compiler", "execution", "energy", "executors"}
+PACKAGES["ptq"] = set(PACKAGES) - {
+    "reference", "kernels", "importers", "runtime", "executors", "energy", "explore"
+}  # fmt: skip
 PACKAGES["plugins"] = BASE | {"config", "calibration", "evaluation"}
 PACKAGES["export"] = BASE | {"frontend", "partitioning", "lowering", "ptq"}
 PACKAGES["pipeline"] = (set(PACKAGES) | {"_core"}) - {"reference", "kernels", "importers", "export"}

@@ -4,12 +4,25 @@ use pyo3::prelude::*;
 use tpuflow_bounds::bounds;
 use tpuflow_ir::{Bounds, Graph as Network, Program as Compiled};
 
+use crate::error::Failure;
 use crate::graph::Graph;
 use crate::simulator::Program;
 
 /// Registers the functions of this room.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(check, module)?)
+    module.add_function(wrap_pyfunction!(check, module)?)?;
+    module.add_function(wrap_pyfunction!(lower_bounds, module)?)
+}
+
+/// Lower bounds of the cycles of every program of a graph on the machine of a TOML text, by name, as JSON; `origin` names that
+/// text in errors. Programs that compute layers in parts may have others: theirs are in their metadata.
+#[pyfunction]
+#[pyo3(signature = (graph, machine_toml, *, origin="machine"))]
+fn lower_bounds(py: Python<'_>, graph: &Graph, machine_toml: &str, origin: &str) -> PyResult<String> {
+    let machine = tpuflow_ir::Machine::parse(origin, machine_toml).map_err(Failure::from)?;
+    let graph = &graph.graph;
+    let found = py.detach(|| bounds(graph, &machine).whole);
+    Ok(serde_json::to_string(&found).map_err(|error| Failure::program(error.to_string()))?)
 }
 
 /// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes; and where it

@@ -23,12 +23,43 @@ pub(crate) enum Activity {
     Off,
 }
 
-/// First and last cycle of a layer's instructions on one unit, and its cycles of work there.
+/// First and last cycle of a layer's instructions on one unit, its cycles of work there, and what they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LayerTimes {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) busy: u64,
+    pub(crate) moved: Moved,
+}
+
+/// What the lines moved for a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) ddr_read_bytes: u64,
+    pub(crate) ddr_write_bytes: u64,
+    pub(crate) page_misses: u64,
+}
+
+impl Moved {
+    /// What an instruction moves; pages apart, which depend on those open.
+    pub(crate) fn by(work: &Work) -> Self {
+        let (ddr_read_bytes, ddr_write_bytes) = match work {
+            Work::Transfer(t) if t.direction == Direction::Load => (t.total_bytes(), 0),
+            Work::Transfer(t) => (0, t.total_bytes()),
+            Work::Lookup(l) => (u64::from(l.count) * l.table.payload() as u64, 0),
+            _ => (0, 0),
+        };
+        Self { ddr_read_bytes, ddr_write_bytes, page_misses: 0 }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            ddr_read_bytes: self.ddr_read_bytes + other.ddr_read_bytes,
+            ddr_write_bytes: self.ddr_write_bytes + other.ddr_write_bytes,
+            page_misses: self.page_misses + other.page_misses,
+        }
+    }
 }
 
 pub(crate) struct Context<'p> {
@@ -74,15 +105,9 @@ impl<'p> Context<'p> {
             return Err(check::clash(self.program, position, self.tokens.finished()));
         }
         let instruction = &self.program.instructions[position];
-        if let Work::Transfer(t) = &instruction.work {
-            match t.direction {
-                Direction::Load => self.counters.ddr_read_bytes += t.total_bytes(),
-                Direction::Store => self.counters.ddr_write_bytes += t.total_bytes(),
-            }
-        }
-        if let Work::Lookup(l) = &instruction.work {
-            self.counters.ddr_read_bytes += u64::from(l.count) * l.table.payload() as u64;
-        }
+        let moved = Moved::by(&instruction.work);
+        self.counters.ddr_read_bytes += moved.ddr_read_bytes;
+        self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];
         if unit.instructions == 0 {
             unit.start = self.cycle;
@@ -93,6 +118,7 @@ impl<'p> Context<'p> {
             layer.start = self.cycle;
         }
         layer.end = layer.end.max(self.cycle + 1);
+        layer.moved = layer.moved.plus(moved);
         self.executor.as_mut().map_or(Ok(()), |executor| executor.execute(position))
     }
 
@@ -119,6 +145,13 @@ impl<'p> Context<'p> {
         if let Some(recorder) = &mut self.recorder {
             recorder.channel(cycle, channel, user);
         }
+    }
+
+    /// A run of the instruction at `position` opens its page.
+    pub(crate) fn miss_page(&mut self, position: usize) {
+        let instruction = &self.program.instructions[position];
+        self.counters.page_misses += 1;
+        self.layers[instruction.layer.index()][instruction.unit.index()].moved.page_misses += 1;
     }
 
     /// Books `cycles` cycles of a unit.

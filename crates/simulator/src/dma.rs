@@ -144,7 +144,9 @@ impl Dma {
             });
             let Some((_, index, run)) = waiting.min_by_key(|(since, index, _)| (*since, *index)) else { continue };
             let missed = *open != Some(run.page);
-            context.counters.page_misses += u64::from(missed);
+            if missed {
+                context.miss_page(self.lines[index].instruction);
+            }
             (*open, *user) = (Some(run.page), Some(index));
             context.serve(context.cycle, number, Some((self.lines[index].unit, run.page)));
             let first = context.cycle + if missed { self.page_miss } else { 0 };

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tpuflow_ir::program::Bounds;
 use tpuflow_ir::{DType, LayerId, Program, Unit};
 
-use crate::context::LayerTimes;
+use crate::context::{LayerTimes, Moved};
 use crate::counters::{Counters, Stalls};
 
 /// How the matrix engine computes.
@@ -95,6 +95,14 @@ pub struct LayerRun {
     pub end: u64,
     /// Cycles of work.
     pub busy: u64,
+    /// The same of every unit, the DMA lines among them, in the order of [`Unit::ALL`].
+    pub busy_by_unit: [u64; Unit::ALL.len()],
+    /// Bytes its transfers and lookups read from DDR.
+    pub ddr_read_bytes: u64,
+    /// Bytes its transfers wrote to DDR.
+    pub ddr_write_bytes: u64,
+    /// Page runs of theirs that had to open their page.
+    pub page_misses: u64,
     /// Multiply-accumulates.
     pub macs: u64,
     /// Lower bound, cycles.
@@ -244,6 +252,7 @@ pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::ALL.len(
         if used.is_empty() {
             used = present(&[Unit::Dtl0, Unit::Dtl1]);
         }
+        let moved = times.iter().fold(Moved::default(), |sum, t| sum.plus(t.moved));
         LayerRun {
             name: layer.name.clone(),
             op: layer.op.clone(),
@@ -252,6 +261,10 @@ pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::ALL.len(
             start: used.iter().map(|t| t.start).min().unwrap_or(0),
             end: used.iter().map(|t| t.end).max().unwrap_or(0),
             busy: used.iter().map(|t| t.busy).sum(),
+            busy_by_unit: times.map(|t| t.busy),
+            ddr_read_bytes: moved.ddr_read_bytes,
+            ddr_write_bytes: moved.ddr_write_bytes,
+            page_misses: moved.page_misses,
             macs: layer.macs,
             bound: layer.bound,
             binding: layer.binding.clone(),

@@ -78,6 +78,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("weights", "weights.weights", "Write out and replace constants."),
         Entry("raw", "device.raw", "Write a program that takes and gives raw cache words."),
         Entry("alloc", "alloc.alloc", "Place buffers with known lifetimes in a memory."),
+        Entry("explore", "explore.explore", "Find the machines that no other beats for a network."),
         Entry("zoo", "zoo.zoo", "Take a folder of networks through every stage."),
         Entry("smoke", "device.smoke", "Try every stage on a tiny network."),
     ),

@@ -5,6 +5,7 @@ The work is done by the scheduler of the extension module; this is where wrong r
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, overload
 
 from tpuflow import _core
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from tpuflow.compiler.parameters import CompileParameters
     from tpuflow.compiler.tiling import Tiling
 
-__all__ = ["LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine", "require_time"]
+__all__ = [
+    "LEVELS", "compile", "lower_bounds", "machine_text", "machine_toml", "machines", "require_machine",
+    "require_time",
+]  # fmt: skip
 
 LEVELS = (1, 5)
 """Optimisation levels: 1 runs one instruction at a time, 5 lets the units work in parallel."""
@@ -120,6 +124,16 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         return program
 
     return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)
+
+
+def lower_bounds(graph: _core.Graph, machine: Machine) -> int:
+    """Cycles that no program of a graph, with its layers computed whole, can do with less; none is made.
+
+    Raises:
+        MachineError: The machine makes no sense.
+    """
+    found: dict[str, int] = json.loads(_core.lower_bounds(graph, machine.to_toml(), origin=machine.name))
+    return max(found.values())
 
 
 def _fits_segments(tiling: Tiling, graph: Partitioned[_core.Graph]) -> None:

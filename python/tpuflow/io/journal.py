@@ -125,6 +125,34 @@ class Journal:
             os.close(lock)
             raise
 
+    @classmethod
+    def existing(cls, path: str | Path, command: str) -> Self:
+        """Opens a journal to read it, whatever its inputs were and whichever build made it.
+
+        Raises:
+            FileError: There is none, it is of another command or version, or another run has it open.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileError(f"{path}: no such file")
+        lock = _locked(path)
+        try:
+            with _told(path):
+                found = cls(path, lock, sqlite3.connect(path, timeout=0, isolation_level=None))
+                if found._number("application_id") != APPLICATION:
+                    raise FileError(f"{path}: is no journal of tpuflow")
+                if (version := found._number("user_version")) != SCHEMA:
+                    reads = f"this tpuflow reads version {SCHEMA}"
+                    raise FileError(f"{path}: is a journal of version {version}, {reads}")
+                stated = dict(found._connection.execute("SELECT key, value FROM head").fetchall())
+                if stated.get("command") != command:
+                    raise FileError(f'{path}: belongs to "{stated.get("command")}", not to "{command}"')
+                found.resumed = found._count()
+                return found
+        except BaseException:
+            os.close(lock)
+            raise
+
     def _begin(self, command: str, inputs: Mapping[str, str], anew: Callable[[str], None] | None) -> None:
         head = {"command": command, "package": package_digest()}
         head |= {f"input {name}": value for name, value in inputs.items()}

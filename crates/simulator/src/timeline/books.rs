@@ -1,9 +1,9 @@
 //! What the units of a timeline share beside the banks: when instructions began and finished, and the books.
 
-use tpuflow_ir::isa::{Direction, Lookup};
-use tpuflow_ir::{Program, Unit, Work};
+use tpuflow_ir::isa::Lookup;
+use tpuflow_ir::{Program, Unit};
 
-use crate::context::LayerTimes;
+use crate::context::{LayerTimes, Moved};
 use crate::counters::{Counters, Stall};
 use crate::error::SimError;
 use crate::run::{Interval, Phase};
@@ -83,12 +83,9 @@ impl<'p> Books<'p> {
     pub(super) fn begin(&mut self, position: usize, cycle: u64) {
         let instruction = &self.program.instructions[position];
         self.began[position] = cycle;
-        match &instruction.work {
-            Work::Transfer(t) if t.direction == Direction::Load => self.counters.ddr_read_bytes += t.total_bytes(),
-            Work::Transfer(t) => self.counters.ddr_write_bytes += t.total_bytes(),
-            Work::Lookup(l) => self.counters.ddr_read_bytes += u64::from(l.count) * l.table.payload() as u64,
-            _ => {}
-        }
+        let moved = Moved::by(&instruction.work);
+        self.counters.ddr_read_bytes += moved.ddr_read_bytes;
+        self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];
         if unit.instructions == 0 {
             unit.start = cycle;
@@ -99,6 +96,14 @@ impl<'p> Books<'p> {
             layer.start = cycle;
         }
         layer.end = layer.end.max(cycle + 1);
+        layer.moved = layer.moved.plus(moved);
+    }
+
+    /// A run of the instruction at `position` opens its page.
+    pub(super) fn miss_page(&mut self, position: usize) {
+        let instruction = &self.program.instructions[position];
+        self.counters.page_misses += 1;
+        self.layers[instruction.layer.index()][instruction.unit.index()].moved.page_misses += 1;
     }
 
     /// The instruction at `position` does its last work in `cycle`.

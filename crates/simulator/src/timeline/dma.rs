@@ -149,9 +149,11 @@ impl Dma {
             let channel = &mut self.channels[run.channel];
             let missed = channel.page != Some(run.page);
             (channel.page, channel.user) = (Some(run.page), Some(index));
-            books.counters.page_misses += u64::from(missed);
             let first = at + if missed { self.page_miss } else { 0 };
             let line = &mut self.lines[index];
+            if missed {
+                books.miss_page(line.instruction);
+            }
             books.stall(line.unit, Stall::Ddr, first - since);
             line.state = State::Moving { run, first, done: 0, refused: 0 };
             granted = true;

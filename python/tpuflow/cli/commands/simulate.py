@@ -14,6 +14,7 @@ from tpuflow.cli.commands.console import bytes_text, heading, say, table, write_
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
+    from tpuflow.energy import EnergyTable
     from tpuflow.execution.simulation import Run
     from tpuflow.partitioning.storage import AnyProgram
 
@@ -69,12 +70,22 @@ def simulate(
         ),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Joules by part and layer, and the area of the machine.")
+    ] = False,
+    energy_table: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml", help="What operations cost: 45nm, 7nm, or a file of that form."
+        ),
+    ] = "45nm",
     fail_on_events: Annotated[
         bool, typer.Option("--fail-on-events", help="Exit 1 after an overflow, NaN or infinity in a layer.")
     ] = False,
     seed: options.SeedOption = 0,
 ) -> None:
     """Run a program, exact to the bit and the cycle."""
+    from tpuflow.energy import load_table
     from tpuflow.errors import EventError, SampleError
     from tpuflow.execution.simulation import network_inputs
     from tpuflow.execution.simulation import simulate as run_program
@@ -84,6 +95,7 @@ def simulate(
 
     if timing_only and (inputs is not None or outputs is not None):
         raise SampleError("--timing-only computes no values: leave out --inputs and --outputs")
+    table = load_table(energy_table) if energy else None
     loaded = load_program(program)
     if machine is not None:
         _require(program, loaded, machine)
@@ -100,6 +112,8 @@ def simulate(
             seed=seed,
             progress=advance,
         )
+    if table is not None:
+        run.report["energy"] = _energy(loaded, run, table)
     if outputs is not None:
         write_arrays(outputs, run.outputs)
     write_figures(json, run.report)
@@ -124,6 +138,18 @@ def _require(path: Path, program: AnyProgram, machine: str) -> None:
             require_machine(part, machine)
     except MachineError as error:
         raise MachineError(f"{path}: {error}") from None
+
+
+def _energy(program: AnyProgram, run: Run, table: EnergyTable) -> dict[str, Any]:
+    """What the run took, by the parameters of the machine the program was made for."""
+    import json
+
+    from tpuflow.compiler.machine import Machine, machine_toml
+    from tpuflow.energy import energy
+    from tpuflow.partitioning import device_networks
+
+    own = json.loads(next(iter(device_networks(program))).metadata())["machine"]
+    return energy(run.report, Machine.parse(machine_toml(own)).parameters, table).to_json()
 
 
 def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Path | None) -> None:
@@ -191,6 +217,8 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
         f"DDR read {bytes_text(memory['ddr_read_bytes'])}, written {bytes_text(memory['ddr_write_bytes'])}, "
         f"spilled {bytes_text(memory['spill_bytes'])}"
     )
+    if "energy" in report:
+        _show_energy(report["energy"], report["time_us"] * 1e-6, every_layer=every_layer)
     for event in report["events"]:
         place = (
             ""
@@ -198,6 +226,39 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
             else ", first at row {}, column {}, channel {}".format(*event["first"])
         )
         say(f"event: {event['kind']} in layer {event['layer']}, {event['count']:,} times{place}")
+
+
+def _show_energy(found: Mapping[str, Any], seconds: float, *, every_layer: bool) -> None:
+    """Prints joules by part and of the layers that take most, each with its interval."""
+
+    def cells(figure: list[float], factor: float) -> tuple[str, str]:
+        value, low, high = (each * factor for each in figure)
+        return f"{value:,.4g}", f"{low:,.3g} to {high:,.3g}"
+
+    total = found["joules"]
+    heading(f"Energy (table {found['table']})")
+    own, bounds = cells(total, 1e6)
+    say(f"{own} uJ ({bounds}), {total[0] / seconds if seconds else 0:,.3g} W")
+    parts = sorted(found["parts"].items(), key=lambda item: -item[1][0])
+    rows = [(part, *cells(joules, 1e6), f"{joules[0] / total[0]:.1%}") for part, joules in parts]
+    table([("part", "left"), ("uJ", "right"), ("interval", "right"), ("share", "right")], rows)
+    layers = found["layers"]
+    if not every_layer:
+        layers = sorted(layers, key=lambda layer: -layer["joules"][0])[:TOP]
+    heading("Layers by energy, without cache and static")
+    rows = [(layer["name"], *cells(layer["joules"], 1e6), _largest(layer)) for layer in layers]
+    table(
+        [("layer", "left"), ("uJ", "right"), ("interval", "right"), ("mostly", "left")],
+        rows,
+    )
+    own, bounds = cells(found["area_mm2"], 1.0)
+    listed = ", ".join(f"{part} {size[0]:,.3g}" for part, size in found["area"].items())
+    say(f"area {own} mm2 ({bounds}): {listed}")
+
+
+def _largest(layer: Mapping[str, Any]) -> str:
+    parts = {key: value[0] for key, value in layer.items() if key not in {"name", "joules"}}
+    return max(parts, key=lambda part: parts[part]) if parts else ""
 
 
 def _show_segments(report: Mapping[str, Any]) -> None:

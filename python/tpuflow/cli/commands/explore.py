@@ -1,0 +1,277 @@
+"""`tpuflow explore`: machines for networks, by cycles, energy and area of checked programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.console import bytes_text, heading, note, say, table
+from tpuflow.cli.commands.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuflow.executors import Executor
+    from tpuflow.explore import Results, Settings, Workload
+
+__all__ = ["explore"]
+
+ROW_BYTES = 1500
+"""Of a trial in the study's file, about."""
+
+SHOWN = 20
+
+
+def explore(
+    study: Annotated[
+        list[Path],
+        typer.Argument(metavar="STUDY.toml|MODEL..", help="A study; or ONNX models and graphs, with --vary."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="STUDY.db",
+            help="The study's file; one that is there is gone on with.",
+            callback=paths.output,
+        ),
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=A,B,..",
+            help="Values of a field of the machine, `batch` or `precision`; repeatable.",
+        ),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None, typer.Option(metavar="EXPR", help="What every point fulfils; repeatable.")
+    ] = None,
+    objectives: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Of latency, throughput, energy, edp, area. [latency,area]"),
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Which machine is varied. [128x128_asic]")
+    ] = None,
+    levels: Annotated[
+        str | None, typer.Option(metavar="1,5", help="Optimisation levels; the last one counts. [1,5]")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="grid, random, tpe or nsga2. [grid]")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Points, but of a grid, which takes all. [100]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed. [0]")] = None,
+    combine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Several networks as one figure: geomean or worst. [geomean]"),
+    ] = None,
+    energy_table: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Of energy and area: 45nm, 7nm. [45nm]")
+    ] = None,
+    calib: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz|DIR", help="Samples of the one network. [generated]")
+    ] = None,
+    config: options.ConfigFile = None,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes; the result is the same for any number.")
+    ] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many points there are and how long they take at most.")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write all trials.", callback=paths.output)
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE.parquet", help="The same as Parquet.", callback=paths.output)
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with the front.", callback=paths.output),
+    ] = None,
+) -> None:
+    """Find the machines that no other beats for a network.
+
+    Every point is a checked program of the whole network. Points whose lower bounds are beaten by finished
+    ones are not built. A study that was killed goes on where it was.
+    """
+    from tpuflow.io.journal import Journal
+    from tpuflow.pipeline.exploration import study_inputs, workloads
+
+    stated = {
+        "objectives": _words(objectives), "machine": machine, "levels": _numbers("--levels", levels),
+        "strategy": strategy, "trials": trials, "seed": seed, "combine": combine,
+        "energy_table": energy_table, "constraints": constraint,
+    }  # fmt: skip
+    settings = _settings(study, vary, {key: value for key, value in stated.items() if value is not None})
+    quantized = options.configuration(config, None)
+    graphs = output.with_name(f"{output.name}.graphs")
+    if dry_run:
+        _estimate(settings, workloads(settings, graphs, calib, quantized, note), workers)
+        return
+    inputs = study_inputs(settings, calib, quantized)
+    with Journal.open(output, "explore", inputs) as journal:
+        if journal.resumed:
+            note(f"{output}: goes on behind {journal.resumed:,} finished steps")
+        try:
+            networks = workloads(settings, graphs, calib, quantized, note)
+            results = _run(settings, networks, workers, journal)
+        except BaseException:
+            if not journal.holds_trials:
+                journal.remove()
+            raise
+    _show(results)
+    for path, write in (
+        (csv, results.save_csv),
+        (parquet, results.save_parquet),
+        (page, _page_writer(results)),
+    ):
+        if path is not None:
+            write(path)
+            say(f"{path}")
+
+
+def _run(settings: Settings, networks: list[Workload], workers: int, journal: Any) -> Results:
+    from tpuflow.explore import explore as explored
+
+    if workers > 1:  # programs are the same for any number of threads
+        os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    with _executor(workers) as executor, progress("bounds") as task:
+
+        def told(what: str, done: int, total: int) -> None:
+            if what != task.label:
+                task.begin(what)
+            task(done, total)
+
+        return explored(settings, networks, executor, journal, told)
+
+
+def _executor(workers: int) -> Executor:
+    from tpuflow.executors import InProcess, LocalProcesses
+
+    return InProcess() if workers == 1 else LocalProcesses(workers)
+
+
+def _page_writer(results: Results) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        from tpuflow.explore.page import study_page
+        from tpuflow.io.files import write_text
+
+        write_text(path, study_page(results))
+
+    return write
+
+
+def _settings(study: list[Path], vary: list[str] | None, stated: dict[str, Any]) -> Settings:
+    from dataclasses import replace
+
+    from tpuflow.explore import load_settings
+    from tpuflow.explore.settings import settings_of
+
+    if study[0].suffix == ".toml":
+        if len(study) > 1 or vary or "constraints" in stated:
+            raise options.OptionError(
+                f"{study[0]}: is a study, which names its networks and its space itself"
+            )
+        settings = load_settings(study[0])
+        lists = {key: tuple(value) for key, value in stated.items() if isinstance(value, list)}
+        return replace(settings, **stated | lists)
+    if not vary:
+        raise options.OptionError(f"{study[0]}: say what varies, such as --vary array.size=32,64,128")
+    space = dict(map(_varied, vary))
+    return settings_of({"networks": [str(path) for path in study], "space": space, **stated}, Path())
+
+
+def _varied(text: str) -> tuple[str, list[int | float | str]]:
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise options.OptionError(f"--vary {text}: write FIELD=A,B, such as cache.bytes=1M,2M")
+    return name.strip(), [_value(word.strip()) for word in values.split(",")]
+
+
+def _value(word: str) -> int | float | str:
+    if word[-1:].upper() in {"K", "M", "G"} and word[:-1].isdigit():
+        return options.size("--vary", word)
+    for kind in (int, float):
+        try:
+            return kind(word.replace("_", ""))
+        except ValueError:
+            continue
+    return word
+
+
+def _words(text: str | None) -> list[str] | None:
+    return None if text is None else list(options.names(text))
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    words = _words(text)
+    if words is not None and not all(word.isdecimal() for word in words):
+        raise options.OptionError(f"{option} {text}: write numbers")
+    return None if words is None else [int(word) for word in words]
+
+
+def _estimate(settings: Settings, networks: list[Workload], workers: int) -> None:
+    """Says how many points there are, and how long they take if nothing is pruned, by one of them."""
+    import time
+
+    from tpuflow.errors import MachineError
+    from tpuflow.explore.measure import measured
+    from tpuflow.explore.strategies import SAMPLERS
+
+    possible, example, reasons = 0, None, list[str]()
+    for point in settings.space.points():
+        try:
+            made = settings.space.machine(point, settings.base)
+        except MachineError as error:
+            reasons.append(str(error))
+            continue
+        possible += 1
+        example = example or (made, [each for each in networks if each.fits(point)])
+    count = possible if settings.strategy == "grid" else min(settings.trials, possible)
+    say(f"{settings.space.size:,} points, {possible:,} possible, {count:,} to try ({settings.strategy})")
+    if reasons:
+        say(f"the first that is impossible: {reasons[0]}")
+    if example is None or settings.strategy in SAMPLERS:
+        return
+    seconds = 0.0
+    for level in settings.levels:
+        start = time.perf_counter()
+        measured(*example, settings.energy_table, level, settings.seed)
+        seconds += time.perf_counter() - start
+    say(f"at most {count * seconds / workers:,.0f} s with {workers} workers: a point took {seconds:.1f} s")
+    say(f"about {bytes_text(count * ROW_BYTES * (1 + len(settings.levels)))} of disk")
+
+
+def _show(results: Results) -> None:
+    from tpuflow.explore.objectives import OBJECTIVES
+
+    settings, counts = results.settings, results.counts
+    told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
+    say(f"{len(results.rows):,} points: {told}")
+    for level, count in results.pruned_before.items():
+        say(f"{count:,} never built at -O{level}: a finished point is at least as good as their lower bounds")
+    if results.below_bound:
+        say(f"WARNING: trials {results.below_bound} lie below their bounds: what was pruned may be wrong")
+    heading(f"Front ({len(results.front)} points)")
+    names = list(settings.space.fields)
+    rows = [
+        (
+            str(number),
+            *(f"{results.rows[number][name]}" for name in names),
+            *(f"{results.rows[number][name]:,.4g}" for name in settings.objectives),
+        )
+        for number in results.front[:SHOWN]
+    ]
+    columns: list[tuple[str, Literal["left", "right"]]] = [("trial", "right")]
+    columns += [(name, "right") for name in names]
+    columns += [(f"{name}, {OBJECTIVES[name].unit}", "right") for name in settings.objectives]
+    table(columns, rows)
+    if len(results.front) > SHOWN:
+        say(f"and {len(results.front) - SHOWN} more: --csv, --page")

@@ -1,0 +1,181 @@
+"""The laws from counters to joules and from parameters to square millimetres.
+
+Every joule is a counter of the simulated run times a row of the table:
+
+| part | counter | row |
+|---|---|---|
+| `mac` | multiply-accumulates of a layer | `mac.TYPE` |
+| `registers` | slots of the array x its processing elements x bytes that move in each (data and sum) | `array.register_byte` |
+| `accumulators` | slots x columns x 4 bytes, read and written | `array.accumulator_byte` |
+| `elementwise` | unit cycles x lanes | `lane.elementwise` |
+| `pooling` | unit cycles x lanes x taps, where they are no multiply-accumulates | `lane.pooling_tap` |
+| `ddr` | bytes read and written; pages opened | `ddr.bit`, `ddr.activate_byte` |
+| `cache` | words of the shared cache, of all layers together | `sram.byte_N` |
+| `static` | time x area, of all layers together | `static.watt_per_mm2` |
+"""  # noqa: E501 - the rows of a table
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpuflow.energy.table import EnergyTable, Interval
+
+__all__ = ["Energy", "area", "energy", "least_energy"]
+
+PICO, MICRO = 1e-12, 1e-6
+UNITS = ("dtl0", "dtl1", "me", "ewp", "pdp")
+BYTES = {"int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "float32": 4}
+SUM_BYTES = 4
+"""Of a running sum on its way down a column."""
+
+WEIGHT_REGISTERS = 2
+"""Of every processing element: one at work, one being loaded."""
+
+Parameters = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules of one run.
+
+    Attributes:
+        table: Name of the table.
+        layers: By layer in their order, joules by part.
+        shared: Joules by part of what no single layer can be charged with: cache and static.
+        area: Square millimetres by part.
+    """
+
+    table: str
+    layers: tuple[tuple[str, Mapping[str, Interval]], ...]
+    shared: Mapping[str, Interval]
+    area: Mapping[str, Interval]
+
+    @property
+    def parts(self) -> dict[str, Interval]:
+        """Joules by part, of all layers."""
+        found: dict[str, Interval] = {}
+        for _, parts in (*self.layers, ("", self.shared)):
+            for part, joules in parts.items():
+                found[part] = found.get(part, Interval()) + joules
+        return found
+
+    @property
+    def total(self) -> Interval:
+        """Joules of the run."""
+        return sum(self.parts.values(), Interval())
+
+    @property
+    def area_mm2(self) -> Interval:
+        """Square millimetres of the machine."""
+        return sum(self.area.values(), Interval())
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures; each as value, low, high."""
+        return {
+            "table": self.table,
+            "joules": self.total.to_json(),
+            "parts": {part: joules.to_json() for part, joules in self.parts.items()},
+            "layers": [
+                {"name": name, "joules": sum(parts.values(), Interval()).to_json()}
+                | {part: joules.to_json() for part, joules in parts.items()}
+                for name, parts in self.layers
+            ],
+            "area_mm2": self.area_mm2.to_json(),
+            "area": {part: size.to_json() for part, size in self.area.items()},
+        }
+
+
+def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -> Energy:
+    """Joules of a run.
+
+    Args:
+        report: Of the run, as `simulate --json` writes it.
+        machine: Parameters by `table.key`.
+        table: What operations cost.
+    """
+    layers = tuple((layer["name"], _layer(layer, machine, table)) for layer in report["layers"])
+    sizes = area(machine, table)
+    words = sum(report["counters"]["bank_accesses"])
+    bank_bytes = machine["cache.words"] * machine["cache.word_bytes"]
+    seconds = report["cycles"] / machine["clock_hz"]
+    mm2 = sum(sizes.values(), Interval())
+    watts = table.rows["static.watt_per_mm2"]
+    shared = {
+        "cache": table.sram_byte(bank_bytes) * (words * machine["cache.word_bytes"] * PICO),
+        "static": Interval(watts.value * mm2.value, watts.low * mm2.low, watts.high * mm2.high) * seconds,
+    }
+    return Energy(table.name, layers, shared, sizes)
+
+
+def _layer(layer: Mapping[str, Any], machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
+    busy = dict(zip(UNITS, layer["busy_by_unit"], strict=True))
+    dtype = layer["dtype"] if layer["dtype"] in BYTES else "int16"
+    rows, columns = machine["array.rows"], machine["array.columns"]
+    moved = busy["me"] * rows * columns * (BYTES[dtype] + SUM_BYTES)
+    pooled = 0.0 if layer["macs"] else busy["pdp"] * machine["pdp.lanes"] * machine["pdp.taps"]
+    ddr_bits = 8 * (layer["ddr_read_bytes"] + layer["ddr_write_bytes"])
+    pages = layer["page_misses"] * machine["ddr.page_bytes"]
+    counted = {
+        "mac": ((f"mac.{dtype}", layer["macs"]),),
+        "registers": (("array.register_byte", moved),),
+        "accumulators": (("array.accumulator_byte", busy["me"] * columns * SUM_BYTES * 2),),
+        "elementwise": (("lane.elementwise", busy["ewp"] * machine["ewp.lanes"]),),
+        "pooling": (("lane.pooling_tap", pooled),),
+        "ddr": (("ddr.bit", ddr_bits), ("ddr.activate_byte", pages)),
+    }
+    return {
+        part: sum((table.rows[row] * (count * PICO) for row, count in terms), Interval())
+        for part, terms in counted.items()
+        if any(count for _, count in terms)
+    }
+
+
+def least_energy(
+    macs: Mapping[str, int], ddr_bytes: int, cycles: int, machine: Parameters, table: EnergyTable
+) -> float:
+    """Joules every run takes at least: products, bytes that must be moved, idle power for its least time.
+
+    Args:
+        macs: Multiply-accumulates of the network by element type of the layer.
+        ddr_bytes: Bytes every program must move between DDR and caches.
+        cycles: A lower bound of the cycles.
+        machine: Parameters by `table.key`.
+        table: What operations cost; the value of each row counts, as in the figures compared.
+    """
+    products = sum(
+        count * table.rows[f"mac.{dtype if dtype in BYTES else 'int16'}"].value
+        for dtype, count in macs.items()
+    )
+    mm2 = sum(area(machine, table).values(), Interval()).value
+    static = table.rows["static.watt_per_mm2"].value * mm2 * cycles / machine["clock_hz"]
+    return (products + 8 * ddr_bytes * table.rows["ddr.bit"].value) * PICO + static
+
+
+def area(machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
+    """Square millimetres of a machine by part.
+
+    Args:
+        machine: Parameters by `table.key`.
+        table: What parts take.
+    """
+
+    def sized(*terms: tuple[str, float]) -> Interval:
+        return sum((table.rows[f"area.{row}"] * (count * MICRO) for row, count in terms), Interval())
+
+    elements = machine["array.rows"] * machine["array.columns"]
+    flip_flops = 8 * (WEIGHT_REGISTERS + 1 + SUM_BYTES)
+    cache = machine["cache.banks"] * machine["cache.words"] * machine["cache.word_bytes"]
+    ewp_cache = machine["ewp_cache.banks"] * machine["ewp_cache.words"] * machine["cache.word_bytes"]
+    sums = machine["array.accumulators"] * machine["array.columns"] * SUM_BYTES
+    lanes, taps = machine["ewp.lanes"], machine["pdp.lanes"] * machine["pdp.taps"]
+    return {
+        "array": sized(("multiply_8", elements), ("add_32", elements), ("flip_flop", elements * flip_flops)),
+        "accumulators": sized(("sram_bit", 8 * sums)),
+        "elementwise": sized(("multiply_32", lanes), ("add_32", lanes)),
+        "pooling": sized(("multiply_8", taps), ("add_32", taps)),
+        "cache": sized(("sram_bit", 8 * cache)),
+        "ewp_cache": sized(("sram_bit", 8 * ewp_cache)),
+        "ddr": table.rows["area.ddr_channel_mm2"] * machine["ddr.channels"],
+    }
