@@ -30,7 +30,6 @@ mod parts;
 mod pool;
 mod reduce;
 mod rule;
-mod tile;
 mod vector;
 mod views;
 mod walk;

@@ -1,4 +1,9 @@
 //! Layers that are computed part by part, as asked for or as the scheduler found best.
+//!
+//! Layers in parts are layers of their own, which programs count and name. For every part in turn, the layers of the run stand in
+//! their order, each for the smallest box that holds what the part and the layers behind it take, if its operator can be cut
+//! there, and not at all where a part before holds that box. Before a layer stand cuts of operands of which no part is at hand;
+//! behind the last part, what leaves the run is joined at straight cuts.
 
 use serde::{Deserialize, Serialize};
 

@@ -28,8 +28,10 @@ fn outputs(graph: &Graph, given: &[Values]) -> Option<Vec<Vec<u8>>> {
     Some(graph.outputs.iter().map(|id| tensors.get(*id).unwrap().to_le_bytes()).collect())
 }
 
-/// Whether a graph in parts is proven and gives the same; false where the original cannot be run.
-fn same(graph: &Graph, found: &Tiled, seed: u64) -> bool {
+/// Whether a graph in parts is proven, derived alike by the checker, and gives the same; false where the original cannot be run.
+fn same(graph: &Graph, tilings: &[Tiling], found: &Tiled, seed: u64) -> bool {
+    let derived = tpuflow_checker::in_parts(graph, tilings);
+    assert!(tilings.is_empty() || derived.as_ref() == Ok(&found.graph), "seed {seed}: {:?}", derived.err());
     assert_eq!(tpuflow_checker::check_parts(graph, &found.graph, &found.claims), Ok(()), "seed {seed}");
     let given = inputs(graph, seed);
     let Some(expected) = outputs(graph, &given) else { return false };
@@ -66,12 +68,16 @@ fn runs_of_any_network_in_parts_give_the_same_integers() {
         let mut count = || 1 + random.below(3) as u32;
         let parts = Parts::Grid { images: count().min(2), rows: count(), columns: count() };
         let tiling = Tiling { first: LayerId::new(first), last: LayerId::new(last), parts };
-        match tiled(&graph, &[tiling]) {
+        let tilings = [tiling];
+        match tiled(&graph, &tilings) {
             Ok(found) => {
-                ran += u32::from(same(&graph, &found, seed));
+                ran += u32::from(same(&graph, &tilings, &found, seed));
                 grew += u32::from(found.graph.layers.len() > graph.layers.len());
             }
-            Err(ScheduleError::Tiling { layer, reason }) => assert!(!layer.is_empty(), "{reason}"),
+            Err(ScheduleError::Tiling { layer, reason }) => {
+                assert!(!layer.is_empty(), "{reason}");
+                assert!(tpuflow_checker::in_parts(&graph, &tilings).is_err(), "seed {seed}: {layer} {reason}");
+            }
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
@@ -127,8 +133,9 @@ fn wrong_runs_are_named() {
 fn the_whole_network_in_two_by_two_is_equal_and_has_more_operators() {
     for (graph, seed) in [(branched(), 1), (residual(5), 2)] {
         let request = Request { rows: 2, columns: 2, ..Request::default() };
-        let found = tiled(&graph, &request.tilings(&graph).unwrap()).unwrap();
-        assert!(same(&graph, &found, seed));
+        let tilings = request.tilings(&graph).unwrap();
+        let found = tiled(&graph, &tilings).unwrap();
+        assert!(same(&graph, &tilings, &found, seed));
         assert!(found.graph.layers.len() > 2 * graph.layers.len());
         assert_eq!(Request::default().tilings(&graph).unwrap(), []);
         for at in [1, 5] {
@@ -181,8 +188,9 @@ fn slices_are_obeyed_exactly() {
     for slices in cuts {
         for layer in 0..graph.layers.len() - 2 {
             let request = sliced(&graph, layer, slices.clone());
-            let found = tiled(&graph, &request.tilings(&graph).unwrap()).unwrap();
-            assert!(same(&graph, &found, 8));
+            let tilings = request.tilings(&graph).unwrap();
+            let found = tiled(&graph, &tilings).unwrap();
+            assert!(same(&graph, &tilings, &found, 8));
             let name = format!("{}#", graph.layers[layer].name);
             let made: Vec<usize> = (found.graph.layers.iter())
                 .filter(|l| l.name.starts_with(&name) && !matches!(l.op, Op::Concat { .. }))

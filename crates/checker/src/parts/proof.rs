@@ -6,21 +6,9 @@
 //! position by position, tap by tap.
 
 use tpuflow_ir::op::{Average, FloatSlopes, Slopes};
-use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, Op, Requant, TensorId, Tiling, Window};
+use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, Op, Requant, TensorId, Window};
 
-use crate::tile::tiled;
-
-/// A range of an axis.
-type Span = (usize, usize);
-/// A box of a tensor of the original.
-type Claim = (TensorId, Vec<Span>);
-
-/// The tiled graph, once it is shown to compute `graph`.
-pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
-    let found = tiled(graph, tilings)?;
-    proof(graph, &found.graph, &found.claims)?;
-    Ok(found.graph)
-}
+use super::{Claim, Span};
 
 /// Shows that a tiled graph computes `graph`, or says what it does not.
 pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {

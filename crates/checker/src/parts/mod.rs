@@ -1,0 +1,49 @@
+//! Layers in parts: the graph that a program with tilings is a program of, and the proof that it computes the original.
+//!
+//! A tiling names a run of layers and boxes of what leaves it. What the layers in parts are follows from the definitions of
+//! their operators ([`reach`]): in the order of the boxes, each layer of the run makes what is asked of it by the box or taken
+//! by those of the run that read it, unless some part made before holds that ([`cut`]). Nothing of this is believed: of the
+//! graph that comes out, every element is shown to be made by the original's operator from the same elements ([`proof`]).
+
+mod cut;
+mod local;
+mod names;
+mod proof;
+mod reach;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use tpuflow_ir::{Graph, TensorId, Tiling};
+
+pub(crate) use proof::proof;
+
+/// A range of an axis: from, to.
+type Span = (usize, usize);
+/// A box: a range of each axis.
+type Extent = Vec<Span>;
+/// A box of a tensor of the original.
+type Claim = (TensorId, Extent);
+
+/// The graph in parts, once it is shown to compute `graph`.
+pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+    let (parts, claims) = cut::cut(graph, tilings)?;
+    match parts.verify().into_iter().next() {
+        Some(broken) => Err(broken.to_string()),
+        None => proof(graph, &parts, &claims).map(|()| parts),
+    }
+}
+
+/// All of a shape.
+fn whole(shape: &[usize]) -> Extent {
+    shape.iter().map(|&extent| (0, extent)).collect()
+}
+
+/// The shape of a box.
+fn extents(span: &[Span]) -> Vec<usize> {
+    span.iter().map(|(from, to)| to - from).collect()
+}
+
+fn elements(span: &[Span]) -> usize {
+    extents(span).iter().product()
+}

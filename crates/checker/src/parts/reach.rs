@@ -1,0 +1,343 @@
+//! What elements of a result take of each operand, read off the operator's definition.
+//!
+//! An operator says, for one position along an axis of its result, from which cell to which along an axis of an operand it
+//! takes what it needs; some of these may lie beside the operand, in padding. What a box of the result takes is found by asking
+//! for every position of the box. Slow, and obvious: nothing here divides, rounds or reasons about edges.
+
+use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TensorId, Window};
+
+use super::view::View;
+use super::{Extent, Span, whole};
+
+/// First and last cell that something takes.
+type Cells = Option<(i64, i64)>;
+
+/// The cells that a box of the result takes.
+type CellsOf<'a> = Box<dyn Fn(&[Span]) -> Cells + 'a>;
+
+/// Which cells along one axis of an operand a box of the result takes.
+pub(super) enum Reads<'a> {
+    /// All, whatever the box.
+    All,
+    /// These.
+    Of(CellsOf<'a>),
+}
+
+/// Cells of an operand along an axis, and how many cells of padding beside it are taken as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) cells: Span,
+    pub(super) before: usize,
+    pub(super) after: usize,
+}
+
+/// Where an operator can be cut along an axis of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    Anywhere,
+    /// Every element needs all of them.
+    Nowhere,
+    /// Between blocks of so many.
+    Blocks(usize),
+    /// A part begins and ends with one of the positions that are multiples of this.
+    OnMultiples(usize),
+}
+
+/// An operator's result over its operands.
+pub(super) struct Reach<'a> {
+    /// Extents of the result, as the operator makes it.
+    pub(super) shape: Vec<usize>,
+    /// By operand, by axis.
+    pub(super) operands: Vec<Vec<Reads<'a>>>,
+    /// By axis of the result.
+    pub(super) cuts: Vec<Cut>,
+    extents: Vec<Vec<usize>>,
+}
+
+/// Position by position along `axis`.
+fn along<'a>(axis: usize, cells: impl Fn(usize) -> Cells + 'a) -> Reads<'a> {
+    Reads::Of(Box::new(move |span| {
+        let taken = (span[axis].0..span[axis].1).filter_map(&cells);
+        taken.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }))
+}
+
+fn one(cell: usize) -> Cells {
+    Some((cell as i64, cell as i64))
+}
+
+/// The cell of the same number.
+fn same<'a>(axis: usize) -> Reads<'a> {
+    along(axis, one)
+}
+
+/// From the first tap of a window to its last.
+fn window(window: &Window, side: usize) -> Reads<'_> {
+    along(side + 1, move |position| {
+        let first = position as i64 * i64::from(window.stride[side]) - i64::from(window.pads[side]);
+        let last = first + (i64::from(window.kernel[side]) - 1) * i64::from(window.dilation[side]);
+        Some((first, last))
+    })
+}
+
+fn taps(axis: usize, taps: &[LinearTap]) -> Reads<'_> {
+    along(axis, move |position| {
+        let LinearTap { first, second, .. } = taps[position];
+        Some((first.min(second).into(), first.max(second).into()))
+    })
+}
+
+/// The cell so many further on, or back.
+fn moved<'a>(axis: usize, by: i64) -> Reads<'a> {
+    along(axis, move |position| Some((position as i64 + by, position as i64 + by)))
+}
+
+/// Element by element; the only cell along an axis serves all.
+fn broadcast<'a>(shape: &[usize], rank: usize) -> Vec<Reads<'a>> {
+    let lead = rank - shape.len();
+    let axis = |(axis, &extent): (usize, &usize)| if extent == 1 { Reads::All } else { same(lead + axis) };
+    shape.iter().enumerate().map(axis).collect()
+}
+
+fn image(shape: &[usize]) -> Result<[usize; 4], String> {
+    shape.try_into().map_err(|_| "works on no image".to_owned())
+}
+
+impl<'a> Reach<'a> {
+    pub(super) fn of(graph: &'a Graph, layer: &'a Layer) -> Result<Self, String> {
+        let ids = layer.op.operands();
+        let extents: Vec<Vec<usize>> = ids.iter().map(|&id| graph.tensor(id).shape.clone()).collect();
+        let result = &graph.tensor(layer.output).shape;
+        let (shape, mut operands) = axes(&layer.op, &extents, result)?;
+        if shape != *result {
+            return Err(format!("keeps its result in another shape, {result:?}"));
+        }
+        // Tables, slopes and the like are taken whole.
+        for shape in &extents[operands.len()..] {
+            operands.push(shape.iter().map(|_| Reads::All).collect());
+        }
+        let cuts = cuts(&layer.op, &extents, &shape)?;
+        Ok(Self { shape, operands, cuts, extents })
+    }
+
+    /// The smallest box around `wanted` whose elements an operator of this kind can make by themselves.
+    pub(super) fn grown(&self, wanted: &[Span]) -> Result<Extent, String> {
+        let mut grown = wanted.to_vec();
+        for (axis, (from, to)) in grown.iter_mut().enumerate() {
+            match self.cuts[axis] {
+                Cut::Anywhere => {}
+                Cut::Nowhere if (*from, *to) == (0, self.shape[axis]) => {}
+                Cut::Nowhere => return Err("needs all channels of a pixel".to_owned()),
+                Cut::Blocks(size) => {
+                    while !from.is_multiple_of(size) {
+                        *from -= 1;
+                    }
+                    while !to.is_multiple_of(size) {
+                        *to += 1;
+                    }
+                }
+                Cut::OnMultiples(step) => {
+                    while !from.is_multiple_of(step) {
+                        *from -= 1;
+                    }
+                    while !(*to - 1).is_multiple_of(step) {
+                        *to += 1;
+                    }
+                }
+            }
+        }
+        Ok(grown)
+    }
+
+    /// What a box of the result takes of an operand, by axis; `None` where it takes nothing but padding.
+    pub(super) fn taken(&self, operand: usize, span: &[Span]) -> Option<Vec<Stretch>> {
+        let extents = &self.extents[operand];
+        let axis = |(reads, &extent): (&Reads, &usize)| {
+            let Reads::Of(cells) = reads else { return Some(Stretch { cells: (0, extent), before: 0, after: 0 }) };
+            let (first, last) = cells(span)?;
+            let (from, to) = (first.max(0), (last + 1).min(extent as i64));
+            let beside = |cells: i64| usize::try_from(cells).ok();
+            (from < to).then_some(Stretch {
+                cells: (beside(from)?, beside(to)?),
+                before: beside(from - first)?,
+                after: beside(last + 1 - to)?,
+            })
+        };
+        self.operands[operand].iter().zip(extents).map(axis).collect()
+    }
+}
+
+/// The shape of what an operator makes, and by operand and axis what it takes; operands left out are taken whole.
+fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+    let first = extents.first().ok_or("has no operand")?.clone();
+    let rank = result.len();
+    let each = |shape: &[usize]| -> Vec<Reads<'a>> { (0..shape.len()).map(same).collect() };
+    Ok(match op {
+        Op::Conv { window: w, groups, .. } => {
+            let ([n, height, width, _], [out, _, _, depth]) = (image(&first)?, image(&extents[1])?);
+            let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
+            let own = out / *groups as usize;
+            let channels = along(3, move |channel| {
+                let group = channel / own;
+                Some(((group * depth) as i64, ((group + 1) * depth) as i64 - 1))
+            });
+            let kernel = vec![same(3), Reads::All, Reads::All, Reads::All];
+            (vec![n, y, x, out], vec![vec![same(0), window(w, 0), window(w, 1), channels], kernel, vec![same(3)]])
+        }
+        Op::MaxPool { window: w, .. } | Op::AveragePool { window: w, .. } => {
+            let [n, height, width, depth] = image(&first)?;
+            let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
+            (vec![n, y, x, depth], vec![vec![same(0), window(w, 0), window(w, 1), same(3)]])
+        }
+        Op::MatMul { bias, .. } => product(&first, &extents[1], bias.is_some())?,
+        Op::Binary { .. } | Op::Select { .. } | Op::Softmax { .. } => {
+            let all = extents.iter().try_fold(vec![], |all, shape| tpuflow_ir::shape::broadcast(&all, shape));
+            let all = all.filter(|all| all == result).ok_or_else(|| format!("gives another shape, {result:?}"))?;
+            (all, extents.iter().map(|shape| broadcast(shape, rank)).collect())
+        }
+        Op::Unary { .. }
+        | Op::Rescale { .. }
+        | Op::Quantize { .. }
+        | Op::Dequantize { .. }
+        | Op::PRelu { .. }
+        | Op::LayerNorm { .. } => {
+            let reads = each(&first);
+            (first, vec![reads])
+        }
+        Op::Reduce { axes, .. } => reduced(&first, &axes.iter().map(|&axis| axis as usize).collect::<Vec<_>>(), rank),
+        Op::ArgMax { .. } => reduced(&first, &[first.len().checked_sub(1).ok_or("reads a scalar")?], rank),
+        Op::Embedding { .. } => {
+            let indices = &extents[1];
+            let shape = indices.iter().chain(first.last()).copied().collect();
+            (shape, vec![vec![Reads::All, Reads::All], each(indices)])
+        }
+        Op::ResizeLinear { rows, columns, .. } => {
+            let [n, _, _, depth] = image(&first)?;
+            let reads = vec![same(0), taps(1, rows), taps(2, columns), same(3)];
+            (vec![n, rows.len(), columns.len(), depth], vec![reads])
+        }
+        Op::Concat { axis, .. } => {
+            let (axis, mut start, mut operands) = (*axis as usize, 0, Vec::new());
+            for shape in extents {
+                let mut reads = each(shape);
+                *reads.get_mut(axis).ok_or("joins along no axis")? = moved(axis, -(start as i64));
+                start += shape[axis];
+                operands.push(reads);
+            }
+            let mut shape = first;
+            shape[axis] = start;
+            (shape, operands)
+        }
+        Op::Pad { before, after, mode, .. } => {
+            if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
+                return Err("mirrors or repeats its edges".to_owned());
+            }
+            let pads = before.iter().zip(after).map(|(&before, &after)| (before + after) as usize);
+            let shape = first.iter().zip(pads).map(|(extent, pads)| extent + pads).collect();
+            let reads = before.iter().enumerate().map(|(axis, &before)| moved(axis, -i64::from(before))).collect();
+            (shape, vec![reads])
+        }
+        Op::Gather { axis, indices, .. } => {
+            let axis = *axis as usize;
+            let mut reads = each(&first);
+            reads[axis] = along(axis, move |position| one(indices[position] as usize));
+            let mut shape = first;
+            shape[axis] = indices.len();
+            (shape, vec![reads])
+        }
+        Op::Rearrange { dims, strides, offset, .. } => {
+            let view = View::new(dims, strides, *offset, result)?;
+            (result.to_vec(), vec![view.reads(&first)])
+        }
+        Op::InsertZeros { stride, .. } => {
+            let [n, height, width, depth] = image(&first)?;
+            let [sh, sw] = stride.map(|step| step as usize);
+            let cells = |axis: usize, step: usize| {
+                along(axis, move |position| position.is_multiple_of(step).then(|| one(position / step)).flatten())
+            };
+            let reads = vec![same(0), cells(1, sh), cells(2, sw), same(3)];
+            (vec![n, (height - 1) * sh + 1, (width - 1) * sw + 1, depth], vec![reads])
+        }
+    })
+}
+
+/// Of `a` all of a row; of `b` all of a column, and the matrix of the same number where there are several.
+fn product<'a>(a: &[usize], b: &[usize], bias: bool) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+    let ([lead @ .., _], [others @ .., _, columns]) = (a, b) else { return Err("multiplies no matrices".to_owned()) };
+    let last = lead.len();
+    let mut left: Vec<Reads> = (0..last).map(same).collect();
+    left.push(Reads::All);
+    let mut right: Vec<Reads> = (0..others.len()).map(same).collect();
+    right.extend([Reads::All, same(last)]);
+    let mut operands = vec![left, right];
+    operands.extend(bias.then(|| vec![same(last)]));
+    Ok((lead.iter().chain([columns]).copied().collect(), operands))
+}
+
+/// All along reduced axes, which the result keeps with one element or drops.
+fn reduced<'a>(shape: &[usize], axes: &[usize], rank: usize) -> (Vec<usize>, Vec<Vec<Reads<'a>>>) {
+    let (kept, mut result, mut reads) = (rank == shape.len(), Vec::new(), Vec::new());
+    for (axis, &extent) in shape.iter().enumerate() {
+        if axes.contains(&axis) {
+            reads.push(Reads::All);
+            result.extend(kept.then_some(1));
+        } else {
+            reads.push(same(result.len()));
+            result.push(extent);
+        }
+    }
+    (result, vec![reads])
+}
+
+/// Where the result of an operator can be cut, by axis.
+fn cuts(op: &Op, extents: &[Vec<usize>], shape: &[usize]) -> Result<Vec<Cut>, String> {
+    let mut cuts = vec![Cut::Anywhere; shape.len()];
+    let last = shape.len().checked_sub(1);
+    match op {
+        // Groups are made whole.
+        Op::Conv { groups, .. } if *groups > 1 => cuts[3] = Cut::Blocks(extents[1][0] / *groups as usize),
+        Op::Softmax { .. } | Op::LayerNorm { .. } | Op::Embedding { .. } => {
+            if let Some(last) = last {
+                cuts[last] = Cut::Nowhere;
+            }
+        }
+        Op::InsertZeros { stride, .. } => {
+            for side in 0..2 {
+                cuts[side + 1] = Cut::OnMultiples(stride[side] as usize);
+            }
+        }
+        Op::Rearrange { dims, strides, offset, .. } => {
+            let view = View::new(dims, strides, *offset, shape)?;
+            cuts = (0..shape.len()).map(|axis| Cut::Blocks(view.block(axis))).collect();
+        }
+        _ => {}
+    }
+    Ok(cuts)
+}
+
+/// A part of what a layer makes: its box, the operator that makes it, and the boxes that takes.
+pub(super) struct Part {
+    pub(super) span: Extent,
+    pub(super) op: Op,
+    pub(super) takes: Vec<(TensorId, Extent)>,
+}
+
+impl Part {
+    /// The part of `layer` that makes `wanted`, and more where its operator can do no less.
+    pub(super) fn of(graph: &Graph, layer: &Layer, wanted: &[Span]) -> Result<Self, String> {
+        let reach = Reach::of(graph, layer)?;
+        let span = reach.grown(wanted)?;
+        let (mut takes, mut stretches) = (Vec::new(), Vec::new());
+        for (operand, id) in layer.op.operands().into_iter().enumerate() {
+            let taken = reach.taken(operand, &span);
+            if taken.is_none() && !matches!(layer.op, Op::Concat { .. }) {
+                return Err("would see nothing but padding in one part".to_owned());
+            }
+            takes.extend(taken.iter().map(|axes| (id, axes.iter().map(|axis| axis.cells).collect())));
+            stretches.push(taken);
+        }
+        let result = whole(&graph.tensor(layer.output).shape);
+        let op = super::local::local(graph, &layer.op, &span, &result, &stretches)?;
+        Ok(Self { span, op, takes })
+    }
+}
