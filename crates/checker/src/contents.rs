@@ -134,7 +134,7 @@ pub(crate) struct Piece {
 }
 
 /// All memories.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Memories {
     spaces: BTreeMap<Space, BTreeMap<u64, Run>>,
 }

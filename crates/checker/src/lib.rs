@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alike;
 mod contents;
 mod expect;
 mod form;
@@ -34,6 +35,7 @@ mod vector;
 mod views;
 mod walk;
 
+pub use alike::Checkpoints;
 pub use rule::{Operand, Rule, Violation};
 use tpuflow_ir::{Graph, Program, TensorId, Tiling};
 
@@ -56,10 +58,13 @@ pub fn check_to(graph: &Graph, program: &Program, most: usize) -> Result<(), Vec
     if program.tilings.is_empty() {
         return walk::walk(Some(graph), program, most).and_then(|()| limits(program));
     }
-    match in_parts(graph, &program.tilings) {
-        Ok(tiled) => walk::walk(Some(&tiled), program, most).and_then(|()| limits(program)),
-        Err(reason) => Err(vec![rule::Rule::Parts.broken("parts of the layers", reason).by(None)]),
-    }
+    walk::walk(Some(&as_divided(graph, program)?), program, most).and_then(|()| limits(program))
+}
+
+/// The graph with its layers as a program has them.
+fn as_divided(graph: &Graph, program: &Program) -> Result<Graph, Vec<Violation>> {
+    in_parts(graph, &program.tilings)
+        .map_err(|reason| vec![rule::Rule::Parts.broken("parts of the layers", reason).by(None)])
 }
 
 /// The graph whose layers are those of a program with these tilings, proven to compute `graph`.

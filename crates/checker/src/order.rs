@@ -10,7 +10,7 @@ use crate::contents::{Actor, Tokens};
 use crate::rule::{Fault, Rule};
 
 /// Walks the program and keeps the knowledge of every instruction at its start.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Order {
     started: [Vec<Tokens>; 5],
 }

@@ -5,6 +5,7 @@ use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Ten
 
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use crate::expect::{Expectation, same};
+use crate::order::Order;
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
 
@@ -37,42 +38,85 @@ pub(crate) struct Walk<'a> {
     pub(crate) compared: std::collections::BTreeSet<Compared>,
 }
 
+/// What is known between two instructions of a program that has broken no rule so far.
+#[derive(Clone)]
+pub(crate) struct State {
+    /// Instructions that were followed.
+    pub(crate) at: usize,
+    memories: Memories,
+    compared: std::collections::BTreeSet<Compared>,
+    order: Order,
+}
+
 pub(crate) fn walk(graph: Option<&Graph>, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
-    let mut walk = Walk {
-        program,
-        expectation: graph.map(Expectation::new),
-        memories: Memories::default(),
-        actor: None,
-        known: [0; 5],
-        in_place: false,
-        compared: std::collections::BTreeSet::new(),
-    };
+    walk_from(graph, program, most, None, |_| {})
+}
+
+/// Walks from a state on, or from the beginning; `each` is shown the walk before every instruction.
+pub(crate) fn walk_from(
+    graph: Option<&Graph>,
+    program: &Program,
+    most: usize,
+    from: Option<&State>,
+    mut each: impl FnMut(&Steps),
+) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let mut report = |instruction, fault: Fault| {
         violations.push(fault.by(instruction));
         violations.len() >= most
     };
-    if let Err(fault) = walk.start()
+    let mut steps = Steps::new(graph, program, from);
+    if from.is_none()
+        && let Err(fault) = steps.walk.start()
         && report(None, fault)
     {
         return Err(violations);
     }
-    let mut order = crate::order::Order::default();
-    for (at, instruction) in program.instructions.iter().enumerate() {
-        let (actor, known, outcome) = order.start(instruction);
-        (walk.actor, walk.known) = (Some(actor), known);
-        let result = outcome.and_then(|()| walk.step(instruction));
-        if let Err(fault) = result
+    while let Some(instruction) = program.instructions.get(steps.at) {
+        each(&steps);
+        let at = steps.at;
+        if let Err(fault) = steps.follow(instruction)
             && report(Some(at), fault)
         {
             return Err(violations);
         }
     }
-    walk.actor = None;
-    if let Err(fault) = walk.finish() {
+    steps.walk.actor = None;
+    if let Err(fault) = steps.walk.finish() {
         report(None, fault);
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// A walk and how far it has come.
+pub(crate) struct Steps<'a> {
+    walk: Walk<'a>,
+    order: Order,
+    pub(crate) at: usize,
+}
+
+impl<'a> Steps<'a> {
+    fn new(graph: Option<&'a Graph>, program: &'a Program, from: Option<&State>) -> Self {
+        let (memories, compared, order, at) = match from.cloned() {
+            Some(State { at, memories, compared, order }) => (memories, compared, order, at),
+            None => Default::default(),
+        };
+        let expectation = graph.map(Expectation::new);
+        let walk = Walk { program, expectation, memories, actor: None, known: [0; 5], in_place: false, compared };
+        Self { walk, order, at }
+    }
+
+    fn follow(&mut self, instruction: &Instruction) -> Result<(), Fault> {
+        let (actor, known, outcome) = self.order.start(instruction);
+        (self.walk.actor, self.walk.known) = (Some(actor), known);
+        self.at += 1;
+        outcome.and_then(|()| self.walk.step(instruction))
+    }
+
+    pub(crate) fn state(&self) -> State {
+        let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
+        State { at: self.at, memories, compared, order: self.order.clone() }
+    }
 }
 
 impl<'a> Walk<'a> {

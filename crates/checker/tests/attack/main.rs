@@ -27,6 +27,21 @@ fn no_mutant_that_computes_something_else_is_accepted() {
     assert!(total.accepted_equal > 0 && total.refused_run > 0, "{total:?}");
 }
 
+/// What is followed from the first changed instruction is judged as what is followed from the beginning.
+#[test]
+fn mutants_are_judged_alike_from_where_they_change() {
+    let (mut accepted, mut refused) = (0, 0);
+    for subject in &SUBJECTS[..PROGRAMS] {
+        let campaign = Campaign::new(subject, 5, 2, None).unwrap();
+        for n in 0..campaign.mutants.len() {
+            let [fast, slow] = campaign.judged_twice(n).unwrap();
+            assert_eq!(fast, slow, "{}: {}", subject.name, campaign.describe(n));
+            *if fast { &mut accepted } else { &mut refused } += 1;
+        }
+    }
+    assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused");
+}
+
 /// What a port says of its codes counts, even where the codes are the same.
 #[test]
 fn a_changed_meaning_of_a_port_is_seen() {

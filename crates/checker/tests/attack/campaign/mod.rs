@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use tpuflow_checker as checker;
+use tpuflow_checker::{self as checker, Checkpoints};
 use tpuflow_ir::{Graph, Op, Program};
 
 use fields::Fields;
@@ -25,6 +25,9 @@ use generate::Generator;
 use mutant::{Bases, Mutant, Waits};
 use observe::{Observer, RUNS};
 use programs::{Random, Subject};
+
+/// States of the checker that are kept for each program.
+const STATES: usize = 250;
 
 /// Of how many refused mutants one is run, to see whether it was refused without need.
 const RUN_REFUSED: usize = 20;
@@ -109,6 +112,8 @@ pub struct Campaign {
     pub program: Program,
     pub mutants: Vec<Mutant>,
     bases: Bases,
+    /// Of the program as it is, and of that in which every instruction waits for all before it.
+    checkpoints: [Checkpoints; 2],
     fields: Fields,
     observer: Observer,
 }
@@ -124,8 +129,12 @@ impl Campaign {
         let observer = Observer::new(&program, rows.min().unwrap_or(4))?;
         let fields = Fields::of(&program);
         let bases = Bases::of(&program);
+        let followed = |sound: &Program| {
+            let every = (sound.instructions.len() / STATES).max(4);
+            Checkpoints::new(&graph, sound, every).map_err(|found| format!("{}: {}", subject.name, found[0]))
+        };
+        let checkpoints = [followed(&bases.kept)?, followed(&bases.serial)?];
         for (sound, timed) in [(&bases.kept, true), (&bases.serial, false)] {
-            checker::check(&graph, sound).map_err(|found| format!("{}: {}", subject.name, found[0]))?;
             if let Some(difference) = observer.difference(sound, timed, RUNS) {
                 return Err(format!("{}: unchanged, but {difference}", subject.name));
             }
@@ -136,7 +145,7 @@ impl Campaign {
         for i in (1..mutants.len()).rev() {
             mutants.swap(i, random.below(i + 1));
         }
-        Ok(Self { graph, program, mutants, bases, fields, observer })
+        Ok(Self { graph, program, mutants, bases, checkpoints, fields, observer })
     }
 
     /// Judges mutants `range`.
@@ -188,11 +197,27 @@ impl Campaign {
         verdict
     }
 
+    /// Whether the checker accepts a mutant; what it shares with its base is not followed again.
+    pub fn accepted(&self, program: &Program, mutant: &Mutant) -> bool {
+        if mutant.divides_otherwise() {
+            return checker::check_to(&self.graph, program, 1).is_ok();
+        }
+        let alike = mutant.first(self.bases.base(mutant.waits));
+        self.checkpoints[usize::from(mutant.waits == Waits::Serial)].check(program, alike, 1).is_ok()
+    }
+
+    /// Whether a mutant is accepted, followed from its first changed instruction and from the beginning.
+    pub fn judged_twice(&self, n: usize) -> Option<[bool; 2]> {
+        let (mut scratch, mutant) = (self.bases.clone(), &self.mutants[n]);
+        let program = mutant.apply(&self.bases, &mut scratch, &self.fields)?;
+        Some([self.accepted(program, mutant), checker::check_to(&self.graph, program, 1).is_ok()])
+    }
+
     fn verdict(&self, program: &Program, mutant: &Mutant, run_refused: bool) -> Verdict {
         // What only reports read shows in the first run or never.
         let runs = if mutant.only_reported() { 1 } else { RUNS };
         let timed = mutant.waits != Waits::Serial;
-        let accepted = match caught(|| checker::check_to(&self.graph, program, 1).is_ok()) {
+        let accepted = match caught(|| self.accepted(program, mutant)) {
             Ok(accepted) => accepted,
             Err(panic) => return Verdict::Panic(format!("checker: {panic}")),
         };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tpuflow_ir::isa::{Unit, Wait};
-use tpuflow_ir::{Instruction, Program};
+use tpuflow_ir::{Instruction, Program, Work};
 
 use super::fields::{Fields, Item, Site, put, restore, same};
 
@@ -65,7 +65,7 @@ impl Bases {
         Self { kept: program.clone(), serial }
     }
 
-    fn base(&self, waits: Waits) -> &Program {
+    pub fn base(&self, waits: Waits) -> &Program {
         if waits == Waits::Serial { &self.serial } else { &self.kept }
     }
 
@@ -106,6 +106,32 @@ impl Mutant {
     pub fn only_reported(&self) -> bool {
         let reported = |item| matches!(item, Item::Layer(_) | Item::Allocation(_) | Item::Bounds | Item::Tiling(_));
         matches!(&self.edit, Edit::Sets(sets) if sets.iter().all(|(site, _)| reported(site.item)))
+    }
+
+    /// The first instruction of which the base knows something else, if nothing that comes before all of them is changed.
+    pub fn first(&self, base: &Program) -> Option<usize> {
+        let of = |item: Item| match item {
+            Item::Instruction(at) => Some(at),
+            // Descriptors are read by those that name them.
+            Item::Descriptor(number) => {
+                let names = |instruction: &Instruction| descriptor(instruction) == Some(number);
+                Some(base.instructions.iter().position(names).unwrap_or(base.instructions.len()))
+            }
+            Item::Output(_) | Item::Allocation(_) | Item::Bounds => Some(base.instructions.len()),
+            Item::Header | Item::Machine | Item::Tiling(_) | Item::Layer(_) | Item::Input(_) => None,
+        };
+        match &self.edit {
+            Edit::Sets(sets) => sets.iter().map(|(site, _)| of(site.item)).min().flatten(),
+            Edit::Drop(at) => Some(*at),
+            Edit::Duplicate(_, to) => Some(*to),
+            Edit::Swap(a, b) | Edit::Move(a, b) => Some(*a.min(b)),
+            Edit::Bytes(_) => None,
+        }
+    }
+
+    /// Whether the layers themselves become others.
+    pub fn divides_otherwise(&self) -> bool {
+        matches!(&self.edit, Edit::Sets(sets) if sets.iter().any(|(site, _)| matches!(site.item, Item::Tiling(_))))
     }
 
     fn reorder(&self, list: &mut Vec<Instruction>) {
@@ -156,6 +182,15 @@ impl Mutant {
             other => format!("{other:?}"),
         };
         format!("[{}] {edit}; waits {:?}", self.class, self.waits)
+    }
+}
+
+fn descriptor(instruction: &Instruction) -> Option<usize> {
+    match &instruction.work {
+        Work::Matrix(m) => Some(m.descriptor.index()),
+        Work::Pool(p) => Some(p.descriptor.index()),
+        Work::Vector(v) => Some(v.descriptor.index()),
+        Work::Transfer(_) | Work::Lookup(_) => None,
     }
 }
 

@@ -29,7 +29,9 @@ impl Observer {
         let inputs: Vec<Vec<Vec<u8>>> = (0..RUNS)
             .map(|run| program.inputs.iter().map(|port| codes(port, run, rows, &mut random)).collect())
             .collect();
-        let outputs = run(program, &inputs)?;
+        let serial = serial(program)?;
+        let run = |codes: &Vec<Vec<u8>>| serial.run(codes).map(|run| run.0).map_err(|error| error.to_string());
+        let outputs = inputs.iter().map(run).collect::<Result<_, _>>()?;
         Ok(Self { program: program.clone(), inputs, outputs })
     }
 
@@ -46,13 +48,14 @@ impl Observer {
         } else {
             Some(sound.iter().map(|codes| self.translated(program, codes)).collect::<Result<Vec<_>, _>>()?)
         };
-        let outputs = run(program, inputs.as_deref().unwrap_or(sound))?;
         let alike = same_meaning(&program.outputs, &self.program.outputs);
         if program.outputs.len() != self.program.outputs.len() {
             return Err(format!("{} outputs", program.outputs.len()));
         }
-        for (n, (own, sound)) in outputs.iter().zip(&self.outputs).enumerate() {
-            for (i, (port, codes)) in program.outputs.iter().zip(own).enumerate() {
+        let serial = serial(program)?;
+        for (n, (codes, sound)) in inputs.as_deref().unwrap_or(sound).iter().zip(&self.outputs).enumerate() {
+            let (own, _) = serial.run(codes).map_err(|error| error.to_string())?;
+            for (i, (port, codes)) in program.outputs.iter().zip(&own).enumerate() {
                 let same = if alike {
                     *codes == sound[i]
                 } else {
@@ -101,13 +104,9 @@ fn identity(port: &Port) -> Option<(&str, &[usize], &str)> {
     port.source.as_ref().map(|source| (&*source.name, &*source.shape, &*source.dtype))
 }
 
-/// Outputs of all runs in serial order.
-fn run(program: &Program, inputs: &[Vec<Vec<u8>>]) -> Result<Vec<Vec<Vec<u8>>>, String> {
-    let serial = Serial::new(Arc::new(program.clone())).map_err(|error| error.to_string())?;
-    inputs
-        .iter()
-        .map(|codes| serial.run(codes).map(|(outputs, _)| outputs).map_err(|error| error.to_string()))
-        .collect()
+/// A program to be run in serial order.
+fn serial(program: &Program) -> Result<Serial, String> {
+    Serial::new(Arc::new(program.clone())).map_err(|error| error.to_string())
 }
 
 /// Instructions that meet, on the machine itself and on ones whose lines or units are slow.

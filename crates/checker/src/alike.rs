@@ -1,0 +1,51 @@
+//! Programs that begin alike, as those that differ from one program in a few instructions do: what they have in common is
+//! followed once.
+
+use tpuflow_ir::{Graph, Program, Tiling};
+
+use crate::rule::Violation;
+use crate::walk::{State, walk, walk_from};
+
+/// What is known of a sound program before some of its instructions.
+pub struct Checkpoints {
+    /// With its layers as the program has them.
+    graph: Graph,
+    tilings: Vec<Tiling>,
+    states: Vec<State>,
+}
+
+impl Checkpoints {
+    /// Checks a program, and remembers what is known before every instruction whose number is a multiple of `every`.
+    ///
+    /// # Errors
+    /// The first violation, if there is one.
+    pub fn new(graph: &Graph, program: &Program, every: usize) -> Result<Self, Vec<Violation>> {
+        let graph = crate::as_divided(graph, program)?;
+        let mut states = Vec::new();
+        walk_from(Some(&graph), program, 1, None, |steps| {
+            if steps.at.is_multiple_of(every) {
+                states.push(steps.state());
+            }
+        })?;
+        crate::limits(program)?;
+        Ok(Self { graph, tilings: program.tilings.clone(), states })
+    }
+
+    /// Checks a program of the same graph and tilings up to the violation number `most`: from the instruction `alike` on, if
+    /// header, machine, inputs, constants, and all that comes before that instruction are those of the sound program.
+    ///
+    /// # Errors
+    /// As [`crate::check_to`].
+    ///
+    /// # Panics
+    /// If the program has other tilings.
+    pub fn check(&self, program: &Program, alike: Option<usize>, most: usize) -> Result<(), Vec<Violation>> {
+        assert_eq!(program.tilings, self.tilings, "a program of another graph");
+        let before = alike.and_then(|alike| self.states.iter().rev().find(|state| state.at <= alike));
+        match before {
+            Some(state) => walk_from(Some(&self.graph), program, most, Some(state), |_| {}),
+            None => walk(Some(&self.graph), program, most),
+        }
+        .and_then(|()| crate::limits(program))
+    }
+}
