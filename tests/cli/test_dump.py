@@ -16,7 +16,7 @@ from tpuflow.io.arrays import read_arrays
 PLUGIN = """
 from AIPUBuilder.Optimizer.framework import *
 
-@op_register(OpType.Relu, '2.0')
+@op_register(OpType.Relu, '{version}')
 def forward(self, *args):
     raise RuntimeError('never called')
 
@@ -65,11 +65,18 @@ def test_every_tensor_is_written_in_floats_and_codes(built: Built, command: Comm
 def test_no_operator_plugin_is_ignored_in_silence(built: Built, command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
     folder.mkdir()
-    (folder / "aipubt_opt_op_x.py").write_text(PLUGIN)
+    (folder / "aipubt_opt_op_x.py").write_text(PLUGIN.format(version="1.0"))
     made = command(
         "build", built.model, "--calib", built.calibration, "--plugins", folder, "-o", tmp_path / "x.tpu"
     )
     assert made.status == 0, made.err
     told = made.out + made.err
-    assert 'operator plugin "Relu" is not built in' in told
+    assert 'operator plugin "Relu" takes no part, it has no forward function of a version above 1.0' in told
     assert 'operator plugin "Missing": the model has no node of that type' in told
+    (folder / "aipubt_opt_op_x.py").write_text(PLUGIN.format(version="2.0"))
+    made = command(
+        "build", built.model, "--calib", built.calibration, "--plugins", folder, "-o", tmp_path / "y.tpu"
+    )
+    assert made.status == 1
+    assert "plugin Relu failed: RuntimeError: never called" in made.err
+    assert not (tmp_path / "y.tpu").exists()

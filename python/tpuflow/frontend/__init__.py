@@ -20,6 +20,7 @@ from tpuflow.errors import Finding
 from tpuflow.frontend.convert import onnx_to_tf
 from tpuflow.frontend.cut import get_sub_model
 from tpuflow.frontend.load import FloatModel, Port, check_model, load
+from tpuflow.frontend.outside import operators, provide
 from tpuflow.frontend.presets import PRESETS
 from tpuflow.frontend.samples import generate_samples, generated
 from tpuflow.frontend.session import FloatSession, run_float
@@ -39,5 +40,7 @@ __all__ = [
     "load",
     "model_digest",
     "onnx_to_tf",
+    "operators",
+    "provide",
     "run_float",
 ]

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
+from tpuflow.frontend.outside import OUTSIDE, infer_outside
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name
 from tpuflow.frontend.values import bodies, shape_of, state_shape
@@ -42,6 +43,12 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
         ) from None
     learned = False
     for node in model.graph:
+        if node.domain == OUTSIDE and any(shape_of(value) is None for value in node.outputs):
+            infer_outside(node)
+            for value in node.outputs:
+                if (sizes := shape_of(value)) is not None:
+                    state_shape(value, list(sizes))
+                    learned = True
         for value in node.outputs:
             kind, shape = session.kinds.get(value.name or ""), session.shapes.get(value.name or "")
             if kind and (value.type is None or value.dtype == ir.DataType.UNDEFINED):
@@ -83,7 +90,7 @@ def _unknown(model: ir.Model, found: Sequence[Finding]) -> Iterator[Finding]:
     known |= {(function.domain, function.name) for function in model.functions.values()}
     names = {finding.node for finding in found}
     for node in model.graph:
-        if node.name not in names:
+        if node.name not in names or node.domain == OUTSIDE:
             continue
         for inner in _within(node):
             domain = "" if inner.domain == "ai.onnx" else inner.domain

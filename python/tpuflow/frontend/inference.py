@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as ir
 
+from tpuflow.frontend.outside import OUTSIDE, infer_outside
+
 __all__ = ["DOMAIN", "infer_output"]
 
 DOMAIN = "tpuflow"
@@ -23,6 +25,8 @@ def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:
     Returns:
         What ONNX objects to in the node, in one line; None if nothing.
     """
+    if node.domain == OUTSIDE:
+        return infer_outside(node)
     first = next((value for value in node.inputs if value is not None), None)
     if node.domain == DOMAIN and first is not None:  # every function of ours is elementwise
         node.outputs[0].shape, node.outputs[0].type = first.shape, first.type

@@ -16,6 +16,7 @@ from tpuflow.frontend.batch import rebatched, sizes_of_batch
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
 from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.outside import mark
 from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
 from tpuflow.frontend.source import Source, read
@@ -181,6 +182,7 @@ class _Wish:
 def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
     """Original and normalised model, what to call it, and what is wrong with it."""
     origin, label = read(source)
+    mark(origin)
     inputs, outputs = wish.inputs, wish.outputs
     if wish.preset is not None:
         if inputs or outputs:

@@ -12,6 +12,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotComputed
 
 from tpuflow.errors import ModelError, SampleError
+from tpuflow.frontend.outside import OUTSIDE, Staged
 from tpuflow.frontend.precision import to_float32
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class FloatSession:
         for name in self.outputs:
             if name not in made and name not in own:
                 raise ModelError(f'model computes no tensor called "{name}"')
+        self._staged: Staged | None = None
+        if any(node.domain == OUTSIDE for node in graph.node):
+            self._in_stages(proto, threads, once=once, apart=apart)
+            return
         extra = [name for name in self.outputs if name not in set(own)]
         if extra:
             if not isinstance(model, ir.Model):
@@ -128,6 +133,24 @@ class FloatSession:
         self._shapes = {value.name: value.shape for value in self._session.get_inputs()}
         self._ranked = {value.name for value in graph.input if value.type.tensor_type.HasField("shape")}
 
+    def _in_stages(
+        self,
+        proto: onnx.ModelProto,
+        threads: int | None,
+        *,
+        once: bool,
+        apart: Mapping[str, onnxruntime.OrtValue],
+    ) -> None:
+        """Prepares a model with operators from outside; types and shapes are left to it."""
+
+        def part(model: onnx.ModelProto, outputs: Sequence[str]) -> FloatSession:
+            listed = {each.name for each in model.graph.initializer}
+            own = {name: value for name, value in apart.items() if name in listed}
+            return FloatSession(model, outputs, threads, once=once, apart=own)
+
+        self.kinds, self.shapes = {}, {}
+        self._staged = Staged(proto, self.outputs, part, apart)
+
     def run(
         self, feeds: Mapping[str, npt.ArrayLike], into: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
@@ -144,6 +167,8 @@ class FloatSession:
         Raises:
             SampleError: If an array is missing, or has a wrong name, shape or type.
         """
+        if self._staged is not None:
+            return self._staged.run(feeds)
         arrays = {name: self._checked(name, array) for name, array in feeds.items()}
         for name in self._types:
             if name not in arrays:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from tpuflow.errors import Finding
 from tpuflow.frontend.inference import DOMAIN
+from tpuflow.frontend.outside import OUTSIDE
 from tpuflow.frontend.rewrites.logic import COMPARISONS, CONNECTIVES
 from tpuflow.frontend.rewrites.reduction import REDUCTIONS
 from tpuflow.frontend.validity import objection
@@ -218,6 +219,9 @@ def _problems(node: ir.Node, versions: Mapping[str, int]) -> Iterator[tuple[str 
         yield attribute, f"is not valid: {reason}"
         return
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
+    if node.domain == OUTSIDE:
+        yield None, "operator of a plugin"
+        return
     if node.domain == DOMAIN:
         if known and shape_of(node.outputs[0]) is None:
             yield None, "the shape of its output is not known"

@@ -12,6 +12,7 @@ from tpuflow.compiler.machine import Machine
 from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import require_time
 from tpuflow.compiler.tiling import tiling_of
+from tpuflow.frontend import operators
 from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.dump import dump_tensors
@@ -22,7 +23,7 @@ from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_byt
 from tpuflow.pipeline.stages import alike, calibrated, imported, scheduled, starting
 from tpuflow.pipeline.trials import measured, metric_evaluators, searched
 from tpuflow.pipeline.warnings import AccuracyWarning, accuracy_warnings, refuse
-from tpuflow.plugins import configured, unused_operators
+from tpuflow.plugins import configured, operators_of, unused_operators
 from tpuflow.ptq import Listener, Recipe
 from tpuflow.report.tensorboard import log_stages, require
 
@@ -113,6 +114,16 @@ class _Clock:
 
 
 def build(request: Request, listener: Listener | None = None) -> Built:
+    """Runs all stages; operators of the request's plugins take part.
+
+    Raises:
+        TpuflowError: A stage cannot do its work; the text says why.
+    """
+    with operators(operators_of(request.plugins)):
+        return _built(request, listener)
+
+
+def _built(request: Request, listener: Listener | None) -> Built:
     """Runs all stages.
 
     Raises:

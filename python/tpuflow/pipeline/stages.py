@@ -11,7 +11,7 @@ from tpuflow.evaluation.by_tensor import TensorSimilarity, tensor_similarities
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatModel, load
 from tpuflow.pipeline.samples import calibration_data
-from tpuflow.plugins import with_input_scales
+from tpuflow.plugins import with_input_scales, with_operator_scales
 from tpuflow.ptq import Calibrated, Recipe
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def calibrated(
     names = [port.name for port in state.model.inputs]
     config = (recipe or request).config
 
-    def set_inputs(ranges: Ranges, _model: FloatModel) -> Ranges:
-        return with_input_scales(ranges, request.plugins, names, config)
+    def set_inputs(ranges: Ranges, model: FloatModel) -> Ranges:
+        found = with_input_scales(ranges, request.plugins, names, config)
+        return with_operator_scales(found, request.plugins, model.model, config)
 
     data = data or calibration_data(state.model, request)
     return (recipe or Recipe(config)).calibrate(state, data, listener, set_inputs)

@@ -22,9 +22,11 @@ from tpuflow.plugins.use import (
     configured,
     dataset_samples,
     is_dataset,
+    operators_of,
     plugin_metrics,
     unused_operators,
     with_input_scales,
+    with_operator_scales,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "is_dataset",
     "load_plugins",
     "op_register",
+    "operators_of",
     "plugin_metrics",
     "quant_register",
     "register_optype",
@@ -46,4 +49,5 @@ __all__ = [
     "run_operator",
     "unused_operators",
     "with_input_scales",
+    "with_operator_scales",
 ]

@@ -83,6 +83,10 @@ class Registry:
         """What there is of a kind."""
         return sorted(name for each, name in self.entries if each == kind)
 
+    def version(self, kind: str, name: str) -> tuple[int, ...]:
+        """The version of a plugin there is."""
+        return self.entries[kind, name].version
+
     def get(self, kind: str, name: str) -> Any:
         """A plugin.
 

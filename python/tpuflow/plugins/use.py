@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from tpuflow.calibration import Range, Ranges
 from tpuflow.config import Config, layer_names
+from tpuflow.config.operators import types_of
 from tpuflow.errors import SampleError
 from tpuflow.evaluation.metrics import Metric
 from tpuflow.io.samples import Samples, in_turn
 from tpuflow.plugins.datasets import dataset_named
 from tpuflow.plugins.nodes import PyNode, PyTensor, backend, numpy_of, onnx_form
+from tpuflow.plugins.numbers import get_linear_quant_params_from_tensor
 from tpuflow.plugins.registry import PluginError, Registry
 
 if TYPE_CHECKING:
@@ -27,9 +30,11 @@ __all__ = [
     "configured",
     "dataset_samples",
     "is_dataset",
+    "operators_of",
     "plugin_metrics",
     "unused_operators",
     "with_input_scales",
+    "with_operator_scales",
 ]
 
 WORD = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
@@ -165,6 +170,122 @@ def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], 
     return Ranges(found, ranges.samples, ranges.strategy)
 
 
+def operators_of(registry: Registry) -> dict[str, Callable[..., list[Any]]]:
+    """The operators of plugins that take part in networks: new types, and newer versions of known ones.
+
+    Each is called with a node's name, its attributes, its inputs, which of them are constants, and the names
+    of its outputs, and gives these.
+    """
+    return {
+        name: partial(_forward, registry, name)
+        for name in registry.names("forward")
+        if name != "Input" and (not types_of(name) or registry.version("forward", name) > (1, 0))
+    }
+
+
+def _forward(
+    registry: Registry,
+    kind: str,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Any],
+    constants: frozenset[int],
+    outputs: Sequence[str],
+) -> list[Any]:
+    node = _node(kind, name, attributes, inputs, constants, outputs)
+    _called(kind, partial(registry.get("forward", kind), node))
+    return _values(node)
+
+
+def _values(node: PyNode) -> list[Any]:
+    for tensor in node.outputs:
+        if tensor.betensor is None:
+            raise PluginError(f'{node.type}: forward leaves output "{tensor.name}" without values')
+    return [np.asarray(numpy_of(tensor.betensor)) for tensor in node.outputs]
+
+
+def _node(
+    kind: str,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Any],
+    constants: frozenset[int],
+    outputs: Sequence[str],
+) -> PyNode:
+    """A node as plugins see it: constants are weights, biases, and what else there is by number."""
+    node = PyNode(name, kind)
+    node.params.update(attributes)
+    for at, array in enumerate(inputs):
+        if array is None:
+            continue
+        if at in constants:
+            what = ("weights", "biases", f"constant{len(node.constants)}")[min(len(node.constants), 2)]
+            node.constants[what] = PyTensor(f"{name}/{what}", array)
+        else:
+            node.inputs.append(PyTensor(f"{name}/input{at}", array))
+    node.outputs = [PyTensor(each) for each in outputs]
+    if node.inputs and node.inputs[0].ir_shape:
+        node.current_batch_size = node.inputs[0].ir_shape[0]
+    return node
+
+
+def with_operator_scales(ranges: Ranges, registry: Registry, model: ir.Model, config: Config) -> Ranges:
+    """Ranges of what operators of plugins give, as their quantise functions set them.
+
+    Forward has run once before, on the middles of what calibration saw.
+
+    Raises:
+        PluginError: A function gave up, or set no scale.
+    """
+    taking, rules = operators_of(registry), registry.names("quantise")
+    found = dict(ranges.tensors)
+    for node in model.graph:
+        seen = [value.name in found for value in node.outputs]
+        if node.op_type not in taking or node.op_type not in rules or not all(seen):
+            continue
+        held = [(at, value) for at, value in enumerate(node.inputs) if value is not None]
+        constants = frozenset(at for at, value in held if value.const_value is not None)
+        made = _node(
+            node.op_type, node.name or "", {}, [_middle(value, found) for value in node.inputs],
+            constants, [value.name or "" for value in node.outputs],
+        )  # fmt: skip
+        made.params.update({name: each.value for name, each in node.attributes.items()})
+        _called(node.op_type, partial(registry.get("forward", node.op_type), made))
+        variable = [value for at, value in held if at not in constants]
+        for tensor, value in zip((*made.inputs, *made.outputs), (*variable, *node.outputs), strict=True):
+            _quantised(tensor, found.get(value.name or ""), made)
+        _called(node.op_type, partial(registry.get("quantise", node.op_type), made))
+        for tensor in made.outputs:
+            if tensor.scale is None or tensor.zerop is None:
+                raise PluginError(f'{node.op_type}: quantise sets no scale and zero point of "{tensor.name}"')
+            scale, zero = onnx_form(tensor)
+            found[tensor.name] = _range_of(scale, zero, config)
+    return replace(ranges, tensors=found)
+
+
+def _middle(value: ir.Value | None, found: Mapping[str, Range]) -> Any:
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    assert value.shape is not None and value.dtype is not None, "shapes of a normalised model are known"
+    reach = found.get(value.name or "")
+    middle = 0.0 if reach is None else sum(reach.pairs[0]) / 2
+    return np.full(value.shape.numpy(), middle, value.dtype.numpy())
+
+
+def _quantised(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
+    """States what calibration saw of a tensor, and a grid over it where it is an input."""
+    if reach is not None:
+        tensor.min, tensor.max = min(low for low, _ in reach.pairs), max(high for _, high in reach.pairs)
+    if tensor in node.inputs:
+        bits = node.attrs["q_bits_activation"]
+        tensor.qinvariant, tensor.qbits = False, bits
+        tensor.scale, tensor.zerop, tensor.qmin, tensor.qmax, tensor.dtype = (
+            get_linear_quant_params_from_tensor(tensor, node.attrs["q_mode_activation"], bits, is_signed=True)
+        )
+
+
 def unused_operators(registry: Registry, model: ir.Model) -> list[str]:
     """What operator plugins a build makes no use of, a sentence each: they are never ignored in silence.
 
@@ -173,6 +294,7 @@ def unused_operators(registry: Registry, model: ir.Model) -> list[str]:
         model: The model as the user gave it.
     """
     names = {*registry.names("forward"), *registry.names("quantise")} - {"Input"}
+    taking = operators_of(registry)
     there: dict[str, list[str]] = {}
     for node in model.graph:
         there.setdefault(node.op_type.lower(), []).append(node.name or node.op_type)
@@ -182,10 +304,12 @@ def unused_operators(registry: Registry, model: ir.Model) -> list[str]:
         if nodes is None:
             lines.append(f'operator plugin "{name}": the model has no node of that type')
             continue
+        if name in taking:
+            continue
         listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         lines.append(
-            f'operator plugin "{name}" is not built in: {listed} are computed by the operator of tpuflow; '
-            "tpuflow.plugins.run_operator runs the plugin by itself"
+            f'operator plugin "{name}" takes no part, it has no forward function of a version above 1.0: '
+            f"{listed} are computed by the operator of tpuflow"
         )
     return lines
 

@@ -113,6 +113,7 @@ def build(
     from tpuflow.errors import FileError
     from tpuflow.pipeline import Listener, Request
     from tpuflow.pipeline import build as run_build
+    from tpuflow.pipeline.operators import use_operators
     from tpuflow.plugins import load_plugins
 
     settings = options.configuration(config, dtype, lenient=lenient)
@@ -126,12 +127,14 @@ def build(
     if output is not None:
         _check_files(output)
         _check_output(output, model)
+    registry = load_plugins(named=folders)
+    use_operators(registry)
     request = Request(
         model=model,
         level=int(level.value),
         machine=machine,
         calibration=calib,
-        plugins=load_plugins(named=folders),
+        plugins=registry,
         qconfig=qconfig,
         ranges=ranges,
         config=settings,

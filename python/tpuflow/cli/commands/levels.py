@@ -44,7 +44,9 @@ def run(
     from tpuflow.execution.levels import open_level, run_samples
     from tpuflow.io.files import write_arrays
     from tpuflow.io.samples import load_samples
+    from tpuflow.pipeline.operators import use_operators
 
+    use_operators()
     level = open_level(file, options.shapes(input_shape), batch)
     samples = load_samples(inputs, level.ports)
     with progress("run") as advance:

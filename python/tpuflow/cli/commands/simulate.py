@@ -92,6 +92,9 @@ def simulate(
     from tpuflow.io.files import write_arrays
     from tpuflow.io.samples import load_samples
     from tpuflow.partitioning.storage import load_program
+    from tpuflow.pipeline.operators import use_operators
+
+    use_operators()
 
     if timing_only and (inputs is not None or outputs is not None):
         raise SampleError("--timing-only computes no values: leave out --inputs and --outputs")
