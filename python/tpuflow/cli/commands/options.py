@@ -162,10 +162,10 @@ def valid_machine(machine: str | None) -> str | None:
         MachineError: It is not, or does not.
     """
     if machine is not None:
-        from tpuflow.compiler import Machine
-
         if machine.endswith(".toml"):
             paths.readable(Path(machine))
+        from tpuflow.compiler import Machine
+
         Machine.load(machine)
     return machine
 
