@@ -26,6 +26,16 @@ def test_presets_are_the_files_they_come_from(name: str, tmp_path: Path) -> None
     assert machine["array.rows"] == machine["pdp.lanes"] == machine["cache.word_bytes"]
 
 
+def test_a_file_with_a_base_states_only_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f'base = "{ASIC}"\nname = "mine"\n[ddr]\nchannels = 1\n')
+    found, base = Machine.load(path), Machine.preset(ASIC)
+    assert found == base.replace({"ddr.channels": 1}, name="mine")
+    path.write_text(f'base = "{ASIC}"\nname = "mine"\n[ddr]\nchannel = 1\n')
+    with pytest.raises(MachineError, match=r"mine\.toml: ddr\.channel is unknown; there are .*channels"):
+        Machine.load(path)
+
+
 @pytest.mark.parametrize("size", [32, 64, 256])
 @pytest.mark.parametrize("key", ["array.size", "array.rows", "pdp.lanes", "cache.word_bytes"])
 def test_the_length_of_a_word_takes_the_array_and_the_lanes_along(key: str, size: int) -> None:

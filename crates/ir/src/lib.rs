@@ -19,6 +19,7 @@ pub mod isa;
 pub mod layout;
 pub mod limits;
 pub mod machine;
+mod machine_file;
 pub mod memory;
 pub mod op;
 mod operands;

@@ -8,12 +8,11 @@
 //!                              EWP cache (bias, scale, tables)               CU: issue queues, tokens
 //! ```
 //!
-//! `docs/machine.md` is the normative text. The presets under `machines/` are ordinary machine files.
+//! `docs/machine.md` is the normative text. `machine_file` reads machines from files.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Error;
 use crate::error::MachineError;
 
 /// All parameters of a machine.
@@ -188,14 +187,6 @@ section! {
     }
 }
 
-const PRESETS: [&str; 5] = [
-    include_str!("../machines/128x128_asic.toml"),
-    include_str!("../machines/128x128_dual_ddr.toml"),
-    include_str!("../machines/64x64_edge.toml"),
-    include_str!("../machines/32x32_fpga.toml"),
-    include_str!("../machines/256x256_dc.toml"),
-];
-
 /// Most cycles, or nanoseconds, that one thing takes.
 const LONGEST: u64 = 1_000_000;
 /// Highest clock, Hz.
@@ -210,43 +201,6 @@ const BANKS: u64 = 1 << 16;
 const MOST: u64 = 1 << 20;
 
 impl Machine {
-    /// Names of the presets, the default first.
-    #[must_use]
-    pub fn presets() -> Vec<String> {
-        PRESETS.iter().filter_map(|text| Self::parse("preset", text).ok()).map(|m| m.name).collect()
-    }
-
-    /// The TOML text of a preset.
-    #[must_use]
-    pub fn preset_text(name: &str) -> Option<&'static str> {
-        PRESETS.iter().copied().find(|text| Self::parse("preset", text).is_ok_and(|m| m.name == name))
-    }
-
-    /// A preset by name.
-    ///
-    /// # Errors
-    /// [`Error::Machine`] listing the presets.
-    pub fn preset(name: &str) -> Result<Self, Error> {
-        let unknown =
-            || Error::Machine { name: name.to_owned(), reason: MachineError::Unknown { presets: Self::presets() } };
-        Self::parse(name, Self::preset_text(name).ok_or_else(unknown)?)
-    }
-
-    /// Reads and validates a machine file. `origin` names it in errors. What a file states that no law uses is left out.
-    ///
-    /// # Errors
-    /// [`Error::Machine`] with the field at fault.
-    pub fn parse(origin: &str, text: &str) -> Result<Self, Error> {
-        let fail = |reason| Error::Machine { name: origin.to_owned(), reason };
-        let mut machine: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(0, |s| text[..s.start.min(text.len())].lines().count().max(1));
-            fail(MachineError::Syntax { line, message: e.message().replace('\n', " ") })
-        })?;
-        machine.validate().map_err(fail)?;
-        machine.array.parameter_tiles = None;
-        Ok(machine)
-    }
-
     /// What makes no sense, if anything does not.
     ///
     /// # Errors
@@ -430,15 +384,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presets_are_sound() {
-        assert_eq!(Machine::presets().len(), PRESETS.len());
-        for text in PRESETS {
-            let machine = Machine::parse("preset", text).expect("a preset is valid");
-            assert_eq!(Machine::preset(&machine.name).expect("known"), machine);
-        }
-    }
-
-    #[test]
     fn default_constants() {
         let machine = Machine::preset("128x128_asic").expect("known");
         assert_eq!(machine.cache_bytes(), 16 << 20);
@@ -452,7 +397,9 @@ mod tests {
     /// A field of earlier versions is read, and means nothing; a program that carries it keeps its hash.
     #[test]
     fn a_field_without_a_law_is_read_and_left_out() {
-        let old = PRESETS[0].replace("accumulators = 1024", "parameter_tiles = 32\naccumulators = 1024");
+        let old = Machine::preset_text("128x128_asic")
+            .expect("known")
+            .replace("accumulators = 1024", "parameter_tiles = 32\naccumulators = 1024");
         let machine = Machine::parse("old.toml", &old).expect("read");
         assert_eq!(machine, Machine::preset("128x128_asic").expect("known"));
         let mut carried = machine.clone();
@@ -466,7 +413,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_field() {
-        let text = PRESETS[0].replace("rows = 128 ", "rows = 100 ");
+        let text = Machine::preset_text("128x128_asic").expect("known").replace("rows = 128 ", "rows = 100 ");
         let message = Machine::parse("my.toml", &text).expect_err("rows differ").to_string();
         assert!(message.contains("my.toml") && message.contains("array.rows 100"), "{message}");
         let message = Machine::parse("my.toml", "name = 3").expect_err("wrong type").to_string();
@@ -480,7 +427,8 @@ mod tests {
             ("softmax = ", "ewp.softmax"),
         ] {
             let value = if field == "cache.words" { "= 4294967295 # " } else { &most };
-            let text = PRESETS[0].replacen(line, &line.replace("= ", value), 1);
+            let text =
+                Machine::preset_text("128x128_asic").expect("known").replacen(line, &line.replace("= ", value), 1);
             let message = Machine::parse("my.toml", &text).expect_err(field).to_string();
             assert!(message.contains(field), "{message}");
         }

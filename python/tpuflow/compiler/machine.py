@@ -266,7 +266,7 @@ def require_machine(program: _core.Program, machine: str | PathLike[str]) -> Non
         MachineError: The machine is unknown, or not the program's; the message names a parameter.
     """
     text = machine_text(machine)
-    wanted = _flat(parse_toml(text, str(machine), MachineError))
+    wanted = _flat(json.loads(_core.machine_json(str(machine), text)))
     own = _flat(json.loads(program.metadata())["machine"])
     for key in sorted((own.keys() | wanted.keys()) - set(UNUSED)):
         if own.get(key) != wanted.get(key):

@@ -49,4 +49,16 @@ pub enum MachineError {
     /// A cache that addresses cannot reach.
     #[error("{cache}.banks {banks} times {cache}.words {words} must be at most {limit} bytes")]
     Cache { cache: &'static str, banks: u32, words: u32, limit: u64 },
+    /// There is no preset of the name of the base.
+    #[error("base: {name:?} is unknown; give one of {}", presets.join(", "))]
+    UnknownBase { name: String, presets: Vec<String> },
+    /// A machine with a base has no name of its own.
+    #[error("name is missing: a machine based on {base:?} has a name of its own")]
+    Unnamed { base: String },
+    /// A value of another type than the base has there.
+    #[error("{field}: {expected} is expected, not {value}")]
+    Type { field: String, expected: &'static str, value: String },
+    /// A key that the base does not have.
+    #[error("{field} is unknown; there are {}", known.join(", "))]
+    UnknownField { field: String, known: Vec<String> },
 }

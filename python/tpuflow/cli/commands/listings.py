@@ -70,23 +70,20 @@ machine = typer.Typer(help="List and show machines.", no_args_is_help=True)
 def list_machines(json: options.JsonFile = None) -> None:
     """List the machines that come with tpuflow."""
     import re
-    import tomllib
 
-    from tpuflow.compiler.program import machine_text, machines
+    from tpuflow.compiler.machine import Machine, machine_text, machines
 
     rows = []
     for name in machines():
-        text = machine_text(name)
-        content = tomllib.loads(text)
-        array, cache, ddr = (content[key] for key in ("array", "cache", "ddr"))
+        found = Machine.preset(name)
         rows.append(
             (
                 name,
-                f"{array['rows']} x {array['columns']}",
-                f"{content['clock_hz'] / 1e9:g} GHz",
-                f"{cache['banks'] * cache['words'] * cache['word_bytes'] / 2**20:g} MiB",
-                f"{ddr['channels']} x {ddr['word_bytes'] * ddr['clock_hz'] / 1e9:g} GB/s",
-                re.split(r"[.;] |[.;]?\n", text.lstrip("# "), maxsplit=1)[0],
+                f"{found['array.rows']} x {found['array.columns']}",
+                f"{found['clock_hz'] / 1e9:g} GHz",
+                f"{found['cache.bytes'] / 2**20:g} MiB",
+                f"{found['ddr.channels']} x {found['ddr.word_bytes'] * found['ddr.clock_hz'] / 1e9:g} GB/s",
+                re.split(r"[.;] |[.;]?\n", machine_text(name).lstrip("# "), maxsplit=1)[0],
             )
         )
     table(
