@@ -35,7 +35,7 @@ from tpuflow.lowering import lower
 CHANNELS = 4
 SIZE = 4
 WORST_EXPONENT = 1.3
-WORTH_JUDGING_SECONDS = 1.0
+WORTH_FITTING_SECONDS = 1.0
 
 
 class Builder:
@@ -181,7 +181,7 @@ def main() -> None:
                     last = index == len(asked.nodes) - 1 or (
                         stage.startswith("schedule") and nodes == asked.schedule
                     )
-                    bad |= last and value > WORST_EXPONENT and seconds > WORTH_JUDGING_SECONDS
+                    bad |= last and value > WORST_EXPONENT and seconds > WORTH_FITTING_SECONDS
                 print(f"| {shape} | {stage} | {nodes:,} | {seconds:.2f} | {exponent} |", flush=True)
             before = found
     sys.exit(bad)

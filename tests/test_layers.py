@@ -155,7 +155,7 @@ def package_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Every import of a module as (top-level package, room or name below it), conditional ones too."""
+    """Every import of a module as (top-level package, package or name below it), conditional ones too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -2,7 +2,7 @@
 
     python benches/accuracy [NAME ...] [--methods default search onnxruntime-minmax ...] [--page FILE.md]
 
-Every method is calibrated with all calibration samples of a network and judged on its whole evaluation set,
+Every method is calibrated with all calibration samples of a network and measured on its evaluation set,
 beside float on the same samples: signal to noise of the first output, agreement of decisions, and the
 network's own metric with the samples that became wrong and right. `programs.py` beside this file compares
 programs with their graphs.
@@ -91,7 +91,7 @@ def main() -> None:
                 lines.append(row(name, method, f"fails: {str(error).splitlines()[0][:80]}", *[""] * 6))
             else:
                 seconds = time.perf_counter() - start
-                found = cells[method][name] = network.judged(network.run(forward))
+                found = cells[method][name] = network.scored(network.run(forward))
                 lines.append(shown(name, method, found, seconds))
             print(lines[-1], flush=True)
     lines += ["", *side_by_side(cells)]

@@ -3,7 +3,7 @@
     nice python benches/accuracy/few_samples.py [NAME ...] [--results FILE.jsonl] [--page FILE.md]
 
 Every network is calibrated with 1, 2, 4, 8, 16 and 32 of its calibration samples, drawn five times by a seed,
-and judged on evaluation samples: by `default` (`tpuflow.quantize` with samples), by onnxruntime's
+and evaluated on evaluation samples: by `default` (`tpuflow.quantize` with samples), by onnxruntime's
 `quantize_static` with MinMax and, where asked for, by `search`. Each run is a line of the results file as
 soon as it is done; a run whose line stands there is not repeated, so the script goes on where it was ended.
 
@@ -53,7 +53,7 @@ Key = tuple[str, str, int, int, int]
 
 def key_of(run: Run) -> Key:
     """What tells one run from another."""
-    return run["network"], run["method"], run["samples"], run["draw"], run["judged"]
+    return run["network"], run["method"], run["samples"], run["draw"], run["scored"]
 
 
 def drawn(calibration: Array, count: int, draw: int) -> Array:
@@ -97,13 +97,13 @@ def measured(network: Network, method: str, count: int, draw: int) -> Run:
     finally:
         network.calibration = whole
     seconds = time.perf_counter() - start
-    found = network.judged(network.run(forward))
+    found = network.scored(network.run(forward))
     return {
         "network": network.name,
         "method": method,
         "samples": count,
         "draw": draw,
-        "judged": network.samples,
+        "scored": network.samples,
         "sqnr_db": found.sqnr_db,
         "agreement": found.agreement,
         "seconds": round(seconds, 1),
@@ -140,13 +140,13 @@ def table(runs: Sequence[Run], method: str) -> list[str]:
 
 
 def paired(runs: Iterable[Run], method: str, name: str, count: int) -> list[tuple[Run, Run]]:
-    """Runs of a method and of the peer with the same draw and judged by the same samples."""
+    """Runs of a method and of the peer with the same draw and evaluated by the same samples."""
     found = {key_of(run): run for run in runs}
     return [
         (run, found[other])
         for run in found.values()
         if (run["network"], run["method"], run["samples"]) == (name, method, count)
-        and (other := (name, PEER, count, run["draw"], run["judged"])) in found
+        and (other := (name, PEER, count, run["draw"], run["scored"])) in found
     ]
 
 
@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=WAYS, default=["default", PEER], metavar="METHOD")
     parser.add_argument("--samples", nargs="+", type=int, default=list(COUNTS), metavar="N")
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--judged", type=int, default=0, help="evaluation samples, evenly spread; 0: all")
+    parser.add_argument("--scored", type=int, default=0, help="evaluation samples, evenly spread; 0: all")
     parser.add_argument("--results", type=Path, default=Path("few_samples.jsonl"), metavar="FILE.jsonl")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the tables there as well")
     asked = parser.parse_args()
@@ -205,7 +205,7 @@ def main() -> None:
         network: Network | None = None
         for count in asked.samples:
             for draw, method in ((draw, method) for draw in range(asked.draws) for method in asked.methods):
-                network = network or Network(shared_data(), name, most=asked.judged)
+                network = network or Network(shared_data(), name, most=asked.scored)
                 if (name, method, count, draw, network.samples) in done:
                     continue
                 runs.append(measured(network, method, count, draw))

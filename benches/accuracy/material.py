@@ -1,4 +1,4 @@
-"""The trained networks of the shared material and the three figures a quantised one is judged by.
+"""The trained networks of the shared material and the three figures a quantised one is scored by.
 
 The material lies in the folder `TPUFLOW_SHARED` names, else in `shared` beside the repository; see its
 README for the networks, their data and the metrics, which its own `evalnets.py` computes.
@@ -79,12 +79,12 @@ class Figures:
 
 
 class Network:
-    """A trained network with its samples and, if it is to be judged, what float makes of them.
+    """A trained network with its samples and, if it is to be scored, what float makes of them.
 
     Args:
         folder: Of all networks.
         name: Of this one.
-        floats: Whether it is to be judged.
+        floats: Whether it is to be scored.
         most: Evaluation samples at most, evenly spread; 0: all.
     """
 
@@ -115,7 +115,7 @@ class Network:
             found.append([made[name] for name in self.outputs])
         return found
 
-    def judged(self, outputs: Outputs) -> Figures:
+    def scored(self, outputs: Outputs) -> Figures:
         """The figures of a quantised network's outputs."""
         scores = [
             self._nets.metric(self.name, found, self._labels, self.images)

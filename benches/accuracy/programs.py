@@ -73,7 +73,7 @@ class Row:
 
 
 def measured(nets: Any, folder: Path, name: str, dtype: str, programs: int, level: int) -> Row:
-    """Builds and judges one network."""
+    """Builds and scores one network."""
     start = time.perf_counter()
     model = load(folder / name / "model.onnx")
     port = model.inputs[0]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuflow.ptq import Listener, Recipe, quantize
     from tpuflow.report.tensorboard import set_log_folder
 
-_HOMES = {
+_PACKAGES = {
     "Built": "pipeline",
     "Config": "config",
     "FloatModel": "frontend",
@@ -115,11 +115,11 @@ _SHOWN = {"tpuflow._core": ("Graph", "Program"), "tpuflow.execution.simulation":
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    module = import_module(f"{__name__}.{home or name}")
-    value = getattr(module, name) if home else module
+    package = _PACKAGES[name]
+    module = import_module(f"{__name__}.{package or name}")
+    value = getattr(module, name) if package else module
     globals()[name] = value
     _show_in_notebooks()
     return value

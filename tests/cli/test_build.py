@@ -293,18 +293,18 @@ def test_shapes_left_open_are_given_wherever_a_model_is(command: Command, tmp_pa
     shape = ("--input-shape", "x=1,2,4,5")
     assert command("build", model, *shape, "-o", program).status == 0
     run = ("--inputs", tmp_path / "only.npz", "--outputs", tmp_path / "y.npz")
-    judged = ("--data", data, "--metric", "top1")
+    scored = ("--data", data, "--metric", "top1")
     for words in (
         ("inspect", model),
         ("run", model, *run),
-        ("evaluate", model, *judged),
-        ("evaluate", program, "--float", model, *judged),
+        ("evaluate", model, *scored),
+        ("evaluate", program, "--float", model, *scored),
     ):
         refused = command(*words)
         assert refused.status == 1
         assert "--input-shape x=..." in refused.err
         assert command(*words, *shape).status == 0
-    for words in (("inspect", program), ("run", program, *run), ("evaluate", program, *judged)):
+    for words in (("inspect", program), ("run", program, *run), ("evaluate", program, *scored)):
         refused = command(*words, *shape)
         assert refused.status == 1
         assert "has the shapes it was made for" in refused.err

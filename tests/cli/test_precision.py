@@ -129,7 +129,7 @@ def test_the_table_of_layers(built: Built, command: Command, tmp_path: Path) -> 
 
 
 @pytest.mark.feature("MIX-07")
-def test_settings_within_a_budget_are_built_as_they_were_judged(
+def test_settings_within_a_budget_are_built_as_they_were_evaluated(
     built: Built, command: Command, tmp_path: Path
 ) -> None:
     layers, report, program = tmp_path / "l.json", tmp_path / "r.json", tmp_path / "x.tpu"
@@ -146,11 +146,11 @@ def test_settings_within_a_budget_are_built_as_they_were_judged(
     )  # fmt: skip
     assert made.status == 0, made.err
     assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["cycles"] == chosen["cycles"][1]
-    judged = command(
+    scored = command(
         "evaluate", program.with_suffix(".tpuq"), "--data", built.labelled, "--metric", "cosine", "--float",
         built.model, "--json", tmp_path / "e.json",
     )  # fmt: skip
-    assert judged.status == 0, judged.err
+    assert scored.status == 0, scored.err
     assert json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["value"] == chosen["metric"][1]
 
 

@@ -198,7 +198,7 @@ def test_requests_that_make_no_sense(tmp_path: Path, folder: Path, command: Comm
         networks(tmp_path)
 
 
-def test_outputs_chosen_by_value_are_shown_but_not_judged() -> None:
+def test_outputs_chosen_by_value_are_shown_but_not_scored() -> None:
     b = Builder("chosen")
     x = b.conv(b.input("x", [1, 3, 6, 6]), 8)
     b.output(x)

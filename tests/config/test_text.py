@@ -55,8 +55,8 @@ def test_keys_comments_and_blank_lines(tmp_path: Path) -> None:
         ("[Common]\nunsigned = true", "write quantize.unsigned or calibrate.unsigned"),
         ("[Common]\nweight_bits = 8 & <[(0,3):16>", "write <[(0,3)]:value>"),
         ("[Common]\nweight_bits = 8 & <[Conv]:>", "[Conv] has no value"),
-        ("[Common]\nweight_bits = 8 & <[(0,3) x]:8>", "is no list of ranges"),
-        ("[Common]\nweight_bits = 8 & <[Conv-1]:8>", "is no list of operator types"),
+        ("[Common]\nweight_bits = 8 & <[(0,3) x]:8>", "is not a list of ranges"),
+        ("[Common]\nweight_bits = 8 & <[Conv-1]:8>", "is not a list of operator types"),
         ("[Common]\ntarget = any & <[Conv]:int8>", "target holds for the whole network"),
     ],
 )

@@ -283,7 +283,7 @@ def test_lists_of_metrics_with_arguments() -> None:
 @pytest.mark.parametrize("text", ["", "a,", "a(", "a)b", "a b", "a((1))", ",a"])
 @pytest.mark.feature("PLG-03")
 def test_what_is_no_list(text: str) -> None:
-    with pytest.raises(MetricError, match="is no list of metrics"):
+    with pytest.raises(MetricError, match="is not a list of metrics"):
         metric_list(text)
 
 

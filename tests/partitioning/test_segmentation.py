@@ -56,7 +56,7 @@ def fewest(before: Sequence[Sequence[int]], sides: Sequence[Side | None]) -> int
 
 
 @given(graphs())
-def test_turns_are_legal_and_as_few_as_can_be(graph: Graph) -> None:
+def test_segments_are_legal_and_as_few_as_can_be(graph: Graph) -> None:
     before, sides = graph
     found = segmentation(before, sides)
     for node, others in enumerate(before):

@@ -191,7 +191,7 @@ def test_a_dataset_that_does_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("PLG-02")
-def test_a_metric_judges_as_ours_does(tmp_path: Path) -> None:
+def test_a_metric_of_a_plugin_scores_as_ours_does(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_metric_hits=METRIC, aipubt_dataset_pairs=DATASET)
     data, labels, *_ = arrays(tmp_path, 20)
     level = graph_level(build(Request(save(network(), tmp_path / "m.onnx"), verify=False)).graph)

@@ -205,10 +205,10 @@ def test_refined_weights_are_kept_and_closer(bits: int) -> None:
         if steps is not None:
             codes = elements(value) / steps
             assert np.abs(codes).max() <= (1 << (bits - 1)) - 1 + 1e-4
-    judged = images(24, seed=9)
+    scored = images(24, seed=9)
     # With 8 bits the rounding of activations is the larger part of what is left.
     share = 0.5 if bits == 4 else 1.5
-    assert noise(refined, model, config, judged) < share * noise(model, model, config, judged)
+    assert noise(refined, model, config, scored) < share * noise(model, model, config, scored)
 
 
 @pytest.mark.feature("GCA-02")
@@ -244,8 +244,8 @@ def test_a_search_keeps_the_best_it_tried() -> None:
     found = search(model, Samples.of({"x": images(24)}, model.inputs), config, told.append)
     assert len(told) == len(found.candidates) >= 6
     kept = [entry for entry in found.candidates if entry.kept]
-    judged = [entry for entry in found.candidates if len(entry.parts) == len(kept[0].parts)]
-    assert kept[-1].fidelity.score >= max(entry.fidelity.score for entry in judged) - 2 * MARGIN_DB
+    scored = [entry for entry in found.candidates if len(entry.parts) == len(kept[0].parts)]
+    assert kept[-1].fidelity.score >= max(entry.fidelity.score for entry in scored) - 2 * MARGIN_DB
     for before, after in itertools.pairwise(kept):
         gain = after.fidelity.score - before.fidelity.score
         assert gain > (-MARGIN_DB if after.plan.steps > before.plan.steps else MARGIN_DB)

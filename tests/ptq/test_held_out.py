@@ -1,4 +1,4 @@
-"""Choices judged by samples they were not made of, and the interval of what outputs are to be."""
+"""Choices evaluated by samples they were not made of, and the interval of what outputs are to be."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows(given: Samples) -> set[bytes]:
     return {row["x"].tobytes() for row in given.rows()}
 
 
-def test_every_half_is_judged_by_the_other() -> None:
+def test_every_half_is_evaluated_by_the_other() -> None:
     model = network()
     given = samples(model, 20)
     first, second = HeldOut(model, given, Config()).folds

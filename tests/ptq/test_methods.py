@@ -122,7 +122,7 @@ def test_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> 
 def test_ranges_are_tuned_where_both_halves_confirm_it(
     gains: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Samples of one half are never judged by ranges they were seen by."""
+    """Samples of one half are never evaluated with ranges they were seen by."""
     model, told = network(), list[str]()
     ranges = calibrate(model, {"x": images(40)}, Config())
     better = Ranges({name: Range(-1.0, 1.0) for name in ranges.tensors})

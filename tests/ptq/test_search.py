@@ -85,7 +85,7 @@ def test_a_search_widens_the_parts_of_a_residual() -> None:
 
 
 @pytest.mark.feature("GCA-13")
-def test_samples_that_reach_far_judge_and_are_calibrated_with_in_turn() -> None:
+def test_samples_that_reach_far_evaluate_and_are_calibrated_with_in_turn() -> None:
     model, x = network(), images(32)
     far = [3, 11, 17, 30]
     x[far] *= np.array([8, 7, 6, 5], np.float32)[:, np.newaxis, np.newaxis, np.newaxis]

@@ -117,8 +117,8 @@ def test_errors_are_statuses_with_one_line(tmp_path: Path) -> None:
     two = ctypes.c_size_t(2)
     nothing = (ctypes.c_void_p * 2)()
     fails(argument, "output 0 is null", tpu.tpuflow_program_run(handle, 0, nothing, two, nothing, two, None))
-    rooms = [ctypes.create_string_buffer(1 << 14) for _ in range(2)]
-    outputs = (ctypes.c_void_p * 2)(*(ctypes.addressof(room) for room in rooms))
+    buffers = [ctypes.create_string_buffer(1 << 14) for _ in range(2)]
+    outputs = (ctypes.c_void_p * 2)(*(ctypes.addressof(room) for room in buffers))
     fails(
         argument,
         'words of input "image" is null',

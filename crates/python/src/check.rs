@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::graph::Graph;
 use crate::simulator::Program;
 
-/// Registers the functions of this room.
+/// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(lower_bounds, module)?)

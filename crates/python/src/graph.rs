@@ -12,7 +12,7 @@ use tpuflow_simulator::{Interpreter, Keep, Tensors};
 use crate::arrays;
 use crate::error::Failure;
 
-/// Registers the classes of this room.
+/// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GraphBuilder>()?;
     module.add_class::<GraphTensor>()?;

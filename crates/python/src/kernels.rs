@@ -11,7 +11,7 @@ use tpuflow_kernels::{Isa, Values, requant, table};
 use crate::arrays;
 use crate::error::Failure;
 
-/// Registers the functions of this room.
+/// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(approximate, module)?)?;
     module.add_function(wrap_pyfunction!(requantize, module)?)?;

@@ -1,4 +1,4 @@
-//! The Python extension module `tpuflow._core`: one file per room, no logic.
+//! The Python extension module `tpuflow._core`: one file per crate, no logic.
 #![forbid(unsafe_code)]
 
 mod arrays;
@@ -13,7 +13,7 @@ mod statistics;
 
 use pyo3::prelude::*;
 
-/// The module table: each room registers what it offers.
+/// The module table: each module registers what it offers.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -11,7 +11,7 @@ use tpuflow_simulator::Serial;
 use crate::error::Failure;
 use crate::simulator::{Program, stored};
 
-/// Registers the classes of this room.
+/// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Codec>()?;
     module.add_class::<Session>()?;

@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::graph::Graph;
 use crate::simulator::Program;
 
-/// Registers the functions of this room.
+/// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(in_parts, module)?)?;

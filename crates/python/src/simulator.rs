@@ -13,7 +13,7 @@ use tpuflow_simulator::{ArrayModel, Options};
 use crate::arrays;
 use crate::error::Failure;
 
-/// Registers the classes and functions of this room.
+/// Registers the classes and functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Program>()?;
     module.add_class::<Run>()?;

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use tpuflow_statistics as statistics;
 use tpuflow_statistics::{Channels, HistogramParts, Layout, Quantizer, Range, StatisticsError, Tensor};
 
-/// Registers the functions and classes of this room.
+/// Registers the functions and classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MANY_VALUES", statistics::MANY)?;
     module.add_class::<Histogram>()?;
@@ -126,7 +126,7 @@ impl Histogram {
 }
 
 /// What is seen of one array: `(extrema, left_out, refused, sums)`.
-type Seen<'py> = (Option<(f32, f32)>, u64, u64, Bound<'py, PyArray1<f64>>);
+type ObservedParts<'py> = (Option<(f32, f32)>, u64, u64, Bound<'py, PyArray1<f64>>);
 
 /// Per array its extrema (none without values), the number of values left out as masks, the number of
 /// those that are NaN or positive infinity, and the sums of slices along an axis, where one is named.
@@ -141,7 +141,7 @@ fn observe<'py>(
     mut histograms: Vec<PyRefMut<'py, Histogram>>,
     axes: Vec<Option<usize>>,
     whole: bool,
-) -> PyResult<Vec<Seen<'py>>> {
+) -> PyResult<Vec<ObservedParts<'py>>> {
     if axes.len() != arrays.len() {
         return Err(PyValueError::new_err(format!("{} axes of {} arrays", axes.len(), arrays.len())));
     }

@@ -1,4 +1,4 @@
-//! Whatever a graph may hold: random networks without manners, built at both levels on machines with next to no cache, proven,
+//! Whatever a graph may hold: random networks of any form, built at both levels on machines with next to no cache, proven,
 //! simulated, and compared with the interpreter.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -86,7 +86,7 @@ fn observe_with(
     tensors.iter().try_for_each(Tensor::check)?;
     let known: Vec<_> = histograms.iter().map(|histogram| (histogram.bins(), histogram.exponent())).collect();
     let parts: Vec<Part<'_>> = tensors.iter().enumerate().flat_map(|(index, tensor)| tensor.parts(index)).collect();
-    let seen: Vec<Option<Seen>> = parts
+    let seen: Vec<Option<PartStatistics>> = parts
         .par_iter()
         .map_init(Vec::new, |counters, part| {
             let (bins, exponent) = known.get(part.index).copied().unwrap_or((0, None));
@@ -123,7 +123,7 @@ struct Part<'a> {
 }
 
 /// What was seen of a part.
-struct Seen {
+struct PartStatistics {
     tally: Tally,
     planes: Vec<f32>,
 }
@@ -139,7 +139,7 @@ fn counters_of(made: &mut Vec<(usize, Counters)>, bins: usize, lanes: Lanes) -> 
 
 impl Part<'_> {
     /// What is to be seen; `None` where there are masks or worse.
-    fn seen(&self, counters: &mut Counters, exponent: Option<i32>) -> Option<Seen> {
+    fn seen(&self, counters: &mut Counters, exponent: Option<i32>) -> Option<PartStatistics> {
         let mut planes = Vec::new();
         counters.begin(exponent, self.share);
         for block in self.values.chunks(self.plane * (BLOCK / self.plane).max(1)) {
@@ -150,7 +150,7 @@ impl Part<'_> {
                 planes.extend(block.chunks_exact(self.plane).map(plane_sum));
             }
         }
-        Some(Seen { tally: counters.take(), planes })
+        Some(PartStatistics { tally: counters.take(), planes })
     }
 }
 
@@ -179,7 +179,7 @@ impl<'a> Tensor<'a> {
         if self.all || self.values.len() <= MANY { Share::All } else { Share::Part }
     }
 
-    fn joined(&self, seen: &[&Seen], histogram: Option<&mut Histogram>, lanes: Lanes) -> Observed {
+    fn joined(&self, seen: &[&PartStatistics], histogram: Option<&mut Histogram>, lanes: Lanes) -> Observed {
         if let Some(histogram) = histogram {
             seen.iter().for_each(|part| histogram.add(&part.tally));
         }

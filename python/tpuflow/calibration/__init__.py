@@ -9,7 +9,7 @@ keeps per tensor the extrema of every batch and one histogram, never the values.
 into a range; a new strategy is one function and one entry in its table. One pass over the samples is enough,
 and shards of the samples merge to the very same statistics (see `crates/statistics`).
 
-This room chooses no bit widths and touches no weights.
+This package chooses no bit widths and touches no weights.
 """
 
 from tpuflow.calibration.artefacts import Artefacts, save_artefacts

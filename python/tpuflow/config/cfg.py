@@ -153,11 +153,11 @@ def _selected(text: str, where: str) -> tuple[str, Any]:
     if "(" in inner:
         ranges = [(int(low), int(high)) for low, high in RANGE.findall(inner)]
         if RANGE.sub("", inner).replace(",", "").strip():
-            raise ConfigError(f"{where}: {text} is no list of ranges such as [(0,3),(7,7)]")
+            raise ConfigError(f"{where}: {text} is not a list of ranges such as [(0,3),(7,7)]")
         return "ids", ranges
     names = [name.strip() for name in inner.split(",")]
     if not all(WORD.fullmatch(name) for name in names):
-        raise ConfigError(f"{where}: {text} is no list of operator types such as [Conv,MatMul]")
+        raise ConfigError(f"{where}: {text} is not a list of operator types such as [Conv,MatMul]")
     return "operators", names
 
 

@@ -33,7 +33,7 @@ def verify_import(
 ) -> list[tuple[str, Similarity]]:
     """Runs the original and the normalised model on the same samples and compares every output.
 
-    What follows nodes of the host is judged where the host begins: they select and count, so that a last
+    What follows nodes of the host is checked where the host begins: they select and count, so that a last
     bit of their inputs may change all of an output. Instead every tensor the host takes must be alike, and
     outputs of the host that differ are remarked upon.
 

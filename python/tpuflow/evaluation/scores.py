@@ -1,6 +1,6 @@
 """Task metrics at any level, the float network beside it, sample by sample.
 
-Two levels are judged on the *same* samples: what quantisation costs is the difference of paired results,
+Two levels are scored on the *same* samples: what quantisation costs is the difference of paired results,
 which is far smaller than the error of either figure. Beside the difference stand the two counts it is made
 of, samples right in float only and samples right in the tested level only.
 """

@@ -1,8 +1,8 @@
 """Reads a model from wherever it is and makes sure it is whole: format, data, opset, numbers.
 
-Files that are not ONNX are made so by the room `doors`.
+Files that are not ONNX are converted by `importers`.
 
-Everything that can be wrong with a file is found here, in one sentence each; behind this door a model is a
+Everything that can be wrong with a file is found here, in one sentence each; behind it a model is a
 valid `onnx_ir.Model` with all its weights in memory.
 """
 

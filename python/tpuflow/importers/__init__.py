@@ -1,10 +1,10 @@
-"""The other doors: models that are not ONNX become ONNX models, and go the way all others go.
+"""Models that are not ONNX become ONNX models, and are then treated like all others.
 
     frozen TensorFlow graph (.pb, .pbtxt)          graphdef/       read directly
     SavedModel (folder), TFLite (.tflite)          tensorflow.py   by tf2onnx, the extra `tf`
     PyTorch module                                 torch.py        by torch.onnx, the extra `torch`
 
-This room knows nothing of what becomes of the models; the frontend asks it for a file that is not its own.
+This package knows nothing of what becomes of the models; the frontend asks it for a file that is not its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIXES", "from_graphdef", "from_saved_model", "from_tflite", "from_torch", "open_foreign"]
 
 SUFFIXES = (".pb", ".pbtxt", ".tflite")
-"""Of files this room converts; it also takes folders."""
+"""Of files this package converts; it also takes folders."""
 
 
 def open_foreign(path: Path) -> onnx.ModelProto | None:

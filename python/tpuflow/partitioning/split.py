@@ -43,7 +43,7 @@ SIZES = {
 }  # fmt: skip
 """Positions of the inputs on which the shape of an operator's result depends."""
 FEW = 64
-"""A value of more elements is no list of sizes."""
+"""A value of more elements is not a list of sizes."""
 
 
 def partition(

@@ -90,7 +90,7 @@ def metric_evaluators(model: FloatModel, request: Request, loss: str = "sqnr") -
 
 
 def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
-    """The configuration with what `mixed_precision_auto_search` finds, and by what it was judged."""
+    """The configuration with what `mixed_precision_auto_search` finds, and by what it was evaluated."""
     rule = parsed_rule(request.config.evaluate.mixed_precision_auto_search)
     found = trials(model, request)
     raised = raised_from_the_end(found, rule, remark=listener.remark)

@@ -59,7 +59,7 @@ def adaround(
     soft = (share - LOW) / (HIGH - LOW)
     v = np.log(soft / (1 - soft))
     alone = cost(scaled - plain, damped)
-    # Learning is a walk anyway: float32 takes half the time. What it ends at is judged in float64.
+    # Learning is a walk anyway: float32 takes half the time. What it ends at is evaluated in float64.
     unit = (np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]).astype(np.float32)
     learning = _Learning((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, rate)
     covariance, begin = damped.astype(np.float32), int(warm * iterations)

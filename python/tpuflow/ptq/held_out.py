@@ -189,8 +189,8 @@ class HeldOut:
         for name in parts[0]:
             noise, signal = (np.concatenate([part[name][side] for part in parts]) for side in (0, 1))
             found[name] = interval(noise, signal, self._samples.count)
-        judged = sum(fold.evaluator.count for fold in self.folds)
-        return Estimate(found, judged) if found else None
+        evaluated = sum(fold.evaluator.count for fold in self.folds)
+        return Estimate(found, evaluated) if found else None
 
 
 def interval(noise: np.ndarray, signal: np.ndarray, calibrated: int) -> Interval:

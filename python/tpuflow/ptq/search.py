@@ -96,7 +96,7 @@ LOST_DB = 1.5
 """So far behind the best with the first samples held out, a candidate is out."""
 
 REFINED = 64
-"""Samples that weights are refined by to be judged, at most; the result is refined by all."""
+"""Samples that weights are refined by in the search, at most; the result is refined by all."""
 
 NEAR_DB = 1.0
 """Where scaled channels gained less than that, refined weights are tried without them as well."""
@@ -236,8 +236,8 @@ def search(
     # Numbers and operators are those of the network as it is: candidates have others.
     config = scoped(_counting_all(config or Config()), model.model)
     folds = [
-        (_Sources(model, shown, REFINED, growth, config), Evaluator(model, *judged))
-        for shown, judged in divided(model, samples, config)
+        (_Sources(model, shown, REFINED, growth, config), Evaluator(model, *groups))
+        for shown, groups in divided(model, samples, config)
     ]
     tried: list[Candidate] = []
     for name, plan in _steps(config, folds[0][0], tried):
@@ -253,10 +253,10 @@ def search(
             parts = [Fidelity(**part) for part in known]
         found = Fidelity.mean(parts)
         candidate = Candidate(name, plan, found, tuple(parts), kept=True)
-        judged = len(parts) == len(folds)
-        kept = best is None or (judged and candidate.beats(best))
+        complete = len(parts) == len(folds)
+        kept = best is None or (complete and candidate.beats(best))
         tried.append(replace(candidate, kept=kept))
-        told = ", best so far" if kept else "" if judged else ", far behind"
+        told = ", best so far" if kept else "" if complete else ", far behind"
         flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
     chosen = _best(tried).plan

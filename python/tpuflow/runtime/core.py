@@ -1,4 +1,4 @@
-"""The extension module as this room uses it: arrays in and out as flat bytes, everything else by name."""
+"""The extension module as this package uses it: arrays in and out as flat bytes, everything else by name."""
 
 from __future__ import annotations
 

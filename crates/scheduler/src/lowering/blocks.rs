@@ -132,7 +132,7 @@ impl Lowering<'_> {
         let root = self.context.placement.of(tensor).root;
         let tensors = || (0..network.tensors.len()).map(TensorId::new);
         let shared = root != tensor || tensors().any(|t| t != tensor && self.context.placement.of(t).root == tensor);
-        if shared || self.home(root) != TensorSpace::Cache || self.context.graph.outputs.contains(&tensor) {
+        if shared || self.memory_space(root) != TensorSpace::Cache || self.context.graph.outputs.contains(&tensor) {
             return false;
         }
         let made = network.steps.iter().filter(|step| step.output == tensor).all(|step| {

@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
     /// The tensor where it lives.
     fn operand(&mut self, tensor: TensorId) -> View {
         let root = self.context.placement.of(tensor).root;
-        let (space, buffer) = match self.home(root) {
+        let (space, buffer) = match self.memory_space(root) {
             TensorSpace::Cache => (Space::Cache, self.cache_buffer(root)),
             TensorSpace::Ddr => (Space::Ddr(0), self.external_buffer(root)),
         };
@@ -165,7 +165,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Where a root lives; constants always live in DDR.
-    fn home(&self, root: TensorId) -> TensorSpace {
+    fn memory_space(&self, root: TensorId) -> TensorSpace {
         if self.context.network.is_constant(root) { TensorSpace::Ddr } else { self.tensor_spaces[root.index()] }
     }
 
@@ -206,7 +206,7 @@ impl<'a> Lowering<'a> {
     fn fetch_input(&mut self, tensor: TensorId) {
         let root = self.context.placement.of(tensor).root;
         if !self.context.graph.inputs.contains(&root)
-            || self.home(root) == TensorSpace::Ddr
+            || self.memory_space(root) == TensorSpace::Ddr
             || self.cached.contains_key(&root)
         {
             return;
@@ -261,7 +261,8 @@ impl<'a> Lowering<'a> {
     fn is_in_place(&self, tensor: TensorId) -> bool {
         let place = self.context.placement.of(tensor);
         let word = self.context.machine.word();
-        let external = self.home(place.root) == TensorSpace::Ddr || self.context.graph.inputs.contains(&place.root);
+        let external =
+            self.memory_space(place.root) == TensorSpace::Ddr || self.context.graph.inputs.contains(&place.root);
         let view = natural(&self.context.network, tensor, word);
         external
             && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)

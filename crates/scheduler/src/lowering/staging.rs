@@ -81,8 +81,8 @@ impl Lowering<'_> {
     pub(super) fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
         let word = self.context.machine.word();
         let mut local = staged(view, rows, word);
-        let (home, _) = BufferId::split(view.address);
-        let name = self.code.buffers[home.index()].name.clone();
+        let (stored, _) = BufferId::split(view.address);
+        let name = self.code.buffers[stored.index()].name.clone();
         local.address = self.code.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
         local
     }

@@ -28,7 +28,7 @@ const SHARES: [u64; 8] = [100, 95, 90, 80, 70, 60, 45, 30];
 const REACHES: [u32; 4] = [1, 4, 16, 64];
 
 /// Shares of the cache that interleaved layers may fill, in per cent, tried in turn.
-const ROOMS: [u64; 4] = [80, 60, 40, 20];
+const OPEN_SHARES: [u64; 4] = [80, 60, 40, 20];
 
 /// Cycles of a plan's orders that are timed for every step of the budget.
 const TRIAL: u64 = 10_000;
@@ -127,12 +127,12 @@ impl PlanningContext<'_> {
         if has_room(code, self.machine) {
             let mut striped = code.clone();
             split_live_ranges(&mut striped, self.machine);
-            if let Some(found) = self.woven(&mut striped, &ROOMS[..1], search_load_order) {
+            if let Some(found) = self.list_scheduled(&mut striped, &OPEN_SHARES[..1], search_load_order) {
                 *code = striped;
                 return Ok(found);
             }
         }
-        if let Some(found) = self.woven(code, &ROOMS, search_load_order) {
+        if let Some(found) = self.list_scheduled(code, &OPEN_SHARES, search_load_order) {
             return Ok(found);
         }
         Ok((self.ahead(code, search_load_order)?, Vec::new()))
@@ -140,21 +140,21 @@ impl PlanningContext<'_> {
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
     /// lets all units take up their work as soon as they can.
-    fn woven(
+    fn list_scheduled(
         &self,
         code: &mut VirtualProgram,
-        rooms: &[u64],
+        shares: &[u64],
         search_load_order: bool,
     ) -> Option<(Addresses, Vec<Vec<u32>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
-        for share in rooms {
+        for share in shares {
             let order = scheduler.order(machine.cache_bytes() / 100 * share, &self.budget);
-            let mut woven = code.reordered(&scheduler.late_loads(&order));
-            if let Ok(found) = self.ahead(&mut woven, search_load_order) {
-                let orders = self.orders(&woven, &found);
-                *code = woven;
+            let mut scheduled = code.reordered(&scheduler.late_loads(&order));
+            if let Ok(found) = self.ahead(&mut scheduled, search_load_order) {
+                let orders = self.orders(&scheduled, &found);
+                *code = scheduled;
                 return Some((found, orders));
             }
         }

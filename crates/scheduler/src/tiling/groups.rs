@@ -147,7 +147,7 @@ impl Add for Cost {
 /// Runs that keep tensors on the chip which otherwise pass through external memory, as far as this costs fewer cycles than it
 /// takes to compute halos again.
 ///
-/// `far` names the tensors whose home is external memory while layers are whole; `space` bytes of the cache are for a part,
+/// `far` names the tensors that lie in external memory while layers are whole; `space` bytes of the cache are for a part,
 /// and runs have at most `longest` layers.
 pub(crate) fn groups(
     graph: &Graph,

@@ -1,4 +1,4 @@
-//! Random networks without manners: every operator on tensors of any rank, degenerate extents, long rows, broadcasts over
+//! Random networks of any form: every operator on tensors of any rank, degenerate extents, long rows, broadcasts over
 //! separate axes, inputs and constants as outputs.
 
 use tpuflow_ir::op::PadMode;

@@ -152,7 +152,7 @@ impl Memories {
         for (pixel, row) in (m.first_pixel..).zip(results.chunks_exact(m.columns as usize * size)) {
             let at = m.output.pixel_address(pixel / m.output.width, pixel % m.output.width, self.word);
             let place = [pixel / m.output.width, pixel % m.output.width, m.first_column];
-            self.met.look(m.output.dtype, row, place, m.columns);
+            self.non_finite.look(m.output.dtype, row, place, m.columns);
             self.cache.write(at + u64::from(m.output_channel) * size as u64, row);
         }
         Ok(())

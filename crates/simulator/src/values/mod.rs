@@ -13,7 +13,7 @@
 mod channels;
 mod float;
 mod matrix;
-mod met;
+mod non_finite;
 mod pool;
 mod register;
 mod tensor;
@@ -36,7 +36,7 @@ use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
 use crate::sound::Sound;
-use met::{Met, Seen};
+use non_finite::{NonFinite, Occurrences};
 use register::Pass;
 use tensor::Buffers;
 use windows::Gathered;
@@ -90,7 +90,7 @@ pub(crate) struct Memories {
     ewp_cache: Memory,
     ddr: Vec<Memory>,
     word: usize,
-    met: Met,
+    non_finite: NonFinite,
     buffers: Buffers,
     /// Of which rows the gathered ones are.
     gathered: Option<Gathered>,
@@ -105,7 +105,7 @@ pub(crate) struct Executor<P> {
     program: P,
     memories: Memories,
     array: ArrayModel,
-    events: BTreeMap<(LayerId, &'static str), Seen>,
+    events: BTreeMap<(LayerId, &'static str), Occurrences>,
     /// By position, what is still to go through the registers, and its elements.
     passes: Vec<(usize, Pass)>,
     waiting: usize,
@@ -133,8 +133,18 @@ impl Memories {
             memory.renew(bytes, program.constants.get(space));
             memory.number(space);
         }
-        let (word, met, buffers) = (machine.word(), Met::default(), Buffers::default());
-        Self { cache, ewp_cache, ddr, word, met, buffers, gathered: None, kept: kept.clone(), passes: Vec::new() }
+        let (word, non_finite, buffers) = (machine.word(), NonFinite::default(), Buffers::default());
+        Self {
+            cache,
+            ewp_cache,
+            ddr,
+            word,
+            non_finite,
+            buffers,
+            gathered: None,
+            kept: kept.clone(),
+            passes: Vec::new(),
+        }
     }
 
     fn of(&self, space: Space) -> &Memory {
@@ -299,8 +309,8 @@ impl<P: Deref<Target = Program>> Executor<P> {
                 _ => wrong(),
             },
         };
-        let overflows = Seen { count: *done.as_ref().unwrap_or(&0), first: None };
-        for (kind, seen) in memories.met.take().into_iter().chain([("accumulator overflow", overflows)]) {
+        let overflows = Occurrences { count: *done.as_ref().unwrap_or(&0), first: None };
+        for (kind, seen) in memories.non_finite.take().into_iter().chain([("accumulator overflow", overflows)]) {
             if seen.count > 0 {
                 self.events.entry((instruction.layer, kind)).or_default().add(seen);
             }
@@ -391,7 +401,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
 
     /// What has gone wrong so far.
     pub(crate) fn events(&self) -> Vec<Event> {
-        let event = |(&(layer, kind), seen): (&(LayerId, &str), &Seen)| Event {
+        let event = |(&(layer, kind), seen): (&(LayerId, &str), &Occurrences)| Event {
             layer: self.program.layer(layer).name.clone(),
             kind: kind.to_owned(),
             count: seen.count,

@@ -281,7 +281,7 @@ impl Memories {
     /// Writes a row `[width, channels]`, given as bytes.
     pub(super) fn store_row(&mut self, view: &View, row: u32, bytes: &[u8]) -> Result<(), Fault> {
         Self::held(view, row)?;
-        self.met.look(view.dtype, bytes, [row, 0, 0], view.channels);
+        self.non_finite.look(view.dtype, bytes, [row, 0, 0], view.channels);
         let (start, payload) = (view.pixel_address(row, 0, self.word), view.payload());
         if payload == view.pixel_bytes as usize {
             self.of_mut(view.space).write(start, bytes);

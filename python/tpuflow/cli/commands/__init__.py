@@ -1,4 +1,4 @@
-"""The commands: each reads its words, calls the rooms below and prints what they return.
+"""The commands: each reads its words, calls the packages below and prints what they return.
 
     build.py      build
     stages.py     calibrate, quantize

@@ -154,7 +154,7 @@ def mixed(
     """Choose a precision for every layer within a budget.
 
     Every layer is tried alone at every width, on the machine and on the samples; the table of what each
-    gains and costs comes first. The choice is then compiled and judged as a whole. What was tried is noted
+    gains and costs comes first. The choice is then compiled and evaluated as a whole. What was tried is noted
     in LAYERS.json.journal as long as the search is at work; one that was killed goes on where it was.
     """
     from tpuflow.config import table_text
@@ -357,7 +357,7 @@ def _opened(
     from tpuflow.plugins import load_plugins
 
     if calib is None and ranges is None:
-        raise options.OptionError(f"{model}: accuracy is judged here: give --calib or --ranges")
+        raise options.OptionError(f"{model}: accuracy is measured here: give --calib or --ranges")
     if ranges is not None and data is None and not settings.evaluate.data:
         raise options.OptionError(f"{ranges}: ranges are no samples to evaluate with: give --data")
     chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
@@ -365,8 +365,8 @@ def _opened(
     if data is not None:
         chosen = {key: value for key, value in chosen.items() if key not in {"dataset", "label"}}
         chosen["data"] = data
-    judged = EvaluateConfig.model_construct(**chosen | ({} if metric is None else {"metric": metric}))
-    settings = settings.model_copy(update={"evaluate": judged})
+    scored = EvaluateConfig.model_construct(**chosen | ({} if metric is None else {"metric": metric}))
+    settings = settings.model_copy(update={"evaluate": scored})
     found = load_plugins(named=plugins or ())
     request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
     loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
@@ -386,7 +386,7 @@ def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
     loss = trials.evaluator.loss_name
     base, cost = trials.loss({}), trials.cost({})
     heading(f"as configured: {_shown_loss(loss, base)}, {cost.cycles:,} cycles, {cost.bytes:,} bytes")
-    judged = bool(trials.evaluator.name)
+    scored = bool(trials.evaluator.name)
     columns: list[tuple[str, Literal["left", "right"]]] = [
         ("id", "right"), ("layer", "left"), ("operator", "left"), ("width", "right"), ("loss", "right"),
         ("gain", "right"), ("cycles", "right"), ("bytes", "right"),
@@ -395,11 +395,11 @@ def _show_rows(trials: Trials, rows: Sequence[Row]) -> None:
         [
             row.layer.number, row.layer.name, row.layer.operator, row.precision, _shown_loss(loss, row.loss),
             f"{row.gain / base:+.1%}" if base else "0", f"{row.cost.cycles:+,}", f"{row.cost.bytes:+,}",
-            *([f"{row.value:.4f}"] if judged else []),
+            *([f"{row.value:.4f}"] if scored else []),
         ]
         for row in rows
     ]  # fmt: skip
-    table([*columns, (trials.evaluator.name, "right")] if judged else columns, cells)
+    table([*columns, (trials.evaluator.name, "right")] if scored else columns, cells)
 
 
 def _shown_loss(name: str, value: float) -> str:

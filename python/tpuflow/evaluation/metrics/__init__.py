@@ -72,7 +72,7 @@ def metric_list(text: str) -> list[tuple[str, tuple[str, ...]]]:
     while True:
         match = WORD.match(text, position)
         if match is None or (match.end() < len(text) and text[match.end()] != ","):
-            raise MetricError(f'"{text}" is no list of metrics such as top1,voc_map(0.5,2007)')
+            raise MetricError(f'"{text}" is not a list of metrics such as top1,voc_map(0.5,2007)')
         words = tuple(word.strip() for word in match[2].split(",")) if match[2] and match[2].strip() else ()
         found.append((match[1], words))
         if match.end() == len(text):

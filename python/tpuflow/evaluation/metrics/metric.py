@@ -27,7 +27,7 @@ class MetricError(TpuflowError):
 
 @dataclass(frozen=True)
 class Metric:
-    """How outputs are judged.
+    """How outputs are scored.
 
     Attributes:
         against: What they are compared with: labels, or the outputs of the float network.

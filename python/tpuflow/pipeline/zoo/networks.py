@@ -147,7 +147,7 @@ def networks(
         FileError: There is no such folder, it lacks a network asked for, or its networks need its module.
     """
     if not folder.is_dir():
-        raise FileError(f"{folder}: is no folder")
+        raise FileError(f"{folder}: is not a folder")
     found = {path.stem: Network(path.stem, path) for path in sorted(folder.glob("*.onnx"))}
     if not found:
         raise FileError(f"{folder}: holds no .onnx file")

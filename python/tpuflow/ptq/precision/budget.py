@@ -135,8 +135,8 @@ def within_budget(
     # Costs grow along the path: the last that fits. The metric improves along it: the first that does.
     place = _first(assignments, fits) if budget.kind == "drop" else _last(assignments, fits)
     assignment = assignments[place]
-    judged = trials.evaluator.name != ""
-    values = (trials.value({}), trials.value(assignment)) if judged else (math.nan, math.nan)
+    scored = trials.evaluator.name != ""
+    values = (trials.value({}), trials.value(assignment)) if scored else (math.nan, math.nan)
     return Chosen(
         assignment, tuple(rows), base, trials.cost(assignment), (loss, trials.loss(assignment)), values,
         fits(assignment), limits.cut,

@@ -44,14 +44,14 @@ def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) ->
     """
     limits = limits or Limits()
     base, cost = trials.loss({}), trials.cost({})
-    judged = trials.evaluator.name != ""
+    scored = trials.evaluator.name != ""
     rows = []
     for layer in trials.layers:
         if not trials.can(layer, precision) or not limits.go_on():
             continue
         own = {layer.name: precision}
         loss = trials.loss(own)
-        value = trials.value(own) if judged else float("nan")
+        value = trials.value(own) if scored else float("nan")
         rows.append(Row(layer, precision, loss, base - loss, value, trials.cost(own) - cost))
     # Equal gains stay in the order of the network.
     return sorted(rows, key=lambda row: -row.gain)

@@ -243,7 +243,7 @@ impl<'a> Ahead<'a> {
     /// # Errors
     /// The memory in which no room is found for some buffer.
     fn placement(&self, tastes: &[Taste]) -> Result<Placement, Memory> {
-        let mut rooms = [self.room(Memory::Cache), self.room(Memory::Ewp)];
+        let mut free = [self.room(Memory::Cache), self.room(Memory::Ewp)];
         let mut addresses = self.addresses.clone();
         let word = self.machine.word() as u64;
         let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
@@ -253,7 +253,7 @@ impl<'a> Ahead<'a> {
         for index in order {
             let load = &self.loads[index];
             let memory = self.memory(load);
-            let room = &mut rooms[usize::from(memory == Memory::Ewp)];
+            let room = &mut free[usize::from(memory == Memory::Ewp)];
             let deadline = load.instructions[0] as u32;
             let layer = self.code.instructions[load.instructions[0]].layer.0;
             let near = match self.reaches.layers {

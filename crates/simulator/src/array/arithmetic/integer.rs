@@ -6,7 +6,7 @@
 //! sums, shifted by `8(i+j)`, gives the exact integer. Within a pass a product is at most 2^16 in
 //! magnitude, so 2^14 rows fit a 32-bit sum. Accumulators are 32 bits wide for 8-bit operands and 48
 //! otherwise; they wrap, so a passing excess between the passes of a tile is harmless, and overflow is
-//! judged when the tile's last pass is in.
+//! checked when the tile's last pass is in.
 
 use super::{Datapath, Passes, Precision, byte_pair};
 

@@ -4,26 +4,26 @@ use tpuflow_ir::DType;
 
 /// How many elements, and where the first of them lies: row, column, channel.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Occurrences {
     pub(super) count: u64,
     pub(super) first: Option<[u32; 3]>,
 }
 
-impl Seen {
+impl Occurrences {
     pub(super) fn add(&mut self, later: Self) {
         self.count += later.count;
         self.first = self.first.or(later.first);
     }
 }
 
-/// What one instruction met.
+/// NaN and infinities that one instruction stored.
 #[derive(Debug, Default)]
-pub(super) struct Met {
-    nan: Seen,
-    infinity: Seen,
+pub(super) struct NonFinite {
+    nan: Occurrences,
+    infinity: Occurrences,
 }
 
-impl Met {
+impl NonFinite {
     /// Looks at consecutive pixels of `channels` elements each that are about to be stored, from `at` on.
     pub(super) fn look(&mut self, dtype: DType, bytes: &[u8], at: [u32; 3], channels: u32) {
         let halves = || bytes.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)));
@@ -53,12 +53,12 @@ impl Met {
             }
             let seen = if bits & magnitude == infinity { &mut self.infinity } else { &mut self.nan };
             let first = Some([row, column + element / channels, channel + element % channels]);
-            seen.add(Seen { count: 1, first });
+            seen.add(Occurrences { count: 1, first });
         }
     }
 
     /// What there was, which is forgotten.
-    pub(super) fn take(&mut self) -> [(&'static str, Seen); 2] {
+    pub(super) fn take(&mut self) -> [(&'static str, Occurrences); 2] {
         let Self { nan, infinity } = std::mem::take(self);
         [("NaN", nan), ("infinity", infinity)]
     }
@@ -75,12 +75,12 @@ mod tests {
         let bf16 = [0x7f80u16, 0xff80, 0x7f81, 0x7f7f, 0xffff, 0].map(u16::to_le_bytes).concat();
         let f32 = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::NAN, 0.0].map(f32::to_le_bytes).concat();
         for (dtype, bytes) in [(DType::F16, f16), (DType::BF16, bf16), (DType::F32, f32)] {
-            let mut met = Met::default();
-            met.look(dtype, &bytes, [3, 5, 7], 2);
-            let [(_, nan), (_, infinity)] = met.take();
+            let mut non_finite = NonFinite::default();
+            non_finite.look(dtype, &bytes, [3, 5, 7], 2);
+            let [(_, nan), (_, infinity)] = non_finite.take();
             assert_eq!((infinity.count, infinity.first), (2, Some([3, 5, 7])), "{dtype:?}");
             assert_eq!((nan.count, nan.first), (2, Some([3, 6, 7])), "{dtype:?}");
-            assert_eq!(met.take()[0].1.count, 0);
+            assert_eq!(non_finite.take()[0].1.count, 0);
         }
     }
 }

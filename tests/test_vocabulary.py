@@ -1,0 +1,134 @@
+"""Words that do not occur, because the field has others: in names of Python and Rust, and in prose.
+
+`NAMES` are parts of identifiers (`load_judged`, `HeldOutJudge`), `PROSE` is searched in whole lines of
+sources and pages. A word that belongs here and is still in use is added together with its removal.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY
+
+NAMES = {
+    "judge": "evaluator, score",
+    "judged": "evaluated, scored",
+    "judging": "evaluation",
+    "likeness": "similarity",
+    "culprit": "first failing, first wrong",
+    "culprits": "first failing, first wrong",
+    "woven": "list scheduled, interleaved",
+    "weave": "list schedule",
+    "loom": "ListScheduler",
+    "housed": "assigned to a memory space",
+    "homes": "memory spaces",
+    "manner": "variant",
+    "grain": "granularity",
+    "grains": "granularity",
+    "rooms": "free space; packages",
+    "spelt": "decomposed; spelling",
+    "doors": "importers",
+}
+"""A word of an identifier and what the field says."""
+
+CLASSES = {"Seen": "fidelity, statistics", "Met": "non-finite"}
+"""Participles that are no names of types."""
+
+PROSE = {
+    r"\b(?:this|each|one file per|one crate per) rooms?\b": "package, module, crate",
+    r"\bother doors\b|\bthe door\b": "importers",
+    r"\bis no (?:folder|list of|file of)\b": "is not a ...",
+    r"\b[Ss]pelt out\b": "decomposed",
+    r"\bwithout manners\b|\*manners\*": "variants",
+    r"\b(?:one|a) judge\b": "evaluator",
+    r"\bwide_(?:tails|sums|norms|softmax)\b": "int16_heads, int16_residual_additions, ...",
+    r"\blikeness\b": "similarity",
+}
+ALLOWED = {
+    r"wide_": {
+        "python/tpuflow/config/quantization.py",
+        "tests/config/test_registry.py",
+        "docs/configuration.md",
+    },
+    r"likeness": {"docs/features.md"},
+}
+"""Where old keys are read, and titles of features."""
+
+SKIPPED = {"tests/test_vocabulary.py", "tests/features.txt"}
+FOLDERS = ("python", "tests", "benches", "examples", "crates", "docs")
+
+
+def files(*suffixes: str) -> list[Path]:
+    found = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*")]
+    found += REPOSITORY.glob("*.md")
+    return sorted(
+        path
+        for path in found
+        if path.suffix in suffixes
+        and path.relative_to(REPOSITORY).as_posix() not in SKIPPED
+        and "target" not in path.parts
+        and "crates/checker/tests" not in path.as_posix()
+    )
+
+
+def names(path: Path) -> Iterator[str]:
+    """Identifiers of a source file, without those in texts and comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                yield token.string
+        return
+    code = re.sub(r"//.*|\"(?:[^\"\\]|\\.)*\"", "", text)
+    yield from re.findall(r"\b[A-Za-z_]\w*", code)
+
+
+def words(name: str) -> list[str]:
+    """`HeldOutJudge` and `held_out_judge` as their words."""
+    return [
+        part.lower() for part in re.split(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", name) if part
+    ]
+
+
+def test_names_are_words_of_the_field() -> None:
+    wrong = set()
+    for path in files(".py", ".pyi", ".rs"):
+        for name in set(names(path)):
+            place = f"{path.relative_to(REPOSITORY)}: {name}"
+            wrong |= {f"{place} (say: {NAMES[word]})" for word in words(name) if word in NAMES}
+            wrong |= {f"{place} (say: {CLASSES[name]})" for _ in [0] if name in CLASSES}
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_names_of_files_are_words_of_the_field() -> None:
+    wrong = [path for path in files(".py", ".rs", ".md") if NAMES.keys() & set(words(path.stem))]
+    assert not wrong
+
+
+@pytest.mark.parametrize("pattern", PROSE)
+def test_prose_has_no_private_words(pattern: str) -> None:
+    allowed = {place for key, places in ALLOWED.items() if key in pattern for place in places}
+    for path in files(".py", ".pyi", ".rs", ".md"):
+        place = path.relative_to(REPOSITORY).as_posix()
+        if place in allowed:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert not re.search(pattern, line), f"{place}:{number}: {line.strip()} (say: {PROSE[pattern]})"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("HeldOutJudge", ["held", "out", "judge"]),
+        ("load_judged", ["load", "judged"]),
+        ("DDRBus", ["ddr", "bus"]),
+    ],
+)
+def test_names_are_taken_apart(name: str, expected: list[str]) -> None:
+    assert words(name) == expected
