@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - Sphinx reads this file by its path
 """The documentation as a site: `./start site` builds it into site/."""
 
 project = "tpuflow"
