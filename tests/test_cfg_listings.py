@@ -89,9 +89,9 @@ def test_every_line_is_read(shared: Path, folder: Path) -> None:
     (folder / "x.json").write_text("{}")
     lines = (shared / "findings" / "repro" / "cfg_lines.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) >= 89
-    judged = "metric = TopKMetric\ndata = ./validation10.npy\n"
+    scored = "metric = TopKMetric\ndata = ./validation10.npy\n"
     for line in lines:
-        more = judged if line.startswith("mixed_precision") else ""
+        more = scored if line.startswith("mixed_precision") else ""
         (folder / "one.cfg").write_text(f"[Common]\n{line}\n{more}", encoding="utf-8")
         load_config(folder / "one.cfg")
 

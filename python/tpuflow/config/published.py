@@ -101,23 +101,23 @@ def _with_fallback(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 def _samples(found: dict[str, Any], source: str) -> None:
     """One dataset reads the files of calibration and of judging; what lacks its file says nothing."""
-    judged, given = found.get("evaluate", {}), found.get("input", {})
-    dataset = judged.get("dataset")
+    scored, given = found.get("evaluate", {}), found.get("input", {})
+    dataset = scored.get("dataset")
     if dataset and ("calibration" in given or "calibration_data" in given):
         given.setdefault("calibration_dataset", dataset)
-    data = judged.get("data")
+    data = scored.get("data")
     lacking = {}
-    searched = str(judged.get("mixed_precision_auto_search", "0")).partition(",")[0].strip() != "0"
+    searched = str(scored.get("mixed_precision_auto_search", "0")).partition(",")[0].strip() != "0"
     if not data and not searched:
         lacking = dict.fromkeys(("metric", "label", "dataset"), "data")
     else:
         if not dataset and str(data).endswith(".npy"):
-            judged["dataset"] = dataset = "NumpyDataset"
+            scored["dataset"] = dataset = "NumpyDataset"
         if not dataset:
             lacking["label"] = "dataset"
     for key, other in lacking.items():
-        told = key in judged and not (key == "dataset" and given.get("calibration_dataset"))
-        judged.pop(key, None)
+        told = key in scored and not (key == "dataset" and given.get("calibration_dataset"))
+        scored.pop(key, None)
         if told:
             logger.warning("%s: %s has no effect without %s", source, key, other)
 
