@@ -70,6 +70,7 @@ machine = typer.Typer(help="List and show machines.", no_args_is_help=True)
 def list_machines(json: options.JsonFile = None) -> None:
     """List the machines that come with tpuflow."""
     import re
+    import tomllib
 
     from tpuflow.compiler.machine import Machine, machine_text, machines
 
@@ -97,7 +98,7 @@ def list_machines(json: options.JsonFile = None) -> None:
         ],
         rows,
     )
-    contents = {name: tomllib.loads(machine_text(name)) for name in machines()}
+    contents = {name: tomllib.loads(Machine.preset(name).to_toml()) for name in machines()}
     write_figures(json, {"machines": contents})
 
 
