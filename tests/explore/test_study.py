@@ -149,6 +149,15 @@ def test_strategies_choose_as_many_points_and_repeat_by_seed(
     assert len({tuple(point) for point in points}) == len(points)
 
 
+def test_a_point_that_a_sampler_asks_for_again_is_one_trial(
+    network: tuple[Workload, Settings], tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    space = Space({"array.size": (32, 64)})
+    found, _ = run(network, tmp_path / "s", space=space, strategy="nsga2", trials=8, wave=8, levels=(1,))
+    assert len(found.rows) == 2
+
+
 class Killed(InProcess):
     """Ends the process of every piece of work whose number is given."""
 

@@ -146,7 +146,8 @@ class _Run:
 
     def bound(self, trials: Sequence[_Trial]) -> None:
         """Finds the lower bounds of trials."""
-        new = [trial for trial in trials if trial.number not in self._bounds]
+        # A sampler may ask for a point twice in a wave.
+        new = {trial.number: trial for trial in trials if trial.number not in self._bounds}.values()
         table = self._settings.energy_table
         work = [(trial, (trial.machine, trial.workloads, table)) for trial in new]
         for trial, found in self._done("bounds", 0, bounded, work):
