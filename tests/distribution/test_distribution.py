@@ -15,8 +15,10 @@ import pytest
 
 from conftest import REPOSITORY
 from distribution.pack import PACKAGE, environment, glibc_versions, requirements, stripped, wheel
+from runtime import c
 from tpuflow.pipeline.example import WALK
 
+MOST_BYTES_OF_THE_LIBRARY = 6_000_000
 MOST_BYTES_OF_THE_WHEEL = 12_000_000
 linux = pytest.mark.skipif(sys.platform != "linux", reason="versions of symbols are those of glibc")
 
@@ -81,3 +83,15 @@ def test_the_extension_needs_no_newer_glibc_than_stated(tmp_path: Path) -> None:
     assert versions
     assert versions[-1] <= stated_glibc()
     assert glibc_versions(stripped(extension, tmp_path / "stripped")) == versions
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+def test_the_library_for_c_is_small_and_needs_no_newer_glibc_than_stated() -> None:
+    c.compiler()
+    library = c.folder() / "libtpuflow.so"
+    assert library.stat().st_size <= MOST_BYTES_OF_THE_LIBRARY
+    versions = glibc_versions(library)
+    assert versions
+    assert versions[-1] <= stated_glibc()

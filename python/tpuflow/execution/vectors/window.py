@@ -114,9 +114,7 @@ def layer_vectors(
     number = replay.find_layer(layer)
     own = [each for each in replay.instructions if each.layer == number]
     if not own:
-        raise VectorError(
-            f'layer "{replay.layer_name(number)}" has no instruction: nothing of it is computed'
-        )
+        raise VectorError(f'layer "{replay.layer_name(number)}" has no instruction: others write its result')
     computing = [each for each in own if each.unit not in LINES] or own
     span = min(each.begin for each in computing), max(each.end for each in own)
     first, last = cycles or span
