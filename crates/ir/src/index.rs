@@ -1,11 +1,11 @@
 //! Typed indices: a `TensorId` is never a `LayerId`, and neither is a length.
 
-use serde::{Deserialize, Serialize};
-
+/// Defines an index: a number of 32 bits that is told apart from all others.
+#[macro_export]
 macro_rules! define_index {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub u32);
 
@@ -35,6 +35,14 @@ define_index! {
 define_index! {
     /// A layer of a [`crate::Graph`], in topological order.
     LayerId
+}
+define_index! {
+    /// An instruction of a [`crate::Program`], or of one that is being made: its position in the serial order.
+    InstructionId
+}
+define_index! {
+    /// A bank of a cache.
+    BankId
 }
 define_index! {
     /// A descriptor of a [`crate::Program`].

@@ -35,8 +35,10 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Number of units.
+    pub const COUNT: usize = 5;
     /// All units, in the order of [`Unit::index`].
-    pub const ALL: [Self; 5] = [Self::Dtl0, Self::Dtl1, Self::Me, Self::Ewp, Self::Pdp];
+    pub const ALL: [Self; Self::COUNT] = [Self::Dtl0, Self::Dtl1, Self::Me, Self::Ewp, Self::Pdp];
 
     /// Position in [`Unit::ALL`].
     #[must_use]

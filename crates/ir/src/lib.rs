@@ -40,7 +40,7 @@ pub use error::Error;
 pub use function::{Finish, Function};
 pub use graph::{Graph, GraphBuilder, Layer, Source, Tensor};
 pub use image::Image;
-pub use index::{DescriptorId, LayerId, TensorId};
+pub use index::{BankId, DescriptorId, InstructionId, LayerId, TensorId};
 pub use isa::{Descriptor, Instruction, Unit, Wait, Work};
 pub use layout::{Space, View};
 pub use machine::Machine;

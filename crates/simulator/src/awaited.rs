@@ -9,16 +9,14 @@ use tpuflow_ir::{Program, Unit};
 
 use crate::hazard::Rule;
 
-const UNITS: usize = Unit::ALL.len();
-
 /// By unit, how many of its instructions have certainly finished.
-pub(crate) type Finished = [u32; UNITS];
+pub(crate) type Finished = [u32; Unit::COUNT];
 
 /// Goes through the list of instructions.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {
     /// By unit, what each of its instructions knew when it started.
-    known: [Vec<Finished>; UNITS],
+    known: [Vec<Finished>; Unit::COUNT],
 }
 
 impl Awaited {
@@ -33,7 +31,7 @@ impl Awaited {
         if matches!(instruction.unit, Unit::Dtl0 | Unit::Dtl1) {
             finished[own] = self.known[own].len() as u32;
         }
-        let mut named = [false; UNITS];
+        let mut named = [false; Unit::COUNT];
         for wait in &instruction.waits {
             let (unit, before) = (wait.unit.index(), &self.known[wait.unit.index()]);
             if std::mem::replace(&mut named[unit], true) {

@@ -56,11 +56,11 @@ pub(crate) fn accesses(program: &Program, position: usize) -> Result<Accesses, S
 }
 
 /// The earlier instruction that `position` clashes with when of each unit only `finished` have finished, as an error.
-pub(crate) fn clash(program: &Program, position: usize, finished: &[u32; Unit::ALL.len()]) -> SimError {
+pub(crate) fn clash(program: &Program, position: usize, finished: &[u32; Unit::COUNT]) -> SimError {
     let touched = |n: usize| access::accesses(&program.instructions[n], &program.descriptors, &program.machine);
     let late = touched(position);
     let unit = program.instructions[position].unit;
-    let mut seen = [0; Unit::ALL.len()];
+    let mut seen = [0; Unit::COUNT];
     for other in 0..position {
         let other_unit = program.instructions[other].unit;
         seen[other_unit.index()] += 1;

@@ -68,12 +68,12 @@ pub(crate) struct Context<'p> {
     pub(crate) banks: Banks,
     pub(crate) tokens: Tokens,
     pub(crate) counters: Counters,
-    pub(crate) layers: Vec<[LayerTimes; Unit::ALL.len()]>,
+    pub(crate) layers: Vec<[LayerTimes; Unit::COUNT]>,
     pub(crate) trace: Option<Vec<Interval>>,
     pub(crate) executor: Option<Executor<&'p Program>>,
     pub(crate) recorder: Option<Recorder>,
     /// Per instruction, how many of each unit's must have finished before it starts.
-    needs: Vec<[u32; Unit::ALL.len()]>,
+    needs: Vec<[u32; Unit::COUNT]>,
 }
 
 impl<'p> Context<'p> {
@@ -82,7 +82,7 @@ impl<'p> Context<'p> {
         program: &'p Program,
         executor: Option<Executor<&'p Program>>,
         trace: bool,
-        needs: Vec<[u32; Unit::ALL.len()]>,
+        needs: Vec<[u32; Unit::COUNT]>,
     ) -> Self {
         Self {
             program,

@@ -132,7 +132,7 @@ pub struct UnitCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Per unit, in the order of [`Unit::ALL`].
-    pub units: [UnitCounters; Unit::ALL.len()],
+    pub units: [UnitCounters; Unit::COUNT],
     /// `bank_conflicts[holder][waiter]` by [`Client`]: accesses refused because the bank served the holder in that cycle.
     pub bank_conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
     /// Words read or written per bank.

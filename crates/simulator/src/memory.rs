@@ -8,9 +8,13 @@
 //! are packed. A line that was put off counts as written; whoever wants its bytes has it [settled](Memory::settle) first, and a
 //! line of which something else is written is settled on its own.
 
+mod origin;
+
 use std::ops::Range;
 
 use tpuflow_ir::Image;
+
+pub(crate) use origin::Origin;
 
 /// First address of a stretch that was never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +29,10 @@ pub(crate) struct Memory {
     written: Vec<u64>,
     /// What its first bytes hold as long as nobody has written there.
     constants: Option<Image>,
-    /// Per line of 64 bytes, which line of constants it is a copy of; 0: of none. Empty if nobody wants to know.
-    origins: Vec<u64>,
-    /// What the lines of its own constants are numbered from on; 0: not at all.
-    numbered: u64,
+    /// Per line of 64 bytes, which line of constants it is a copy of. Empty if nobody wants to know.
+    origins: Vec<Option<Origin>>,
+    /// The first line of its own constants, if they are to be known.
+    numbered: Option<Origin>,
     /// One bit per line whose copy was put off, and at least one more; empty if none ever is.
     waiting: Vec<u64>,
     /// By memory, the constants that lines which were put off are copies of.
@@ -51,7 +55,7 @@ impl Memory {
         let (bytes, written) = (vec![0u8; bytes as usize + LINE - 1], vec![0; bytes as usize / LINE + 1]);
         let base = bytes.as_ptr().align_offset(LINE).min(LINE - 1);
         let (origins, waiting, sources) = (Vec::new(), Vec::new(), Vec::new());
-        Self { bytes, base, written, constants: None, origins, numbered: 0, waiting, sources, watched: 0..0 }
+        Self { bytes, base, written, constants: None, origins, numbered: None, waiting, sources, watched: 0..0 }
     }
 
     /// Puts off copies of constants from now on, or makes them at once.
@@ -74,9 +78,9 @@ impl Memory {
         if self.waiting.get(line / 64).is_none_or(|lines| lines >> (line % 64) & 1 == 0) {
             return None;
         }
-        let origin = self.origins[line];
-        let source = self.sources[(origin >> 40) as usize - 1].as_ref().expect("lines put off have a source");
-        Some(&source[(origin & ((1 << 40) - 1)) as usize * LINE..][..LINE])
+        let origin = self.origins[line]?;
+        let source = self.sources[origin.memory()].as_ref().expect("lines put off have a source");
+        Some(&source[origin.line() * LINE..][..LINE])
     }
 
     /// Makes the copy of a line, if it was put off.
@@ -116,22 +120,20 @@ impl Memory {
 
     /// Keeps in mind from now on what its lines are copies of.
     pub(crate) fn keep_origins(&mut self) {
-        self.origins.resize(self.written.len(), 0);
+        self.origins.resize(self.written.len(), None);
     }
 
     /// Lines of its constants get a number of their own among those of `memory`, counted from 0, and other memories.
     pub(crate) fn number(&mut self, memory: usize) {
-        self.numbered = (memory as u64 + 1) << 40;
+        self.numbered = Some(Origin::first(memory));
     }
 
-    /// Which memory's constants a stretch from the beginning of a line on is a copy of, and their first line's number; the same
-    /// numbers of the same constants are the same bytes. `None`: of none, or of several places of them.
-    pub(crate) fn origin(&self, start: u64, length: usize) -> Option<(usize, u64)> {
+    /// The first line of the constants that a stretch from the beginning of a line on is a copy of; the same lines of the same
+    /// constants are the same bytes. `None`: of none, or of several places of them.
+    pub(crate) fn origin(&self, start: u64, length: usize) -> Option<Origin> {
         let (first, end) = (start as usize / 64, (start as usize + length).div_ceil(64));
         let lines = self.origins.get(first..end).filter(|lines| start.is_multiple_of(64) && !lines.is_empty())?;
-        let number = lines[0];
-        let other = (number..).zip(lines).fold(0, |other, (number, line)| other | (number ^ line));
-        (number != 0 && other == 0).then(|| ((number >> 40) as usize - 1, number))
+        lines[0].filter(|first| first.begins(lines))
     }
 
     /// What its first bytes hold, if nobody has written there.
@@ -170,7 +172,7 @@ impl Memory {
             let used = self.written[line..].iter().take_while(|&&written| written != 0).count();
             self.written[line..line + used].fill(0);
             if !self.origins.is_empty() {
-                self.origins[line..line + used].fill(0);
+                self.origins[line..line + used].fill(None);
             }
             line += used;
             line += self.written[line..].iter().take_while(|&&written| written == 0).count();
@@ -293,21 +295,22 @@ impl Memory {
             mark(&mut self.waiting, lines.clone(), false);
         }
         if !self.origins.is_empty() {
-            self.origins[lines].fill(0);
+            self.origins[lines].fill(None);
         }
     }
 
     /// Puts off the copy of the whole lines of a stretch of another memory's constants; whether that can be done.
     fn put_off(&mut self, to: usize, from: &Self, start: usize, length: usize) -> bool {
         let lines = to.div_ceil(LINE)..(to + length) / LINE;
-        let known = from.numbered > 0 && from.is_constant(start, length) && to % LINE == start % LINE;
-        if self.waiting.is_empty() || self.origins.is_empty() || !known || lines.is_empty() {
+        let known = from.is_constant(start, length) && to % LINE == start % LINE;
+        let Some(numbered) = from.numbered.filter(|_| known) else { return false };
+        if self.waiting.is_empty() || self.origins.is_empty() || lines.is_empty() {
             return false;
         }
         let (first, end) = (lines.start * LINE, lines.end * LINE);
         self.write(to as u64, from.held(start, first - to));
         self.write(end as u64, from.held(start + end - to, to + length - end));
-        let source = (from.numbered >> 40) as usize - 1;
+        let source = numbered.memory();
         if self.sources.len() <= source {
             self.sources.resize(source + 1, None);
         }
@@ -319,19 +322,21 @@ impl Memory {
         self.touch(first, end - first);
         self.written[lines.clone()].fill(0);
         mark(&mut self.waiting, lines.clone(), true);
-        let number = from.numbered + ((start + first - to) / LINE) as u64;
-        (number..).zip(&mut self.origins[lines]).for_each(|(number, line)| *line = number);
+        let origin = numbered.plus((start + first - to) / LINE);
+        (0..).zip(&mut self.origins[lines]).for_each(|(number, line)| *line = Some(origin.plus(number)));
         true
     }
 
     /// Whole lines of a stretch are copies of another memory's constants, if they are.
     fn stem(&mut self, to: usize, from: &Self, start: usize, length: usize) {
-        if self.origins.is_empty() || from.numbered == 0 || !from.is_constant(start, length) || to % 64 != start % 64 {
+        let Some(numbered) = from.numbered else { return };
+        if self.origins.is_empty() || !from.is_constant(start, length) || to % 64 != start % 64 {
             return;
         }
         let (first, end) = (to.div_ceil(64), (to + length) / 64);
         let lines = self.origins.get_mut(first..end).unwrap_or_default();
-        (from.numbered + start.div_ceil(64) as u64..).zip(lines).for_each(|(number, line)| *line = number);
+        let origin = numbered.plus(start.div_ceil(64));
+        (0..).zip(lines).for_each(|(number, line)| *line = Some(origin.plus(number)));
     }
 
     /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
@@ -433,16 +438,16 @@ mod tests {
                     let length = length.min(500 - from as usize);
                     memory.copy(to, &ddr, from, length);
                     if length >= 64 && odd == 0 {
-                        prop_assert_eq!(memory.origin(to, length / 64 * 64), Some((2, (3 << 40) + from / 64)));
+                        prop_assert_eq!(memory.origin(to, length / 64 * 64), Some(Origin::first(2).plus(from as usize / 64)));
                     }
                 } else {
                     memory.write(to, &vec![0; length]);
                 }
             }
             let (start, length) = (64 * at, 64 * lines as usize);
-            if let Some((space, number)) = memory.origin(start, length.min(600 - start as usize)) {
-                prop_assert_eq!(space, 2);
-                let from = (number & 0xffff) as usize * 64;
+            if let Some(origin) = memory.origin(start, length.min(600 - start as usize)) {
+                prop_assert_eq!(origin.memory(), 2);
+                let from = origin.line() * 64;
                 let length = length.min(500 - from);
                 prop_assert_eq!(memory.read(start, length), Ok(&image[from..from + length]));
             }

@@ -14,20 +14,18 @@
 use tpuflow_ir::access::{Accesses, Stretch};
 use tpuflow_ir::{Space, Unit};
 
-const UNITS: usize = Unit::ALL.len();
-
 /// Per unit, the number of its instructions up to and including the last that touched the stretch; 0: none.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     start: u64,
     end: u64,
-    writers: [u32; UNITS],
-    readers: [u32; UNITS],
+    writers: [u32; Unit::COUNT],
+    readers: [u32; Unit::COUNT],
 }
 
 impl Segment {
     fn new(start: u64, end: u64) -> Self {
-        Self { start, end, writers: [0; UNITS], readers: [0; UNITS] }
+        Self { start, end, writers: [0; Unit::COUNT], readers: [0; Unit::COUNT] }
     }
 }
 
@@ -113,16 +111,16 @@ impl Segments {
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     memories: Vec<(Space, Segments)>,
-    issued: [u32; UNITS],
+    issued: [u32; Unit::COUNT],
 }
 
 impl Order {
     /// Appends the next instruction; returns how many instructions of each unit must have finished before it starts.
-    pub(crate) fn push(&mut self, unit: Unit, accesses: &Accesses) -> [u32; UNITS] {
+    pub(crate) fn push(&mut self, unit: Unit, accesses: &Accesses) -> [u32; Unit::COUNT] {
         let own = unit.index();
         self.issued[own] += 1;
         let position = self.issued[own];
-        let mut needs = [0; UNITS];
+        let mut needs = [0; Unit::COUNT];
         for read in &accesses.reads {
             self.each(read, |segment| {
                 join(&mut needs, &segment.writers);
@@ -130,7 +128,7 @@ impl Order {
             });
         }
         // Of its own unit only what it reads counts, and what it reads itself does not.
-        let mut others = [0; UNITS];
+        let mut others = [0; Unit::COUNT];
         for write in &accesses.writes {
             let segments = self.segments(write.space);
             segments.split(write.end);
@@ -182,7 +180,7 @@ impl Order {
     }
 }
 
-fn join(into: &mut [u32; UNITS], other: &[u32; UNITS]) {
+fn join(into: &mut [u32; Unit::COUNT], other: &[u32; Unit::COUNT]) {
     for (a, b) in into.iter_mut().zip(other) {
         *a = (*a).max(*b);
     }
@@ -218,8 +216,8 @@ mod tests {
         #[test]
         fn sweep_equals_all_pairs(
             raw in proptest::collection::vec(
-                (0usize..UNITS, proptest::collection::vec((any::<bool>(), 0u64..40, 1u64..12), 1..4)), 1..30),
-            unfinished in 0usize..UNITS, count in 0usize..30,
+                (0usize..Unit::COUNT, proptest::collection::vec((any::<bool>(), 0u64..40, 1u64..12), 1..4)), 1..30),
+            unfinished in 0usize..Unit::COUNT, count in 0usize..30,
         ) {
             let list: Vec<(Unit, Accesses)> = raw.into_iter().map(|(unit, touches)| {
                 let mut accesses = Accesses::default();

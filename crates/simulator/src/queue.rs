@@ -5,12 +5,12 @@ use tpuflow_ir::{Program, Unit};
 /// How many instructions each unit has finished; what a unit finishes in a cycle is seen from the next cycle on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tokens {
-    finished: [u32; Unit::ALL.len()],
-    pending: [u32; Unit::ALL.len()],
+    finished: [u32; Unit::COUNT],
+    pending: [u32; Unit::COUNT],
 }
 
 impl Tokens {
-    pub(crate) fn finished(&self) -> &[u32; Unit::ALL.len()] {
+    pub(crate) fn finished(&self) -> &[u32; Unit::COUNT] {
         &self.finished
     }
 

@@ -243,8 +243,8 @@ impl Run {
 }
 
 /// Layers with their times: those of the computing units, or of the DMA lines where a layer has no other instruction.
-pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::ALL.len()]]) -> Vec<LayerRun> {
-    let summary = |(layer, times): (&tpuflow_ir::program::LayerSummary, &[LayerTimes; Unit::ALL.len()])| {
+pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::COUNT]]) -> Vec<LayerRun> {
+    let summary = |(layer, times): (&tpuflow_ir::program::LayerSummary, &[LayerTimes; Unit::COUNT])| {
         let present = |units: &[Unit]| -> Vec<LayerTimes> {
             units.iter().map(|unit| times[unit.index()]).filter(|t| t.end > 0).collect()
         };

@@ -16,8 +16,6 @@ use crate::error::SimError;
 use crate::order::Order;
 use crate::queue::Queue;
 
-const UNITS: usize = Unit::ALL.len();
-
 /// A program none of whose instructions breaks a rule by itself.
 #[derive(Debug)]
 pub(crate) struct Sound {
@@ -26,7 +24,7 @@ pub(crate) struct Sound {
     machine: Machine,
     ddr_bytes: Vec<u64>,
     /// Per instruction, how many of each unit's must have finished before it begins.
-    pub(crate) needs: Vec<[u32; UNITS]>,
+    pub(crate) needs: Vec<[u32; Unit::COUNT]>,
     /// No instruction waits for what never comes.
     pub(crate) ends: bool,
     /// What a run took that broke no rule; only of programs whose time does not depend on values.
@@ -39,7 +37,7 @@ pub(crate) struct Time {
     pub(crate) cycles: u64,
     pub(crate) counters: Counters,
     /// By layer and unit.
-    pub(crate) layers: Vec<[LayerTimes; UNITS]>,
+    pub(crate) layers: Vec<[LayerTimes; Unit::COUNT]>,
 }
 
 /// Whether how long instructions take depends on what they compute: lookups read DDR where indices say.
@@ -86,7 +84,7 @@ impl Sound {
 /// Whether no instruction waits for what never comes.
 fn ends(program: &Program) -> bool {
     let mut queues = Unit::ALL.map(|unit| Queue::new(program, unit));
-    let mut finished = [0; UNITS];
+    let mut finished = [0; Unit::COUNT];
     loop {
         let before = finished;
         for unit in Unit::ALL {

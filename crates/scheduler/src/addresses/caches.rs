@@ -20,7 +20,7 @@ pub(crate) fn addresses(code: &VirtualProgram, machine: &Machine) -> Result<Addr
         let mut owners = Vec::new();
         for (index, buffer) in code.buffers.iter().enumerate() {
             if let (true, Some((first, last))) = (buffer.memory == memory, live_ranges[index]) {
-                items.push(Item { first, last, size: buffer.bytes.div_ceil(word) });
+                items.push(Item { first: first.0, last: last.0, size: buffer.bytes.div_ceil(word) });
                 owners.push(index);
             }
         }

@@ -6,7 +6,7 @@ use tpuflow_ir::{Machine, Space, View, Work, timing};
 
 use crate::error::ScheduleError;
 use crate::virtual_program::addresses::Addresses;
-use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
 pub(crate) struct External {
@@ -57,16 +57,16 @@ pub(crate) struct CoalescingLimit {
     pub next: bool,
 }
 
-/// By load: its virtual address in the cache.
-pub(crate) type CoalescingLimits = BTreeMap<u64, CoalescingLimit>;
+/// By load: where it goes to in the cache.
+pub(crate) type CoalescingLimits = BTreeMap<VirtualAddress, CoalescingLimit>;
 
 /// Constants (by buffer) that lie together, by the first of each: those that are loaded one after the other to one stretch of
 /// a cache, as far as they are to travel together.
-fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &CoalescingLimits) -> Vec<usize> {
-    let mut first: Vec<usize> = (0..code.buffers.len()).collect();
+fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &CoalescingLimits) -> Vec<BufferId> {
+    let mut first: Vec<BufferId> = (0..code.buffers.len()).map(BufferId::new).collect();
     let mut seen = vec![false; code.buffers.len()];
     // By memory: where the last load ended, the first of its group, and the bytes of that.
-    let mut last: BTreeMap<Space, (u64, usize, u64)> = BTreeMap::new();
+    let mut last: BTreeMap<Space, (u64, BufferId, u64)> = BTreeMap::new();
     for instruction in &code.instructions {
         let (Some((to, from)), Some(t)) = (instruction.load(), instruction.transfer()) else { continue };
         let is_constant = matches!(code.buffers[from.index()].content, Content::Constant(_));
@@ -74,10 +74,11 @@ fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &Coalescin
             continue;
         }
         let (space, address) = addresses[to.index()];
-        let start = address + BufferId::split(t.local_address).1;
+        let target = VirtualAddress::of_field(t.local_address);
+        let start = address + target.offset;
         let bytes = t.total_bytes();
-        let limit = coalescing.get(&t.local_address).filter(|join| join.next).map_or(0, |join| join.bytes);
-        let mut group = (start, from.index(), 0);
+        let limit = coalescing.get(&target).filter(|join| join.next).map_or(0, |join| join.bytes);
+        let mut group = (start, from, 0);
         if let Some(&(end, root, so_far)) = last.get(&space)
             && end == start
             && so_far + bytes <= limit
@@ -92,7 +93,7 @@ fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &Coalescin
 
 /// Address spaces of constants (by the first of those that lie together): of any two moments, as much passes through one as
 /// through the other.
-fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first: &[usize]) -> Vec<usize> {
+fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first: &[BufferId]) -> Vec<usize> {
     let count = machine.ddr_spaces();
     let mut found = vec![None; code.buffers.len()];
     // Traffic so far, activations included.
@@ -104,7 +105,7 @@ fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first:
                 continue;
             }
             let space = match b.content {
-                Content::Constant(_) if split != ConstantSplit::No => *found[first[buffer.index()]]
+                Content::Constant(_) if split != ConstantSplit::No => *found[first[buffer.index()].index()]
                     .get_or_insert_with(|| (0..count).min_by_key(|&s| load[s]).unwrap_or(0)),
                 _ => 0,
             };
@@ -139,14 +140,14 @@ pub(crate) fn external(
     let mut recipes: Vec<(usize, u64, BufferId)> = Vec::new();
     let first = together(code, addresses, coalescing);
     let space_of = self::spaces(code, machine, split, &first);
-    let mut members: BTreeMap<usize, Vec<BufferId>> = BTreeMap::new();
+    let mut members: BTreeMap<BufferId, Vec<BufferId>> = BTreeMap::new();
     let touched = code.instructions.iter().flat_map(VirtualInstruction::touches);
     let constants = touched.filter(|buffer| {
         let b = &code.buffers[buffer.index()];
         let is_constant = b.memory == Memory::Ddr && matches!(b.content, Content::Constant(_));
         is_constant && !std::mem::replace(&mut placed[buffer.index()], true)
     });
-    let mut order: Vec<usize> = Vec::new();
+    let mut order: Vec<BufferId> = Vec::new();
     for buffer in constants {
         let group = members.entry(first[buffer.index()]).or_default();
         if group.is_empty() {
@@ -155,7 +156,7 @@ pub(crate) fn external(
         group.push(buffer);
     }
     for group in order {
-        let space = space_of[group];
+        let space = space_of[group.index()];
         for &buffer in &members[&group] {
             addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
             recipes.push((space, ends[space], buffer));
@@ -163,7 +164,7 @@ pub(crate) fn external(
         }
     }
     // A constant that is also an output need not be loaded by anyone; it still has a place.
-    for (buffer, _) in ports.iter().map(|port| BufferId::split(port.address)) {
+    for buffer in ports.iter().map(|port| VirtualAddress::of_field(port.address).buffer) {
         let b = &code.buffers[buffer.index()];
         if matches!(b.content, Content::Constant(_)) && !std::mem::replace(&mut placed[buffer.index()], true) {
             addresses[buffer.index()] = (Space::Ddr(0), ends[0]);

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::access::Accesses;
 use tpuflow_ir::isa::Transfer;
-use tpuflow_ir::{Instruction, Space, Work};
+use tpuflow_ir::{Instruction, InstructionId, Space, Work};
 
 use crate::addresses::external::CoalescingLimits;
-use crate::virtual_program::VirtualInstruction;
+use crate::virtual_program::{VirtualAddress, VirtualInstruction};
 
 /// Runs of a transfer at most, so that they are told apart (`ir::access`).
 const RUNS: u32 = 16;
@@ -21,8 +21,8 @@ const RUNS: u32 = 16;
 /// A transfer that still takes loads.
 struct Open {
     /// Position of the last load in it, and all others.
-    last: usize,
-    first: Vec<usize>,
+    last: InstructionId,
+    first: Vec<InstructionId>,
     transfer: Transfer,
 }
 
@@ -34,9 +34,9 @@ pub(crate) fn coalesce(
     touched: &[Accesses],
     is_constant: impl Fn(&VirtualInstruction) -> bool,
     coalescing: &CoalescingLimits,
-) -> Vec<Option<usize>> {
+) -> Vec<Option<InstructionId>> {
     // Where each virtual instruction goes.
-    let mut place: Vec<Option<usize>> = vec![None; instructions.len()];
+    let mut place: Vec<Option<InstructionId>> = vec![None; instructions.len()];
     let mut open: BTreeMap<(u8, Space), Open> = BTreeMap::new();
     let mut done: Vec<Open> = Vec::new();
     for (position, virtual_instruction) in instructions.iter().enumerate() {
@@ -49,26 +49,27 @@ pub(crate) fn coalesce(
             continue;
         }
         let key = (transfer.ddr_space, transfer.local_space);
-        let limit = coalescing.get(&virtual_transfer.local_address).map_or(0, |limit| limit.bytes);
+        let limit =
+            coalescing.get(&VirtualAddress::of_field(virtual_transfer.local_address)).map_or(0, |limit| limit.bytes);
         if let Some(group) = open.get_mut(&key)
             && let Some(longer) = extended(&group.transfer, transfer)
             && longer.total_bytes() <= limit
-            && touched[group.last + 1..position].iter().all(|other| is_apart(other, &group.transfer))
+            && touched[group.last.index() + 1..position].iter().all(|other| is_apart(other, &group.transfer))
         {
-            let last = std::mem::replace(&mut group.last, position);
+            let last = std::mem::replace(&mut group.last, InstructionId::new(position));
             group.first.push(last);
             group.transfer = longer;
             continue;
         }
-        let group = Open { last: position, first: Vec::new(), transfer: *transfer };
+        let group = Open { last: InstructionId::new(position), first: Vec::new(), transfer: *transfer };
         done.extend(open.insert(key, group));
     }
     done.extend(open.into_values());
     for group in done.into_iter().filter(|group| !group.first.is_empty()) {
         for first in group.first {
-            place[first] = Some(group.last);
+            place[first.index()] = Some(group.last);
         }
-        resolved[group.last].work = Work::Transfer(group.transfer);
+        resolved[group.last.index()].work = Work::Transfer(group.transfer);
     }
     place
 }
@@ -188,11 +189,13 @@ mod tests {
             let touched: Vec<Accesses> =
                 resolved.iter().map(|i| tpuflow_ir::access::accesses(i, &[], &machine)).collect();
             let together = CoalescingLimit { bytes: 2048, next: false };
-            let wanted: CoalescingLimits =
-                instructions.iter().map(|d| (d.transfer().expect("one").local_address, together)).collect();
+            let wanted: CoalescingLimits = instructions
+                .iter()
+                .map(|d| (VirtualAddress::of_field(d.transfer().expect("one").local_address), together))
+                .collect();
             let is_constant = |virtual_instruction: &VirtualInstruction| virtual_instruction.load().is_some();
             let places = coalesce(&instructions, &mut resolved, &touched, is_constant, &wanted);
-            assert_eq!(places, [coalescing.then_some(2), None, None]);
+            assert_eq!(places, [coalescing.then_some(InstructionId(2)), None, None]);
             let Work::Transfer(last) = resolved[2].work else { panic!("a transfer") };
             assert_eq!(last.total_bytes(), if coalescing { 2048 } else { 1024 });
         }

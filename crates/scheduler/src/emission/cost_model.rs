@@ -10,8 +10,6 @@ use tpuflow_ir::{Descriptor, Instruction, Machine, Space, Unit};
 
 use crate::virtual_program::bank_traffic::{Traffic, waits};
 
-const UNITS: usize = Unit::ALL.len();
-
 /// Instructions of a unit that are remembered.
 const RECENT: usize = 16;
 
@@ -20,15 +18,15 @@ const RECENT: usize = 16;
 pub(crate) struct CostModel<'a> {
     machine: &'a Machine,
     /// Per unit, when each instruction finishes.
-    finished: [Vec<u64>; UNITS],
+    finished: [Vec<u64>; Unit::COUNT],
     /// When the issue stage of each unit is free.
-    issue: [u64; UNITS],
+    issue: [u64; Unit::COUNT],
     /// When each unit's data path is free.
-    free: [u64; UNITS],
+    free: [u64; Unit::COUNT],
     /// Per line, cycles of its transfers, whatever they wait for.
-    moved: [u64; UNITS],
+    moved: [u64; Unit::COUNT],
     /// The last instructions of each unit that may still meet others at banks: first and last cycle, traffic.
-    recent: [VecDeque<(u64, u64, Traffic)>; UNITS],
+    recent: [VecDeque<(u64, u64, Traffic)>; Unit::COUNT],
     channels: Vec<Channel>,
 }
 
@@ -51,9 +49,9 @@ impl<'a> CostModel<'a> {
         Self {
             machine,
             finished: Default::default(),
-            issue: [machine.control.start; UNITS],
-            free: [machine.control.start; UNITS],
-            moved: [0; UNITS],
+            issue: [machine.control.start; Unit::COUNT],
+            free: [machine.control.start; Unit::COUNT],
+            moved: [0; Unit::COUNT],
             recent: Default::default(),
             channels: vec![Channel::default(); machine.ddr.channels as usize],
         }

@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 
 use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{Bounds, Descriptor, Graph, Instruction, Machine, Program, Space, TensorId, Unit, View, Wait, Work};
+use tpuflow_ir::{
+    Bounds, Descriptor, Graph, Instruction, InstructionId, Machine, Program, Space, TensorId, Unit, View, Wait, Work,
+};
 
 use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, external};
 use crate::budget::Timing;
@@ -22,7 +24,7 @@ use crate::network::stages::STAGES;
 use crate::network::summary;
 use crate::options::PipelineMode;
 use crate::parameters::Balancing;
-use crate::virtual_program::addresses::{Addresses, resolve, resolve_view, unit};
+use crate::virtual_program::addresses::{Addresses, Lifetime, resolve, resolve_view, unit};
 use crate::virtual_program::{Content, Memory, VirtualInstruction, VirtualProgram};
 use allocations::allocations;
 use coalescing::coalesce;
@@ -63,7 +65,7 @@ pub(crate) struct Plan {
     mode: PipelineMode,
     transfer_options: TransferOptions,
     /// Instruction of every virtual instruction.
-    places: Vec<u32>,
+    places: Vec<InstructionId>,
     /// By stage, when the cost model has it and those before it end.
     ends: Vec<u64>,
     /// What can be timed; its prediction is the cost model's until it is.
@@ -107,17 +109,17 @@ impl Plan {
             };
             later = coalesce(&code.instructions, &mut resolved, &touched, is_constant, &transfer_options.coalescing);
             for &last in later.iter().flatten() {
-                touched[last] = touch(&resolved[last]);
+                touched[last.index()] = touch(&resolved[last.index()]);
             }
         }
         let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
-        let mut places: Vec<u32> = Vec::with_capacity(code.instructions.len());
-        let mut counts = [0u32; Unit::ALL.len()];
+        let mut places: Vec<InstructionId> = Vec::with_capacity(code.instructions.len());
+        let mut counts = [0u32; Unit::COUNT];
         let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
         let stages = context.stages();
         let mut ends = vec![0; STAGES];
         for (index, (virtual_instruction, mut instruction)) in code.instructions.iter().zip(resolved).enumerate() {
-            places.push(instructions.len() as u32);
+            places.push(InstructionId::new(instructions.len()));
             if later[index].is_some() {
                 continue;
             }
@@ -144,7 +146,7 @@ impl Plan {
         }
         for (index, last) in later.iter().enumerate() {
             if let Some(last) = last {
-                places[index] = places[*last];
+                places[index] = places[last.index()];
             }
         }
         for stage in 1..ends.len() {
@@ -193,7 +195,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn reordered(&self, context: &PlanningContext, order: &[u32]) -> Result<Self, ScheduleError> {
+    pub fn reordered(&self, context: &PlanningContext, order: &[InstructionId]) -> Result<Self, ScheduleError> {
         let lowered = LoweredNetwork { code: self.lowered.code.reordered(order), ..self.lowered.clone() };
         Self::new(context, lowered, self.addresses.clone(), self.mode, self.transfer_options.clone())
     }
@@ -241,7 +243,7 @@ impl Plan {
         // Of loads that travel together the first may be part of a later one than the second.
         for (virtual_instruction, &place) in code.instructions.iter().zip(&self.places) {
             for buffer in virtual_instruction.touches() {
-                let life: &mut Option<(u32, u32)> = &mut live_ranges[buffer.index()];
+                let life: &mut Option<Lifetime> = &mut live_ranges[buffer.index()];
                 *life = Some(life.map_or((place, place), |(first, last)| (first.min(place), last.max(place))));
             }
         }

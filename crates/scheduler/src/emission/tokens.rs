@@ -11,10 +11,8 @@ use smallvec::SmallVec;
 use tpuflow_ir::access::{Accesses, Stretch};
 use tpuflow_ir::{Space, Unit, Wait};
 
-const UNITS: usize = Unit::ALL.len();
-
 /// Instructions finished, per unit.
-type Counts = [u32; UNITS];
+type Counts = [u32; Unit::COUNT];
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -28,7 +26,7 @@ struct Segment {
 pub(crate) struct TokenTracker {
     memories: BTreeMap<Space, BTreeMap<u64, Segment>>,
     /// Per unit and instruction, what had finished when it started.
-    known: [Vec<Counts>; UNITS],
+    known: [Vec<Counts>; Unit::COUNT],
 }
 
 impl TokenTracker {
@@ -36,7 +34,7 @@ impl TokenTracker {
     pub fn add(&mut self, unit: Unit, accesses: &Accesses) -> SmallVec<[Wait; 4]> {
         let own = unit.index();
         let number = self.known[own].len() as u32 + 1;
-        let mut need = [0; UNITS];
+        let mut need = [0; Unit::COUNT];
         for stretch in &accesses.reads {
             self.read(stretch, own, number, &mut need);
         }
@@ -45,7 +43,7 @@ impl TokenTracker {
         }
         let mut known = self.known[own].last().copied().unwrap_or_default();
         let wanted: SmallVec<[(usize, u32); 4]> =
-            (0..UNITS).filter(|&v| need[v] > known[v]).map(|v| (v, need[v])).collect();
+            (0..Unit::COUNT).filter(|&v| need[v] > known[v]).map(|v| (v, need[v])).collect();
         let behind = |&(v, count): &(usize, u32)| self.known[v][count as usize - 1];
         let implied = |&(v, count): &(usize, u32)| wanted.iter().any(|other| other.0 != v && behind(other)[v] >= count);
         let mut waits = SmallVec::new();
@@ -82,7 +80,7 @@ impl TokenTracker {
         if at < stretch.end {
             gaps.push((at, stretch.end));
         }
-        let mut readers = [0; UNITS];
+        let mut readers = [0; Unit::COUNT];
         readers[unit] = number;
         for (start, end) in gaps {
             memory.insert(start, Segment { end, writer: None, readers });
@@ -100,11 +98,11 @@ impl TokenTracker {
             if let Some((writer, count)) = writer {
                 need[writer] = need[writer].max(count);
             }
-            for other in (0..UNITS).filter(|&other| other != unit) {
+            for other in (0..Unit::COUNT).filter(|&other| other != unit) {
                 need[other] = need[other].max(segment.readers[other]);
             }
         }
-        let segment = Segment { end: stretch.end, writer: Some((unit, number)), readers: [0; UNITS] };
+        let segment = Segment { end: stretch.end, writer: Some((unit, number)), readers: [0; Unit::COUNT] };
         memory.insert(stretch.start, segment);
     }
 }

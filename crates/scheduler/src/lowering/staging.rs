@@ -10,7 +10,7 @@ use tpuflow_ir::{Machine, Space, View};
 use super::{Linear, Lowering};
 use crate::network::Network;
 use crate::options::granularity::TileGranularity;
-use crate::virtual_program::{BufferId, Content, Memory};
+use crate::virtual_program::{Content, Memory, VirtualAddress};
 
 /// Transfers of more than twice so many start-ups of a DMA line are cut.
 const LONG: u64 = 64;
@@ -81,7 +81,7 @@ impl Lowering<'_> {
     pub(super) fn stage(&mut self, view: &View, rows: Range<u32>) -> View {
         let word = self.context.machine.word();
         let mut local = staged(view, rows, word);
-        let (stored, _) = BufferId::split(view.address);
+        let stored = VirtualAddress::of_field(view.address).buffer;
         let name = self.code.buffers[stored.index()].name.clone();
         local.address = self.code.buffer(name, local.bytes(word), Memory::Cache, Content::Computed).at(0);
         local

@@ -6,7 +6,9 @@
 use tpuflow_ir::{Machine, Work};
 
 use crate::lowering::piece_bytes;
-use crate::virtual_program::{Buffer, BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{
+    Buffer, BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram,
+};
 
 /// A group that still takes members.
 struct Open {
@@ -64,7 +66,7 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
         close(code, group_constants);
     }
     let shift = |address: &mut u64| {
-        let (buffer, offset) = BufferId::split(*address);
+        let VirtualAddress { buffer, offset } = VirtualAddress::of_field(*address);
         let (buffer, base) = moved[buffer.index()];
         *address = buffer.at(base + offset);
     };

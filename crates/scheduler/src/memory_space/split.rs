@@ -23,7 +23,7 @@ use tpuflow_ir::{Descriptor, Machine, Space, Unit, View, Work};
 
 use crate::virtual_program::addresses::{lifetimes, resolve, unit};
 use crate::virtual_program::dependence::side_by_side;
-use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// Stripes of a buffer at most.
 const MOST: u64 = 16;
@@ -72,7 +72,7 @@ pub(crate) fn has_room(code: &VirtualProgram, machine: &Machine) -> bool {
     let mut changes: Vec<(u32, i64)> = Vec::new();
     for ((buffer, life), id) in code.buffers.iter().zip(live_ranges).zip((0..).map(BufferId)) {
         if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded.contains(&id)) {
-            changes.extend([(first, buffer.bytes as i64), (last + 1, -(buffer.bytes as i64))]);
+            changes.extend([(first.0, buffer.bytes as i64), (last.0 + 1, -(buffer.bytes as i64))]);
         }
     }
     changes.sort_unstable();
@@ -155,7 +155,7 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
         }
         // Weights are no view.
         if let Work::Matrix(m) = &virtual_instruction.work {
-            fixed[BufferId::split(m.weights.address).0.index()] = true;
+            fixed[VirtualAddress::of_field(m.weights.address).buffer.index()] = true;
         }
     }
     found.retain(|buffer, _| !fixed[buffer.index()]);
@@ -166,7 +166,7 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
 fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usize) -> Vec<(u64, u64)> {
     let mut pitches: Vec<(u64, u64, u64)> = Vec::new();
     for view in touched.iter().flat_map(|t| views(&code.instructions[t.virtual_instruction].work)) {
-        let (own, start) = BufferId::split(view.address);
+        let VirtualAddress { buffer: own, offset: start } = VirtualAddress::of_field(view.address);
         let pitch = (start, view.row_bytes(word), start + view.bytes(word));
         if own == buffer && pitches.last() != Some(&pitch) {
             pitches.push(pitch);
@@ -238,7 +238,7 @@ fn list(
     let fits = |t: &Touched| {
         let Some(piece) = list.iter().find(|piece| piece.holds(t)) else { return false };
         views(&code.instructions[t.virtual_instruction].work)
-            .filter(|view| BufferId::split(view.address).0 == buffer)
+            .filter(|view| VirtualAddress::of_field(view.address).buffer == buffer)
             .all(|view| narrowed(view, &piece.all(), buffer, word).is_some())
     };
     (list.len() > 1 && touched.iter().all(fits)).then_some(list)
@@ -265,8 +265,8 @@ fn copy(
     let to = narrowed(&view, &piece.all(), piece.buffer, word)?;
     let line = view.width * view.channels;
     let row = view.row_bytes(word);
-    debug_assert_eq!(BufferId::split(view.address).0, buffer);
-    let first = u64::from(view.first_row) + (bytes.start - BufferId::split(view.address).1) / row;
+    debug_assert_eq!(VirtualAddress::of_field(view.address).buffer, buffer);
+    let first = u64::from(view.first_row) + (bytes.start - VirtualAddress::of_field(view.address).offset) / row;
     let rows = ((bytes.end - bytes.start) / row) as u32;
     let steps = vec![i64::from(line), 1];
     let offset = first as i64 * i64::from(line);
@@ -298,7 +298,7 @@ fn views(work: &Work) -> impl Iterator<Item = &View> {
 
 /// The rows of a view of `buffer` inside some of its bytes, at an address counted from the first of these.
 fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> Option<View> {
-    let (row, start) = (view.row_bytes(word), BufferId::split(view.address).1);
+    let (row, start) = (view.row_bytes(word), VirtualAddress::of_field(view.address).offset);
     let before = bytes.start.saturating_sub(start) / row.max(1);
     let until = (bytes.end.checked_sub(start)? / row.max(1)).min(view.stored_rows.into());
     let address = buffer.at(start.max(bytes.start) - bytes.start);
@@ -309,7 +309,7 @@ fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> O
 /// Lets a virtual instruction touch a piece in place of the whole buffer.
 fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: &Piece, word: usize) {
     let put = |view: &mut View| {
-        if BufferId::split(view.address).0 == buffer
+        if VirtualAddress::of_field(view.address).buffer == buffer
             && let Some(found) = narrowed(view, &piece.all(), piece.buffer, word)
         {
             *view = found;
@@ -317,7 +317,7 @@ fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: 
     };
     match &mut virtual_instruction.work {
         Work::Transfer(t) => {
-            let (own, at) = BufferId::split(t.local_address);
+            let VirtualAddress { buffer: own, offset: at } = VirtualAddress::of_field(t.local_address);
             if own == buffer {
                 t.local_address = piece.buffer.at(at - piece.all().start);
             }

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use rayon::prelude::*;
+use tpuflow_ir::InstructionId;
 
 use crate::budget::Timing;
 use crate::budget::next_random;
@@ -41,7 +42,7 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     let cycles = plan.program.predicted_cycles;
     let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
     let turns = if context.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
-    let mut current: Vec<u32> = (0..instructions as u32).collect();
+    let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
     for turn in 0..turns {
@@ -68,7 +69,7 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
 }
 
 /// An order in which some neighbouring virtual instructions have changed places.
-fn changed(order: &[u32], dependences: &Dependences, seed: u64) -> Vec<u32> {
+fn changed(order: &[InstructionId], dependences: &Dependences, seed: u64) -> Vec<InstructionId> {
     let mut random = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let count = order.len() as u64;
     // The state is the seed at first.
@@ -82,22 +83,23 @@ fn changed(order: &[u32], dependences: &Dependences, seed: u64) -> Vec<u32> {
     let mut keys = vec![0; order.len()];
     for (place, &instruction) in (0..).zip(order) {
         let shaken = (first..first + length).contains(&place);
-        keys[instruction as usize] = place + if shaken { next_random(&mut random) % reach } else { 0 };
+        keys[instruction.index()] = place + if shaken { next_random(&mut random) % reach } else { 0 };
     }
     legal(dependences, &keys)
 }
 
 /// The virtual instructions by keys, as far as dependences allow.
-fn legal(dependences: &Dependences, keys: &[u64]) -> Vec<u32> {
+fn legal(dependences: &Dependences, keys: &[u64]) -> Vec<InstructionId> {
     let mut left: Vec<usize> = dependences.before.iter().map(|before| before.len()).collect();
-    let entry = |instruction: u32| Reverse((keys[instruction as usize], instruction));
-    let mut open: BinaryHeap<_> = (0..keys.len() as u32).filter(|&d| left[d as usize] == 0).map(entry).collect();
+    let entry = |instruction: InstructionId| Reverse((keys[instruction.index()], instruction));
+    let all = (0..keys.len()).map(InstructionId::new);
+    let mut open: BinaryHeap<_> = all.filter(|d| left[d.index()] == 0).map(entry).collect();
     let mut order = Vec::with_capacity(keys.len());
     while let Some(Reverse((_, instruction))) = open.pop() {
         order.push(instruction);
-        for edge in &dependences.after[instruction as usize] {
-            left[edge.instruction as usize] -= 1;
-            if left[edge.instruction as usize] == 0 {
+        for edge in &dependences.after[instruction.index()] {
+            left[edge.instruction.index()] -= 1;
+            if left[edge.instruction.index()] == 0 {
                 open.push(entry(edge.instruction));
             }
         }
@@ -135,23 +137,24 @@ mod tests {
         for instruction in 1..count {
             for _ in 0..next_random(&mut random) % 3 {
                 let other = (next_random(&mut random) % u64::from(instruction)) as u32;
-                dependences.before[instruction as usize].push(Edge { instruction: other, finish: true });
-                dependences.after[other as usize].push(Edge { instruction, finish: true });
+                let [one, other] = [instruction, other].map(InstructionId);
+                dependences.before[one.index()].push(Edge { instruction: other, finish: true });
+                dependences.after[other.index()].push(Edge { instruction: one, finish: true });
             }
         }
-        let mut order: Vec<u32> = (0..count).collect();
+        let mut order: Vec<InstructionId> = (0..count).map(InstructionId).collect();
         assert_eq!(legal(&dependences, &(0..u64::from(count)).collect::<Vec<_>>()), order);
         let mut moved = 0;
         for seed in 0..100 {
             let next = changed(&order, &dependences, seed);
             assert_eq!(next, changed(&order, &dependences, seed));
             let mut place = vec![None; count as usize];
-            (0..).zip(&next).for_each(|(at, &instruction)| place[instruction as usize] = Some(at));
+            (0..).zip(&next).for_each(|(at, &instruction)| place[instruction.index()] = Some(at));
             for instruction in 0..count as usize {
                 assert!(
                     dependences.before[instruction]
                         .iter()
-                        .all(|edge| place[edge.instruction as usize] < place[instruction])
+                        .all(|edge| place[edge.instruction.index()] < place[instruction])
                 );
             }
             moved += usize::from(next != order);

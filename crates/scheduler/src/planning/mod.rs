@@ -6,6 +6,8 @@ pub(crate) mod portfolio;
 mod stage_search;
 mod transfer_length;
 
+use tpuflow_ir::InstructionId;
+
 use crate::addresses::caches::addresses;
 use crate::budget::Timing;
 use crate::context::PlanningContext;
@@ -77,7 +79,7 @@ impl PlanningContext<'_> {
                 return plan(&lowered);
             }
             let ordered = |order| LoweredNetwork { code: lowered.code.reordered(order), ..lowered.clone() };
-            return fastest(orders.iter().map(|order: &Vec<u32>| plan(&ordered(order))));
+            return fastest(orders.iter().map(|order: &Vec<InstructionId>| plan(&ordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
     }
@@ -123,7 +125,7 @@ impl PlanningContext<'_> {
         &self,
         code: &mut VirtualProgram,
         search_load_order: bool,
-    ) -> Result<(Addresses, Vec<Vec<u32>>), ScheduleError> {
+    ) -> Result<(Addresses, Vec<Vec<InstructionId>>), ScheduleError> {
         if has_room(code, self.machine) {
             let mut striped = code.clone();
             split_live_ranges(&mut striped, self.machine);
@@ -145,7 +147,7 @@ impl PlanningContext<'_> {
         code: &mut VirtualProgram,
         shares: &[u64],
         search_load_order: bool,
-    ) -> Option<(Addresses, Vec<Vec<u32>>)> {
+    ) -> Option<(Addresses, Vec<Vec<InstructionId>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
@@ -162,15 +164,15 @@ impl PlanningContext<'_> {
     }
 
     /// Orders in which all units take up their work as soon as they can, now that everything has its place.
-    fn orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<u32>> {
+    fn orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
         let dependences = Dependences::new(code, self.machine, Some(addresses));
         let scheduler = ListScheduler::new(code, &dependences, self.machine, self.parameters.window(), Some(addresses));
         scheduler.orders(u64::MAX, &self.budget, self.budget.steps.saturating_mul(TRIAL))
     }
 
     /// The order of layers, and those in which nothing that could begin stands behind loads that have time.
-    fn taken_up(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<u32>> {
-        let mut orders = vec![(0..code.instructions.len() as u32).collect()];
+    fn taken_up(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
+        let mut orders = vec![code.ids().collect()];
         if self.parameters.layer_fusion != 0 {
             orders.extend(self.orders(code, addresses));
         }

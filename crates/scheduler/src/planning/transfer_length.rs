@@ -7,6 +7,7 @@ use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::emission::Plan;
 use crate::lowering::piece_bytes;
+use crate::virtual_program::VirtualAddress;
 
 /// Lengths of transfers, in pieces, that are tried.
 const LENGTHS: [u64; 5] = [1, 2, 4, 8, 16];
@@ -25,11 +26,11 @@ pub(crate) fn lengthen_transfers(context: &PlanningContext, plan: Plan, timing: 
     if !may_join || instructions == 0 || !plan.loading(context.machine) {
         return plan;
     }
-    let loads: Vec<u64> = code
+    let loads: Vec<VirtualAddress> = code
         .instructions
         .iter()
         .filter(|d| d.load().is_some())
-        .filter_map(|d| Some(d.transfer()?.local_address))
+        .filter_map(|d| Some(VirtualAddress::of_field(d.transfer()?.local_address)))
         .collect();
     let piece = piece_bytes(context.machine);
     let timings = context.budget.steps.saturating_mul(STEP) / instructions;

@@ -1,18 +1,21 @@
 //! Where buffers lie, and virtual instructions with the addresses put in.
 
-use tpuflow_ir::{Instruction, Space, Unit, View, Work};
+use tpuflow_ir::{Instruction, InstructionId, Space, Unit, View, Work};
 
-use super::{BufferId, VirtualInstruction, VirtualProgram};
+use super::{VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// Where every buffer lies: space and byte address.
 pub(crate) type Addresses = Vec<(Space, u64)>;
 
+/// First and last instruction that touches a buffer.
+pub(crate) type Lifetime = (InstructionId, InstructionId);
+
 /// First and last position (in `order`) that touches each buffer; `None` for buffers nothing touches.
-pub(crate) fn lifetimes(code: &VirtualProgram) -> Vec<Option<(u32, u32)>> {
-    let mut live_ranges: Vec<Option<(u32, u32)>> = vec![None; code.buffers.len()];
+pub(crate) fn lifetimes(code: &VirtualProgram) -> Vec<Option<Lifetime>> {
+    let mut live_ranges: Vec<Option<Lifetime>> = vec![None; code.buffers.len()];
     for (position, virtual_instruction) in code.instructions.iter().enumerate() {
+        let position = InstructionId::new(position);
         for buffer in virtual_instruction.touches() {
-            let position = position as u32;
             let life = &mut live_ranges[buffer.index()];
             *life = Some(life.map_or((position, position), |(first, _)| (first, position)));
         }
@@ -21,8 +24,8 @@ pub(crate) fn lifetimes(code: &VirtualProgram) -> Vec<Option<(u32, u32)>> {
 }
 
 /// The real address behind a virtual one.
-fn resolved(addresses: &Addresses, virtual_address: u64) -> (Space, u64) {
-    let (buffer, offset) = BufferId::split(virtual_address);
+fn resolved(addresses: &Addresses, field: u64) -> (Space, u64) {
+    let VirtualAddress { buffer, offset } = VirtualAddress::of_field(field);
     let (space, address) = addresses[buffer.index()];
     (space, address + offset)
 }

@@ -5,13 +5,13 @@
 
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Accesses, Stretch};
-use tpuflow_ir::{Descriptor, Instruction, Machine, Space, Unit, Work, timing};
+use tpuflow_ir::{BankId, Descriptor, Instruction, Machine, Space, Unit, Work, timing};
 
 /// Words an instruction moves from and to each bank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
     /// Bank and words.
-    banks: SmallVec<[(u64, u64); 8]>,
+    banks: SmallVec<[(BankId, u64); 8]>,
     /// Cycles its unit is busy.
     cycles: u64,
 }
@@ -66,6 +66,7 @@ impl Traffic {
         for number in stretch.start / bank..stretch.end.div_ceil(bank) {
             let inside = stretch.end.min((number + 1) * bank) - stretch.start.max(number * bank);
             let part = words * inside / length;
+            let number = BankId::new(number as usize);
             match self.banks.iter_mut().find(|(other, _)| *other == number) {
                 Some((_, sum)) => *sum += part,
                 None => self.banks.push((number, part)),
@@ -75,7 +76,7 @@ impl Traffic {
 
     /// Cycles lost when two run side by side for `shared` cycles.
     pub fn collisions(&self, other: &Self, shared: u64) -> u64 {
-        let both = |&(bank, words): &(u64, u64)| {
+        let both = |&(bank, words): &(BankId, u64)| {
             let theirs = other.banks.iter().find(|(number, _)| *number == bank).map_or(0, |&(_, words)| words);
             u128::from(words) * u128::from(theirs)
         };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
-use tpuflow_ir::{Descriptor, Machine, Space, Unit, Work};
+use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, Unit, Work};
 
 use crate::virtual_program::addresses::{Addresses, resolve, unit};
 use crate::virtual_program::{Memory, VirtualProgram};
@@ -17,7 +17,7 @@ use crate::virtual_program::{Memory, VirtualProgram};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     /// The other end.
-    pub instruction: u32,
+    pub instruction: InstructionId,
     /// Whether the later one waits for the end of the earlier one, not just for its turn.
     pub finish: bool,
 }
@@ -36,10 +36,10 @@ pub(crate) struct Dependences {
 struct Segment {
     end: u64,
     /// Virtual instructions that write different channels of the same pixels, in any order, and what each of them follows.
-    writers: SmallVec<[u32; 4]>,
-    before: SmallVec<[u32; 4]>,
+    writers: SmallVec<[InstructionId; 4]>,
+    before: SmallVec<[InstructionId; 4]>,
     /// Those that have read since.
-    readers: SmallVec<[u32; 4]>,
+    readers: SmallVec<[InstructionId; 4]>,
 }
 
 /// The channels of every pixel a virtual instruction writes: bytes `start .. end` of every `pixel` bytes of the memory, by one unit.
@@ -96,17 +96,18 @@ impl Dependences {
             let touched = accesses(&instruction, &descriptors, machine);
             lanes.push(ChannelRange::of(&instruction.work, units[index]));
             // Earlier virtual instructions, and whether their results are read.
-            let mut found: BTreeMap<u32, bool> = BTreeMap::new();
+            let id = InstructionId::new(index);
+            let mut found: BTreeMap<InstructionId, bool> = BTreeMap::new();
             for stretch in &touched.reads {
                 let memory = memories.entry(stretch.space).or_default();
                 for segment in cover(memory, stretch) {
                     found.extend(segment.writers.iter().map(|&writer| (writer, true)));
-                    segment.readers.push(index as u32);
+                    segment.readers.push(id);
                 }
             }
             for stretch in &touched.writes {
                 let memory = memories.entry(stretch.space).or_default();
-                let is_beside = |&other: &u32| match (&lanes[index], &lanes[other as usize]) {
+                let is_beside = |other: &InstructionId| match (&lanes[index], &lanes[other.index()]) {
                     (Some(mine), Some(other)) => mine.is_beside(other),
                     _ => false,
                 };
@@ -120,11 +121,11 @@ impl Dependences {
                         segment.before = segment.writers.drain(..).chain(segment.readers.drain(..)).collect();
                     }
                     joined |= joins;
-                    segment.before.retain(|other| *other != index as u32);
+                    segment.before.retain(|other| *other != id);
                     for &other in &segment.before {
                         found.entry(other).or_insert(false);
                     }
-                    segment.writers.push(index as u32);
+                    segment.writers.push(id);
                     merged.before.extend(segment.before.iter().copied());
                 }
                 if !joined {
@@ -135,15 +136,15 @@ impl Dependences {
                     }
                     merged.before.sort_unstable();
                     merged.before.dedup();
-                    merged.writers.push(index as u32);
+                    merged.writers.push(id);
                     memory.insert(stretch.start, merged);
                 }
             }
             for (other, read) in found {
                 let dma = matches!(units[index], Unit::Dtl0 | Unit::Dtl1);
-                let finish = read || dma || units[index] != units[other as usize];
+                let finish = read || dma || units[index] != units[other.index()];
                 dependences.before[index].push(Edge { instruction: other, finish });
-                dependences.after[other as usize].push(Edge { instruction: index as u32, finish });
+                dependences.after[other.index()].push(Edge { instruction: id, finish });
             }
         }
         dependences
@@ -243,7 +244,7 @@ mod tests {
             let follows = |later: usize, earlier: usize| {
                 dependences.before[later]
                     .iter()
-                    .find(|edge| edge.instruction as usize == earlier)
+                    .find(|edge| edge.instruction.index() == earlier)
                     .map(|edge| edge.finish)
             };
             for &one in &writers {

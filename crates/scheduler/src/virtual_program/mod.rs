@@ -1,7 +1,7 @@
 //! A program before anything has an address: instructions over numbered buffers.
 //!
-//! Until buffers have addresses, the address fields of a virtual instruction hold a [`BufferId`] and an offset in it, which
-//! [`BufferId::at`] packs and [`BufferId::split`] takes apart; no other code knows how. Buffers in the parameter cache, whose fields are too narrow for
+//! Until buffers have addresses, the address fields of a virtual instruction hold a [`VirtualAddress`], a [`BufferId`] and an
+//! offset in it; no other code knows how. Buffers in the parameter cache, whose fields are too narrow for
 //! that, stand beside the instruction. Lifetimes follow from which virtual instructions touch which buffers; [`addresses`] puts
 //! addresses in once every buffer has one.
 
@@ -15,27 +15,41 @@ use std::ops::Range;
 use indexmap::IndexSet;
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{Direction, Transfer};
-use tpuflow_ir::{Descriptor, DescriptorId, LayerId, Space, TensorId, View, Work};
+use tpuflow_ir::{Descriptor, DescriptorId, InstructionId, LayerId, Space, TensorId, View, Work, define_index};
 
-/// A buffer of a virtual program.
+define_index! {
+    /// A buffer of a virtual program.
+    BufferId
+}
+
+/// A byte of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BufferId(pub u32);
+pub(crate) struct VirtualAddress {
+    pub buffer: BufferId,
+    pub offset: u64,
+}
 
-const OFFSET_BITS: u32 = 40;
+impl VirtualAddress {
+    /// Offsets are below 2 to this power, and numbers of buffers below 2 to the power of what is left of 64.
+    const OFFSET_BITS: u32 = 40;
+
+    /// What the address field of a virtual instruction holds.
+    pub fn to_field(self) -> u64 {
+        debug_assert!(self.offset >> Self::OFFSET_BITS == 0, "an offset is inside its buffer");
+        u64::from(self.buffer.0) << Self::OFFSET_BITS | self.offset
+    }
+
+    /// What an address field means.
+    pub fn of_field(field: u64) -> Self {
+        let buffer = BufferId((field >> Self::OFFSET_BITS) as u32);
+        Self { buffer, offset: field & ((1 << Self::OFFSET_BITS) - 1) }
+    }
+}
 
 impl BufferId {
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The virtual address of a byte of the buffer.
+    /// The address field of a byte of the buffer.
     pub fn at(self, offset: u64) -> u64 {
-        u64::from(self.0) << OFFSET_BITS | offset
-    }
-
-    /// Buffer and offset of a virtual address.
-    pub fn split(address: u64) -> (Self, u64) {
-        (Self((address >> OFFSET_BITS) as u32), address & ((1 << OFFSET_BITS) - 1))
+        VirtualAddress { buffer: self, offset }.to_field()
     }
 }
 
@@ -116,13 +130,14 @@ impl VirtualInstruction {
     /// Destination and source buffer of a load.
     pub fn load(&self) -> Option<(BufferId, BufferId)> {
         let t = self.transfer().filter(|t| t.direction == Direction::Load)?;
-        Some((BufferId::split(t.local_address).0, BufferId::split(t.ddr_address).0))
+        let buffer = |field| VirtualAddress::of_field(field).buffer;
+        Some((buffer(t.local_address), buffer(t.ddr_address)))
     }
 
     /// Every buffer it touches, repeated if touched twice.
     pub fn touches(&self) -> SmallVec<[BufferId; 6]> {
         let mut found: SmallVec<[BufferId; 6]> = self.ewp.iter().flatten().map(|(buffer, _)| *buffer).collect();
-        let mut add = |address: u64| found.push(BufferId::split(address).0);
+        let mut add = |field: u64| found.push(VirtualAddress::of_field(field).buffer);
         match &self.work {
             Work::Transfer(t) => {
                 add(t.local_address);
@@ -148,12 +163,17 @@ pub(crate) struct VirtualProgram {
 impl VirtualProgram {
     pub fn buffer(&mut self, name: String, bytes: u64, memory: Memory, content: Content) -> BufferId {
         self.buffers.push(Buffer { name, bytes, memory, content });
-        BufferId(self.buffers.len() as u32 - 1)
+        BufferId::new(self.buffers.len() - 1)
+    }
+
+    /// All instructions in the order they are in.
+    pub fn ids(&self) -> impl Iterator<Item = InstructionId> + use<> {
+        (0..self.instructions.len()).map(InstructionId::new)
     }
 
     /// The same virtual instructions in another order.
-    pub fn reordered(&self, order: &[u32]) -> Self {
-        let instructions = order.iter().map(|&instruction| self.instructions[instruction as usize].clone()).collect();
+    pub fn reordered(&self, order: &[InstructionId]) -> Self {
+        let instructions = order.iter().map(|id| self.instructions[id.index()].clone()).collect();
         Self { buffers: self.buffers.clone(), descriptors: self.descriptors.clone(), instructions }
     }
 

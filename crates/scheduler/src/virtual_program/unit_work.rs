@@ -10,7 +10,7 @@ use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
 /// What a virtual instruction asks of its unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnitWork {
-    pub lane: usize,
+    pub unit: Unit,
     /// Cycles until the unit can take the next.
     pub busy: u64,
     /// Cycles from then to the result.
@@ -34,9 +34,9 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let mut traffic = [0u64; 2];
     let job = |virtual_instruction: &VirtualInstruction| {
         let mut transfer = |busy: u64, anywhere: bool| {
-            let lane = if anywhere && lines > 1 && traffic[1] < traffic[0] { 1 } else { 0 };
-            traffic[lane] += busy;
-            UnitWork { lane, busy, tail: 1 }
+            let unit = if anywhere && lines > 1 && traffic[1] < traffic[0] { Unit::Dtl1 } else { Unit::Dtl0 };
+            traffic[unit.index()] += busy;
+            UnitWork { unit, busy, tail: 1 }
         };
         let start = machine.dma.start + machine.dma.latency;
         match &virtual_instruction.work {
@@ -59,11 +59,7 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                 let lead = machine.control.issue + rows;
                 // The next instruction is issued when the last tile begins to stream.
                 let gap = lead.saturating_sub(timing::tile_slots(m.pixels.into(), machine));
-                UnitWork {
-                    lane: Unit::Me.index(),
-                    busy: slots + gap,
-                    tail: lead + timing::array_depth(machine) - gap + 1,
-                }
+                UnitWork { unit: Unit::Me, busy: slots + gap, tail: lead + timing::array_depth(machine) - gap + 1 }
             }
             work => {
                 // A bank serves a word a cycle, and neighbouring rows lie in the same one.
@@ -74,7 +70,7 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                     _ => (Unit::Ewp, machine.ewp.start, machine.ewp.latency),
                 };
                 let busy = cycles.max(start);
-                UnitWork { lane: unit.index(), busy, tail: start + cycles + latency + 1 - busy }
+                UnitWork { unit, busy, tail: start + cycles + latency + 1 - busy }
             }
         }
     };

@@ -9,8 +9,6 @@ use crate::error::SimError;
 use crate::run::{Interval, Phase};
 use crate::values::Executor;
 
-const UNITS: usize = Unit::ALL.len();
-
 /// When the tokens of an instruction are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tokens {
@@ -24,15 +22,15 @@ pub(super) enum Tokens {
 pub(super) struct Books<'p> {
     pub(super) program: &'p Program,
     pub(super) counters: Counters,
-    pub(super) layers: Vec<[LayerTimes; UNITS]>,
+    pub(super) layers: Vec<[LayerTimes; Unit::COUNT]>,
     pub(super) trace: Option<Vec<Interval>>,
     pub(super) executor: Option<Executor<&'p Program>>,
     /// First instruction that has not been executed.
     pub(super) executed: usize,
     /// Per unit, the cycles in which its instructions finished.
-    finished: [Vec<u64>; UNITS],
+    finished: [Vec<u64>; Unit::COUNT],
     /// Per unit, a cycle before which it finishes no further instruction.
-    pub(super) earliest: [u64; UNITS],
+    pub(super) earliest: [u64; Unit::COUNT],
     /// Cycle in which each instruction began.
     pub(super) began: Vec<u64>,
     start: u64,
@@ -49,7 +47,7 @@ impl<'p> Books<'p> {
             executor,
             executed: 0,
             finished: Default::default(),
-            earliest: [start; UNITS],
+            earliest: [start; Unit::COUNT],
             began: vec![0; program.instructions.len()],
             start,
         }
@@ -72,7 +70,7 @@ impl<'p> Books<'p> {
     }
 
     /// Whether an instruction began before something it depends on had finished.
-    pub(super) fn is_early(&self, position: usize, needs: &[u32; UNITS]) -> bool {
+    pub(super) fn is_early(&self, position: usize, needs: &[u32; Unit::COUNT]) -> bool {
         let late = |unit: Unit| {
             let need = needs[unit.index()];
             need > 0 && self.finish_of(unit, need).is_none_or(|finish| finish >= self.began[position])

@@ -15,6 +15,7 @@ use super::channels::Channels;
 use super::register::Pass;
 use super::tensor::{Code, encode};
 use super::{Fault, Memories, is_plain};
+use crate::memory::Origin;
 use crate::run::ArrayModel;
 
 /// The part of a tile that belongs to one group.
@@ -46,8 +47,8 @@ pub(super) struct Packed {
     input: DType,
     /// Bytes of weights, parameters and table.
     bytes: [Vec<u8>; 3],
-    /// Constants the weights are a copy of, and number of their first line.
-    origin: Option<(Image, u64)>,
+    /// Constants the weights are a copy of, and the first line of these.
+    origin: Option<(Image, Origin)>,
     pub(super) tile: Tile,
     pub(super) epilogue: Epilogue,
     groups: Vec<Group>,
@@ -339,7 +340,7 @@ impl Memories {
             return Ok(packed);
         }
         let mut packed = Packed::new(m, d, self.tile_bytes(m, d)?)?;
-        packed.origin = self.origin(m, d).map(|(image, number)| (image.clone(), number));
+        packed.origin = self.origin(m, d).map(|(image, first)| (image.clone(), first));
         let packed = Arc::new(packed);
         let mut tiles = tiles();
         if tiles.values().map(|packed| packed.bytes[0].len()).sum::<usize>() > KEPT {
@@ -360,22 +361,22 @@ impl Memories {
         }
     }
 
-    /// Constants that all bytes from the tile's first weight to its last are a copy of, and number of their first line.
-    fn origin(&self, m: &Matrix, d: &MatrixDescriptor) -> Option<(&Image, u64)> {
+    /// Constants that all bytes from the tile's first weight to its last are a copy of, and the first line of these.
+    fn origin(&self, m: &Matrix, d: &MatrixDescriptor) -> Option<(&Image, Origin)> {
         if m.weights.plane_bytes > 0 {
             return None;
         }
         let rows = (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize;
         let row = m.columns as usize * d.weight_dtype.bytes();
         let length = (rows - 1) * m.weights.row_bytes as usize + row;
-        let (space, number) = self.cache.origin(m.weights.address, length)?;
-        Some((self.ddr.get(space)?.constants()?, number))
+        let origin = self.cache.origin(m.weights.address, length)?;
+        Some((self.ddr.get(origin.memory())?.constants()?, origin))
     }
 
     /// Whether the tile's weights are a copy of these constants.
-    fn stems_from(&self, m: &Matrix, d: &MatrixDescriptor, origin: Option<&(Image, u64)>) -> bool {
-        origin.is_some_and(|(image, number)| {
-            self.origin(m, d).is_some_and(|(own, own_number)| own_number == *number && own.is_same(image))
+    fn stems_from(&self, m: &Matrix, d: &MatrixDescriptor, origin: Option<&(Image, Origin)>) -> bool {
+        origin.is_some_and(|(image, first)| {
+            self.origin(m, d).is_some_and(|(own, own_first)| own_first == *first && own.is_same(image))
         })
     }
 

@@ -9,13 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use smallvec::SmallVec;
-use tpuflow_ir::Unit;
+use tpuflow_ir::{InstructionId, LayerId, Unit};
 
 use super::ListScheduler;
-use crate::virtual_program::VirtualProgram;
 use crate::virtual_program::bank_traffic::waits;
+use crate::virtual_program::{BufferId, VirtualProgram};
 
-pub(super) const LANES: usize = Unit::ALL.len();
+/// A key and the instruction it is of.
+type Entry = (u64, InstructionId);
 
 /// Instructions looked at for the one that meets the fewest others at banks.
 const CHOICES: usize = 6;
@@ -24,7 +25,7 @@ const CHOICES: usize = 6;
 #[derive(Clone, Debug)]
 pub(super) struct ListSchedule {
     /// Virtual instructions in the order taken up.
-    pub(super) order: Vec<u32>,
+    pub(super) order: Vec<InstructionId>,
     /// By virtual instruction.
     pub(super) starts: Vec<u64>,
     pub(super) makespan: u64,
@@ -43,19 +44,19 @@ impl ListScheduler<'_> {
         let mut ready = vec![0u64; count];
         let mut starts = vec![0u64; count];
         let mut order = Vec::with_capacity(count);
-        let mut lanes: [Lane; LANES] = Default::default();
+        let mut lanes: [Lane; Unit::COUNT] = Default::default();
         let mut memory = Open::new(self, room);
         let mut group = Group::new(self.code, if reverse { u32::MAX } else { self.window });
         let mut makespan = 0;
-        for instruction in (0..count).filter(|&d| left[d] == 0) {
-            lanes[self.jobs[instruction].lane].push(0, instruction as u32);
+        for instruction in self.code.ids().filter(|d| left[d.index()] == 0) {
+            lanes[self.unit(instruction)].push(0, instruction);
         }
         while order.len() < count {
             // The lane that can decide first.
             let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
             let (time, instruction) = if let Some((time, at)) = next {
                 lanes[at].wake(time, keys, &memory);
-                let is_near = |&(_, instruction): &(u64, u32)| group.has(self.layer(instruction));
+                let is_near = |&(_, instruction): &Entry| group.has(self.layer(instruction));
                 let found = if self.traffic.is_empty() || reverse {
                     lanes[at].first(is_near, 1, &memory).first().copied()
                 } else {
@@ -74,34 +75,34 @@ impl ListScheduler<'_> {
                 // Everybody waits for room.
                 let waiting = lanes.iter().filter_map(|lane| lane.numbers.first());
                 let Some(&instruction) = waiting.min() else { break };
-                let lane = &mut lanes[self.jobs[instruction as usize].lane];
-                lane.remove((keys[instruction as usize], instruction), &memory);
-                (lane.free.max(ready[instruction as usize]), instruction)
+                let lane = &mut lanes[self.unit(instruction)];
+                lane.remove((keys[instruction.index()], instruction), &memory);
+                (lane.free.max(ready[instruction.index()]), instruction)
             };
-            let mut job = self.jobs[instruction as usize];
+            let mut job = self.jobs[instruction.index()];
             if !self.traffic.is_empty() && !reverse {
                 let met = self.met(&lanes, instruction, time);
-                for (other, &cycles) in met.iter().enumerate() {
-                    if waits(Unit::ALL[job.lane], Unit::ALL[other]) {
+                for (other, cycles) in Unit::ALL.into_iter().zip(met) {
+                    if waits(job.unit, other) {
                         job.busy += cycles;
                     } else {
-                        lanes[other].free += cycles;
+                        lanes[other.index()].free += cycles;
                     }
                 }
-                lanes[job.lane].last = Some(instruction);
+                lanes[job.unit.index()].last = Some(instruction);
             }
-            starts[instruction as usize] = time;
+            starts[instruction.index()] = time;
             makespan = makespan.max(time + job.busy + job.tail);
-            lanes[job.lane].free = time + job.busy;
+            lanes[job.unit.index()].free = time + job.busy;
             order.push(instruction);
-            let changed = |user: u32, needed: [u64; 2]| {
-                lanes[self.jobs[user as usize].lane].needs(needed, (keys[user as usize], user));
+            let changed = |user: InstructionId, needed: [u64; 2]| {
+                lanes[self.unit(user)].needs(needed, (keys[user.index()], user));
             };
             if memory.touch(self, instruction, changed) | group.placed(self.layer(instruction)) {
                 lanes.iter_mut().for_each(|lane| lane.blocked = false);
             }
-            for edge in &after[instruction as usize] {
-                let other = edge.instruction as usize;
+            for edge in &after[instruction.index()] {
+                let other = edge.instruction.index();
                 let tail = match (edge.finish, reverse) {
                     (false, _) => 0,
                     (true, false) => job.tail,
@@ -110,23 +111,28 @@ impl ListScheduler<'_> {
                 ready[other] = ready[other].max(time + job.busy + tail);
                 left[other] -= 1;
                 if left[other] == 0 {
-                    lanes[self.jobs[other].lane].push(ready[other], edge.instruction);
+                    lanes[self.unit(edge.instruction)].push(ready[other], edge.instruction);
                 }
             }
         }
         ListSchedule { order, starts, makespan }
     }
 
-    fn layer(&self, instruction: u32) -> u32 {
-        self.code.instructions[instruction as usize].layer.0
+    fn layer(&self, instruction: InstructionId) -> LayerId {
+        self.code.instructions[instruction.index()].layer
+    }
+
+    /// The lane of an instruction.
+    fn unit(&self, instruction: InstructionId) -> usize {
+        self.jobs[instruction.index()].unit.index()
     }
 
     /// By lane, cycles lost at banks between `draft` from `time` on and what the lane is at.
-    fn met(&self, lanes: &[Lane; LANES], instruction: u32, time: u64) -> [u64; LANES] {
-        let (own, job) = (&self.traffic[instruction as usize], self.jobs[instruction as usize]);
+    fn met(&self, lanes: &[Lane; Unit::COUNT], instruction: InstructionId, time: u64) -> [u64; Unit::COUNT] {
+        let (own, job) = (&self.traffic[instruction.index()], self.jobs[instruction.index()]);
         std::array::from_fn(|lane| match lanes[lane].last {
-            Some(other) if lane != job.lane => {
-                own.collisions(&self.traffic[other as usize], job.busy.min(lanes[lane].free.saturating_sub(time)))
+            Some(other) if lane != job.unit.index() => {
+                own.collisions(&self.traffic[other.index()], job.busy.min(lanes[lane].free.saturating_sub(time)))
             }
             _ => 0,
         })
@@ -138,19 +144,19 @@ impl ListScheduler<'_> {
 struct Lane {
     free: u64,
     /// What it took up last.
-    last: Option<u32>,
+    last: Option<InstructionId>,
     /// By the time they may begin.
-    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+    waiting: BinaryHeap<Reverse<Entry>>,
     /// Those that may begin, by the room they need, then by key.
-    open: BTreeMap<u64, BTreeSet<(u64, u32)>>,
+    open: BTreeMap<u64, BTreeSet<Entry>>,
     /// The same, by virtual instruction.
-    numbers: BTreeSet<u32>,
+    numbers: BTreeSet<InstructionId>,
     /// Nothing open has room.
     blocked: bool,
 }
 
 impl Lane {
-    fn push(&mut self, ready: u64, instruction: u32) {
+    fn push(&mut self, ready: u64, instruction: InstructionId) {
         self.waiting.push(Reverse((ready, instruction)));
     }
 
@@ -168,26 +174,26 @@ impl Lane {
             && ready <= time
         {
             self.waiting.pop();
-            self.open.entry(memory.needed(instruction)).or_default().insert((keys[instruction as usize], instruction));
+            self.open.entry(memory.needed(instruction)).or_default().insert((keys[instruction.index()], instruction));
             self.numbers.insert(instruction);
         }
         self.blocked = false;
     }
 
     /// A virtual instruction has come to need less room.
-    fn needs(&mut self, [before, now]: [u64; 2], entry: (u64, u32)) {
+    fn needs(&mut self, [before, now]: [u64; 2], entry: Entry) {
         if self.take(before, entry) {
             self.open.entry(now).or_default().insert(entry);
         }
     }
 
-    fn remove(&mut self, entry: (u64, u32), memory: &Open) {
+    fn remove(&mut self, entry: Entry, memory: &Open) {
         self.take(memory.needed(entry.1), entry);
         self.numbers.remove(&entry.1);
     }
 
     /// Takes a virtual instruction from those that need so much room; whether it was among them.
-    fn take(&mut self, needed: u64, entry: (u64, u32)) -> bool {
+    fn take(&mut self, needed: u64, entry: Entry) -> bool {
         let Some(alike) = self.open.get_mut(&needed) else { return false };
         let was_there = alike.remove(&entry);
         if alike.is_empty() {
@@ -197,12 +203,12 @@ impl Lane {
     }
 
     /// The first by key that there is room for, of some: at most `count`.
-    fn first(&self, is_one: impl Fn(&(u64, u32)) -> bool, count: usize, memory: &Open) -> Vec<(u64, u32)> {
+    fn first(&self, is_one: impl Fn(&Entry) -> bool, count: usize, memory: &Open) -> Vec<Entry> {
         let fitting = self.open.range(..=memory.room.saturating_sub(memory.bytes));
-        let of_each = |alike: &BTreeSet<(u64, u32)>| -> SmallVec<[(u64, u32); CHOICES]> {
+        let of_each = |alike: &BTreeSet<Entry>| -> SmallVec<[Entry; CHOICES]> {
             alike.iter().copied().filter(&is_one).take(count).collect()
         };
-        let mut found: Vec<(u64, u32)> = fitting.flat_map(|(_, alike)| of_each(alike)).collect();
+        let mut found: Vec<Entry> = fitting.flat_map(|(_, alike)| of_each(alike)).collect();
         found.sort_unstable();
         found.truncate(count);
         found
@@ -220,22 +226,22 @@ struct Group {
 impl Group {
     fn new(code: &VirtualProgram, window: u32) -> Self {
         let mut left =
-            vec![0; code.instructions.iter().map(|instruction| instruction.layer.0 as usize + 1).max().unwrap_or(0)];
+            vec![0; code.instructions.iter().map(|instruction| instruction.layer.index() + 1).max().unwrap_or(0)];
         for instruction in &code.instructions {
-            left[instruction.layer.0 as usize] += 1;
+            left[instruction.layer.index()] += 1;
         }
         let mut group = Self { left, first: 0, window: window as usize };
         group.advance();
         group
     }
 
-    fn has(&self, layer: u32) -> bool {
-        (layer as usize) < self.first.saturating_add(self.window)
+    fn has(&self, layer: LayerId) -> bool {
+        layer.index() < self.first.saturating_add(self.window)
     }
 
     /// Books a virtual instruction; whether others may now begin.
-    fn placed(&mut self, layer: u32) -> bool {
-        self.left[layer as usize] -= 1;
+    fn placed(&mut self, layer: LayerId) -> bool {
+        self.left[layer.index()] -= 1;
         self.advance()
     }
 
@@ -261,27 +267,32 @@ struct Open {
 
 impl Open {
     fn new(scheduler: &ListScheduler, room: u64) -> Self {
-        let size = |&buffer: &u32| scheduler.code.buffers[buffer as usize].bytes;
+        let size = |buffer: &BufferId| scheduler.code.buffers[buffer.index()].bytes;
         let more = scheduler.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
         Self { left: scheduler.touches.clone(), opened: vec![false; scheduler.touches.len()], more, bytes: 0, room }
     }
 
     /// Bytes of buffers that a virtual instruction would open; nothing where there is room for all.
-    fn needed(&self, instruction: u32) -> u64 {
-        if self.room == u64::MAX { 0 } else { self.more[instruction as usize] }
+    fn needed(&self, instruction: InstructionId) -> u64 {
+        if self.room == u64::MAX { 0 } else { self.more[instruction.index()] }
     }
 
     /// Books what a virtual instruction opens and closes, and tells who needs less room by it; whether anything was closed.
-    fn touch(&mut self, scheduler: &ListScheduler, instruction: u32, mut changed: impl FnMut(u32, [u64; 2])) -> bool {
+    fn touch(
+        &mut self,
+        scheduler: &ListScheduler,
+        instruction: InstructionId,
+        mut changed: impl FnMut(InstructionId, [u64; 2]),
+    ) -> bool {
         let mut closed = false;
-        for &buffer in &scheduler.buffers[instruction as usize] {
-            let (index, bytes) = (buffer as usize, scheduler.code.buffers[buffer as usize].bytes);
+        for &buffer in &scheduler.buffers[instruction.index()] {
+            let (index, bytes) = (buffer.index(), scheduler.code.buffers[buffer.index()].bytes);
             if !self.opened[index] {
                 self.opened[index] = true;
                 self.bytes += bytes;
                 for &user in &scheduler.users[index] {
                     let before = self.needed(user);
-                    self.more[user as usize] -= bytes;
+                    self.more[user.index()] -= bytes;
                     changed(user, [before, self.needed(user)]);
                 }
             }

@@ -15,14 +15,14 @@
 mod list;
 
 use list::ListSchedule;
-use tpuflow_ir::Machine;
+use tpuflow_ir::{InstructionId, Machine};
 
 use crate::budget::{SearchBudget, next_random};
 use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::bank_traffic::Traffic;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::unit_work::{UnitWork, jobs, traffic};
-use crate::virtual_program::{Content, Memory, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 
 /// Times a schedule and its mirror image improve each other.
 const ROUNDS: u32 = 8;
@@ -41,9 +41,9 @@ pub(crate) struct ListScheduler<'a> {
     /// By virtual instruction, once buffers have their places.
     traffic: Vec<Traffic>,
     /// By buffer of the cache, the virtual instructions that touch it and how many they are; by virtual instruction, the buffers it touches.
-    users: Vec<Vec<u32>>,
+    users: Vec<Vec<InstructionId>>,
     touches: Vec<u32>,
-    buffers: Vec<Vec<u32>>,
+    buffers: Vec<Vec<BufferId>>,
     /// Layers that may be under way at a time.
     window: u32,
 }
@@ -63,17 +63,17 @@ impl<'a> ListScheduler<'a> {
         for (to, from) in code.instructions.iter().filter_map(|instruction| instruction.load()) {
             loaded[to.index()] |= matches!(code.buffers[from.index()].content, Content::Constant(_));
         }
-        for (index, instruction) in (0..).zip(&code.instructions) {
-            let mut list: Vec<u32> = instruction
+        for (id, instruction) in code.ids().zip(&code.instructions) {
+            let mut list: Vec<BufferId> = instruction
                 .touches()
                 .iter()
                 .filter(|b| code.buffers[b.index()].memory == Memory::Cache && !loaded[b.index()])
-                .map(|b| b.0)
+                .copied()
                 .collect();
             list.sort_unstable();
             list.dedup();
             for &buffer in &list {
-                users[buffer as usize].push(index);
+                users[buffer.index()].push(id);
             }
             buffers.push(list);
         }
@@ -83,13 +83,13 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
-    pub fn order(&self, room: u64, budget: &SearchBudget) -> Vec<u32> {
+    pub fn order(&self, room: u64, budget: &SearchBudget) -> Vec<InstructionId> {
         self.orders(room, budget, 0).swap_remove(0)
     }
 
     /// The shortest orders found, the shortest first: as many as take `cycles` together, at least one and at most
     /// [`FINALISTS`].
-    pub fn orders(&self, room: u64, budget: &SearchBudget, cycles: u64) -> Vec<Vec<u32>> {
+    pub fn orders(&self, room: u64, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
         let instructions = self.jobs.len() as u64;
         let given: Vec<u64> = (0..instructions).collect();
         // Later layers first: whatever has begun is brought to its end.
@@ -136,29 +136,29 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The same order with every load right before what needs it first.
-    pub fn late_loads(&self, order: &[u32]) -> Vec<u32> {
-        let is_load = |instruction: u32| self.code.instructions[instruction as usize].load().is_some();
+    pub fn late_loads(&self, order: &[InstructionId]) -> Vec<InstructionId> {
+        let is_load = |instruction: InstructionId| self.code.instructions[instruction.index()].load().is_some();
         let mut place = vec![0u32; order.len()];
         for (position, &instruction) in order.iter().enumerate() {
-            place[instruction as usize] = position as u32;
+            place[instruction.index()] = position as u32;
         }
         let mut done = vec![false; order.len()];
         let mut late = Vec::with_capacity(order.len());
         for &instruction in order.iter().filter(|&&d| !is_load(d)) {
-            let mut loads: Vec<u32> = self.dependences.before[instruction as usize]
+            let mut loads: Vec<InstructionId> = self.dependences.before[instruction.index()]
                 .iter()
                 .map(|e| e.instruction)
-                .filter(|&d| is_load(d) && !done[d as usize])
+                .filter(|&d| is_load(d) && !done[d.index()])
                 .collect();
-            loads.sort_unstable_by_key(|&d| place[d as usize]);
+            loads.sort_unstable_by_key(|&d| place[d.index()]);
             for load in loads {
-                done[load as usize] = true;
+                done[load.index()] = true;
                 late.push(load);
             }
             late.push(instruction);
         }
         // Loads nobody waits for.
-        late.extend(order.iter().copied().filter(|&d| is_load(d) && !done[d as usize]));
+        late.extend(order.iter().copied().filter(|&d| is_load(d) && !done[d.index()]));
         late
     }
 }
@@ -174,12 +174,11 @@ fn keep(best: &mut Vec<ListSchedule>, found: ListSchedule) {
 
 #[cfg(test)]
 mod tests {
-    use super::list::LANES;
     use super::*;
     use crate::virtual_program::VirtualInstruction;
     use crate::virtual_program::dependence::Edge;
     use tpuflow_ir::isa::{Direction, Transfer};
-    use tpuflow_ir::{LayerId, Space, Work};
+    use tpuflow_ir::{LayerId, Space, Unit, Work};
 
     /// Jobs on random lanes with random dependences, no memory.
     fn problem(seed: u64, count: usize) -> (VirtualProgram, Dependences, Vec<UnitWork>) {
@@ -201,13 +200,13 @@ mod tests {
                 local_strides: [0, 0],
             });
             code.instructions.push(VirtualInstruction::new(LayerId(index as u32 / 2), work));
-            let lane = (next_random(&mut state) % 3) as usize;
-            jobs.push(UnitWork { lane, busy: 1 + next_random(&mut state) % 9, tail: next_random(&mut state) % 9 });
+            let unit = Unit::ALL[(next_random(&mut state) % 3) as usize];
+            jobs.push(UnitWork { unit, busy: 1 + next_random(&mut state) % 9, tail: next_random(&mut state) % 9 });
             for other in 0..index {
                 if next_random(&mut state).is_multiple_of(3) {
                     let finish = !next_random(&mut state).is_multiple_of(4);
-                    dependences.before[index].push(Edge { instruction: other as u32, finish });
-                    dependences.after[other].push(Edge { instruction: index as u32, finish });
+                    dependences.before[index].push(Edge { instruction: InstructionId::new(other), finish });
+                    dependences.after[other].push(Edge { instruction: InstructionId::new(index), finish });
                 }
             }
         }
@@ -229,34 +228,34 @@ mod tests {
     }
 
     /// How long the jobs take in this order, each as early as it can; `None` if the order is not one.
-    fn length(scheduler: &ListScheduler, order: &[u32]) -> Option<u64> {
-        let mut free = [0; LANES];
+    fn length(scheduler: &ListScheduler, order: &[InstructionId]) -> Option<u64> {
+        let mut free = [0; Unit::COUNT];
         let mut starts: Vec<Option<u64>> = vec![None; order.len()];
         let mut end = 0;
         for &instruction in order {
-            let job = scheduler.jobs[instruction as usize];
-            let mut start = free[job.lane];
-            for edge in &scheduler.dependences.before[instruction as usize] {
-                let before = scheduler.jobs[edge.instruction as usize];
+            let job = scheduler.jobs[instruction.index()];
+            let mut start = free[job.unit.index()];
+            for edge in &scheduler.dependences.before[instruction.index()] {
+                let before = scheduler.jobs[edge.instruction.index()];
                 let tail = if edge.finish { before.tail } else { 0 };
-                start = start.max(starts[edge.instruction as usize]? + before.busy + tail);
+                start = start.max(starts[edge.instruction.index()]? + before.busy + tail);
             }
-            starts[instruction as usize] = Some(start);
-            free[job.lane] = start + job.busy;
+            starts[instruction.index()] = Some(start);
+            free[job.unit.index()] = start + job.busy;
             end = end.max(start + job.busy + job.tail);
         }
         Some(end)
     }
 
     /// The shortest of all orders, tried one by one.
-    fn shortest(scheduler: &ListScheduler, order: &mut Vec<u32>, best: &mut u64) {
+    fn shortest(scheduler: &ListScheduler, order: &mut Vec<InstructionId>, best: &mut u64) {
         if order.len() == scheduler.jobs.len() {
             *best = (*best).min(length(scheduler, order).unwrap_or(u64::MAX));
             return;
         }
-        for instruction in 0..scheduler.jobs.len() as u32 {
+        for instruction in scheduler.code.ids() {
             let ready =
-                scheduler.dependences.before[instruction as usize].iter().all(|edge| order.contains(&edge.instruction));
+                scheduler.dependences.before[instruction.index()].iter().all(|edge| order.contains(&edge.instruction));
             if ready && !order.contains(&instruction) {
                 order.push(instruction);
                 shortest(scheduler, order, best);
@@ -289,7 +288,7 @@ mod tests {
         for seed in 0..20 {
             let (code, dependences, jobs) = problem(seed, 60);
             let scheduler = scheduler(&code, &dependences, &jobs);
-            let given: Vec<u32> = (0..60).collect();
+            let given: Vec<InstructionId> = code.ids().collect();
             let order = scheduler.order(u64::MAX, &EFFORT);
             assert!(
                 length(&scheduler, &order).is_some_and(|found| Some(found) <= length(&scheduler, &given)),

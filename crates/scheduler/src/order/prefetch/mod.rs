@@ -22,27 +22,27 @@ mod search;
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{Machine, Space, Unit, Work};
+use tpuflow_ir::{InstructionId, Machine, Space, Unit, Work};
 
 use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
 use crate::budget::SearchBudget;
-use crate::virtual_program::addresses::{Addresses, lifetimes, unit};
-use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
+use crate::virtual_program::addresses::{Addresses, Lifetime, lifetimes, unit};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualProgram};
 
 /// All loads into one buffer.
 #[derive(Clone, Debug)]
 struct Load {
-    buffer: usize,
-    /// Positions of the transfers in the base order.
-    instructions: Vec<usize>,
+    buffer: BufferId,
+    /// Its transfers.
+    instructions: Vec<InstructionId>,
     /// By transfer, the position before which it is too early: its source is not yet written.
     releases: Vec<u32>,
     /// Constants and inputs, whose order is kept.
     ordered: bool,
-    last: u32,
-    /// Positions of the instructions that use the buffer.
-    users: Vec<usize>,
+    last: InstructionId,
+    /// The instructions that use the buffer.
+    users: Vec<InstructionId>,
 }
 
 /// A new order of the virtual instructions, and an address for every buffer in a cache.
@@ -170,7 +170,7 @@ pub(crate) struct Ahead<'a> {
     code: &'a VirtualProgram,
     machine: &'a Machine,
     reaches: &'a Reaches,
-    live_ranges: Vec<Option<(u32, u32)>>,
+    live_ranges: Vec<Option<Lifetime>>,
     loads: Vec<Load>,
     is_load: Vec<bool>,
     firsts: Vec<u32>,
@@ -188,7 +188,7 @@ impl<'a> Ahead<'a> {
         let live_ranges = lifetimes(code);
         let loads = loads(code, &live_ranges);
         let mut is_load = vec![false; code.buffers.len()];
-        loads.iter().for_each(|load| is_load[load.buffer] = true);
+        loads.iter().for_each(|load| is_load[load.buffer.index()] = true);
         let mut addresses: Addresses = vec![(Space::Ddr(0), 0); code.buffers.len()];
         let mut computed = [Vec::new(), Vec::new()];
         for (memory, placed) in [Memory::Cache, Memory::Ewp].into_iter().zip(&mut computed) {
@@ -196,7 +196,8 @@ impl<'a> Ahead<'a> {
                 .filter(|&i| code.buffers[i].memory == memory && !is_load[i] && live_ranges[i].is_some())
                 .collect();
             let size = |index: usize| code.buffers[index].bytes.div_ceil(word);
-            let item = |&i: &usize| live_ranges[i].map(|(first, last)| Item { first, last, size: size(i) });
+            let item =
+                |&i: &usize| live_ranges[i].map(|(first, last)| Item { first: first.0, last: last.0, size: size(i) });
             let problem =
                 Problem { items: owners.iter().filter_map(item).collect(), capacity: capacity(memory, machine) };
             let solution = place_apart(&problem, &apart(code, &owners), u64::from(machine.cache.words));
@@ -214,8 +215,12 @@ impl<'a> Ahead<'a> {
 
     /// The memory without any loads.
     fn room(&self, memory: Memory) -> Room {
-        let all: Vec<Item> =
-            self.live_ranges.iter().flatten().map(|&(first, last)| Item { first, last, size: 0 }).collect();
+        let all: Vec<Item> = self
+            .live_ranges
+            .iter()
+            .flatten()
+            .map(|&(first, last)| Item { first: first.0, last: last.0, size: 0 })
+            .collect();
         let index = usize::from(memory == Memory::Ewp);
         let (ring, computed) = (self.reaches.ring[index], &self.computed[index]);
         let height = computed.iter().map(|(item, offset)| offset + item.size).max().unwrap_or(0);
@@ -231,11 +236,11 @@ impl<'a> Ahead<'a> {
     }
 
     fn memory(&self, load: &Load) -> Memory {
-        self.code.buffers[load.buffer].memory
+        self.code.buffers[load.buffer.index()].memory
     }
 
     fn size(&self, load: &Load) -> u64 {
-        self.code.buffers[load.buffer].bytes.div_ceil(self.machine.word() as u64)
+        self.code.buffers[load.buffer.index()].bytes.div_ceil(self.machine.word() as u64)
     }
 
     /// Gives every load a place and a time.
@@ -249,13 +254,13 @@ impl<'a> Ahead<'a> {
         let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
         let mut bar = 0;
         let mut order: Vec<usize> = (0..self.loads.len()).collect();
-        order.sort_by_key(|&i| (self.loads[i].instructions[0] as u32).saturating_sub(tastes[i].lead));
+        order.sort_by_key(|&i| self.loads[i].instructions[0].0.saturating_sub(tastes[i].lead));
         for index in order {
             let load = &self.loads[index];
             let memory = self.memory(load);
             let room = &mut free[usize::from(memory == Memory::Ewp)];
-            let deadline = load.instructions[0] as u32;
-            let layer = self.code.instructions[load.instructions[0]].layer.0;
+            let deadline = load.instructions[0].0;
+            let layer = self.code.instructions[load.instructions[0].index()].layer.0;
             let near = match self.reaches.layers {
                 0 => deadline,
                 layers => {
@@ -266,7 +271,7 @@ impl<'a> Ahead<'a> {
             let release = load.releases.iter().copied().max().unwrap_or(0);
             let earliest = release.max(if load.ordered { bar } else { 0 }).max(near);
             let size = self.size(load);
-            let item = |first: u32| Item { first, last: load.last, size };
+            let item = |first: u32| Item { first, last: load.last.0, size };
             let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
             let choice = tastes[index].choice;
             let mut address = gaps.address(room.cursor, choice).ok_or(memory)?;
@@ -283,34 +288,35 @@ impl<'a> Ahead<'a> {
             if room.ring {
                 room.cursor = (address + size) % room.capacity.max(1);
             }
-            addresses[load.buffer] = (space(memory), address * word);
+            addresses[load.buffer.index()] = (space(memory), address * word);
             (found.slots[index], found.words[index]) = (good, address);
         }
         Ok(found)
     }
 
     /// The virtual instructions in the order of a placement: which comes when.
-    fn order(&self, placement: &Placement) -> Vec<usize> {
+    fn order(&self, placement: &Placement) -> Vec<InstructionId> {
         let mut slots: Vec<u32> = (0..self.code.instructions.len() as u32).collect();
         // The first of several transfers may be needed before the source of the last is written.
         for (load, &slot) in self.loads.iter().zip(&placement.slots) {
             load.instructions
                 .iter()
                 .zip(&load.releases)
-                .for_each(|(&instruction, &release)| slots[instruction] = slot.max(release));
+                .for_each(|(instruction, &release)| slots[instruction.index()] = slot.max(release));
         }
-        let mut order: Vec<usize> = (0..self.code.instructions.len()).collect();
-        let moved = |i: usize| slots[i] != i as u32 || self.code.instructions[i].load().is_some();
-        order.sort_by_key(|&i| (slots[i], !moved(i), i));
+        let mut order: Vec<InstructionId> = self.code.ids().collect();
+        let slot = |id: InstructionId| slots[id.index()];
+        let moved = |id: InstructionId| slot(id) != id.0 || self.code.instructions[id.index()].load().is_some();
+        order.sort_by_key(|&id| (slot(id), !moved(id), id));
         order
     }
 
     fn finish(self, placement: &Placement) -> LoadSchedule {
         let word = self.machine.word() as u64;
-        let order: Vec<u32> = self.order(placement).into_iter().map(|i| i as u32).collect();
+        let order = self.order(placement);
         let mut addresses = self.addresses.clone();
         for (load, &at) in self.loads.iter().zip(&placement.words) {
-            addresses[load.buffer] = (space(self.memory(load)), at * word);
+            addresses[load.buffer.index()] = (space(self.memory(load)), at * word);
         }
         LoadSchedule { code: self.code.reordered(&order), addresses }
     }
@@ -347,10 +353,10 @@ pub(crate) fn prefetch(
 
 /// By layer, the first position at which it or a later one is under way.
 fn firsts(code: &VirtualProgram) -> Vec<u32> {
-    let count = code.instructions.iter().map(|instruction| instruction.layer.0 as usize + 1).max().unwrap_or(0);
+    let count = code.instructions.iter().map(|instruction| instruction.layer.index() + 1).max().unwrap_or(0);
     let mut firsts = vec![u32::MAX; count];
     for (position, instruction) in (0..).zip(&code.instructions) {
-        let first = &mut firsts[instruction.layer.0 as usize];
+        let first = &mut firsts[instruction.layer.index()];
         *first = position.min(*first);
     }
     for layer in (1..count).rev() {
@@ -370,8 +376,8 @@ fn busy(
     let bank = u64::from(machine.cache.words);
     let word = machine.word() as u64;
     let mut found = Vec::new();
-    for &user in &load.users {
-        for buffer in code.instructions[user].touches() {
+    for user in &load.users {
+        for buffer in code.instructions[user.index()].touches() {
             let b = &code.buffers[buffer.index()];
             if b.memory == Memory::Cache && b.content == Content::Computed && !is_load[buffer.index()] {
                 let start = addresses[buffer.index()].1 / word;
@@ -386,28 +392,28 @@ fn busy(
 }
 
 /// Buffers that nothing but loads write, in the order of their first load.
-fn loads(code: &VirtualProgram, live_ranges: &[Option<(u32, u32)>]) -> Vec<Load> {
+fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
     let mut loads: Vec<Load> = Vec::new();
     let mut by_buffer: Vec<Option<usize>> = vec![None; code.buffers.len()];
     // Position after the last store to each DDR buffer.
     let mut written = vec![0u32; code.buffers.len()];
-    for (position, instruction) in code.instructions.iter().enumerate() {
+    for (id, instruction) in code.ids().zip(&code.instructions) {
         if let Some((to, from)) = instruction.load() {
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
-                let last = live_ranges[to.index()].map_or(position as u32, |l| l.1);
+                let last = live_ranges[to.index()].map_or(id, |l| l.1);
                 let (instructions, releases, users) = (vec![], vec![], vec![]);
-                loads.push(Load { buffer: to.index(), instructions, releases, ordered: true, last, users });
+                loads.push(Load { buffer: to, instructions, releases, ordered: true, last, users });
                 loads.len() - 1
             });
             let load = &mut loads[index];
-            load.instructions.push(position);
+            load.instructions.push(id);
             load.releases.push(written[from.index()]);
             load.ordered &= code.buffers[from.index()].content != Content::Computed;
         } else if let Some(t) = instruction.transfer() {
-            written[BufferId::split(t.ddr_address).0.index()] = position as u32 + 1;
+            written[VirtualAddress::of_field(t.ddr_address).buffer.index()] = id.0 + 1;
         } else {
             for index in instruction.touches().iter().filter_map(|b| by_buffer[b.index()]) {
-                loads[index].users.push(position);
+                loads[index].users.push(id);
             }
         }
     }

@@ -4,12 +4,13 @@
 //! Coarser than the cost model (no channels, pages, tokens or banks), but it needs no addresses in instructions: many
 //! placements can be compared in the time one program takes to be made.
 
-use tpuflow_ir::Unit;
+use tpuflow_ir::{InstructionId, Unit};
 
 use super::{Ahead, Placement};
+use crate::virtual_program::addresses::Lifetime;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::unit_work::{UnitWork, jobs};
-use crate::virtual_program::{Content, Memory};
+use crate::virtual_program::{BufferId, Content, Memory};
 
 /// What a buffer of the shared cache is for.
 struct Resident {
@@ -17,7 +18,7 @@ struct Resident {
     load: Result<usize, u64>,
     words: u64,
     /// The last virtual instruction that touches it.
-    last: u32,
+    last: InstructionId,
 }
 
 pub(super) struct Model<'a> {
@@ -38,12 +39,12 @@ impl<'a> Model<'a> {
         let mut load = vec![None; code.instructions.len()];
         let mut owner = vec![None; code.buffers.len()];
         for (index, each) in ahead.loads.iter().enumerate() {
-            owner[each.buffer] = Some(index);
-            each.instructions.iter().for_each(|&instruction| load[instruction] = Some(index));
+            owner[each.buffer.index()] = Some(index);
+            each.instructions.iter().for_each(|instruction| load[instruction.index()] = Some(index));
         }
-        let is_constant = |from: usize| matches!(code.buffers[from].content, Content::Constant(_));
-        let constants = code.instructions.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from.index())));
-        let resident = |(buffer, life): (usize, &Option<(u32, u32)>)| {
+        let is_constant = |from: BufferId| matches!(code.buffers[from.index()].content, Content::Constant(_));
+        let constants = code.instructions.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from)));
+        let resident = |(buffer, life): (usize, &Option<Lifetime>)| {
             let (_, last) = (*life).filter(|_| code.buffers[buffer].memory == Memory::Cache)?;
             let load = owner[buffer].ok_or(ahead.addresses[buffer].1 / word);
             Some(Resident { load, words: code.buffers[buffer].bytes.div_ceil(word), last })
@@ -60,48 +61,50 @@ impl<'a> Model<'a> {
 
     /// Cycles until the last virtual instruction is done.
     pub fn makespan(&self, placement: &Placement) -> u64 {
-        let lines = [Unit::Dtl0.index(), Unit::Dtl1.index()];
+        let lines = [Unit::Dtl0, Unit::Dtl1];
         let count = self.ahead.machine.ddr.channels.min(2) as usize;
         let before = self.before(placement);
         let (mut taken, mut finished) = (vec![0u64; self.jobs.len()], vec![0u64; self.jobs.len()]);
-        let mut free = [0u64; Unit::ALL.len()];
+        let mut free = [0u64; Unit::COUNT];
         let mut moved = [0u64; 2];
         let mut end = 0;
         for instruction in self.ahead.order(placement) {
-            let job = self.jobs[instruction];
-            let mut lane = job.lane;
-            if self.is_constant[instruction] {
+            let job = self.jobs[instruction.index()];
+            let mut unit = job.unit;
+            if self.is_constant[instruction.index()] {
                 let line = (0..count).min_by_key(|&line| moved[line]).unwrap_or(0);
                 moved[line] += job.busy;
-                lane = lines[line];
+                unit = lines[line];
             }
-            let edges = self.dependences.before[instruction].iter();
+            let edges = self.dependences.before[instruction.index()].iter();
             let followed =
-                edges.map(|e| if e.finish { finished[e.instruction as usize] } else { taken[e.instruction as usize] });
-            let gone = self.load[instruction].into_iter().flat_map(|load| &before[load]).map(|&d| finished[d as usize]);
-            let begin = followed.chain(gone).fold(free[lane], u64::max);
-            taken[instruction] = begin + job.busy;
-            free[lane] = begin + job.busy;
-            finished[instruction] = begin + job.busy + job.tail;
-            end = end.max(finished[instruction]);
+                edges.map(|e| if e.finish { finished[e.instruction.index()] } else { taken[e.instruction.index()] });
+            let gone =
+                self.load[instruction.index()].into_iter().flat_map(|load| &before[load]).map(|d| finished[d.index()]);
+            let begin = followed.chain(gone).fold(free[unit.index()], u64::max);
+            taken[instruction.index()] = begin + job.busy;
+            free[unit.index()] = begin + job.busy;
+            finished[instruction.index()] = begin + job.busy + job.tail;
+            end = end.max(finished[instruction.index()]);
         }
         end
     }
 
     /// By load, the last virtual instructions of what lay in its place before.
-    fn before(&self, placement: &Placement) -> Vec<Vec<u32>> {
+    fn before(&self, placement: &Placement) -> Vec<Vec<InstructionId>> {
         let at = |resident: &Resident| match resident.load {
             Ok(load) => placement.words[load],
             Err(address) => address,
         };
-        let places: Vec<(u64, u64, u32)> = self.residents.iter().map(|r| (at(r), at(r) + r.words, r.last)).collect();
-        let of = |(index, load): (usize, &super::Load)| -> Vec<u32> {
+        let places: Vec<(u64, u64, InstructionId)> =
+            self.residents.iter().map(|r| (at(r), at(r) + r.words, r.last)).collect();
+        let of = |(index, load): (usize, &super::Load)| -> Vec<InstructionId> {
             if self.ahead.memory(load) != Memory::Cache {
                 return vec![];
             }
             let (start, slot) = (placement.words[index], placement.slots[index]);
             let end = start + self.ahead.size(load);
-            let met = places.iter().filter(|&&(from, to, last)| from < end && start < to && last < slot);
+            let met = places.iter().filter(|&&(from, to, last)| from < end && start < to && last.0 < slot);
             met.map(|place| place.2).collect()
         };
         self.ahead.loads.iter().enumerate().map(of).collect()

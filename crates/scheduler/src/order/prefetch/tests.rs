@@ -91,7 +91,7 @@ fn rows_of_one_buffer_come_after_their_own_stores() {
         .code
         .instructions
         .iter()
-        .filter_map(|d| d.transfer().map(|t| (t.direction, BufferId::split(t.ddr_address).1)))
+        .filter_map(|d| d.transfer().map(|t| (t.direction, VirtualAddress::of_field(t.ddr_address).offset)))
         .collect();
     let place = |wanted| moved.iter().position(|&m| m == wanted).expect("each is still there");
     for start in [0, 512] {
@@ -107,8 +107,8 @@ fn is_sound(code: &VirtualProgram, found: &LoadSchedule, machine: &Machine) {
         .filter(|&buffer| code.buffers[buffer].memory == Memory::Cache)
         .filter_map(|buffer| {
             let ((first, last), at) = (live_ranges[buffer]?, found.addresses[buffer].1);
-            assert!(found.code.instructions[first as usize].load().is_some());
-            Some((first, last, at, at + code.buffers[buffer].bytes))
+            assert!(found.code.instructions[first.index()].load().is_some());
+            Some((first.0, last.0, at, at + code.buffers[buffer].bytes))
         })
         .collect();
     for (index, a) in placed.iter().enumerate() {
