@@ -86,6 +86,7 @@ CALLERS = {
     "compiler/allocation.py",
     "compiler/machine.py",
     "compiler/program.py",
+    "compiler/units.py",
     "execution/debug/replay.py",
     "execution/levels.py",
     "execution/simulation/program.py",

@@ -9,6 +9,7 @@
 
 mod descriptor;
 mod parameters;
+mod unit;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -17,41 +18,7 @@ use crate::{DescriptorId, LayerId, Space, View};
 
 pub use descriptor::*;
 pub use parameters::*;
-
-/// A unit with its own in-order queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Unit {
-    /// DMA line 0.
-    Dtl0,
-    /// DMA line 1.
-    Dtl1,
-    /// Matrix engine.
-    Me,
-    /// Elementwise unit.
-    Ewp,
-    /// Pooling and depthwise unit.
-    Pdp,
-}
-
-impl Unit {
-    /// Number of units.
-    pub const COUNT: usize = 5;
-    /// All units, in the order of [`Unit::index`].
-    pub const ALL: [Self; Self::COUNT] = [Self::Dtl0, Self::Dtl1, Self::Me, Self::Ewp, Self::Pdp];
-
-    /// Position in [`Unit::ALL`].
-    #[must_use]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name in files and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["dtl0", "dtl1", "me", "ewp", "pdp"][self.index()]
-    }
-}
+pub use unit::{Law, StartUp, UNITS, Unit, UnitSpec, WorkKind};
 
 /// Wait until `unit` has finished `count` instructions since the program's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

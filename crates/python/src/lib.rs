@@ -10,6 +10,7 @@ mod runtime;
 mod scheduler;
 mod simulator;
 mod statistics;
+mod units;
 
 use pyo3::prelude::*;
 
@@ -26,6 +27,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scheduler::register(module)?;
     simulator::register(module)?;
     statistics::register(module)?;
+    units::register(module)?;
     Ok(())
 }
 

@@ -28,7 +28,7 @@ impl Awaited {
         let instruction = &program.instructions[position];
         let own = instruction.unit.index();
         let mut finished = self.known[own].last().copied().unwrap_or_default();
-        if matches!(instruction.unit, Unit::Dtl0 | Unit::Dtl1) {
+        if instruction.unit.is_dma() {
             finished[own] = self.known[own].len() as u32;
         }
         let mut named = [false; Unit::COUNT];

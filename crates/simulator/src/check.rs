@@ -95,11 +95,10 @@ macro_rules! require {
 
 fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broken> {
     let nowhere = (Space::Cache, 0);
-    let is_dma = matches!(instruction.unit, Unit::Dtl0 | Unit::Dtl1);
+    require!(instruction.unit.executes(&instruction.work), nowhere, Rule::Unit)?;
     let kind = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
     match &instruction.work {
         Work::Transfer(t) => {
-            require!(is_dma, nowhere, Rule::Unit)?;
             let sizes = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
             require!(sizes, nowhere, shape("moves nothing"))?;
             let local = matches!(t.local_space, Space::Cache | Space::EwpCache);
@@ -110,7 +109,6 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)
         }
         Work::Lookup(l) => {
-            require!(is_dma, nowhere, Rule::Unit)?;
             require!(l.count > 0, nowhere, shape("looks nothing up"))?;
             require!(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;
             view(program, &l.table, Some(l.table.space))?;
@@ -127,12 +125,10 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             pixel_rows(&l.output, l.first, l.count)
         }
         Work::Matrix(m) => {
-            require!(instruction.unit == Unit::Me, nowhere, Rule::Unit)?;
             let Some(Descriptor::Matrix(d)) = kind(m.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             matrix(program, m, d)
         }
         Work::Pool(p) => {
-            require!(instruction.unit == Unit::Pdp, nowhere, Rule::Unit)?;
             let Some(Descriptor::Pool(d)) = kind(p.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             view(program, &p.input, Some(Space::Cache))?;
             view(program, &p.output, Some(Space::Cache))?;
@@ -154,7 +150,6 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             window_rows(&p.input, &p.output, &d.window, p.first_row, p.first_row + (p.rows - 1))
         }
         Work::Vector(v) => {
-            require!(instruction.unit == Unit::Ewp, nowhere, Rule::Unit)?;
             let Some(Descriptor::Vector(op)) = kind(v.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
             crate::values::vector::check(v, op).map_err(|what| (nowhere, shape(what)))?;
             for input in v.inputs.iter().chain([&v.output]) {

@@ -27,10 +27,33 @@ impl Client {
     pub const ALL: [Self; 7] =
         [Self::Dtl0, Self::Dtl1, Self::Feeder, Self::WeightPort, Self::MatrixWrite, Self::Ewp, Self::Pdp];
 
+    /// The unit whose accesses these are, where it has one kind of them.
+    #[must_use]
+    pub fn unit(self) -> Option<Unit> {
+        match self {
+            Self::Dtl0 => Some(Unit::Dtl0),
+            Self::Dtl1 => Some(Unit::Dtl1),
+            Self::Ewp => Some(Unit::Ewp),
+            Self::Pdp => Some(Unit::Pdp),
+            Self::Feeder | Self::WeightPort | Self::MatrixWrite => None,
+        }
+    }
+
+    /// The accesses of a unit, where it has one kind of them.
+    #[must_use]
+    pub fn of(unit: Unit) -> Option<Self> {
+        Self::ALL.into_iter().find(|client| client.unit() == Some(unit))
+    }
+
     /// Name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        ["dtl0", "dtl1", "row_feeder", "weight_port", "me_write", "ewp", "pdp"][self as usize]
+        match self {
+            Self::Feeder => "row_feeder",
+            Self::WeightPort => "weight_port",
+            Self::MatrixWrite => "me_write",
+            client => client.unit().map_or("", Unit::name),
+        }
     }
 }
 

@@ -128,19 +128,14 @@ pub struct Run {
     pub events: Vec<Event>,
 }
 
-/// Busy cycles over all cycles, per unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Utilization {
-    /// Matrix engine.
-    pub me: f64,
-    /// Elementwise unit.
-    pub ewp: f64,
-    /// Pooling unit.
-    pub pdp: f64,
-    /// DMA line 0.
-    pub dtl0: f64,
-    /// DMA line 1.
-    pub dtl1: f64,
+/// Busy cycles over all cycles, per unit, in the order of reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Utilization(pub Vec<(Unit, f64)>);
+
+impl Serialize for Utilization {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(unit, share)| (unit.name(), share)))
+    }
 }
 
 /// Memory in numbers.
@@ -215,13 +210,7 @@ impl Run {
             cycles: self.cycles,
             time_us: self.cycles as f64 * 1e6 / program.machine.clock_hz as f64,
             macs: program.layers.iter().map(|l| l.macs).sum(),
-            utilization: Utilization {
-                me: share(Unit::Me),
-                ewp: share(Unit::Ewp),
-                pdp: share(Unit::Pdp),
-                dtl0: share(Unit::Dtl0),
-                dtl1: share(Unit::Dtl1),
-            },
+            utilization: Utilization(Unit::reported().map(|unit| (unit, share(unit))).collect()),
             bounds: program.bounds.clone(),
             bound,
             binding: binding.to_owned(),
@@ -245,12 +234,12 @@ impl Run {
 /// Layers with their times: those of the computing units, or of the DMA lines where a layer has no other instruction.
 pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::COUNT]]) -> Vec<LayerRun> {
     let summary = |(layer, times): (&tpuflow_ir::program::LayerSummary, &[LayerTimes; Unit::COUNT])| {
-        let present = |units: &[Unit]| -> Vec<LayerTimes> {
-            units.iter().map(|unit| times[unit.index()]).filter(|t| t.end > 0).collect()
+        let present = |units: &mut dyn Iterator<Item = Unit>| -> Vec<LayerTimes> {
+            units.map(|unit| times[unit.index()]).filter(|t| t.end > 0).collect()
         };
-        let mut used = present(&[Unit::Me, Unit::Ewp, Unit::Pdp]);
+        let mut used = present(&mut Unit::computing());
         if used.is_empty() {
-            used = present(&[Unit::Dtl0, Unit::Dtl1]);
+            used = present(&mut Unit::lines());
         }
         let moved = times.iter().fold(Moved::default(), |sum, t| sum.plus(t.moved));
         LayerRun {

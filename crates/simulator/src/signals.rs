@@ -67,7 +67,7 @@ pub struct Signals {
 pub(crate) struct Recorder {
     window: Range<u64>,
     most: usize,
-    activities: [Activity; Unit::ALL.len()],
+    activities: [Activity; Unit::COUNT],
     users: Vec<Option<(Unit, u64)>>,
     signals: Signals,
 }
@@ -76,7 +76,7 @@ impl Recorder {
     pub(crate) fn new(program: &Program, window: Range<u64>, most: usize) -> Self {
         let users = vec![None; program.machine.ddr.channels as usize];
         let window = window.start.max(program.machine.control.start)..window.end;
-        let activities = [Activity::Off; Unit::ALL.len()];
+        let activities = [Activity::Off; Unit::COUNT];
         Self { window, most, activities, users, signals: Signals::default() }
     }
 

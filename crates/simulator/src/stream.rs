@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
+use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Program, Unit};
 
 use crate::context::{Activity, Context};
@@ -91,11 +92,8 @@ fn share(access: u64, cycles: u64, accesses: u64) -> u64 {
 impl Stream {
     pub(crate) fn new(program: &Program, unit: Unit) -> Self {
         let machine = &program.machine;
-        let (client, start, latency) = if unit == Unit::Ewp {
-            (Client::Ewp, machine.ewp.start, machine.ewp.latency)
-        } else {
-            (Client::Pdp, machine.pdp.start, machine.pdp.latency)
-        };
+        let client = Client::of(unit).expect("its accesses are its own");
+        let StartUp { start, latency } = unit.start_up(machine).expect("its work is streams");
         Self {
             unit,
             client,

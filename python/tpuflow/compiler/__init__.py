@@ -3,6 +3,7 @@
 program.py     `compile`, the entry: graph -> program, by the scheduler in `crates/scheduler`
 machine.py     machines as objects, presets and files
 parameters.py  what a schedule may do; levels 1 and 5 are two presets
+units.py       the functional units: names, colors, order
 tiling.py      layers that are computed in parts, as a user wants them
 allocation.py  the allocator alone, on a file of buffers
 """

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tpuflow.compiler.parameters import O1, O5
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.program import machine_toml
+from tpuflow.compiler.units import UNITS
 from tpuflow.errors import MachineError, ProgramError
 from tpuflow.execution.simulation import simulate
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Explanation", "LayerStory", "Wait", "explain"]
 
 Json = dict[str, Any]
-
-LOADS = ("dtl0", "dtl1")
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ def _holds(layers: Sequence[Json]) -> list[int]:
 
 def _conflicts(report: Json) -> dict[str, int]:
     """Cycles lost at banks by unit."""
-    units = zip((*LOADS, "me", "ewp", "pdp"), report["counters"]["units"], strict=True)
+    units = zip((unit.name for unit in UNITS), report["counters"]["units"], strict=True)
     return {unit: counters["stalls"]["bank_conflict"] for unit, counters in units}
 
 

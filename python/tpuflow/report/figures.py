@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpuflow.compiler.units import UNITS as LISTED
 from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, UNITS
 
 __all__ = [
@@ -23,8 +24,6 @@ __all__ = [
 
 Json = dict[str, Any]
 Report = Mapping[str, Any]
-LISTED = ("dtl0", "dtl1", "me", "ewp", "pdp")
-"""The order of the units in a report's counters."""
 MOST = 8
 
 
@@ -39,7 +38,7 @@ def size_text(count: float) -> str:
 
 def units(report: Report) -> list[Json]:
     """Every unit's cycles as parts of the run: before its first instruction, at work, stalled by cause."""
-    counters = dict(zip(LISTED, report["counters"]["units"], strict=True))
+    counters = dict(zip((unit.name for unit in LISTED), report["counters"]["units"], strict=True))
     cycles = max(1, report["cycles"])
     found = []
     for name, (short, long) in UNITS.items():
@@ -85,7 +84,7 @@ def bounds(report: Report) -> list[Json]:
 def stalls(report: Report) -> list[Json]:
     """Causes, the worst first, each with its cycles by unit."""
     total = sum(report["stalls"].values())
-    counters = dict(zip(LISTED, report["counters"]["units"], strict=True))
+    counters = dict(zip((unit.name for unit in LISTED), report["counters"]["units"], strict=True))
     rows = [
         {
             "cause": cause,

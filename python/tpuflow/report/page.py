@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from tpuflow.compiler.units import UNITS as UNIT_SPECS
 from tpuflow.report import figures
 from tpuflow.report.plots import bandwidth, roofline, similarity_plot
 from tpuflow.report.words import BOUND_NAMES, BOUNDS, PHASES, UNITS, verdict
@@ -90,7 +91,7 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
     return environment.from_string(parts["template.html"]).render(
         run=report,
         title=run.title,
-        css=parts["page.css"],
+        css=unit_styles() + parts["page.css"],
         script="\n".join(parts[name] for name in PARTS if name.endswith(".js")),
         data=_embedded(_data(views, tensors)),
         names={name: short for name, (short, _) in UNITS.items()},
@@ -114,6 +115,17 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
         versus=[] if other is None else figures.versus(report, other.report),
         differences=[] if other is None else figures.differences(report, other.report),
     )
+
+
+def unit_styles() -> str:
+    """Colors of the units in bars, keys and plots."""
+    colors = "".join(f"--{unit.name}: light-dark({', '.join(unit.colors)}); " for unit in UNIT_SPECS)
+    fills = (
+        f".bar .fill.{unit.name}, .key.{unit.name} {{ background: var(--{unit.name}); }}\n"
+        f".plot .point.{unit.name} {{ fill: var(--{unit.name}); }}\n"
+        for unit in UNIT_SPECS
+    )
+    return f":root {{ {colors}}}\n{''.join(fills)}"
 
 
 def _embedded(content: Json) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from tpuflow.compiler.units import REPORTED
+
 __all__ = ["BOUNDS", "BOUND_KEYS", "BOUND_NAMES", "PHASES", "STALLS", "UNITS", "verdict"]
 
-UNITS = {
-    "me": ("ME", "matrix engine"),
-    "ewp": ("EWP", "elementwise unit"),
-    "pdp": ("PDP", "pooling and depthwise unit"),
-    "dtl0": ("DTL0", "DMA line 0"),
-    "dtl1": ("DTL1", "DMA line 1"),
-}
+UNITS = {unit.name: (unit.short, unit.title) for unit in REPORTED}
 """Short and long name, in the order of pages and tables."""
 
 BOUND_NAMES = {

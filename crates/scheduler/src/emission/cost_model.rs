@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tpuflow_ir::access::{Accesses, Stretch};
-use tpuflow_ir::isa::Work;
+use tpuflow_ir::isa::{StartUp, Work};
 use tpuflow_ir::timing::{self, Streams};
 use tpuflow_ir::{Descriptor, Instruction, Machine, Space, Unit};
 
@@ -113,10 +113,7 @@ impl<'a> CostModel<'a> {
             }
             work => {
                 let Some(streams) = timing::streams(work, descriptors, machine) else { return };
-                let (start, latency) = match instruction.unit {
-                    Unit::Pdp => (machine.pdp.start, machine.pdp.latency),
-                    _ => (machine.ewp.start, machine.ewp.latency),
-                };
+                let Some(StartUp { start, latency }) = instruction.unit.start_up(machine) else { return };
                 let issued = ready.max(self.issue[unit]) + start;
                 let begin = issued.max(self.free[unit]);
                 self.issue[unit] = begin;
@@ -142,7 +139,7 @@ impl<'a> CostModel<'a> {
         let unit = instruction.unit;
         let traffic = Traffic::new(instruction, touched, descriptors, self.machine);
         let mut lost = 0;
-        for other in [Unit::Me, Unit::Ewp, Unit::Pdp].into_iter().filter(|&other| other != unit) {
+        for other in Unit::computing().filter(|&other| other != unit) {
             let mut theirs = 0;
             for (from, to, met) in &self.recent[other.index()] {
                 let shared = (begin + cycles).min(*to).saturating_sub(begin.max(*from));

@@ -24,7 +24,7 @@ use crate::network::stages::STAGES;
 use crate::network::summary;
 use crate::options::PipelineMode;
 use crate::parameters::Balancing;
-use crate::virtual_program::addresses::{Addresses, Lifetime, resolve, resolve_view, unit};
+use crate::virtual_program::addresses::{Addresses, Lifetime, resolve, resolve_view};
 use crate::virtual_program::{Content, Memory, VirtualInstruction, VirtualProgram};
 use allocations::allocations;
 use coalescing::coalesce;
@@ -97,7 +97,7 @@ impl Plan {
         let memory = external(code, machine, split, &transfer_options.coalescing, &lowered.outputs, &mut addresses)?;
         let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
         let place = |virtual_instruction: &VirtualInstruction| {
-            resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), &addresses)
+            resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), &addresses)
         };
         let mut resolved: Vec<Instruction> = code.instructions.iter().map(place).collect();
         let touch = |instruction: &Instruction| accesses(instruction, &descriptors, machine);
@@ -131,7 +131,7 @@ impl Plan {
                 _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
                 _ => cost.line(lines == LinePolicy::Even),
             };
-            instruction.unit = unit(&virtual_instruction.work, line);
+            instruction.unit = Unit::of(&virtual_instruction.work, line);
             if parallel {
                 instruction.waits = tracker.add(instruction.unit, &touched[index]);
             } else {

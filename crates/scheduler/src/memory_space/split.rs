@@ -21,7 +21,7 @@ use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::isa::{Vector, VectorOp};
 use tpuflow_ir::{Descriptor, Machine, Space, Unit, View, Work};
 
-use crate::virtual_program::addresses::{lifetimes, resolve, unit};
+use crate::virtual_program::addresses::{lifetimes, resolve};
 use crate::virtual_program::dependence::side_by_side;
 use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
@@ -131,7 +131,7 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
     let mut fixed = vec![false; code.buffers.len()];
     for (index, virtual_instruction) in code.instructions.iter().enumerate() {
         let touched = accesses(
-            &resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), &apart),
+            &resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), &apart),
             &descriptors,
             machine,
         );

@@ -72,13 +72,3 @@ pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addr
     }
     Instruction { unit, layer: virtual_instruction.layer, waits: smallvec::SmallVec::new(), work }
 }
-
-/// The unit of a virtual instruction; transfers on `line`.
-pub(crate) fn unit(work: &Work, line: Unit) -> Unit {
-    match work {
-        Work::Transfer(_) | Work::Lookup(_) => line,
-        Work::Matrix(_) => Unit::Me,
-        Work::Pool(_) => Unit::Pdp,
-        Work::Vector(_) => Unit::Ewp,
-    }
-}

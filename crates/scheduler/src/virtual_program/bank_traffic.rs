@@ -88,6 +88,6 @@ impl Traffic {
 
 /// Whether `unit` waits when it meets `other` at a bank.
 pub(crate) fn waits(unit: Unit, other: Unit) -> bool {
-    let rank = |unit: Unit| [Unit::Me, Unit::Ewp, Unit::Pdp].iter().position(|&u| u == unit);
+    let rank = |unit: Unit| if unit.is_dma() { None } else { Some(unit.index()) };
     rank(unit) > rank(other)
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, Unit, Work};
 
-use crate::virtual_program::addresses::{Addresses, resolve, unit};
+use crate::virtual_program::addresses::{Addresses, resolve};
 use crate::virtual_program::{Memory, VirtualProgram};
 
 /// An edge to a later or earlier virtual instruction.
@@ -85,8 +85,11 @@ impl Dependences {
             }
         }
         let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-        let units: Vec<Unit> =
-            code.instructions.iter().map(|virtual_instruction| unit(&virtual_instruction.work, Unit::Dtl0)).collect();
+        let units: Vec<Unit> = code
+            .instructions
+            .iter()
+            .map(|virtual_instruction| Unit::of(&virtual_instruction.work, Unit::Dtl0))
+            .collect();
         let mut memories: BTreeMap<Space, Segments> = BTreeMap::new();
         let mut dependences =
             Self { before: vec![SmallVec::new(); units.len()], after: vec![SmallVec::new(); units.len()] };
@@ -141,8 +144,7 @@ impl Dependences {
                 }
             }
             for (other, read) in found {
-                let dma = matches!(units[index], Unit::Dtl0 | Unit::Dtl1);
-                let finish = read || dma || units[index] != units[other.index()];
+                let finish = read || units[index].is_dma() || units[index] != units[other.index()];
                 dependences.before[index].push(Edge { instruction: other, finish });
                 dependences.after[other.index()].push(Edge { instruction: id, finish });
             }

@@ -1,9 +1,10 @@
 //! Virtual instructions as jobs of their units: how long each holds its unit, when its result is there, and what it moves from and to banks.
 
 use tpuflow_ir::access::accesses;
+use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
 
-use crate::virtual_program::addresses::{Addresses, resolve, unit};
+use crate::virtual_program::addresses::{Addresses, resolve};
 use crate::virtual_program::bank_traffic::Traffic;
 use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
 
@@ -21,7 +22,7 @@ pub(crate) struct UnitWork {
 pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let of = |virtual_instruction: &VirtualInstruction| {
-        let instruction = resolve(virtual_instruction, unit(&virtual_instruction.work, Unit::Dtl0), addresses);
+        let instruction = resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), addresses);
         Traffic::new(&instruction, &accesses(&instruction, &descriptors, machine), &descriptors, machine)
     };
     code.instructions.iter().map(of).collect()
@@ -65,10 +66,8 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                 // A bank serves a word a cycle, and neighbouring rows lie in the same one.
                 let streams = timing::streams(work, &descriptors, machine);
                 let cycles = streams.map_or(0, |s| s.reads.iter().fold(s.cycles, |most, &reads| most.max(reads)));
-                let (unit, start, latency) = match work {
-                    Work::Pool(_) => (Unit::Pdp, machine.pdp.start, machine.pdp.latency),
-                    _ => (Unit::Ewp, machine.ewp.start, machine.ewp.latency),
-                };
+                let unit = Unit::of(work, Unit::Dtl0);
+                let StartUp { start, latency } = unit.start_up(machine).unwrap_or(StartUp { start: 0, latency: 0 });
                 let busy = cycles.max(start);
                 UnitWork { unit, busy, tail: start + cycles + latency + 1 - busy }
             }

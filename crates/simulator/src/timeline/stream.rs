@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
+use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Program, Unit};
 
 use super::banks::{Banks, ones};
@@ -229,11 +230,8 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(program: &Program, unit: Unit) -> Self {
         let machine = &program.machine;
-        let (client, start, latency) = if unit == Unit::Ewp {
-            (Client::Ewp, machine.ewp.start, machine.ewp.latency)
-        } else {
-            (Client::Pdp, machine.pdp.start, machine.pdp.latency)
-        };
+        let client = Client::of(unit).expect("its accesses are its own");
+        let StartUp { start, latency } = unit.start_up(machine).expect("its work is streams");
         Self {
             unit,
             client,

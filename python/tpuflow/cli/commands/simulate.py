@@ -171,6 +171,7 @@ def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Pat
 
 def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     """Prints the figures of a run for people."""
+    from tpuflow.compiler.units import UNITS as LISTED
     from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, UNITS, verdict
 
     heading(f"{report['program']} on {report['machine']}, -O{report['level']}")
@@ -185,7 +186,7 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     _show_segments(report)
     heading("Units")
     rows = []
-    counters = dict(zip(("dtl0", "dtl1", "me", "ewp", "pdp"), report["counters"]["units"], strict=True))
+    counters = dict(zip((unit.name for unit in LISTED), report["counters"]["units"], strict=True))
     for unit, (short, long) in UNITS.items():
         share = report["utilization"][unit]
         worst = max(counters[unit]["stalls"].items(), key=lambda item: item[1])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow import _core
+from tpuflow.compiler import units
 from tpuflow.errors import ProgramError
 
 __all__ = ["UNITS", "Instruction", "Replay", "Stepper", "in_parts"]
@@ -23,7 +24,7 @@ __all__ = ["UNITS", "Instruction", "Replay", "Stepper", "in_parts"]
 Array = NDArray[Any]
 Stepper = _core.Stepper
 in_parts = _core.in_parts
-UNITS = ("dtl0", "dtl1", "me", "ewp", "pdp")
+UNITS = tuple(unit.name for unit in units.UNITS)
 
 
 @dataclass(frozen=True)

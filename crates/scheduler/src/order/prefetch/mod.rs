@@ -27,7 +27,7 @@ use tpuflow_ir::{InstructionId, Machine, Space, Unit, Work};
 use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
 use crate::budget::SearchBudget;
-use crate::virtual_program::addresses::{Addresses, Lifetime, lifetimes, unit};
+use crate::virtual_program::addresses::{Addresses, Lifetime, lifetimes};
 use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualProgram};
 
 /// All loads into one buffer.
@@ -438,7 +438,7 @@ fn apart(code: &VirtualProgram, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
             let mut touched: Vec<usize> = instruction.touches().iter().filter_map(|b| place[b.index()]).collect();
             touched.sort_unstable();
             touched.dedup();
-            (unit(&instruction.work, Unit::Dtl0), touched)
+            (Unit::of(&instruction.work, Unit::Dtl0), touched)
         })
         .collect();
     let mut pairs = vec![BTreeMap::<usize, u64>::new(); owners.len()];

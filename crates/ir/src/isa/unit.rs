@@ -1,0 +1,243 @@
+//! The functional units, each described once.
+//!
+//! Everything that enumerates units (queues, counters, reports, charts, the Python package) goes through [`UNITS`]: names,
+//! what a unit executes, the laws of its start, who gives way at a bank, and its color. `docs/extending.md` walks through
+//! what a further unit takes.
+
+use serde::{Deserialize, Serialize};
+
+use super::Work;
+use crate::Machine;
+
+/// A unit with its own in-order queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// DMA line 0.
+    Dtl0,
+    /// DMA line 1.
+    Dtl1,
+    /// Matrix engine.
+    Me,
+    /// Elementwise unit.
+    Ewp,
+    /// Pooling and depthwise unit.
+    Pdp,
+}
+
+/// What an instruction does, without its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// [`Work::Transfer`].
+    Transfer,
+    /// [`Work::Lookup`].
+    Lookup,
+    /// [`Work::Matrix`].
+    Matrix,
+    /// [`Work::Pool`].
+    Pool,
+    /// [`Work::Vector`].
+    Vector,
+}
+
+impl Work {
+    /// What it is, without its operands.
+    #[must_use]
+    pub fn kind(&self) -> WorkKind {
+        match self {
+            Self::Transfer(_) => WorkKind::Transfer,
+            Self::Lookup(_) => WorkKind::Lookup,
+            Self::Matrix(_) => WorkKind::Matrix,
+            Self::Pool(_) => WorkKind::Pool,
+            Self::Vector(_) => WorkKind::Vector,
+        }
+    }
+}
+
+/// Cycles an instruction takes beside those of its streams ([`crate::timing::Streams`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartUp {
+    /// From issue to the first access.
+    pub start: u64,
+    /// From the last of its work to its result.
+    pub latency: u64,
+}
+
+/// Which law says how long an instruction takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Law {
+    /// That of a DMA line: page runs on channels ([`crate::timing::page_runs`]).
+    Transfer,
+    /// That of the array: tiles of K blocks ([`crate::timing::matrix_slots`]).
+    Array,
+    /// That of streams of words ([`crate::timing::streams`]), with this start-up.
+    Streams(fn(&Machine) -> StartUp),
+}
+
+/// Everything that is said of a unit.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitSpec {
+    /// The unit.
+    pub unit: Unit,
+    /// Name in files and programs.
+    pub name: &'static str,
+    /// Short name for people.
+    pub short: &'static str,
+    /// What it is.
+    pub title: &'static str,
+    /// What its queue takes.
+    pub work: &'static [WorkKind],
+    /// How long that takes.
+    pub law: Law,
+    /// Its color in reports, on light and dark pages.
+    pub color: [&'static str; 2],
+}
+
+/// All units, in the order of [`Unit::index`]; of those that compute, the earlier is served first where two meet at a bank.
+pub const UNITS: [UnitSpec; Unit::COUNT] = [
+    UnitSpec {
+        unit: Unit::Dtl0,
+        name: "dtl0",
+        short: "DTL0",
+        title: "DMA line 0",
+        work: &[WorkKind::Transfer, WorkKind::Lookup],
+        law: Law::Transfer,
+        color: ["#8059c9", "#9d7be0"],
+    },
+    UnitSpec {
+        unit: Unit::Dtl1,
+        name: "dtl1",
+        short: "DTL1",
+        title: "DMA line 1",
+        work: &[WorkKind::Transfer, WorkKind::Lookup],
+        law: Law::Transfer,
+        color: ["#1a9aa8", "#35b5c3"],
+    },
+    UnitSpec {
+        unit: Unit::Me,
+        name: "me",
+        short: "ME",
+        title: "matrix engine",
+        work: &[WorkKind::Matrix],
+        law: Law::Array,
+        color: ["#2f6fd6", "#5b93ee"],
+    },
+    UnitSpec {
+        unit: Unit::Ewp,
+        name: "ewp",
+        short: "EWP",
+        title: "elementwise unit",
+        work: &[WorkKind::Vector],
+        law: Law::Streams(|machine| StartUp { start: machine.ewp.start, latency: machine.ewp.latency }),
+        color: ["#d9822b", "#e79b4c"],
+    },
+    UnitSpec {
+        unit: Unit::Pdp,
+        name: "pdp",
+        short: "PDP",
+        title: "pooling and depthwise unit",
+        work: &[WorkKind::Pool],
+        law: Law::Streams(|machine| StartUp { start: machine.pdp.start, latency: machine.pdp.latency }),
+        color: ["#2e9e6b", "#48b985"],
+    },
+];
+
+impl Unit {
+    /// Number of units.
+    pub const COUNT: usize = 5;
+    /// All units, in the order of [`Unit::index`].
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Dtl0; Self::COUNT];
+        let mut index = 0;
+        while index < Self::COUNT {
+            all[index] = UNITS[index].unit;
+            index += 1;
+        }
+        all
+    };
+
+    /// Position in [`Unit::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Everything that is said of it.
+    #[must_use]
+    pub fn spec(self) -> &'static UnitSpec {
+        const ALL: &[UnitSpec; Unit::COUNT] = &UNITS;
+        &ALL[self.index()]
+    }
+
+    /// Name in files and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Whether it moves data between external memory and a cache.
+    #[must_use]
+    pub fn is_dma(self) -> bool {
+        matches!(self.spec().law, Law::Transfer)
+    }
+
+    /// Whether its queue takes such work.
+    #[must_use]
+    pub fn executes(self, work: &Work) -> bool {
+        self.spec().work.contains(&work.kind())
+    }
+
+    /// The unit that executes some work; of the DMA lines, which do the same, `line`.
+    #[must_use]
+    pub fn of(work: &Work, line: Self) -> Self {
+        let able = Self::ALL.into_iter().find(|unit| unit.executes(work));
+        able.filter(|unit| !unit.is_dma()).unwrap_or(line)
+    }
+
+    /// The DMA lines.
+    pub fn lines() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|unit| unit.is_dma())
+    }
+
+    /// The units that compute.
+    pub fn computing() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|unit| !unit.is_dma())
+    }
+
+    /// The order of reports and charts: the units that compute, then the DMA lines.
+    pub fn reported() -> impl Iterator<Item = Self> {
+        Self::computing().chain(Self::lines())
+    }
+
+    /// Start-up of an instruction of a unit whose work is streams of words; `None` for other units.
+    #[must_use]
+    pub fn start_up(self, machine: &Machine) -> Option<StartUp> {
+        match self.spec().law {
+            Law::Streams(start_up) => Some(start_up(machine)),
+            Law::Transfer | Law::Array => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit_stands_at_its_place_and_serializes_as_its_name() {
+        for (index, spec) in UNITS.iter().enumerate() {
+            assert_eq!((spec.unit.index(), Unit::ALL[index], spec.unit.spec().name), (index, spec.unit, spec.name));
+            assert_eq!(serde_json::to_value(spec.unit).expect("a word"), spec.name);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_work_has_one_computing_unit_or_all_lines() {
+        use WorkKind::{Lookup, Matrix, Pool, Transfer, Vector};
+        for kind in [Transfer, Lookup, Matrix, Pool, Vector] {
+            let able: Vec<Unit> = Unit::ALL.into_iter().filter(|unit| unit.spec().work.contains(&kind)).collect();
+            assert!(able.len() == 1 && !able[0].is_dma() || able == Unit::lines().collect::<Vec<_>>(), "{kind:?}");
+        }
+        assert_eq!(Unit::reported().count(), Unit::COUNT);
+    }
+}
