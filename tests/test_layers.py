@@ -99,6 +99,10 @@ CALLERS = {
 # Where unsafe code may stand: the kernels' vector instructions, the file that maps programs, the C border.
 UNSAFE = re.compile(r"crates/(kernels/src/|ir/src/image\.rs|capi/src/)")
 
+# Where reasons are still strings: the derivation of layers in parts. Elsewhere errors have types with fields.
+STRINGS = re.compile(r"crates/checker/src/(lib|parts|tile/\w+)\.rs")
+STRING_ERROR = re.compile(r"Result<(?:[^<>]|<[^<>]*>)*,\s*String>")
+
 # Files above the limit that hold one idea all the same, each with the reason.
 LIMIT = 600
 LONG_FILES: dict[str, str] = {}
@@ -256,6 +260,22 @@ def test_unsafe_code_stands_only_where_the_table_allows() -> None:
         text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
         if re.search(r"\bunsafe\s+(fn|impl|trait|extern)|\bunsafe\s*\{", text):
             assert UNSAFE.match(named(path)), f"{named(path)} holds unsafe code"
+
+
+def test_errors_of_the_crates_have_types() -> None:
+    library = [path for path in sources() if re.match(r"crates/\w+/src/.*\.rs", named(path))]
+    texts = {named(path): path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0] for path in library}
+    found = [name for name, text in texts.items() if STRING_ERROR.search(text)]
+    assert [name for name in found if not STRINGS.match(name)] == []
+
+
+def test_units_are_counted_in_one_place() -> None:
+    own = REPOSITORY / "crates/ir/src/isa/unit.rs"
+    for path in sources():
+        if path.suffix == ".rs" and path != own and named(path).startswith("crates/"):
+            text = path.read_text(encoding="utf-8")
+            assert "Unit::ALL.len()" not in text, f"{named(path)}: Unit::COUNT says so"
+            assert "Unit::Dtl0 | Unit::Dtl1" not in text or "checker" in named(path), f"{named(path)}: is_dma"
 
 
 def test_files_are_short_and_exceptions_are_current() -> None:
