@@ -1,8 +1,10 @@
 //! Why a graph has no program on a machine.
 
+mod tiling;
+
 use tpuflow_ir::error::GraphError;
 
-use crate::tiling::TilingError;
+pub use tiling::TilingError;
 
 /// Errors of the scheduler; messages name the layer and the limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -42,7 +42,7 @@ mod planning;
 pub mod tiling;
 mod virtual_program;
 
-pub use error::ScheduleError;
+pub use error::{ScheduleError, TilingError};
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,6 @@
 //! The result is a graph like any other: everything after it plans, proves and runs it as such. No integer changes, for every
 //! element is computed by the same operator from the same elements.
 
-mod error;
 pub mod groups;
 mod movement;
 mod part;
@@ -23,8 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Graph, Layer, LayerId, Op, Parts, Quant, Tensor, TensorId, Tiling};
 
-use crate::error::ScheduleError;
-pub use error::TilingError;
+use crate::error::{ScheduleError, TilingError};
 use part::part;
 use region::{Region, even};
 

@@ -2,9 +2,9 @@
 
 use tpuflow_ir::{Op, TensorId};
 
-use super::error::TilingError;
 use super::part::{Part, reshaped};
 use super::region::{Region, steps};
+use crate::error::TilingError;
 
 /// A loop of a strided view that stays within an axis of the result.
 struct Loop {

@@ -12,9 +12,9 @@ use tpuflow_ir::op::{FloatSlopes, Slopes};
 use tpuflow_ir::shape::broadcast;
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, LinearTap, Op, PadMode, Requant, TensorId, Window};
 
-use super::error::TilingError;
 use super::movement;
 use super::region::Region;
+use crate::error::TilingError;
 
 /// An operator for a part of its result; its operands are still named as those of the whole.
 #[derive(Clone, Debug)]

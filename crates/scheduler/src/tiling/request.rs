@@ -1,14 +1,12 @@
 //! What a user wants cut, as tilings: slices of single layers, runs of layers in parts, or the whole network in parts.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Deserialize;
 use tpuflow_ir::{Graph, LayerId, Parts, Tiling};
 
-use super::TilingError;
 use super::groups::split;
-use crate::error::ScheduleError;
+use crate::error::{ScheduleError, TilingError};
 
 /// Axis of a layer's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -24,14 +22,14 @@ pub enum Axis {
     Channel,
 }
 
-impl fmt::Display for Axis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
             Self::Batch => "batch",
             Self::Height => "height",
             Self::Width => "width",
             Self::Channel => "channel",
-        })
+        }
     }
 }
 
@@ -102,7 +100,7 @@ fn sliced(slice: &Slice, shape: &[usize]) -> Result<Vec<[u32; 2]>, TilingError> 
             Axis::Width => back(2),
             Axis::Channel => back(1),
         };
-        let index = index.ok_or_else(|| TilingError::NoAxis { shape: shape.to_vec(), axis: *axis })?;
+        let index = index.ok_or_else(|| TilingError::NoAxis { shape: shape.to_vec(), axis: axis.name() })?;
         ranges[index] = *range;
     }
     Ok(ranges)

@@ -265,7 +265,7 @@ fn insert(list: &mut Vec<Instruction>, to: usize, instruction: Instruction, coun
 
 /// Makes every instruction wait for all before it.
 pub fn serialize(list: &mut [Instruction]) {
-    let mut finished = [0u32; Unit::ALL.len()];
+    let mut finished = [0u32; Unit::COUNT];
     for instruction in list {
         let waits = Unit::ALL.into_iter().zip(finished).filter(|&(_, count)| count > 0);
         instruction.waits = waits.map(|(unit, count)| Wait { unit, count }).collect();

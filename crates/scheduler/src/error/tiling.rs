@@ -1,7 +1,5 @@
 //! Why a layer cannot be computed in parts.
 
-use super::request::Axis;
-
 /// What a layer has, needs or would do; its name is said before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
@@ -14,7 +12,7 @@ pub enum TilingError {
     Unknown,
     /// An axis that the result does not have.
     #[error("gives {shape:?}, which has no {axis}")]
-    NoAxis { shape: Vec<usize>, axis: Axis },
+    NoAxis { shape: Vec<usize>, axis: &'static str },
     /// Boxes for a run with several results.
     #[error("is not the only one whose result is read elsewhere")]
     SeveralResults,
