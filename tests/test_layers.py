@@ -269,15 +269,6 @@ def test_errors_of_the_crates_have_types() -> None:
     assert [name for name in found if not STRINGS.match(name)] == []
 
 
-def test_units_are_counted_in_one_place() -> None:
-    own = REPOSITORY / "crates/ir/src/isa/unit.rs"
-    for path in sources():
-        if path.suffix == ".rs" and path != own and named(path).startswith("crates/"):
-            text = path.read_text(encoding="utf-8")
-            assert "Unit::ALL.len()" not in text, f"{named(path)}: Unit::COUNT says so"
-            assert "Unit::Dtl0 | Unit::Dtl1" not in text or "checker" in named(path), f"{named(path)}: is_dma"
-
-
 def test_files_are_short_and_exceptions_are_current() -> None:
     lengths = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
     long = {name for name, lines in lengths.items() if lines > LIMIT}

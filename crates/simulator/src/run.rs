@@ -96,7 +96,7 @@ pub struct LayerRun {
     /// Cycles of work.
     pub busy: u64,
     /// The same of every unit, the DMA lines among them, in the order of [`Unit::ALL`].
-    pub busy_by_unit: [u64; Unit::ALL.len()],
+    pub busy_by_unit: [u64; Unit::COUNT],
     /// Bytes its transfers and lookups read from DDR.
     pub ddr_read_bytes: u64,
     /// Bytes its transfers wrote to DDR.
