@@ -80,7 +80,8 @@ def test_the_report_has_every_figure(program: _core.Program) -> None:
     assert [layer["name"] for layer in run.layers] == ["conv"]
     layer = run.layers[0]
     assert set(layer) == {
-        "name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding",
+        "name", "op", "dtype", "unit", "start", "end", "busy", "busy_by_unit", "macs", "bound", "binding",
+        "ddr_read_bytes", "ddr_write_bytes", "page_misses",
     }  # fmt: skip
     assert 0 < layer["start"] < layer["start"] + layer["busy"] < layer["end"] <= run.cycles
     assert report["macs"] == layer["macs"] == 2 * 6 * 5 * 7 * 27

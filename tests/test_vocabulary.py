@@ -52,6 +52,7 @@ PROSE = {
 }
 ALLOWED = {
     r"wide_": {
+        "CHANGELOG.md",
         "python/tpuflow/config/quantization.py",
         "tests/config/test_registry.py",
         "docs/configuration.md",

@@ -24,7 +24,10 @@ UNITS = {"me", "ewp", "pdp", "dtl0", "dtl1"}
 BOUNDS = {"array", "ddr", "ewp", "pdp", "ports", "flow", "segment", "path"}
 STALLS = {"bank_conflict", "ddr", "dependency", "weight_load", "issue", "unit_busy"}
 MEMORY = {"cache_peak_bytes", "cache_bytes", "ddr_read_bytes", "ddr_write_bytes", "spill_bytes"}
-LAYER = {"name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding"}
+LAYER = {
+    "name", "op", "dtype", "unit", "start", "end", "busy", "busy_by_unit", "macs", "bound", "binding",
+    "ddr_read_bytes", "ddr_write_bytes", "page_misses",
+}  # fmt: skip
 COMMANDS = (
     "build", "simulate", "calibrate", "quantize", "export", "run", "compare", "evaluate", "inspect", "check",
     "disasm", "asm", "ops", "fields", "plugins", "alloc",

@@ -186,7 +186,7 @@ def every_key() -> dict[str, Any]:
     return {
         key: value
         for key, value in found.items()
-        if key not in {"dtype", "activation_bits", "with_winograd", *under_floats}
+        if key not in {"dtype", "fallback", "activation_bits", "with_winograd", *under_floats}
     }
 
 

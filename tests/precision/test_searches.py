@@ -435,5 +435,5 @@ def test_chosen_layers_compute_in_floats(fields: dict[str, object], floats: list
 def test_what_there_is_not() -> None:
     with pytest.raises(ConfigError, match="there is no layer 99"):
         trials({"quantize": {"fake_quant_scopes": [(0, 99)]}})
-    with pytest.raises(ConfigError, match='no operator "Convolution", did you mean "Conv"'):
-        trials({"quantize": {"fake_quant_operators": ["Convolution"]}})
+    with pytest.raises(ConfigError, match='no operator "Convv", did you mean "Conv"'):
+        trials({"quantize": {"fake_quant_operators": ["Convv"]}})

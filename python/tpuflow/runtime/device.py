@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuflow.compiler.program import machine_text, machines, require_machine
+from tpuflow.compiler.machine import Machine, machines, require_machine
 from tpuflow.errors import DeviceError, MachineError
-from tpuflow.io.files import parse_toml
 from tpuflow.partitioning import Partitioned, device_networks
 from tpuflow.partitioning.storage import AnyProgram, load_program
 from tpuflow.runtime.closing import Closing
@@ -45,14 +44,9 @@ class DeviceInfo:
         Raises:
             MachineError: There is none.
         """
-        try:
-            content = parse_toml(machine_text(machine), machine, MachineError)
-            word = int(content["cache"]["word_bytes"])
-            return cls(f"{PREFIX}{machine}", machine, int(content["clock_hz"]), word)
-        except MachineError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise MachineError(f"{machine}: not a machine file: {error}") from None
+        parameters = Machine.load(machine)
+        word = int(parameters["cache.word_bytes"])
+        return cls(f"{PREFIX}{machine}", machine, int(parameters["clock_hz"]), word)
 
 
 class Device(Closing):

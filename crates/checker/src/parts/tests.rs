@@ -93,10 +93,10 @@ fn touched(graph: &Graph, layer: &Layer, index: &[usize]) -> Vec<(usize, Vec<usi
         Op::Softmax { .. } => {
             let last = index.len() - 1;
             let mut found = vec![];
-            for operand in 0..shapes.len() {
+            for (operand, shape) in shapes.iter().enumerate() {
                 let (_, own) = spread(operand);
                 let end = own.len() - 1;
-                let taken = (0..result[last]).filter(|&i| i < shapes[operand][end]);
+                let taken = (0..result[last]).filter(|&i| i < shape[end]);
                 found.extend(taken.map(|i| (operand, with(&own, end, i))));
             }
             found

@@ -1,6 +1,6 @@
 """What quantisation costs in accuracy: every trained network of the shared material, float beside integers.
 
-    python benches/accuracy/programs.py [NAME ...] [--dtype int8 int16] [--programs 50] [--json FILE]
+    python benches/accuracy/float_and_codes.py [NAME ...] [--dtype int8 int16] [--programs 50] [--json FILE]
 
 Each network is calibrated with default settings on its calibration samples and run, as an integer graph, on
 its whole evaluation set; the difference to float is paired. The compiled program then runs on the first
