@@ -60,6 +60,8 @@ fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {
     let rows = taps(&d.window)?.checked_mul(u64::from(d.group_in));
     let groups = d.group_in > 0 && d.group_out > 0;
     Rule::Window.holds(groups, "channels in every group", format_args!("{} to {}", d.group_in, d.group_out))?;
+    let depthwise = (d.group_in, d.group_out) == (1, 1) && m.input.channels > 1;
+    Rule::Unit.holds(!depthwise, "work of the pooling unit", "a depthwise convolution on the array")?;
     // No cache holds more rows of weights than it has bytes.
     let rows = rows.is_some_and(|rows| rows <= program.machine.cache_bytes());
     Rule::Window.holds(rows, "weights that fit the cache", format_args!("{:?} x {}", d.window.kernel, d.group_in))?;
@@ -146,11 +148,11 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
     }
 }
 
-/// Checks an input or output: a whole tensor in DDR.
+/// Checks an input or output: a whole tensor in the first address space.
 pub(crate) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
     let placed = &port.view;
     let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
-    view(program, placed, matches!(placed.space, Space::Ddr(_)))?;
+    view(program, placed, placed.space == Space::Ddr(0))?;
     Rule::PortView.equal("", &whole, placed)
 }
 

@@ -28,6 +28,7 @@ mod matrix;
 mod movement;
 mod order;
 mod parts;
+mod places;
 mod pool;
 mod reduce;
 mod rule;

@@ -5,6 +5,7 @@ use tpuflow_ir::op::Epilogue;
 use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, View, Window};
 
 use crate::contents::{Element, Value};
+use crate::places::{Constant, Stands};
 use crate::rule::{Fault, Operand, Rule};
 use crate::walk::{Compared, Walk};
 
@@ -42,10 +43,12 @@ impl Walk<'_> {
         self.true_pixels(&m.output, output).map_err(|fault| fault.of(Operand::Output))?;
         self.operand_window(m, d, linear.as_ref()).map_err(|fault| fault.of(Operand::Input(0)))?;
         self.weights(m, d, linear.as_ref(), id).map_err(|fault| fault.of(Operand::Weights))?;
-        let bytes = ChannelParameters::bytes(wide) * m.columns as usize;
-        let bytes = self.parameters(m.parameters, bytes).map_err(|fault| fault.of(Operand::Parameters))?;
+        let size = ChannelParameters::bytes(wide);
+        let bytes =
+            self.parameters(m.parameters, size * m.columns as usize).map_err(|fault| fault.of(Operand::Parameters))?;
         if let Some(linear) = &linear {
             self.channel_parameters(&bytes, wide, m.first_column, linear.bias, linear.epilogue)
+                .and_then(|()| self.parameters_stand(m.parameters, bytes.len(), m.first_column as usize * size))
                 .map_err(|fault| fault.of(Operand::Parameters))?;
         }
         self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue.fixed()))
@@ -65,6 +68,9 @@ impl Walk<'_> {
     fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
         let Some(e) = &self.expectation else { return Err(Rule::Operator.broken("a graph", "none")) };
         let (linear, window, group_in, group_out) = match &layer.op {
+            Op::Conv { weights, groups, .. } if is_depthwise(&e.graph.tensor(*weights).shape, *groups) => {
+                return Err(Rule::Operator.broken("work of the pooling unit", "a depthwise convolution on the array"));
+            }
             Op::Conv { input, weights, bias, window, groups, epilogue } => {
                 let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
                 let linear = Linear {
@@ -249,6 +255,8 @@ impl Walk<'_> {
                     let row = format_args!("row {k}, columns {}..: {expected:?}", m.first_column);
                     return Err(Rule::Weights.broken(row, format_args!("{found:?}")));
                 }
+                let stands = self.weights_at(m, linear, k, apart.then_some(plane))?;
+                self.stands(Space::Cache, start + k * stride, inner, stands)?;
             }
             self.compared.extend(single);
         }
@@ -292,6 +300,24 @@ impl Walk<'_> {
             return Err(Rule::BatchEntry.broken("pixels of one matrix", pixels));
         }
         Ok(first / rows as u64)
+    }
+
+    /// What weight row `k` of the tile's columns stands for.
+    fn weights_at(&self, m: &Matrix, linear: &Linear<'_>, k: u64, plane: Option<u64>) -> Result<Stands, Fault> {
+        let Some(e) = &self.expectation else { return Ok(Stands { of: Constant::Dense(linear.weights), byte: 0 }) };
+        let tensor = e.graph.tensor(linear.weights);
+        let (of, row) = match (linear.convolution, &tensor.shape[..]) {
+            (true, &[columns, ..]) => (Constant::ByColumn(linear.weights), k * columns as u64),
+            (_, &[.., rows, columns]) => {
+                (Constant::Dense(linear.weights), (self.batch_entry(m, linear)? * rows as u64 + k) * columns as u64)
+            }
+            _ => (Constant::Dense(linear.weights), 0),
+        };
+        let element = row + u64::from(m.first_column);
+        Ok(match plane {
+            Some(plane) => Stands { of: Constant::Plane(linear.weights, plane), byte: element },
+            None => Stands { of, byte: element * tensor.dtype.bytes() as u64 },
+        })
     }
 
     /// Bytes of weight row `k` for the tile's columns, from the graph.
@@ -360,7 +386,9 @@ impl Walk<'_> {
             (None, None) => Ok(()),
             (Some(table), Some((shape, bytes))) => {
                 Rule::Descriptor.equal("limits of the table", &(table.lo, table.hi), &(shape.lo, shape.hi))?;
-                Rule::Parameters.equal("entries", &e.constant(table.entries.0), &Some(&bytes[..]))
+                Rule::Parameters.equal("entries", &e.constant(table.entries.0), &Some(&bytes[..]))?;
+                let entries = table.entries;
+                self.table_stands(address, bytes.len(), entries)
             }
             (expected, found) => {
                 let some = |there: bool| if there { "a fused table" } else { "none" };
@@ -373,6 +401,11 @@ impl Walk<'_> {
 /// Sums of 48 bits: integers of which one operand has more than eight.
 pub(crate) fn wide(input: DType, weights: DType) -> bool {
     input.is_code() && input.bytes().max(weights.bytes()) > 1
+}
+
+/// One column for each of several channels.
+fn is_depthwise(weights: &[usize], groups: u32) -> bool {
+    groups > 1 && weights.first() == Some(&(groups as usize)) && weights.last() == Some(&1)
 }
 
 /// Whether a float result ends as the layer says.

@@ -2,9 +2,10 @@
 
 use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Average;
-use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, TensorId, Window};
+use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, Space, TensorId, Window};
 
 use crate::matrix::{finishes, wide};
+use crate::places::{Constant, Stands};
 use crate::rule::{Fault, Operand, Rule};
 use crate::walk::Walk;
 
@@ -51,6 +52,9 @@ impl Walk<'_> {
                     let first = p.input.origin[1];
                     self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
                     self.channel_parameters(&parameters, wide, first, Some(*bias), epilogue)?;
+                    self.depthwise_stands(p, *w, taps)?;
+                    let from = first as usize * ChannelParameters::bytes(wide);
+                    self.parameters_stand(p.parameters, parameters.len(), from)?;
                     Some(epilogue.fixed())
                 }
                 _ => None,
@@ -119,6 +123,20 @@ impl Walk<'_> {
         };
         Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{d:?}"))?;
         Ok(input)
+    }
+
+    /// What depthwise weights stand for, tap by tap.
+    fn depthwise_stands(&mut self, p: &Pool, weights: TensorId, taps: usize) -> Result<(), Fault> {
+        let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
+        let tensor = graph.tensor(weights);
+        let (columns, size) = (tensor.shape[0] as u64, tensor.dtype.bytes() as u64);
+        let (first, channels) = (u64::from(p.input.origin[1]), u64::from(p.input.channels));
+        for tap in 0..taps as u64 {
+            let stands = Stands { of: Constant::ByColumn(weights), byte: (tap * columns + first) * size };
+            let start = u64::from(p.weights) + tap * channels * size;
+            self.stands(Space::EwpCache, start, channels * size, stands)?;
+        }
+        Ok(())
     }
 
     /// `[tap][channel]` against the graph's `[channel][tap]`.

@@ -86,6 +86,9 @@ pub enum Rule {
     /// Tables, slopes and norms are the graph's.
     #[error("tables, slopes, gamma and beta are the graph's")]
     Parameters,
+    /// A byte of the constants stands for one element.
+    #[error("a byte of the constants stands for one element of one constant")]
+    ConstantPlace,
     /// Constants are never overwritten.
     #[error("constants are never overwritten")]
     ConstantsKept,
@@ -293,6 +296,7 @@ impl Rule {
         Self::Weights,
         Self::ChannelParameters,
         Self::Parameters,
+        Self::ConstantPlace,
         Self::ConstantsKept,
         Self::Operator,
         Self::Descriptor,

@@ -158,7 +158,33 @@ impl Walk<'_> {
         };
         Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
         Rule::Operands.equal("operands,", &operands.len(), &v.inputs.len())?;
+        self.vector_stands(v, &layer.op).map_err(|fault| fault.of(Operand::Parameters))?;
         Ok(operands)
+    }
+
+    /// What the parameters of a layer stand for, once they are known to be its own.
+    fn vector_stands(&mut self, v: &Vector, op: &Op) -> Result<(), Fault> {
+        let channels = v.output.channels as usize;
+        match op {
+            Op::Unary { function: Fixed(table), .. } => {
+                let Some(e) = &self.expectation else { return Ok(()) };
+                let bytes = e.graph.tensor(table.entries).bytes();
+                self.table_stands(v.parameters, bytes, table.entries)
+            }
+            Op::PRelu { slopes, .. } => {
+                let (count, size) = match slopes {
+                    Fixed(slopes) => (slopes.negative_multiplier.len(), Slope::BYTES),
+                    Float(slopes) => (slopes.negative.len(), 4),
+                };
+                let first = if count > 1 { v.output.origin[1] as usize * size } else { 0 };
+                self.parameters_stand(v.parameters, size * if count > 1 { channels } else { 1 }, first)
+            }
+            Op::LayerNorm { norm: Fixed(_), .. } => {
+                self.parameters_stand(v.parameters, NormParameters::BYTES * channels, 0)
+            }
+            Op::LayerNorm { norm: Float(_), .. } => self.parameters_stand(v.parameters, FLOAT_NORM_BYTES * channels, 0),
+            _ => Ok(()),
+        }
     }
 
     /// How the layer ends and what it reads, if a float instruction with its parameters computes it.

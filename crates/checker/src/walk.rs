@@ -1,11 +1,15 @@
 //! The walk over a program: memories, knowledge, and the primitives by which instructions read and write symbols.
 
+use std::cell::RefCell;
+
+use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::{Direction, Transfer, Work};
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
 
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use crate::expect::{Expectation, same};
 use crate::order::Order;
+use crate::places::{Constant, Places, Stands};
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
 
@@ -36,6 +40,10 @@ pub(crate) struct Walk<'a> {
     pub(crate) in_place: bool,
     /// Weights already compared.
     pub(crate) compared: std::collections::BTreeSet<Compared>,
+    /// What constants stand for, by their places.
+    places: Option<RefCell<Places>>,
+    /// The layer of the instruction.
+    layer: LayerId,
 }
 
 /// What is known between two instructions of a program that has broken no rule so far.
@@ -45,6 +53,7 @@ pub(crate) struct State {
     pub(crate) at: usize,
     memories: Memories,
     compared: std::collections::BTreeSet<Compared>,
+    places: Option<RefCell<Places>>,
     order: Order,
 }
 
@@ -97,12 +106,14 @@ pub(crate) struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn new(graph: Option<&'a Graph>, program: &'a Program, from: Option<&State>) -> Self {
-        let (memories, compared, order, at) = match from.cloned() {
-            Some(State { at, memories, compared, order }) => (memories, compared, order, at),
-            None => Default::default(),
+        let fresh = || graph.map(|graph| RefCell::new(Places::new(EqualConstants::of(graph))));
+        let (memories, compared, places, order, at) = match from.cloned() {
+            Some(State { at, memories, compared, places, order }) => (memories, compared, places, order, at),
+            None => (Memories::default(), Default::default(), fresh(), Order::default(), 0),
         };
         let expectation = graph.map(Expectation::new);
-        let walk = Walk { program, expectation, memories, actor: None, known: [0; 5], in_place: false, compared };
+        let (actor, known, in_place, layer) = (None, [0; 5], false, LayerId::new(0));
+        let walk = Walk { program, expectation, memories, actor, known, in_place, compared, places, layer };
         Self { walk, order, at }
     }
 
@@ -115,7 +126,7 @@ impl<'a> Steps<'a> {
 
     pub(crate) fn state(&self) -> State {
         let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
-        State { at: self.at, memories, compared, order: self.order.clone() }
+        State { at: self.at, memories, compared, places: self.walk.places.clone(), order: self.order.clone() }
     }
 }
 
@@ -185,7 +196,7 @@ impl<'a> Walk<'a> {
     }
 
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
-        self.in_place = false;
+        (self.in_place, self.layer) = (false, instruction.layer);
         crate::form::instruction(self.program, instruction)?;
         let layers = self.expectation.as_ref().map_or(self.program.layers.len(), |e| e.graph.layers.len());
         let number = instruction.layer.index();
@@ -370,9 +381,50 @@ impl<'a> Walk<'a> {
                 let expected = format_args!("{value:?} for \"{name}\"");
                 return Err(Rule::Value.broken(expected, format_args!("{found:?} at {at:#x}")));
             }
+            if let Value::Image { space, byte: at } = found
+                && let Some((constant, byte)) = expectation.origin(expected.tensor, byte).0.dense()
+            {
+                let stands = Stands { of: Constant::Dense(TensorId(constant)), byte };
+                self.keep(space, at, agreed, stands)?;
+            }
             done += agreed;
         }
         Ok(())
+    }
+
+    /// Bytes of the constants stand for this and for nothing else.
+    fn keep(&self, space: u8, at: u64, bytes: u64, stands: Stands) -> Result<(), Fault> {
+        let Some(places) = &self.places else { return Ok(()) };
+        let kept = places.borrow_mut().stand(space, at, bytes, stands);
+        kept.map_err(|other| {
+            Rule::ConstantPlace.broken(format_args!("bytes of {stands:?} alone"), format_args!("those of {other:?}"))
+        })
+    }
+
+    /// The constants that lie in `start .. start + bytes` of a cache stand for this and for nothing else.
+    pub(crate) fn stands(&mut self, space: Space, start: u64, bytes: u64, stands: Stands) -> Result<(), Fault> {
+        if self.places.is_none() {
+            return Ok(());
+        }
+        for piece in self.memories.read(space, start, start + bytes, None, &mut [0; 5]) {
+            if let Value::Image { space, byte } = piece.value {
+                let stands = Stands { byte: stands.byte + (piece.start - start), ..stands };
+                self.keep(space, byte, piece.end - piece.start, stands)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of parameters of the instruction's layer in the EWP cache.
+    pub(crate) fn parameters_stand(&mut self, address: u32, bytes: usize, first: usize) -> Result<(), Fault> {
+        let stands = Stands { of: Constant::Parameters(self.layer), byte: first as u64 };
+        self.stands(Space::EwpCache, address.into(), bytes as u64, stands)
+    }
+
+    /// The same of a table there.
+    pub(crate) fn table_stands(&mut self, address: u32, bytes: usize, entries: TensorId) -> Result<(), Fault> {
+        let stands = Stands { of: Constant::Dense(entries), byte: 0 };
+        self.stands(Space::EwpCache, address.into(), bytes as u64, stands)
     }
 
     /// For how many bytes (at most `run`) a found value is what the dense elements of a tensor are from `byte` on.

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod arithmetic;
 pub mod atomic;
+pub mod constants;
 mod digest;
 pub mod dtype;
 pub mod error;

@@ -242,6 +242,8 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     require!(columns, at, Rule::Shape(format!("has {} columns of {}", m.columns, machine.array.columns)))?;
     require!(m.output_channel + m.columns <= m.output.channels, at, shape("writes beyond its result's channels"))?;
     require!(d.group_in > 0 && d.group_out > 0, at, shape("has empty groups"))?;
+    let depthwise = (d.group_in, d.group_out) == (1, 1) && m.input.channels > 1;
+    require!(!depthwise, at, shape("is a depthwise convolution, which the pooling unit computes"))?;
     let last_group = (m.first_column + m.columns - 1) / d.group_out;
     require!((last_group + 1) * d.group_in <= m.input.channels, at, shape("reads beyond its operand's channels"))?;
     let planes = m.weights.plane_bytes == 0 || d.weight_dtype == DType::I16;

@@ -222,9 +222,8 @@ fn check_sizes(program: &Program) -> Result<(), ProgramError> {
             ..View::whole(&port.shape, port.dtype, machine.word(), view.space, view.address)
         };
         let end = view.address.checked_add(view.bytes(machine.word()));
-        let inside = matches!(view.space, Space::Ddr(n)
-            if program.ddr_bytes.get(usize::from(n)).is_some_and(|&bytes| end.is_some_and(|end| end <= bytes)));
-        if *view != whole || !inside {
+        let bytes = program.ddr_bytes.first().copied().unwrap_or(0);
+        if *view != whole || view.space != Space::Ddr(0) || end.is_none_or(|end| end > bytes) {
             return Err(ProgramError::Port { name: port.name.clone() });
         }
     }

@@ -5,7 +5,8 @@ use tpuflow_checker::Rule;
 pub const ORDER: &[Rule] = &[Rule::ReadOrder, Rule::WriteOrder, Rule::InPlace];
 pub const TOKEN: &[Rule] = &[Rule::WaitAhead, Rule::WaitTwice];
 pub const VALUE: &[Rule] = &[Rule::Undefined, Rule::Value, Rule::BatchEntry, Rule::Terms, Rule::Stretches];
-pub const CONSTANT: &[Rule] = &[Rule::NotConstant, Rule::Weights, Rule::ChannelParameters, Rule::Parameters];
+pub const CONSTANT: &[Rule] =
+    &[Rule::NotConstant, Rule::Weights, Rule::ChannelParameters, Rule::Parameters, Rule::ConstantPlace];
 pub const RANGE: &[Rule] = &[
     Rule::Empty,
     Rule::Memory,
