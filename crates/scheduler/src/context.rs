@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use tpuflow_ir::{Bounds, Graph, Machine};
+use tpuflow_bounds::GraphBounds;
+use tpuflow_ir::{Graph, Machine};
 
 use crate::budget::SearchBudget;
 use crate::error::ScheduleError;
@@ -23,8 +24,8 @@ pub(crate) struct PlanningContext<'a> {
     pub parameters: &'a Parameters,
     pub placement: Placement,
     stages: Vec<u8>,
-    /// The largest of the bounds, once someone asked.
-    bound: OnceLock<u64>,
+    /// Lower bounds of every program, once someone asked.
+    bounds: OnceLock<GraphBounds>,
     pub budget: SearchBudget,
 }
 
@@ -41,7 +42,7 @@ impl<'a> PlanningContext<'a> {
         for (step, stage) in network.steps.iter().zip(stages(&network)) {
             by_layer[step.layer.index()] = stage;
         }
-        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bound: OnceLock::new(), budget })
+        Ok(Self { graph, machine, network, parameters, placement, stages: by_layer, bounds: OnceLock::new(), budget })
     }
 
     /// By layer, the stage of its steps.
@@ -51,13 +52,13 @@ impl<'a> PlanningContext<'a> {
 
     /// Whether little can be gained on so many cycles.
     pub fn is_close(&self, cycles: u64) -> bool {
-        let bound = *self.bound.get_or_init(|| self.bounds().binding().1);
+        let bound = self.bounds().whole.binding().1;
         cycles <= bound + bound / CLOSE
     }
 
-    /// Lower bounds of every program.
-    pub fn bounds(&self) -> Bounds {
-        tpuflow_bounds::bounds(self.graph, self.machine).whole
+    /// Lower bounds of every program, and of each layer.
+    pub fn bounds(&self) -> &GraphBounds {
+        self.bounds.get_or_init(|| tpuflow_bounds::bounds(self.graph, self.machine))
     }
 
     /// Share of the free cache a piece may take; a piece alone may take what two would at a time.

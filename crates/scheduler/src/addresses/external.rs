@@ -6,7 +6,7 @@ use tpuflow_ir::{Machine, Space, View, Work, timing};
 
 use crate::error::ScheduleError;
 use crate::virtual_program::addresses::Addresses;
-use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
 pub(crate) struct External {
@@ -155,9 +155,19 @@ pub(crate) fn external(
         }
         group.push(buffer);
     }
+    // Equal constants are stored once; those that travel with others stay beside them.
+    let mut known: BTreeMap<&Packing, (Space, u64)> = BTreeMap::new();
     for group in order {
         let space = space_of[group.index()];
+        let alone = members[&group].len() == 1;
         for &buffer in &members[&group] {
+            if let Content::Constant(packing) = &code.buffers[buffer.index()].content {
+                if let Some(&place) = known.get(packing).filter(|_| alone) {
+                    addresses[buffer.index()] = place;
+                    continue;
+                }
+                known.entry(packing).or_insert((Space::Ddr(space as u8), ends[space]));
+            }
             addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
             recipes.push((space, ends[space], buffer));
             ends[space] += code.buffers[buffer.index()].bytes.next_multiple_of(word);

@@ -252,11 +252,11 @@ impl Plan {
         program.spill_bytes = spilled(&program, machine.word());
         program.allocations = allocations(code, &live_ranges, &self.addresses);
         program.cache_peak_bytes = program.allocations.iter().map(|a| a.address + a.bytes).max().unwrap_or(0);
-        let found = tpuflow_bounds::bounds(context.graph, machine);
-        for (layer, own) in program.layers.iter_mut().zip(found.layers) {
+        let found = context.bounds();
+        for (layer, own) in program.layers.iter_mut().zip(&found.layers) {
             (layer.binding, layer.bound) = (own.binding.to_owned(), own.cycles);
         }
-        program.bounds = found.whole;
+        program.bounds = found.whole.clone();
         program
     }
 }

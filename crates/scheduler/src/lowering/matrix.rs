@@ -237,7 +237,8 @@ impl Lowering<'_> {
         let tiles = &nest.cut.tiles[nest.cut.groups[group].clone()];
         let count: u32 = tiles.iter().map(|t| t.1).sum();
         let bytes = count as usize * ChannelParameters::bytes(nest.shape.wide);
-        let packing = Packing::Parameters { step: self.index, first: nest.first_column(group), count };
+        let step = self.context.network.parameters_of(self.index);
+        let packing = Packing::Parameters { step, first: nest.first_column(group), count };
         self.parameters("parameters", bytes, packing)
     }
 
@@ -257,7 +258,8 @@ impl Lowering<'_> {
         for part in tiles.chunks(at_once.max(1)) {
             let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
-            let content = Content::Constant(Packing::Weights { step: self.index, tiles: list });
+            let step = self.context.network.weights_of(self.index);
+            let content = Content::Constant(Packing::Weights { step, tiles: list });
             let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, content);
             let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             let loads = self.code.instructions.len();

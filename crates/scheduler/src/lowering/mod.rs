@@ -190,7 +190,7 @@ impl<'a> Lowering<'a> {
         let content = if context.graph.inputs.contains(&root) {
             Content::Input
         } else if tensor.constant.is_some() {
-            Content::Constant(Packing::Activation { tensor: root })
+            Content::Constant(Packing::Activation { tensor: context.network.first_equal(root) })
         } else if context.graph.outputs.iter().any(|&t| context.placement.of(t).root == root) {
             Content::Output
         } else {
@@ -302,7 +302,14 @@ impl<'a> Lowering<'a> {
     fn table(&mut self, table: &Table) -> (TableShape, BufferId) {
         let entries = self.context.network.tensor(table.entries).elements();
         let shape = TableShape { entries: entries as u32, lo: table.lo, hi: table.hi };
-        (shape, self.parameters("table", entries * 4, Packing::Table { tensor: table.entries }))
+        (
+            shape,
+            self.parameters(
+                "table",
+                entries * 4,
+                Packing::Table { tensor: self.context.network.first_equal(table.entries) },
+            ),
+        )
     }
 
     /// Bytes of the parameter cache a step may use at a time: half of it when the next step's may be loaded meanwhile.

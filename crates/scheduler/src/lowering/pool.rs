@@ -176,7 +176,10 @@ impl Lowering<'_> {
         let (whole, whole_from) = (group == from.channels, from);
         for first in (0..from.channels).step_by(group as usize) {
             let count = group.min(from.channels - first);
-            let packing = Packing::Depthwise { step: self.index, first, count };
+            let network = &self.context.network;
+            let (weights, parameters) = (network.weights_of(self.index), network.parameters_of(self.index));
+            let step = if weights == parameters { weights } else { self.index };
+            let packing = Packing::Depthwise { step, first, count };
             let buffer = self.parameters("parameters", bytes(count).1, packing);
             let parameters = [Some((buffer, bytes(count).0 as u32)), table.map(|t| (t.1, 0)), Some((buffer, 0))];
             let operation = Operation { descriptor, window: *window, parameters };

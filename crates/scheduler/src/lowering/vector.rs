@@ -21,8 +21,8 @@ impl Lowering<'_> {
         let channels = |id: &TensorId| network.tensor(*id).shape.last().copied().unwrap_or(1);
         let mut parameters = None;
         let mut constant = |lowering: &mut Self, bytes: usize| {
-            let index = lowering.index;
-            parameters = Some((lowering.parameters("parameters", bytes, Packing::Vector { step: index }), 0));
+            let step = lowering.context.network.parameters_of(lowering.index);
+            parameters = Some((lowering.parameters("parameters", bytes, Packing::Vector { step }), 0));
         };
         let space = self.parameter_space() as usize;
         let (inputs, vector) = match op {

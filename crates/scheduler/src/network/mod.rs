@@ -12,6 +12,9 @@ pub(crate) mod summary;
 
 pub(crate) use linear::{Linear, is_depthwise, row_bytes};
 
+use std::collections::BTreeMap;
+
+use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::layout::image;
 use tpuflow_ir::shape::{broadcast, product};
 use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
@@ -38,6 +41,10 @@ pub(crate) struct Network {
     pub steps: Vec<Step>,
     /// Names of the graph's layers.
     names: Vec<String>,
+    /// Which constants of the graph are equal.
+    equal: EqualConstants,
+    /// By step, the first with its weights and the first with its parameters.
+    first: Vec<[usize; 2]>,
 }
 
 impl Network {
@@ -52,6 +59,39 @@ impl Network {
 
     pub fn is_constant(&self, id: TensorId) -> bool {
         self.tensor(id).constant.is_some()
+    }
+
+    /// The first of the graph's constants that is equal to a tensor.
+    pub fn first_equal(&self, id: TensorId) -> TensorId {
+        self.equal.find(id).unwrap_or(id)
+    }
+
+    /// The first step with the weights of a step, which thus lie in the same tiles.
+    pub fn weights_of(&self, step: usize) -> usize {
+        self.first[step][0]
+    }
+
+    /// The first step with the parameters of a step.
+    pub fn parameters_of(&self, step: usize) -> usize {
+        self.first[step][1]
+    }
+
+    /// Notes which steps read equal constants.
+    fn compare_constants(&mut self) {
+        let mut weights = BTreeMap::new();
+        let mut parameters = BTreeMap::new();
+        for (index, step) in self.steps.iter().enumerate() {
+            let right = match &step.op {
+                Op::Conv { weights, groups, .. } => Some((self.first_equal(*weights), *groups)),
+                Op::MatMul { b, .. } => Some((self.first_equal(*b), 0)),
+                _ => None,
+            };
+            let moves = matches!(step.op, Op::Rearrange { .. });
+            let own = if moves { None } else { Some((step.op.name(), self.equal.parameters(step.layer))) };
+            let first_weights = right.map_or(index, |key| *weights.entry(key).or_insert(index));
+            let first_parameters = own.map_or(index, |key| *parameters.entry(key).or_insert(index));
+            self.first.push([first_weights, first_parameters]);
+        }
     }
 
     /// Operands a step reads as activations: all but the constants that live in packed form.
@@ -89,7 +129,13 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         return Err(ScheduleError::Graph(broken));
     }
     let names = graph.layers.iter().map(|l| l.name.clone()).collect();
-    let mut network = Network { tensors: graph.tensors.clone(), steps: Vec::with_capacity(graph.layers.len()), names };
+    let mut network = Network {
+        tensors: graph.tensors.clone(),
+        steps: Vec::with_capacity(graph.layers.len()),
+        names,
+        equal: EqualConstants::of(graph),
+        first: Vec::new(),
+    };
     for (index, layer) in graph.layers.iter().enumerate() {
         let id = LayerId::new(index);
         let mut op = layer.op.clone();
@@ -107,6 +153,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
             _ => network.steps.push(Step { layer: id, op, output: layer.output }),
         }
     }
+    network.compare_constants();
     Ok(network)
 }
 

@@ -78,7 +78,7 @@ pub(crate) enum Content {
 pub(crate) type Tile = (u32, u32, u32);
 
 /// How the bytes of a constant are made from those of the graph; `step` is a position in the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Packing {
     /// Weight tiles one after the other.
     Weights { step: usize, tiles: Vec<Tile> },
