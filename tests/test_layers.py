@@ -36,7 +36,7 @@ CRATES_FOR_TESTS = {
     "simulator": {"scheduler", "checker"},
     "scheduler": {"simulator"},
     "checker": {"bounds", "scheduler", "simulator"},
-    "bounds": {"scheduler"},
+    "bounds": {"checker", "kernels", "scheduler", "simulator"},
     "runtime": {"checker", "scheduler"},
 }
 

@@ -19,8 +19,11 @@
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
 use super::gates::{Gate, Needs, Set, gates, lost};
-use super::{Work, covers, split};
-use crate::linear::unit_of;
+use super::{Every, covers, split};
+use crate::constants::Constants;
+use crate::linear::{is_permutation, unit_of};
+use crate::live::Elements;
+use crate::work::Work;
 
 /// Earlier moments that the end of a layer is counted from, times layers, and how many of them at least, the nearest first: what
 /// is to be looked at grows with the third power.
@@ -51,6 +54,9 @@ pub(super) type Sets = Vec<Vec<bool>>;
 pub(super) struct Chains<'a> {
     works: &'a [Work],
     machine: &'a Machine,
+    constants: &'a Constants,
+    /// By layer, which of its results are needed.
+    needed: Vec<&'a Elements>,
     /// Layers whose result is a single pixel.
     singles: Vec<usize>,
     idle: Idle,
@@ -107,18 +113,14 @@ struct Operand {
 }
 
 impl<'a> Chains<'a> {
-    pub fn new(graph: &Graph, works: &'a [Work], machine: &'a Machine) -> Self {
-        let count = graph.layers.len();
-        let mut producer = vec![None; graph.tensors.len()];
-        for (index, layer) in graph.layers.iter().enumerate() {
-            producer[layer.output.index()] = Some(index);
-        }
-        let none = Idle { after: vec![false; count], before: vec![false; count] };
-        let sets = Self::with(graph, works, machine, &producer, (none, vec![]));
+    pub fn new(every: &'a Every) -> Self {
+        let (graph, works) = (every.graph, every.works);
+        let none = Idle { after: vec![false; works.len()], before: vec![false; works.len()] };
+        let sets = Self::with(every, (none, vec![]));
         let needs = Needs { channels: &sets.channels, strong: &sets.strong, whole: &sets.whole };
-        let gates = gates(graph, works, &needs, &producer, machine);
+        let gates = gates(graph, works, &needs, every.producer, every.machine);
         let stops = (sets.idle(), gates);
-        Self::with(graph, works, machine, &producer, stops)
+        Self::with(every, stops)
     }
 
     /// A single pixel that ends all of the array's work but what cannot begin before it leaves the array idle; of what follows
@@ -139,17 +141,14 @@ impl<'a> Chains<'a> {
         }
     }
 
-    fn with(
-        graph: &Graph,
-        works: &'a [Work],
-        machine: &'a Machine,
-        producer: &[Option<usize>],
-        (idle, gates): (Idle, Vec<Gate>),
-    ) -> Self {
+    fn with(every: &'a Every, (idle, gates): (Idle, Vec<Gate>)) -> Self {
+        let Every { graph, machine, live, producer, constants, works } = *every;
         let count = graph.layers.len();
         let mut chains = Self {
             works,
             machine,
+            constants,
+            needed: graph.layers.iter().map(|layer| live.needed(layer.output)).collect(),
             singles: vec![],
             idle,
             gates,
@@ -188,8 +187,8 @@ impl<'a> Chains<'a> {
                 need.channels.clone_from(&need.whole);
             }
             let needed = (0..count).filter(|&i| i == index || need.channels[i]);
-            let constants: u64 = needed.map(|i| works[i].packed).sum();
-            let ready = if constants > 0 { loaded(machine) + split(constants, machine) } else { 0 };
+            let bytes = constants.bytes(needed, |piece| piece.packed);
+            let ready = if bytes > 0 { loaded(machine) + split(bytes, machine) } else { 0 };
             let least = if works[index].array > 0 { lead(machine, false) + timing::array_depth(machine) } else { 0 };
             let mut times = need.times;
             times.pixel = times.pixel.max(times.first).max(ready + least);
@@ -206,6 +205,16 @@ impl<'a> Chains<'a> {
             chains.whole.push(need.whole);
         }
         chains
+    }
+
+    /// When all that is needed can be there: of a layer of which not all is, some element.
+    pub fn ends(&self) -> u64 {
+        let end = |(times, needed): (&Times, &&Elements)| match needed {
+            Elements::None => 0,
+            Elements::Some(_) => times.first,
+            Elements::All => times.all,
+        };
+        self.times.iter().zip(&self.needed).map(end).max().unwrap_or(0)
     }
 
     /// No schedule is shorter: for every moment, what the units have left to do after it.
@@ -235,11 +244,12 @@ impl<'a> Chains<'a> {
         let layers = 0..self.works.len();
         let later = |from: usize| {
             let unused = layers.clone().filter(|&i| i == from || self.strong[i][from]);
-            let unused = after(self.begins[from], unused.map(|i| self.works[i].constants).sum());
+            let unused = after(self.begins[from], self.constants.bytes(unused, |piece| piece.bytes));
             let Some(moment) = self.waits[from] else { return unused };
-            let used_again = layers.clone().filter(|&i| i == from || self.whole[i][from] && self.waits[i].is_some());
-            let weights = |i: usize| self.works[i].weights.saturating_sub(1) * word;
-            unused.max(after(moment, used_again.map(weights).sum()))
+            let used_again = || layers.clone().filter(|&i| i == from || self.whole[i][from] && self.waits[i].is_some());
+            // A word of each may have been used for the last time.
+            let weights = self.constants.bytes(used_again(), |piece| piece.weights);
+            unused.max(after(moment, weights.saturating_sub(used_again().count() as u64 * word)))
         };
         layers.clone().map(later).max().unwrap_or(0)
     }
@@ -469,21 +479,6 @@ fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around:
     need
 }
 
-/// Whether every element of an operand is taken exactly once.
-fn is_permutation(dims: &[u32], strides: &[i64], offset: i64, elements: usize) -> bool {
-    let mut loops: Vec<(i64, i64)> =
-        strides.iter().copied().zip(dims.iter().map(|&d| i64::from(d))).filter(|l| l.1 > 1).collect();
-    loops.sort_unstable();
-    let mut span = 1;
-    for (stride, extent) in loops {
-        if stride != span {
-            return false;
-        }
-        span *= extent;
-    }
-    offset == 0 && i64::try_from(elements) == Ok(span)
-}
-
 /// Whatever is computed, something was loaded before.
 pub(super) fn loaded(machine: &Machine) -> u64 {
     machine.control.start + machine.dma.start + machine.dma.latency
@@ -493,6 +488,12 @@ pub(super) fn loaded(machine: &Machine) -> u64 {
 pub(super) fn begun(machine: &Machine) -> u64 {
     let came = loaded(machine) + machine.page_miss() + machine.ddr_cycles(1);
     came.min(machine.control.start + machine.ewp.start + machine.ewp.latency)
+}
+
+/// When a program ends whose units have done what somebody needs by a moment: the last result, or what is made of it, is stored.
+pub(super) fn stored(moment: u64, machine: &Machine) -> u64 {
+    let store = machine.dma.start + machine.dma.latency + machine.ddr_cycles(1);
+    if moment > 0 { moment + store } else { 0 }
 }
 
 /// Cycles from the tokens of a matrix instruction to its first slot.

@@ -22,10 +22,11 @@
 //!
 //! The lesser of the two is lost for every gap, and gaps of which one's `V` needs the other's `Z` do not overlap.
 
-use tpuflow_ir::{Arithmetic, Graph, Machine, Op, Unit, timing};
+use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
-use super::{Work, chain::Sets};
+use super::chain::Sets;
 use crate::linear::unit_of;
+use crate::work::Work;
 
 /// Networks with more layers on the array get no gates: what is to be looked at grows with the third power.
 const MOST: usize = 1000;
@@ -178,15 +179,6 @@ fn own_latency(graph: &Graph, op: &Op, work: &Work, machine: &Machine) -> u64 {
             if work.pdp > 0 { pdp } else { pdp.min(ewp) }
         }
         _ => ewp,
-    }
-}
-
-/// Whether the columns of a layer differ in their weights alone.
-pub(super) fn is_plain(op: &Op, graph: &Graph) -> bool {
-    match op {
-        Op::Conv { groups, epilogue: Arithmetic::Fixed(_), .. } => *groups == 1,
-        Op::MatMul { b, epilogue: Arithmetic::Fixed(_), .. } => graph.tensor(*b).constant.is_some(),
-        _ => false,
     }
 }
 

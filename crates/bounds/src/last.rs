@@ -9,33 +9,33 @@
 //!  array                                                                  [lead, K blocks, depth]
 //! ```
 
-use tpuflow_ir::{Graph, Machine, TensorId, timing};
+use tpuflow_ir::{Machine, TensorId, timing};
 
 use super::chain::{Chains, lead, loaded};
-use super::{Work, moves, reads_all, split};
+use super::work::{Work, reads_all};
+use super::{Every, moves, split};
 
 /// Cycles before which no layer can be done.
-pub(super) fn last(graph: &Graph, works: &[Work], chains: &Chains, machine: &Machine) -> u64 {
+pub(super) fn last(every: &Every, chains: &Chains) -> u64 {
+    let (graph, machine, works) = (every.graph, every.machine, every.works);
     // By layer, the network's inputs of which it reads every byte.
     let read: Vec<Vec<TensorId>> = graph
         .layers
         .iter()
         .map(|layer| {
-            let every = !moves(&layer.op) && reads_all(graph, &layer.op);
-            let operands = if every { layer.op.operands() } else { Vec::new() };
+            let all = !moves(&layer.op) && reads_all(graph, &layer.op);
+            let operands = if all { layer.op.operands() } else { Vec::new() };
             operands.into_iter().filter(|t| graph.inputs.contains(t)).collect()
         })
         .collect();
-    let ends = (0..works.len()).map(|layer| {
-        let mut inputs: Vec<TensorId> = Vec::new();
-        let mut bytes = 0;
-        for i in (0..works.len()).filter(|&i| i == layer || chains.whole[layer][i]) {
-            bytes += works[i].constants;
-            inputs.extend(&read[i]);
-        }
+    let whole = (0..works.len()).filter(|&layer| every.live.whole(graph.layers[layer].output));
+    let ends = whole.map(|layer| {
+        let before = || (0..works.len()).filter(|&i| i == layer || chains.whole[layer][i]);
+        let mut inputs: Vec<TensorId> = before().flat_map(|i| &read[i]).copied().collect();
         inputs.sort_unstable();
         inputs.dedup();
-        bytes += inputs.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
+        let bytes = every.constants.bytes(before(), |piece| piece.bytes)
+            + inputs.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
         let is_output = graph.outputs.contains(&graph.layers[layer].output);
         let store = machine.dma.start + machine.dma.latency + machine.ddr_cycles(1);
         let after = least(&works[layer], machine) + if is_output { store } else { 0 };

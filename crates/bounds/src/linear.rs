@@ -1,7 +1,7 @@
 //! Operators in the units' terms: which unit computes one, and convolutions and products as rows and columns of the array.
 
 use tpuflow_ir::isa::{Codes, MatrixDescriptor};
-use tpuflow_ir::{DType, Graph, Machine, Op, Space, TensorId, Unit, View, Window, timing};
+use tpuflow_ir::{Arithmetic, DType, Graph, Machine, Op, Space, TensorId, Unit, View, Window, timing};
 
 /// A convolution or matrix product in the array's terms.
 pub(super) struct Linear {
@@ -53,6 +53,10 @@ impl Linear {
             }
             _ => None,
         }
+    }
+
+    pub fn is_grouped(&self) -> bool {
+        self.groups > 1
     }
 
     pub fn columns(&self) -> u32 {
@@ -136,5 +140,29 @@ pub(super) fn streams(graph: &Graph, op: &Op) -> Vec<TensorId> {
         Op::MatMul { a, b, .. } => vec![*a, *b],
         Op::Embedding { indices, .. } => vec![*indices],
         other => other.operands(),
+    }
+}
+
+/// Whether every element of an operand is taken exactly once.
+pub(super) fn is_permutation(dims: &[u32], strides: &[i64], offset: i64, elements: usize) -> bool {
+    let mut loops: Vec<(i64, i64)> =
+        strides.iter().copied().zip(dims.iter().map(|&d| i64::from(d))).filter(|l| l.1 > 1).collect();
+    loops.sort_unstable();
+    let mut span = 1;
+    for (stride, extent) in loops {
+        if stride != span {
+            return false;
+        }
+        span *= extent;
+    }
+    offset == 0 && i64::try_from(elements) == Ok(span)
+}
+
+/// Whether the columns of a layer differ in their weights alone.
+pub(super) fn is_plain(op: &Op, graph: &Graph) -> bool {
+    match op {
+        Op::Conv { groups, epilogue: Arithmetic::Fixed(_), .. } => *groups == 1,
+        Op::MatMul { b, epilogue: Arithmetic::Fixed(_), .. } => graph.tensor(*b).constant.is_some(),
+        _ => false,
     }
 }

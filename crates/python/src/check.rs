@@ -70,7 +70,11 @@ fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
         let name = format!("bound of layer \"{}\"", layer.name);
         differs(&name, format!("{} ({})", own.cycles, own.binding), format!("{} ({})", layer.bound, layer.binding))
     });
-    of_all.chain(of_layers).collect()
+    // Bounds are corrected now and then; nothing a program does depends on them.
+    let remedy = |difference: String| {
+        format!("{difference}; an earlier version computed it otherwise, or it was edited: build the program again")
+    };
+    of_all.chain(of_layers).map(remedy).collect()
 }
 
 fn differs<T: PartialEq + std::fmt::Display>(what: &str, computed: T, stated: T) -> Option<String> {

@@ -23,7 +23,7 @@ BOUND_NAMES = {
 
 BOUNDS = {
     "array": "every row of activations must pass the systolic array",
-    "ddr": "every constant, input and output must cross the DDR channels",
+    "ddr": "every constant, input and output must cross the DDR channels, equal constants once",
     "ewp": "every element of an elementwise operator must pass the elementwise unit",
     "pdp": "every word of a pooling or depthwise convolution must pass the pooling unit",
     "ports": "every word must pass a port of a cache bank, and every weight the weight port",

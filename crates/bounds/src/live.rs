@@ -1,0 +1,284 @@
+//! Which elements somebody needs: a program may leave out all others.
+//!
+//! From the outputs upwards, every layer says which elements of its operands the needed elements of its result are made of. Of an
+//! element it is only said to be needed where every program needs it.
+
+use tpuflow_ir::{Graph, Layer, Op, TensorId, Window};
+
+use crate::linear::is_permutation;
+use crate::moves;
+
+/// Some elements of a tensor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Elements {
+    /// None of them.
+    #[default]
+    None,
+    /// All of them.
+    All,
+    /// Those that are true, in row-major order.
+    Some(Vec<bool>),
+}
+
+impl Elements {
+    fn join(&mut self, other: Self) {
+        *self = match (std::mem::take(self), other) {
+            (Self::None, one) | (one, Self::None) => one,
+            (Self::Some(mut mine), Self::Some(theirs)) => {
+                mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine |= theirs);
+                if mine.iter().all(|&there| there) { Self::All } else { Self::Some(mine) }
+            }
+            _ => Self::All,
+        };
+    }
+
+    /// How many of `all` elements.
+    pub fn count(&self, all: usize) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::All => all as u64,
+            Self::Some(there) => there.iter().filter(|&&there| there).count() as u64,
+        }
+    }
+
+    fn has(&self, element: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Some(there) => there[element],
+        }
+    }
+}
+
+/// What is needed of every tensor.
+pub(super) struct Live {
+    /// By tensor, what some output is made of.
+    needed: Vec<Elements>,
+    /// By tensor, what some layer that computes reads, be it through layers that only move.
+    read: Vec<Elements>,
+}
+
+impl Live {
+    pub fn of(graph: &Graph) -> Self {
+        let mut live =
+            Self { needed: vec![Elements::None; graph.tensors.len()], read: vec![Elements::None; graph.tensors.len()] };
+        for output in &graph.outputs {
+            live.needed[output.index()] = Elements::All;
+        }
+        for layer in graph.layers.iter().rev() {
+            let result = layer.output.index();
+            for (operand, elements) in operands(graph, layer, &live.needed[result]) {
+                if !moves(&layer.op) {
+                    live.read[operand.index()].join(elements.clone());
+                }
+                live.needed[operand.index()].join(elements);
+            }
+            if moves(&layer.op) {
+                for (operand, elements) in operands(graph, layer, &live.read[result]) {
+                    live.read[operand.index()].join(elements);
+                }
+            }
+        }
+        live
+    }
+
+    /// What every program makes of a tensor.
+    pub fn needed(&self, tensor: TensorId) -> &Elements {
+        &self.needed[tensor.index()]
+    }
+
+    /// Whether every program makes all of a tensor.
+    pub fn whole(&self, tensor: TensorId) -> bool {
+        self.needed[tensor.index()] == Elements::All
+    }
+
+    /// How many elements of a tensor are computed with.
+    pub fn read(&self, graph: &Graph, tensor: TensorId) -> u64 {
+        self.read[tensor.index()].count(graph.tensor(tensor).elements())
+    }
+}
+
+/// Elements of the operands that elements of the result are made of.
+fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, Elements)> {
+    if *result == Elements::None {
+        return Vec::new();
+    }
+    let all = *result == Elements::All;
+    let every = || layer.op.operands().into_iter().map(|operand| (operand, Elements::All)).collect();
+    let shape = |tensor: TensorId| &graph.tensor(tensor).shape[..];
+    let output = shape(layer.output);
+    match &layer.op {
+        Op::Conv { input, window, .. } | Op::MaxPool { input, window } | Op::AveragePool { input, window, .. } => {
+            vec![(*input, under_windows(shape(*input), output, window, &layer.op, result))]
+        }
+        Op::Rearrange { input, dims, strides, offset } => {
+            if all && is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
+                return every();
+            }
+            vec![(*input, taken(graph, [*input, layer.output], result, |at| rearranged(at, dims, strides, *offset)))]
+        }
+        Op::Gather { input, axis, indices } => {
+            let axis = *axis as usize;
+            let inner: usize = shape(*input)[axis + 1..].iter().product();
+            let (extent, count) = (shape(*input)[axis], indices.len());
+            let from = |element: usize| {
+                let (block, at) = (element / inner, element % inner);
+                (block / count * extent + indices[block % count] as usize) * inner + at
+            };
+            vec![(*input, taken(graph, [*input, layer.output], result, from))]
+        }
+        Op::ResizeLinear { input, rows, columns } => {
+            // An end of a line between two cells has weight on one of them alone.
+            let cells = |taps: &[tpuflow_ir::LinearTap], extent: usize| {
+                let hit = |cell: usize| taps.iter().any(|tap| tap.first == tap.second && tap.first as usize == cell);
+                let between = |cell: usize| {
+                    let inside = |w: f64| w > 0.0 && w < 1.0;
+                    let is = |tap: &&tpuflow_ir::LinearTap| [tap.first, tap.second].contains(&(cell as u32));
+                    taps.iter().filter(is).any(|tap| inside(tap.weight.get()))
+                };
+                (0..extent).map(|cell| hit(cell) || between(cell)).collect::<Vec<bool>>()
+            };
+            let &[_, height, width, channels] = shape(*input) else { return Vec::new() };
+            let (rows, columns) = (cells(rows, height), cells(columns, width));
+            let there = |element: usize| {
+                let pixel = element / channels;
+                all && rows[pixel / width % height] && columns[pixel % width]
+            };
+            vec![(*input, made(graph, *input, there))]
+        }
+        _ if all => every(),
+        Op::Unary { input, .. }
+        | Op::Rescale { input, .. }
+        | Op::Quantize { input, .. }
+        | Op::Dequantize { input, .. }
+        | Op::PRelu { input, .. } => vec![(*input, result.clone())],
+        Op::Binary { a, b, .. } => [*a, *b].map(|t| (t, broadcast(graph, [t, layer.output], result))).into(),
+        Op::Select { condition, a, b } => {
+            [*condition, *a, *b].map(|t| (t, broadcast(graph, [t, layer.output], result))).into()
+        }
+        Op::Softmax { input, .. } | Op::LayerNorm { input, .. } => {
+            let row = output.last().copied().unwrap_or(1);
+            vec![(*input, rows(graph, *input, row, row, result))]
+        }
+        Op::ArgMax { input, .. } => {
+            vec![(*input, rows(graph, *input, shape(*input).last().copied().unwrap_or(1), 1, result))]
+        }
+        Op::MatMul { a, b, .. } => {
+            let (Some(&depth), Some(&columns)) = (shape(*a).last(), shape(*b).last()) else { return Vec::new() };
+            let left = rows(graph, *a, depth, columns, result);
+            let height = shape(*a).iter().rev().nth(1).copied().unwrap_or(1);
+            let batch = shape(*b).len() > 2;
+            let column = |element: usize| {
+                let (lead, column) = (element / (depth * columns), element % columns);
+                (0..height).any(|row| batch && result.has((lead * height + row) * columns + column))
+            };
+            vec![(*a, left), (*b, made(graph, *b, column))]
+        }
+        Op::Concat { inputs, axis, .. } => {
+            let inner: usize = output[*axis as usize + 1..].iter().product();
+            let along = output[*axis as usize] * inner;
+            let mut before = 0;
+            let part = |&input: &TensorId| {
+                let own = shape(input)[*axis as usize] * inner;
+                let start = before;
+                before += own;
+                (input, made(graph, input, |element| result.has(element / own * along + start + element % own)))
+            };
+            inputs.iter().map(part).collect()
+        }
+        // Of the others it is not said what their operands are needed for.
+        _ => Vec::new(),
+    }
+}
+
+/// The elements for which that is said.
+fn made(graph: &Graph, tensor: TensorId, is_needed: impl Fn(usize) -> bool) -> Elements {
+    settled(Elements::Some((0..graph.tensor(tensor).elements()).map(is_needed).collect()))
+}
+
+fn settled(elements: Elements) -> Elements {
+    match elements {
+        Elements::Some(there) if there.iter().all(|&there| there) => Elements::All,
+        Elements::Some(there) if !there.iter().any(|&there| there) => Elements::None,
+        other => other,
+    }
+}
+
+/// The elements of an operand that those of a result are copies of.
+fn taken(
+    graph: &Graph,
+    [operand, output]: [TensorId; 2],
+    result: &Elements,
+    from: impl Fn(usize) -> usize,
+) -> Elements {
+    let mut there = vec![false; graph.tensor(operand).elements()];
+    for element in (0..graph.tensor(output).elements()).filter(|&element| result.has(element)) {
+        there[from(element)] = true;
+    }
+    settled(Elements::Some(there))
+}
+
+fn rearranged(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> usize {
+    let mut source = offset;
+    for (&extent, &stride) in dims.iter().zip(strides).rev() {
+        source += (element % extent as usize) as i64 * stride;
+        element /= extent as usize;
+    }
+    source as usize
+}
+
+/// Whole rows of `row` elements of an operand, by rows of `of` elements of the result of which some are needed.
+fn rows(graph: &Graph, operand: TensorId, row: usize, of: usize, result: &Elements) -> Elements {
+    let count = graph.tensor(operand).elements() / row.max(1);
+    let some: Vec<bool> = (0..count).map(|i| (i * of..(i + 1) * of).any(|element| result.has(element))).collect();
+    made(graph, operand, |element| some[element / row])
+}
+
+/// Elements of an operand that is broadcast to a result.
+fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements) -> Elements {
+    let (own, whole) = (&graph.tensor(operand).shape, &graph.tensor(output).shape);
+    let lead = whole.len() - own.len();
+    let mut strides = vec![0; whole.len()];
+    let mut stride = 1;
+    for axis in (0..own.len()).rev() {
+        strides[lead + axis] = if own[axis] == 1 { 0 } else { stride };
+        stride *= own[axis] as i64;
+    }
+    let dims: Vec<u32> = whole.iter().map(|&extent| extent as u32).collect();
+    taken(graph, [operand, output], result, |element| rearranged(element, &dims, &strides, 0))
+}
+
+/// Pixels under the windows of needed pixels: of pooling and depthwise convolutions channel by channel, else with the channels of
+/// the group.
+fn under_windows(input: &[usize], output: &[usize], window: &Window, op: &Op, result: &Elements) -> Elements {
+    if *result == Elements::All && crate::covers(window, input) {
+        return Elements::All;
+    }
+    let (&[images, height, width, channels], &[_, rows, columns, results]) = (input, output) else {
+        return Elements::None;
+    };
+    let groups = if let Op::Conv { groups, .. } = op { *groups as usize } else { channels };
+    let (group_in, group_out) = (channels / groups.max(1), results / groups.max(1));
+    let lines = |at: usize, axis: usize, extent: usize| {
+        let start = at as i64 * i64::from(window.stride[axis]) - i64::from(window.pads[axis]);
+        let inside = window.inside(axis, start, extent as u32);
+        inside.map(move |tap| (start + i64::from(tap * window.dilation[axis])) as usize)
+    };
+    let mut there = vec![false; images * height * width * channels];
+    for pixel in 0..images * rows * columns {
+        let (image, y, x) = (pixel / (rows * columns), pixel / columns % rows, pixel % columns);
+        for group in 0..groups {
+            let first = pixel * results + group * group_out;
+            if !(first..first + group_out).any(|element| result.has(element)) {
+                continue;
+            }
+            for line in lines(y, 0, height) {
+                for column in lines(x, 1, width) {
+                    let at = ((image * height + line) * width + column) * channels + group * group_in;
+                    there[at..at + group_in].fill(true);
+                }
+            }
+        }
+    }
+    settled(Elements::Some(there))
+}
