@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub(crate) at: usize,
     memories: Memories,
     compared: std::collections::BTreeSet<Compared>,
-    places: Option<RefCell<Places>>,
+    places: Option<Places>,
     order: Order,
 }
 
@@ -106,12 +106,12 @@ pub(crate) struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn new(graph: Option<&'a Graph>, program: &'a Program, from: Option<&State>) -> Self {
-        let fresh = || graph.map(|graph| RefCell::new(Places::new(EqualConstants::of(graph))));
+        let fresh = || graph.map(|graph| Places::new(EqualConstants::of(graph)));
         let (memories, compared, places, order, at) = match from.cloned() {
             Some(State { at, memories, compared, places, order }) => (memories, compared, places, order, at),
             None => (Memories::default(), Default::default(), fresh(), Order::default(), 0),
         };
-        let expectation = graph.map(Expectation::new);
+        let (expectation, places) = (graph.map(Expectation::new), places.map(RefCell::new));
         let (actor, known, in_place, layer) = (None, [0; 5], false, LayerId::new(0));
         let walk = Walk { program, expectation, memories, actor, known, in_place, compared, places, layer };
         Self { walk, order, at }
@@ -126,7 +126,8 @@ impl<'a> Steps<'a> {
 
     pub(crate) fn state(&self) -> State {
         let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
-        State { at: self.at, memories, compared, places: self.walk.places.clone(), order: self.order.clone() }
+        let places = self.walk.places.as_ref().map(|places| places.borrow().clone());
+        State { at: self.at, memories, compared, places, order: self.order.clone() }
     }
 }
 
