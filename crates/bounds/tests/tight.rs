@@ -39,7 +39,7 @@ fn array_path_and_segment_are_within_a_hundredth() {
     for what in [|b: &Bounds| b.array, |b: &Bounds| b.path, |b: &Bounds| b.segment] {
         within(what, &machine, |net| {
             let x = net.input(&IMAGE);
-            (0..4).fold(x, |x, _| net.conv(x, 128, common::window(3, 1, 1), 1))
+            (0..32).fold(x, |x, _| net.conv(x, 128, common::window(3, 1, 1), 1))
         });
     }
 }
