@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from frontend.graphs import array, graph, integers
-from tpuflow.errors import ModelError
+from tpuflow.errors import ModelError, UnsupportedModelError
 from tpuflow.frontend import check_model, load
 from tpuflow.pipeline.preflight import audit
 
@@ -23,7 +23,7 @@ POOL = {"kernel_shape": [2, 2]}
     ("node", "constants", "expected"),
     [
         (("Conv", "x w", "z", {"group": 0}), WEIGHTS, "group): is not valid: 0 is out of range (at least 1)"),
-        (("Conv", "x w", "z", {"group": 2**31}), WEIGHTS, "group): is not valid: 2147483648 groups of"),
+        (("Conv", "x w", "z", {"group": 2**30}), WEIGHTS, "group): is not valid: 1073741824 groups of"),
         (("Conv", "x w", "z", {"group": -2}), WEIGHTS, "group): is not valid: -2 is out of range"),
         (("Conv", "x w", "z", {"group": 3}), WEIGHTS, "group): is not valid: 3 groups of weights"),
         (("Conv", "x w", "z", {"strides": [0, 1]}), WEIGHTS, "strides): is not valid: 0 is out of range"),
@@ -47,6 +47,8 @@ POOL = {"kernel_shape": [2, 2]}
         (("ReduceMax", "x a", "z"), {"a": integers(4)}, "input 1): is not valid: [4] are not axes"),
         (("ReduceMax", "x", "z", {"keepdims": -2}), {}, "keepdims): is not valid: -2 is neither 0 nor 1"),
         (("Add", "x w", "z"), {"w": integers(1)}, "input 1): is not valid: has another type than"),
+        (("ScatterElements", "x i u", "z"), {"i": integers(1), "u": array(1)},
+         "input 1): is not valid: indices of the shape [1] do not fit"),
         (("tpuflow:Bogus", "x", "z"), {}, "is not valid: is no function of this domain"),
     ],
 )  # fmt: skip
@@ -55,6 +57,66 @@ def test_what_contradicts_itself_is_listed(
 ) -> None:
     found = [str(each) for each in check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=18))]
     assert any(expected in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            ("LayerNormalization", "x w", "z", {"axis": 2**31}),
+            "(LayerNormalization, axis): 2147483648 is out",
+        ),
+        (("LayerNormalization", "x w", "z", {"axis": -(2**63)}), "axis): -9223372036854775808 is out of"),
+        (("Split", "x", "z q", {"num_outputs": 2**31 - 1}), "num_outputs): 2147483647 is stated, the node"),
+    ],
+)
+def test_numbers_that_libraries_do_not_survive_are_refused_before_they_see_them(
+    node: tuple[Any, ...], expected: str
+) -> None:
+    proto = graph([node], {"x": IMAGE}, ["z"], {"w": array(8)}, opset=18)
+    inner = onnx.helper.make_graph(proto.graph.node, "body", [], proto.graph.output)
+    branches = onnx.helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=inner)
+    within = graph([("Relu", "x", "y")], {"x": IMAGE, "c": []}, ["z"], {"w": array(8)}, opset=18)
+    within.graph.node.append(branches)
+    for each in (proto, within):
+        with pytest.raises(ModelError) as error:
+            load(each, host=True)
+        assert expected in str(error.value)
+
+
+def test_the_host_is_not_given_what_it_would_divide_by_zero_for() -> None:
+    tokens = [1, 4, 24]
+    node = ("Attention", "x y y", "z", {"q_num_heads": 3, "kv_num_heads": 0})
+    proto = graph([node], {"x": tokens, "y": tokens}, ["z"], opset=23)
+    with pytest.raises(UnsupportedModelError, match="kv_num_heads"):
+        load(proto, host=True)
+
+
+def test_empty_tensors_of_functions_settle() -> None:
+    reshape = ("Reshape", "x s", "r", {"allowzero": 1})
+    nodes = [reshape, ("LayerNormalization", "r g", "n"), ("Gelu", "n", "z")]
+    constants = {"s": integers(0, 3), "g": array(3)}
+    found = check_model(graph(nodes, {"x": [0, 6]}, ["z"], constants, opset=20))
+    assert found
+
+
+def test_rewrites_leave_alone_what_they_would_write_again() -> None:
+    nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Pow", "y e", "z")]
+    proto = graph(nodes, {"x": IMAGE}, ["z"], {"e": np.array([2.0, 2.0], np.float32)}, domains=["ai.onnx.ml"])
+    assert any("Nothing" in str(each) for each in check_model(proto))
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        (("Resize", "x _ s", "z", {"axes": [1, 2]}), {"s": array(2) * 0 + 2}),
+        (("Trilu", "x k", "z"), {"k": integers(2**62).reshape(())}),
+        (("AveragePool", "x", "z", {"kernel_shape": [2, 2], "pads": [0]}), {}),
+        (("ConvTranspose", "x w", "z", {"output_shape": [9]}), {"w": array(4, 6, 3, 3)}),
+    ],
+)
+def test_odd_nodes_are_listed_or_taken(node: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=18))
 
 
 def test_what_follows_a_node_that_is_not_valid_is_left_alone() -> None:

@@ -165,6 +165,9 @@ def _pooling(node: ir.Node) -> Iterator[Objection]:
     kernel = node.attributes.get_ints("kernel_shape", [])
     dilations = node.attributes.get_ints("dilations", []) or [1] * len(kernel)
     pads = list(node.attributes.get_ints("pads", []) or [0] * 2 * len(kernel))
+    if len(pads) != 2 * len(kernel):
+        yield "pads", f"has {len(pads)} entries, {2 * len(kernel)} are needed"
+        return
     for axis, (size, dilation) in enumerate(zip(kernel, dilations, strict=False)):
         if max(pads[axis], pads[axis + len(kernel)]) >= (size - 1) * dilation + 1:
             yield "pads", f"{pads} leave windows of padding alone: they must be less than the kernel"
@@ -493,6 +496,15 @@ def _axes(node: ir.Node) -> Iterator[Objection]:
         yield attribute, f"the axes {axes} repeat"
 
 
+def _places(node: ir.Node) -> Iterator[Objection]:
+    """Indices and updates of single elements are of one shape, with as many axes as what they go to."""
+    x, indices, updates = (shape_of(input_at(node, index)) for index in range(3))
+    if x is None or indices is None or updates is None:
+        return
+    if len(indices) != len(x) or indices != updates:
+        yield "input 1", f"indices of the shape {list(indices)} do not fit {_of(x)} and {list(updates)}"
+
+
 def _repeats(node: ir.Node) -> Iterator[Objection]:
     x, repeats = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
     if (
@@ -536,6 +548,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "Upsample": (_resized,),
     "Gather": (_indices,),
     "GatherElements": (_indices, _elements),
+    "ScatterElements": (_places,),
     "Reshape": (_same_size,),
     "Concat": (_joined,),
     "Gemm": (_product,),

@@ -36,7 +36,12 @@ def expand_functions(model: ir.Model) -> bool:
     found = 0
     for node in list(model.graph):
         versions = model.graph.opset_imports
-        if node.domain or objection(node, versions) is not None or is_supported(node, versions):
+        if (
+            node.domain
+            or _empty(node)
+            or objection(node, versions) is not None
+            or is_supported(node, versions)
+        ):
             continue
         body = _body(node, opset.TARGET if node.version is None else node.version)
         if body is None:
@@ -64,6 +69,11 @@ def expand_functions(model: ir.Model) -> bool:
     weights_to_float32(model)
     common.NameFixPass()(model)
     return True
+
+
+def _empty(node: ir.Node) -> bool:
+    """Whether a node makes no elements: its body would not be supported either."""
+    return 0 in (shape_of(node.outputs[0]) or ())
 
 
 def _body(node: ir.Node, version: int) -> onnx.FunctionProto | None:

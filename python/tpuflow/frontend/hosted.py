@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
+from tpuflow.frontend.hazards import DIVISORS
 from tpuflow.frontend.outside import OUTSIDE, infer_outside
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name
@@ -31,7 +32,7 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
         UnsupportedModelError: If operators are unknown to onnxruntime too; it lists all of them.
         ModelError: If onnxruntime refuses the model for another reason.
     """
-    unknown = list(_unknown(model, found))
+    unknown = [*_unknown(model, found), *(each for each in found if each.attribute in DIVISORS)]
     if unknown:
         raise UnsupportedModelError(label, unknown)
     try:

@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from tpuflow.frontend.inference import DOMAIN, infer_output
 from tpuflow.frontend.validity import objection
-from tpuflow.frontend.values import Attribute, all_bodies, state_steps
+from tpuflow.frontend.values import Attribute, all_bodies, attributes_of, state_steps
 
 __all__ = [
     "Emitter",
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 MAX_SWEEPS = 64
+MOST_COMPARED = 64
+"""Elements of constants up to which a rewrite is held against what was there."""
 
 Array = npt.NDArray[Any]
 
@@ -239,11 +241,40 @@ def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _N
         for rewrite in rewrites:
             emit = Emitter(node, names, versions)
             result = rewrite(node, emit)
-            if result is not None:
+            if result is not None and _is_same(node, emit):
+                for index in range(len(emit.nodes[0].inputs)):  # so that nothing counts it among its users
+                    emit.nodes[0].replace_input_with(index, None)
+            elif result is not None:
                 _replace(graph, node, [result] if isinstance(result, ir.Value) else list(result), emit)
                 changed = True
                 break
     return changed
+
+
+def _is_same(node: ir.Node, emit: Emitter) -> bool:
+    """Whether a rewrite says of a node what it says already, as may be where its shape stays unknown."""
+    if len(emit.nodes) != 1:
+        return False
+    (new,) = emit.nodes
+    same = (new.op_type, new.domain, len(new.outputs)) == (node.op_type, node.domain, len(node.outputs))
+    return (
+        same
+        and attributes_of(new) == attributes_of(node)
+        and len(new.inputs) == len(node.inputs)
+        and all(
+            old is value or _equal(old, value) for old, value in zip(node.inputs, new.inputs, strict=True)
+        )
+    )
+
+
+def _equal(old: ir.Value | None, new: ir.Value | None) -> bool:
+    """Whether two values are equal constants of few elements."""
+    if old is None or new is None or old.const_value is None or new.const_value is None:
+        return False
+    ours, theirs = old.const_value, new.const_value
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.size > MOST_COMPARED:
+        return False
+    return bool(np.array_equal(ours.numpy(), theirs.numpy()))
 
 
 def _takes_text(node: ir.Node) -> bool:

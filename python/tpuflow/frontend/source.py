@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
 from tpuflow.errors import ModelError
+from tpuflow.frontend.hazards import reject_hazards
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
 from tpuflow.frontend.values import all_bodies
 from tpuflow.importers import SUFFIXES, open_foreign
@@ -105,6 +106,7 @@ def read(source: Source) -> tuple[ir.Model, str]:
             proto = _parsed(path) if foreign is None else foreign
             if foreign is None:
                 _load_external_data(proto, path)
+        reject_hazards(proto, label)
         _check_structure(proto, label)
         try:
             model = ir.from_proto(proto)

@@ -195,7 +195,7 @@ def special_power(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if exponent in SPECIAL_POWERS and x.dtype == node.outputs[0].dtype:
         return emit(SPECIAL_POWERS[exponent], x)
     exponent_type = None if node.inputs[1] is None else node.inputs[1].dtype
-    if exponent_type != x.dtype or shape_of(node.inputs[1]) != ():
+    if x.dtype is not None and (exponent_type != x.dtype or shape_of(node.inputs[1]) != ()):
         return emit("Pow", x, emit.constant(np.array(exponent), "exponent", like=x))
     return None
 

@@ -106,7 +106,7 @@ def scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     axis = node.attributes.get_int("axis", 0) % len(shape)
     along = _valid(indices, shape[axis])
-    if along is None:
+    if along is None or any(count > size for count, size in zip(along.shape, shape, strict=True)):
         return None
     grid: list[Array] = list(np.indices(along.shape))
     grid[axis] = along
@@ -228,6 +228,7 @@ def triangle(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if array_of(x) is not None:
         return None
     ones = np.ones(shape[-2:], bool)
+    k = min(max(k, -max(shape)), max(shape))  # further off is all or nothing as well
     keep = np.triu(ones, int(k)) if node.attributes.get_int("upper", 1) else np.tril(ones, int(k))
     zero = emit.constant(np.zeros(()), "zero", like=x)
     return emit("Where", emit.constant(keep, "triangle"), x, zero)

@@ -71,7 +71,11 @@ def channels_first(node: ir.Node, emit: Emitter) -> ir.Value | None:
     ]
     for index, value in enumerate(node.inputs[1:], start=1):
         array = array_of(value)
-        inputs.append(None if array is None else emit.constant(array[order], f"input{index}"))
+        if array is not None and array.size not in (0, 4):
+            return None  # sizes of some of the axes
+        inputs.append(
+            emit.constant(array[order], f"input{index}") if array is not None and array.size else None
+        )
     resized = emit("Resize", *inputs, attributes=attributes_of(node))
     return emit("Transpose", resized, attributes={"perm": [0, 2, 3, 1]})
 

@@ -45,6 +45,8 @@ def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
     if x is None or y is None or len(node.outputs) > 1 or (node.op_type not in POOLS and weight is None):
         return None
     rank = len(x) - 2
+    if len(y) != len(x):
+        return None
     kernel = list(node.attributes.get_ints("kernel_shape", []) or (weight or ())[2:])
     strides = list(node.attributes.get_ints("strides", []) or [1] * rank)
     dilations = list(node.attributes.get_ints("dilations", []) or [1] * rank)

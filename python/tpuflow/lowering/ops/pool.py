@@ -128,6 +128,7 @@ def _cells(
     stride, dilation = window["stride"][axis], window["dilation"][axis]
     before, after = window["pads"][axis], window["pads"][axis + 2] - beyond
     first, last = (-before, size + after) if include else (0, size)
-    starts = np.arange(outputs)[:, None] * stride - before
-    taps = starts + np.arange(window["kernel"][axis])[None, :] * dilation
-    return {int(count) for count in np.sum((taps >= first) & (taps < last), axis=1)}
+    starts = np.arange(outputs) * stride - before
+    # Taps below a border: counted, not listed, because a kernel may be as long as a line.
+    below = [np.clip(-((starts - border) // dilation), 0, window["kernel"][axis]) for border in (first, last)]
+    return {int(count) for count in np.unique(below[1] - below[0])}
