@@ -165,7 +165,7 @@ def test_transposed_convolution(attributes: dict[str, Any], group: int) -> None:
         weight = b.weight(6, 4, 3, 3, fan_in=20)
         return b.node("ConvTranspose", x, weight, b.spread(4 * group), group=group, **attributes)
 
-    assert network(make).operators[-1] == "conv"
+    assert "conv" in network(make).operators
 
 
 def test_a_flattened_image_is_multiplied_where_it_lies() -> None:

@@ -138,8 +138,11 @@ class _Network:
         op = layer["op"]
         if op["op"] == "reduce":
             return op["kind"] not in {"max", "min"}
-        if op["op"] == "concat":
-            return any(requant is not None for requant in op["requants"])
+        if op["op"] == "concat" and any(requant is not None for requant in op["requants"]):
+            return True
+        if op["op"] in {"concat", "rearrange"}:  # of what the model has no value of: parts of one it has
+            makers = (self._makers.get(each) for each in _operands(op) if self._codes_name(each) is None)
+            return any(maker is not None and self._is_anew(maker) for maker in makers)
         return op["op"] in ANEW
 
     def _codes_name(self, tensor: int) -> str | None:

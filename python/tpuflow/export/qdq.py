@@ -227,6 +227,7 @@ class _Writer:
         nodes = {
             node.name: node for node in self.graph.node if node.op_type in {"Conv", "ConvTranspose", "MatMul"}
         }
+        sizes = {value.name: value.dims for value in self.graph.initializer}
         for network in networks:
             for layer in network.layers:
                 own = [nodes[name] for name in layer.nodes if name in nodes]
@@ -249,17 +250,23 @@ class _Writer:
                     continue  # one scale for a channel of every group has no axis in its weights
                 left = node.op_type == "MatMul" and node.input[0] in {i.name for i in self.graph.initializer}
                 axis = {"Conv": 0, "ConvTranspose": 1, "MatMul": -2 if left else -1}[node.op_type]
+                effective = _effective(layer, constant.scale, source, network.tensors[layer.output])
+                biases = _biases(network, layer)
+                own_channels = None
+                if node.op_type == "ConvTranspose" and not grouped:
+                    # Phases that share a convolution have the same channels one set behind the other.
+                    own_channels = sizes[node.input[1]][1] if node.input[1] in sizes else None
                 yield (
                     node,
                     0 if left else 1,
                     2 if node.op_type != "MatMul" else None,
                     _Facts(
                         constant.dtype,
-                        tuple(constant.scale),
+                        tuple(constant.scale[:own_channels]),
                         axis if len(constant.scale) > 1 else None,
                         None if source.scale is None else source.scale[0],
-                        _effective(layer, constant.scale, source, network.tensors[layer.output]),
-                        _biases(network, layer),
+                        effective[:own_channels],
+                        None if biases is None else biases[:own_channels],
                         frozenset(layer.nodes),
                         constant.zero_point,
                     ),

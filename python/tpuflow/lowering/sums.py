@@ -38,11 +38,13 @@ __all__ = [
     "Array",
     "Codes",
     "Linear",
+    "Sums",
     "Weights",
     "bits_before_bias",
     "epilogue",
     "high_bits",
     "linear",
+    "sums",
     "twice_rounded",
 ]
 
@@ -59,6 +61,50 @@ class Linear:
     bias: int
     epilogue: dict[str, Any]
     target: Quant
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a linear operator adds up and how the sums end, before any of it is in the graph.
+
+    Attributes:
+        weights: Codes, or floats, in the order of the weights they are made of.
+        scales: Of the weights, one or one per channel; None for floats.
+        zero_point: Of the weights.
+        biases: One per channel.
+        grid: That of floats.
+        factors: Scales of the sums.
+        before: Bits by which they are rounded before the biases, if any.
+        wide: Whether an operand has 16 bits.
+        target: What the sums become.
+    """
+
+    weights: Codes | Weights
+    scales: list[float] | None
+    zero_point: int
+    biases: npt.NDArray[Any]
+    grid: Quant
+    factors: Array
+    before: int | None
+    wide: bool
+    target: Quant
+
+    def constants(
+        self, context: Lowering, step: Step, name: str, weights: Codes | Weights, *, times: int = 1
+    ) -> Linear:
+        """Puts `weights` (all of them or some, in the order the operator takes) and biases into the graph.
+
+        Channels come `times` over, one set behind the other.
+        """
+        factors = np.tile(self.factors, times) if self.factors.size > 1 else self.factors
+        if self.scales is None:
+            kept = context.constant(name, weights, self.grid)
+        else:
+            scales = self.scales * times if len(self.scales) > 1 else self.scales
+            kept = context.weights(name, weights, scales, self.zero_point)
+        bias = context.constant(f"{step.output.name}/bias", np.tile(self.biases, times))
+        finish = epilogue(context, step, factors, self.target, wide=self.wide)
+        return Linear(kept, bias, twice_rounded(finish, self.before), self.target)
 
 
 def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wide: bool) -> dict[str, Any]:
@@ -83,27 +129,42 @@ def linear(
     axis: int,
     bias: Array,
     name: str,
-    arrange: Callable[[Codes], Codes] = lambda codes: codes,
+    arrange: Callable[[Any], Codes | Weights] = lambda codes: codes,
     *,
     stated: Array | None = None,
     mean: Array | None = None,
 ) -> Linear:
+    """Quantises weights and bias of a step, as `sums` does, and puts them into the graph.
+
+    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes.
+    """
+    made = sums(context, step, stored, weights, axis, bias, stated=stated, mean=mean)
+    return made.constants(context, step, name, arrange(made.weights))
+
+
+def sums(
+    context: Lowering,
+    step: Step,
+    stored: Stored,
+    weights: Weights,
+    axis: int,
+    bias: Array,
+    *,
+    stated: Array | None = None,
+    mean: Array | None = None,
+) -> Sums:
     """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
 
-    `arrange` puts the codes, which are smaller than the weights, in the order the operator takes. Where the
-    model states the weights as integers, `stated` holds their scales, one per channel, and they are kept.
-    `mean`, which broadcasts to the weights, is the average of what each of them is multiplied with: biases
-    take back what the rounding of weights adds on average.
+    Where the model states the weights as integers, `stated` holds their scales, one per channel, and they are
+    kept. `mean`, which broadcasts to the weights, is the average of what each of them is multiplied with:
+    biases take back what the rounding of weights adds on average.
     """
     config = context.config(step)
     target = context.grids.target(step)
     if target.is_float:
         shown = stored.grid.codes(_of_codes(context, step, weights, axis, config))
-        return Linear(
-            context.constant(name, arrange(shown), stored.grid),
-            context.constant(f"{step.output.name}/bias", bias.astype(np.float32)),
-            epilogue(context, step, np.ones(1), target, wide=False),
-            target,
+        return Sums(
+            shown, None, 0, bias.astype(np.float32), stored.grid, np.ones(1), None, wide=False, target=target
         )
     context.settings.honours(step.names, WEIGHTS, BIASES, SCALE)
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
@@ -142,21 +203,15 @@ def linear(
     if mean is not None and config.bias_correction:
         about = codes if zero == 0 else codes.astype(np.int32) - zero
         bias = bias - scheme.mean_error(weights, about, scales, axis, mean)
-    sums = stored.grid.scale * scales
-    biases = scheme.codes(bias, sums, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
+    factors = stored.grid.scale * scales
+    biases = scheme.codes(bias, factors, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     if config.bias_effective_bits is not None:
         biases = high_bits(biases, config.bias_effective_bits)
-    kept = context.weights(name, arrange(codes), list(scales), zero)
-    before = bits_before_bias(context, step, sums, end.scale) if wide else None
+    before = bits_before_bias(context, step, factors, end.scale) if wide else None
     if before is not None:
         limits = np.iinfo(np.int32)
         biases = np.clip(biases >> before, limits.min, limits.max)
-    return Linear(
-        kept,
-        context.constant(f"{step.output.name}/bias", biases),
-        twice_rounded(epilogue(context, step, sums, target, wide=wide), before),
-        target,
-    )
+    return Sums(codes, list(scales), zero, biases, stored.grid, factors, before, wide=wide, target=target)
 
 
 def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config: QuantizeConfig) -> Weights:
@@ -182,8 +237,8 @@ def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config
     return shown if axis == 0 else np.swapaxes(shown, -1, -2)
 
 
-def bits_before_bias(context: Lowering, step: Step, sums: Array, scale: float) -> int | None:
-    """By how many bits sums of scale `sums` are rounded before their biases, if `remain_shift` asks for it.
+def bits_before_bias(context: Lowering, step: Step, factors: Array, scale: float) -> int | None:
+    """By how many bits sums of scale `factors` are rounded before their biases, if `remain_shift` says so.
 
     The requantisation to `scale` keeps as many bits of its shift as that says.
 
@@ -194,7 +249,7 @@ def bits_before_bias(context: Lowering, step: Step, sums: Array, scale: float) -
     context.settings.honours(step.names, WIDE_SUMS)
     if remain is None:
         return None
-    shifts = set(context.requant(list(sums / scale), context.grids.target(step), wide=True).shift)
+    shifts = set(context.requant(list(factors / scale), context.grids.target(step), wide=True).shift)
     if len(shifts) > 1:
         raise ConfigError(
             f'"{step.names[0]}": remain_shift needs one shift for all channels: '

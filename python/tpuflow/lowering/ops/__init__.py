@@ -13,6 +13,7 @@ from tpuflow.lowering.ops import (
     resize,
     shape,
     stated,
+    transposed,
     unary,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "resize",
     "shape",
     "stated",
+    "transposed",
     "unary",
 ]

@@ -1,8 +1,8 @@
 """Convolutions and matrix products: where their operands lie, and how their weights are turned.
 
-Sums, weights and biases are those of `sums`. A transposed convolution is one over an operand with zeros
-between its cells; a product with a flattened image is a convolution with one window; a constant in front of a
-product goes behind it, both transposed. The views of operands and results do all of these turns.
+Sums, weights and biases are those of `sums`. A product with a flattened image is a convolution with one
+window; a constant in front of a product goes behind it, both transposed. The views of operands and results
+do all of these turns.
 """
 
 from __future__ import annotations
@@ -42,13 +42,18 @@ def _weights(value: ir.Value | None) -> Weights | None:
     return cast("Weights", array)
 
 
-def _stated(value: ir.Value | None, axis: int) -> Array | None:
+def stated_scales(value: ir.Value | None, axis: int) -> Array | None:
     """The scales of weights the model states as 8-bit integers, channels along `axis`; None for others."""
     weights, steps = constant(value), steps_of(value)
     return None if weights is None or steps is None else scheme.stated_steps(weights, steps, axis)
 
 
-def _constants(step: Step, channels: int) -> tuple[Weights, Array]:
+def weights_and_bias(step: Step, channels: int) -> tuple[Weights, Array]:
+    """The constants of a convolution of so many output channels.
+
+    Raises:
+        UnsupportedNodeError: They are computed, or the weights are not two-dimensional.
+    """
     node = step.node
     weights = _weights(node.inputs[1])
     if weights is None:
@@ -61,9 +66,10 @@ def _constants(step: Step, channels: int) -> tuple[Weights, Array]:
     return weights, np.zeros(channels) if bias is None else bias
 
 
-def _window(
+def window(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: Sequence[int]
 ) -> dict[str, Any]:
+    """A window as the graph takes it."""
     return {"kernel": list(kernel), "stride": list(stride), "dilation": list(dilation), "pads": list(pads)}
 
 
@@ -72,23 +78,23 @@ def convolution(context: Lowering, step: Step) -> None:
     """2-D convolution of any stride, dilation, padding and grouping."""
     node = step.node
     n, channels, height, width = shape_of(step.output)
-    weights, bias = _constants(step, channels)
+    weights, bias = weights_and_bias(step, channels)
     stored = context.images(context.operand(node, 0))
     if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
         raise UnsupportedNodeError("padding must be explicit", "auto_pad")
     kernel = weights.transpose(0, 2, 3, 1)
-    stated = _stated(node.inputs[1], 0)
+    stated = stated_scales(node.inputs[1], 0)
     mean = context.mean(context.operand(node, 0), 1)
     if mean is not None:  # [o, 1, 1, c / groups], as the channels of a group meet its kernels
         groups = attribute(node, "group", 1)
         mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
-    constants = linear(context, step, stored, kernel, 0, bias, _weight_name(step), stated=stated, mean=mean)
+    constants = linear(context, step, stored, kernel, 0, bias, weight_name(step), stated=stated, mean=mean)
     op = {
         "op": "conv",
         "input": stored.tensor,
         "weights": constants.weights,
         "bias": constants.bias,
-        "window": _window(
+        "window": window(
             weights.shape[2:],
             attribute(node, "strides", (1, 1)),
             attribute(node, "dilations", (1, 1)),
@@ -101,77 +107,8 @@ def convolution(context: Lowering, step: Step) -> None:
     context.emit(step, op, (n, height, width, channels), view, constants.target)
 
 
-@lowers("ConvTranspose")
-def transposed_convolution(context: Lowering, step: Step) -> None:
-    """Zeros between the operand's cells, then a convolution with the weights turned round."""
-    node = step.node
-    n, channels, height, width = shape_of(step.output)
-    weights, bias = _constants(step, channels)
-    groups = attribute(node, "group", 1)
-    stride, dilation = attribute(node, "strides", (1, 1)), attribute(node, "dilations", (1, 1))
-    pads, extra = attribute(node, "pads", (0, 0, 0, 0)), attribute(node, "output_padding", (0, 0))
-    # ONNX holds [in, out / groups, kh, kw]; a convolution [out, kh, kw, in / groups], taps in reverse.
-    size_in, per_group, kh, kw = weights.shape
-    grouped = weights.reshape(groups, size_in // groups, per_group, kh, kw)[..., ::-1, ::-1]
-    turned = grouped.transpose(0, 2, 3, 4, 1).reshape(channels, kh, kw, size_in // groups)
-
-    value = context.operand(node, 0)
-    stored = context.images(value)
-    if max(stride) > 1:
-        batch, rows, columns, depth = stored.shape
-        spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)
-        op: dict[str, Any] = {"op": "insert_zeros", "input": stored.tensor, "stride": list(stride)}
-        name = f"{step.output.name}/zeros"
-        tensor = context.hidden_layer(name, op, spread, stored.grid, [node.name or ""])
-        view = View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1))
-        stored = Stored(tensor, spread, view, stored.quant)
-    reach = [dilation[axis] * (kernel - 1) for axis, kernel in enumerate((kh, kw))]
-    padded = [
-        reach[0] - pads[0],
-        reach[1] - pads[1],
-        reach[0] - pads[2] + extra[0],
-        reach[1] - pads[3] + extra[1],
-    ]
-    stored = _cropped(context, step, stored, [max(0, -amount) for amount in padded])
-    stated = _stated(node.inputs[1], 1)
-    if stated is not None:  # one scale per channel of a group, the same in all groups
-        stated = np.tile(stated, groups)
-    constants = linear(context, step, stored, turned, 0, bias, _weight_name(step), stated=stated)
-    op = {
-        "op": "conv",
-        "input": stored.tensor,
-        "weights": constants.weights,
-        "bias": constants.bias,
-        "window": _window((kh, kw), (1, 1), dilation, [max(0, amount) for amount in padded]),
-        "groups": groups,
-        "epilogue": constants.epilogue,
-    }
-    view = View.dense((n, channels, height, width), (0, 2, 3, 1))
-    context.emit(step, op, (n, height, width, channels), view, constants.target)
-
-
-def _cropped(context: Lowering, step: Step, stored: Stored, cut: Sequence[int]) -> Stored:
-    """The `[n, h, w, c]` tensor without so many cells at top, left, bottom and right."""
-    if not any(cut):
-        return stored
-    n, h, w, c = stored.shape
-    rows, columns = h - cut[0] - cut[2], w - cut[1] - cut[3]
-    if rows <= 0 or columns <= 0:
-        raise UnsupportedNodeError("padding removes the whole operand", "pads")
-    op = {
-        "op": "rearrange",
-        "input": stored.tensor,
-        "dims": [n, rows, columns * c],
-        "strides": [h * w * c, w * c, 1],
-        "offset": cut[0] * w * c + cut[1] * c,
-    }
-    tensor = context.hidden_layer(f"{step.output.name}/cropped", op, (n, rows, columns, c), stored.grid)
-    return Stored(
-        tensor, (n, rows, columns, c), View.dense((n, c, rows, columns), (0, 2, 3, 1)), stored.quant
-    )
-
-
-def _weight_name(step: Step) -> str:
+def weight_name(step: Step) -> str:
+    """What the weights of a step are called."""
     value = step.node.inputs[1]
     return (value.name if value is not None else None) or f"{step.output.name}/weights"
 
@@ -220,7 +157,7 @@ def _constant_right(context: Lowering, step: Step) -> None:
         weights = np.broadcast_to(weights, (*lead, *weights.shape[-2:]))
         shape = (*stored.shape[:-1], columns)
         view = View.dense(shape)
-    stated = _stated(step.node.inputs[1], -1)
+    stated = stated_scales(step.node.inputs[1], -1)
     mean = context.mean(value, -1) if weights.ndim == 2 else None
     constants = linear(
         context,
@@ -229,7 +166,7 @@ def _constant_right(context: Lowering, step: Step) -> None:
         weights,
         weights.ndim - 1,
         bias,
-        _weight_name(step),
+        weight_name(step),
         stated=stated,
         mean=None if mean is None else mean[:, np.newaxis],
     )
@@ -276,18 +213,18 @@ def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weig
         turned = codes.reshape(*split, columns).transpose(len(split), *by_stride)
         return turned.reshape(columns, h, w, c)
 
-    stated = _stated(step.node.inputs[1], -1)
+    stated = stated_scales(step.node.inputs[1], -1)
     mean = context.mean(context.operand(step.node, 0), -1)
     mean = None if mean is None else mean[:, np.newaxis]
     constants = linear(
-        context, step, stored, weights, 1, bias, _weight_name(step), as_kernel, stated=stated, mean=mean
+        context, step, stored, weights, 1, bias, weight_name(step), as_kernel, stated=stated, mean=mean
     )
     op = {
         "op": "conv",
         "input": stored.tensor,
         "weights": constants.weights,
         "bias": constants.bias,
-        "window": _window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
+        "window": window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
         "groups": 1,
         "epilogue": constants.epilogue,
     }
@@ -317,7 +254,7 @@ def _constant_left(context: Lowering, step: Step) -> None:
         matrix = np.broadcast_to(np.swapaxes(weights, -1, -2), (*batch, depth, rows))
     stored = _expanded(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
     name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
-    stated = _stated(step.node.inputs[0], -2)
+    stated = stated_scales(step.node.inputs[0], -2)
     constants = linear(context, step, stored, matrix, matrix.ndim - 1, np.zeros(rows), name, stated=stated)
     shape = (*stored.shape[:-1], rows)
     op = {
