@@ -29,6 +29,7 @@ from tpuflow.frontend.rewrites import (
     codes,
     contributed,
     control,
+    decoders,
     einsum,
     indexing,
     integers,
@@ -46,6 +47,7 @@ from tpuflow.frontend.rewrites import (
     sampling,
     stated,
     sums,
+    tables,
     volumes,
     windows,
 )
@@ -71,6 +73,7 @@ def _merged(*rules: Rules) -> Rules:
 
 ONE_FORM = _merged(
     contributed.RULES,
+    decoders.RULES,
     stated.RULES,
     linear.RULES,
     einsum.RULES,
@@ -143,6 +146,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
     fold_in_onnxruntime,
+    _rules(tables.RULES),
     _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )

@@ -19,6 +19,7 @@ __all__ = [
     "attributes_of",
     "axes_of",
     "bodies",
+    "bound_of",
     "constant_and_other",
     "factors_of",
     "input_at",
@@ -29,6 +30,7 @@ __all__ = [
     "scalar_of",
     "shape_of",
     "sole_user",
+    "state_bound",
     "state_factors",
     "state_shape",
     "state_steps",
@@ -84,6 +86,20 @@ def steps_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The steps noted for a constant that still has the shape they were noted for; None without any."""
     steps: npt.NDArray[Any] | None = None if value is None else value.meta.get(STEPS)
     return steps if steps is not None and steps.shape == shape_of(value) else None
+
+
+BOUND = "tpuflow.bound"
+
+
+def state_bound(value: ir.Value, bound: int) -> None:
+    """Notes that the integers of an input are at least 0 and below a bound; models that are saved keep it."""
+    value.metadata_props[BOUND] = str(bound)
+
+
+def bound_of(value: ir.Value) -> int | None:
+    """The bound of an input's integers; None where none is noted."""
+    text = value.metadata_props.get(BOUND, "") if value.is_graph_input() else ""
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 FACTORS = "tpuflow.factors"

@@ -179,6 +179,32 @@ def gather(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return taken if places.ndim == 1 else emit.reshape(taken, y, "shape")
 
 
+def sliced_concat(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """A Slice of whole operands of a Concat: these operands."""
+    joined = produced_by(node.inputs[0], "Concat")
+    starts, ends, axes, steps = (integers_of(input_at(node, place)) for place in (1, 2, 3, 4))
+    whole = None if joined is None else shape_of(joined.outputs[0])
+    if joined is None or whole is None or not starts or not ends or not axes or len(axes) > 1:
+        return None
+    axis = joined.attributes.get_int("axis", 0) % len(whole)
+    if axes[0] % len(whole) != axis or (steps or [1]) != [1]:
+        return None
+    first, last, _ = slice(starts[0], ends[0]).indices(whole[axis])
+    kept, at = [], 0
+    for value in joined.inputs:
+        shape = shape_of(value)
+        if value is None or shape is None:
+            return None
+        if first <= at and at + shape[axis] <= last:
+            kept.append(value)
+        elif at < last and first < at + shape[axis]:
+            return None
+        at += shape[axis]
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else emit("Concat", *kept, attributes={"axis": axis})
+
+
 def plain_concat(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Drops empty operands, and a Concat of one."""
     shapes = [shape_of(value) for value in node.inputs]
@@ -308,7 +334,7 @@ RULES: Rules = {
     "Reshape": [same_shape, plain_reshape],
     "Transpose": [plain_transpose],
     "Split": [split],
-    "Slice": [plain_slice],
+    "Slice": [sliced_concat, plain_slice],
     "Gather": [gather],
     "Concat": [plain_concat],
     "Pad": [plain_pad],
