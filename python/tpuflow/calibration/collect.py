@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.calibration.activations import ActivationSession, handed_out
-from tpuflow.calibration.masks import FAR, Masks, unseen_masks
+from tpuflow.calibration.masks import FAR, Masks, reaching_masks, unseen_masks
 from tpuflow.calibration.means import ChannelSums, linear_operands
 from tpuflow.calibration.outliers import without_outliers
 from tpuflow.calibration.ranges import Means, Range, Ranges
@@ -163,7 +163,8 @@ def _completed(model: FloatModel, ranges: Ranges, config: Config | CalibrationCo
             FAR,
         )
     weights = stated_weights(model.origin) if isinstance(config, Config) else {}
-    return replace(ranges, tensors={**ranges.tensors, **masks, **weights})
+    tensors = {**ranges.tensors, **masks, **weights}
+    return replace(ranges, tensors={**tensors, **reaching_masks(model.model.graph, tensors)})
 
 
 def _ways(

@@ -5,9 +5,9 @@
 A mask makes a score hugely negative, and a softmax gives nothing to what lies far below the largest of its
 row, however far. On a grid that reached that far all honest scores would be one code. So scores more than
 `FAR` below the largest of their row are taken for masked, and count as `DEEP` below it; rows that are masked
-as a whole do not count. What is added to scores counts as `-FAR` where it lies below. Grids saturate there,
-which masks as well. Masks that are constants need none of this: there they are part of the softmax
-(`quantize.plan`).
+as a whole do not count. What is added to scores counts as `-FAR` where it lies below, and its grid reaches no
+further than from the largest score to the least (`reaching_masks`). Grids saturate there, which masks as
+well. Masks that are constants need none of this: there they are part of the softmax (`quantize.plan`).
 
     scores of a row, masked       3  1  -9999  2          observed as       3  1  -13  2
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-__all__ = ["DEEP", "FAR", "Masks", "unseen_masks"]
+__all__ = ["DEEP", "FAR", "Masks", "reaching_masks", "unseen_masks"]
 
 FAR = 1e3
 """No honest score lies so far below the largest of its row."""
@@ -118,6 +118,34 @@ def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str
             found[name] = Range(low - DEEP * masks.scores[name][1], high)
             roots += [] if behind or unset is None else [unset]
     return found, roots
+
+
+def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """What is added to scores no further down than it takes to bring the largest score to the least.
+
+    A grid that reached as far as the masks' own numbers would leave the sum of both few of the scores' bits:
+    a sum is aligned to the coarser of its operands. Below the least score a sum saturates in any case.
+    """
+    masks = Masks.of(graph)
+    found: dict[str, Range] = {}
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+    for value in reversed(values):  # readers first
+        name = value.name or ""
+        if name not in masks.added or name not in ranges:
+            continue
+        spans = []
+        for use in value.uses():
+            made = use.node.outputs[0].name or ""
+            pairs = [*(found.get(made) or ranges[made]).pairs] if made in ranges else []
+            if use.node.op_type == "Add":
+                other = use.node.inputs[1 - use.idx]
+                if other is not None and other.name in ranges:
+                    pairs += [(high, high) for _, high in ranges[other.name].pairs]
+            spans += [max(high for _, high in pairs) - min(low for low, _ in pairs)] if pairs else []
+        low, high = min(low for low, _ in ranges[name].pairs), max(high for _, high in ranges[name].pairs)
+        if spans and low < -max(spans):
+            found[name] = Range(-max(spans), high)
+    return found
 
 
 def _unset_choice(node: ir.Node | None, low: float, ranges: Mapping[str, Range]) -> str | None:

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from tpuflow.errors import TpuflowError
-from tpuflow.frontend.values import MASKED
+from tpuflow.frontend.values import MASKED, bound_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.int16_values import AVERAGES, added_values, head_values, int16_values
-from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
+from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
@@ -63,6 +64,9 @@ JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
 CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
 """Operators whose output keeps its operand's quantisation; so do all views."""
 
+
+FAR = 1e3
+"""Numbers so far below zero are no angles: a table that holds some is one of masks."""
 
 CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 """Types of integers that fit a stored tensor."""
@@ -334,12 +338,22 @@ def padding(node: ir.Node) -> float | None:
 def brought_in(node: ir.Node) -> tuple[float, ...]:
     """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
     if node.op_type == "Where":
-        arrays = [array for value in node.inputs[1:] if (array := constant(value)) is not None]
-        numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
-        numbers = numbers[np.abs(numbers) < -MASKED]
-        return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
+        return _honest([array for value in node.inputs[1:] if (array := constant(value)) is not None])
+    if node.op_type == "Gather" and node.inputs[1] is not None and bound_of(node.inputs[1]) is not None:
+        table = float_constant(
+            node.inputs[0]
+        )  # every row may be asked for: positions, and what follows from them
+        honest = table is not None and float(table.min(initial=0.0)) >= -FAR
+        return _honest([table]) if table is not None and honest else ()
     fill = padding(node)
     return () if fill is None or not math.isfinite(fill) else (fill,)
+
+
+def _honest(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[float, ...]:
+    """The least and the largest number that is no mask: none if there is none."""
+    numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
+    numbers = numbers[np.abs(numbers) < -MASKED]
+    return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
 
 
 def is_number(value: ir.Value) -> bool:

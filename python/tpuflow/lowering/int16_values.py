@@ -1,4 +1,4 @@
-"""Values that have 16 bits although their layers have 8: of norms and softmax, tails, parts of sums.
+"""Values that have 16 bits although their layers have 8: of norms, softmax, positions, tails, parts of sums.
 
 A norm divides by a deviation and a softmax makes relative errors of absolute ones, so a step of 8 bits in
 what they read weighs more there than anywhere else; and the shares a softmax gives are small numbers on a
@@ -12,6 +12,10 @@ Wide is what such an operator reads, and what that is made of by operators that 
 constants or move numbers; but nothing a convolution or product with constant weights reads, which is where
 cycles go.
 
+Positions that turn queries and keys multiply each by a cosine and a sine and add the two: roundings of which
+none need have 8 bits. What is turned, the angles and both products are wide; queries and keys behind the
+sum are not, since they are operands of a product.
+
 Nor does it cost much where a network ends: what its last layers sum up and what is computed of that, such as
 boxes of offsets and sizes of logarithms, is small beside its layers and goes straight into the outputs. And a
 sum that is only added to another one need not be rounded to 8 bits first, for the result is.
@@ -22,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from tpuflow.frontend.values import bound_of
 from tpuflow.lowering.nodes import is_constant
 from tpuflow.lowering.plan import LINEAR
 
@@ -59,9 +64,27 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
     """
     ordered = list(nodes)
     heads = (NORMS if norms else frozenset()) | ({"Softmax"} if softmax else frozenset())
-    found = _behind([node for node in ordered if node.op_type in heads])
+    found = _behind([node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES)
     shares = {node.outputs[0] for node in ordered if softmax and node.op_type == "Softmax"}
-    return frozenset(found | shares)
+    return frozenset(found | shares | (_turned(ordered) if softmax else set()))
+
+
+def _turned(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    """What is multiplied by the rows of a table of positions, these rows, and the products."""
+    rows: set[ir.Value] = set()
+    products = []
+    for node in nodes:
+        if (
+            node.op_type == "Gather"
+            and is_constant(node.inputs[0])
+            and node.inputs[1] is not None
+            and bound_of(node.inputs[1]) is not None
+        ) or (node.op_type in MOVES and any(value in rows for value in node.inputs)):
+            rows.update(node.outputs)
+        elif node.op_type == "Mul" and any(value in rows for value in node.inputs):
+            products.append(node)
+    operands = [value for node in products for value in node.inputs]
+    return _behind(operands, MOVES | {"Neg"}) | {node.outputs[0] for node in products}
 
 
 def head_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
@@ -113,18 +136,20 @@ def _is_addition(node: ir.Node) -> bool:
     return node.op_type in JOINS and not any(is_constant(value) for value in node.inputs)
 
 
-def _behind(heads: Collection[ir.Node]) -> set[ir.Value]:
-    """What nodes read first, and what that is made of."""
+def _behind(values: Iterable[ir.Value | None], passing: Collection[str]) -> set[ir.Value]:
+    """Values, and what they are made of by operators that are passed and scales that are constant."""
     found: set[ir.Value] = set()
-    waiting = [node.inputs[0] for node in heads]
+    waiting = list(values)
     while waiting:
         value = waiting.pop()
-        node = None if value is None else value.producer()
-        if value is None or node is None or value in found or not _is_number(value) or _is_read(value):
+        if value is None or value in found or not _is_number(value) or _is_read(value):
+            continue
+        node = value.producer()
+        if node is None:
             continue
         found.add(value)
         operands = [operand for operand in node.inputs if operand is not None and _is_number(operand)]
-        if node.op_type in MOVES | JOINS | AVERAGES or (node.op_type in SCALES and len(operands) == 1):
+        if node.op_type in passing or (node.op_type in SCALES and len(operands) == 1):
             waiting += operands
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpuflow.calibration.masks import FAR, Masks
 from tpuflow.config import FLOATS, QuantizeConfig
 from tpuflow.errors import TpuflowError
 from tpuflow.evaluation.fidelity import Evaluator
@@ -84,7 +85,16 @@ def accuracy_warnings(
     if config.quantize.dtype == "int16":
         found += _worse_than_int8(original, state, graph, config, few)
     bits = config.quantize.weight_bits or (16 if config.quantize.dtype == "int16" else 8)
-    return found + [_layer(each) for each in _first_to_lose(layer_errors(original, graph, few, bits))]
+    masks = Masks.of(original.model.graph)
+    masked = masks.added.keys() | masks.scores.keys()
+    honest = [
+        each
+        for each in layer_errors(original, graph, few, bits)
+        if not (
+            each.tensor in masked and each.reach > max(FAR, each.held)
+        )  # which grids leave out on purpose
+    ]
+    return found + [_layer(each) for each in _first_to_lose(honest)]
 
 
 def _first_to_lose(layers: list[LayerError]) -> list[LayerError]:

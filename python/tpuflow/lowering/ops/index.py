@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpuflow.frontend.values import bound_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.layout import natural_order
@@ -52,15 +53,17 @@ def gather(context: Lowering, step: Step) -> None:
 def _embedding(context: Lowering, step: Step) -> None:
     node = step.node
     table = float_constant(node.inputs[0])
-    if table is None or is_constant(node.inputs[1]):
+    if table is None or node.inputs[1] is None or is_constant(node.inputs[1]):
         raise UnsupportedNodeError("indices computed at run time need a constant table")
     if table.ndim != 2 or attribute(node, "axis", 0) != 0:
         raise UnsupportedNodeError("run-time indices pick rows of a matrix", "axis")
     config = context.config(step)
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
     quant = scheme.floating(config.dtype)
-    if not quant.is_float:
-        quant = grid_of(low, high, config)
+    if not quant.is_float and bound_of(node.inputs[1]) is not None:
+        quant = context.grids.target(step)  # by what reads it: angles are fine, masks reach as far as scores
+    elif not quant.is_float:
+        quant = grid_of(low, high, config.model_copy(update={"dtype": context.grids.dtype_of(step)}))
         context.settings.honours(step.names, GRID, SCALE)
     value = context.operand(node, 1)
     stored = context.arranged(value)
