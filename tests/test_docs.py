@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ import pytest
 
 from cli.conftest import run_command
 from conftest import REPOSITORY
+from frontend.decoders import VOCABULARY, decoder
 from frontend.test_cut import heads
 from importers.graphdefs import GraphBuilder
 from importers.test_graphdef import network
@@ -73,6 +75,16 @@ def the_readme(folder: Path) -> None:
     onnx.save(heads(3, (255,), joined=False), folder / "yolo5s.onnx")
 
 
+def a_decoder(folder: Path) -> None:
+    """A decoder, rows of tokens for it, and the characters they stand for."""
+    onnx.save(decoder("exported", layers=1), folder / "decoder.onnx")
+    rows = np.random.default_rng(0).integers(0, VOCABULARY, (4, 70))
+    np.savez(folder / "ids.npz", ids=rows)
+    np.savez(folder / "eval.npz", ids=rows[:2])
+    characters = "ROME:abcdefghijklmnopqr"
+    (folder / "tokenizer.json").write_text(json.dumps({"chars": list(characters)}))
+
+
 def c_files(folder: Path) -> None:
     digits(folder)
     shutil.copy(c.EXAMPLE, folder)
@@ -83,6 +95,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "README": the_readme,
     "c-library": c_files,
     "host-segments": a_detector,
+    "language-models": a_decoder,
 }
 
 

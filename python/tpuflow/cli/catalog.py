@@ -31,6 +31,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Build and simulate": (
         Entry("build", "build.build", "Turn a model into a checked program."),
         Entry("simulate", "simulate.simulate", "Run a program, exact to the bit and the cycle."),
+        Entry("generate", "decoders.generate", "Continue a text with a decoder, token by token."),
         Entry("explain", "explain.explain", "Show what limits each layer, and what would help."),
         Entry("report", "report.report", "Write an HTML page about a run, or two side by side."),
         Entry("check", "check.check", "Check a program, or a model before it is built."),

@@ -4,8 +4,9 @@ A bundle is a zip archive whose members are stored as they are, so that what goe
 and which any zip tool can look into:
 
 ```text
-bundle.json               {"format": 1, "programs": ["a", "b"], "tests": ["a"]}
+bundle.json               {"format": 1, "programs": ["a", "b"], "tests": ["a"], "graphs": ["a"]}
 programs/a.tpu            the very bytes of the program's file
+graphs/a.tpuq             the graph it computes, where there is one
 tests/a/inputs.npz        samples, one array per input
 tests/a/outputs.npz       what the program must give for them, bit for bit
 ```
@@ -22,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,12 @@ from tpuflow.io.arrays import UNREADABLE, parse_arrays
 from tpuflow.io.files import parse_json, replaced, temporary_folder
 from tpuflow.io.memory import bytes_text, memory_limit
 from tpuflow.io.samples import Samples
-from tpuflow.partitioning.storage import AnyProgram, load_program
+from tpuflow.partitioning.storage import AnyGraph, AnyProgram, load_graph, load_program
 
 __all__ = ["Bundle", "Difference", "TestData", "combine", "load_bundle", "recorded", "run_tests"]
 
 Array = NDArray[Any]
+Held = TypeVar("Held")
 FORMAT = 1
 MANIFEST = "bundle.json"
 DATE = (1980, 1, 1, 0, 0, 0)
@@ -65,10 +67,12 @@ class Bundle:
     Attributes:
         programs: The bytes of program files by name.
         tests: Test data by the name of their program.
+        graphs: The bytes of the files of graphs by the name of their program.
     """
 
     programs: Mapping[str, bytes]
     tests: Mapping[str, TestData] = field(default_factory=dict)
+    graphs: Mapping[str, bytes] = field(default_factory=dict)
 
     def program(self, name: str) -> AnyProgram:
         """One of its programs, checked as any file is.
@@ -76,17 +80,31 @@ class Bundle:
         Raises:
             FileError: There is none of that name, or it was altered.
         """
-        if name not in self.programs:
-            raise FileError(f'the bundle has no program "{name}", it has {", ".join(self.programs)}')
+        return self._opened(name, self.programs, "program.tpu", load_program)
+
+    def graph(self, name: str) -> AnyGraph:
+        """The graph of one of its programs, checked likewise.
+
+        Raises:
+            FileError: There is none of that name, or it was altered.
+        """
+        return self._opened(name, self.graphs, "graph.tpuq", load_graph)
+
+    def _opened(
+        self, name: str, held: Mapping[str, bytes], file: str, opened: Callable[[Path], Held]
+    ) -> Held:
+        kind = file.partition(".")[0]
+        if name not in held:
+            raise FileError(f'the bundle has no {kind} "{name}", it has {", ".join(held) or "none"}')
         with temporary_folder() as folder:
             # What is mapped outlives the file's name; the program's own name is never a path.
-            path = folder / "program.tpu"
-            path.write_bytes(self.programs[name])
+            path = folder / file
+            path.write_bytes(held[name])
             try:
-                return load_program(path)
+                return opened(path)
             except FileError as error:
                 reason = str(error).removeprefix(f"{path}: ")
-                raise FileError(f'program "{name}" of the bundle: {reason}') from None
+                raise FileError(f'{kind} "{name}" of the bundle: {reason}') from None
 
     def save(self, path: str | Path) -> None:
         """Writes the bundle.
@@ -95,10 +113,14 @@ class Bundle:
             FileError: The file cannot be written.
         """
         manifest = {"format": FORMAT, "programs": list(self.programs), "tests": list(self.tests)}
+        if self.graphs:
+            manifest["graphs"] = list(self.graphs)
         with replaced(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
             _put(archive, MANIFEST, json.dumps(manifest, indent=1).encode())
             for name, content in self.programs.items():
                 _put(archive, f"programs/{name}.tpu", content)
+            for name, content in self.graphs.items():
+                _put(archive, f"graphs/{name}.tpuq", content)
             for name, data in self.tests.items():
                 _put(archive, f"tests/{name}/inputs.npz", _npz(data.inputs))
                 _put(archive, f"tests/{name}/outputs.npz", _npz(data.outputs))
@@ -130,17 +152,19 @@ def combine(files: Mapping[str, Path]) -> Bundle:
     """
     programs: dict[str, bytes] = {}
     tests: dict[str, TestData] = {}
+    graphs: dict[str, bytes] = {}
     for name, path in files.items():
         if path.suffix == ".tpub":
             held = load_bundle(path)
             programs |= {f"{name}.{own}": content for own, content in held.programs.items()}
             tests |= {f"{name}.{own}": data for own, data in held.tests.items()}
+            graphs |= {f"{name}.{own}": content for own, content in held.graphs.items()}
             continue
         load_program(path)  # nothing broken goes in
         programs[name] = path.read_bytes()
     for name in programs:
         _require_name(name)
-    return Bundle(programs, tests)
+    return Bundle(programs, tests, graphs)
 
 
 def recorded(path: Path, samples: Samples, progress: Callable[[int, int], None] | None = None) -> Bundle:
@@ -187,9 +211,11 @@ def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
         version = json.dumps(manifest["format"])[:20]
         raise FileError(f"{path}: format {version} of a bundle, this build reads {FORMAT}")
     programs, tests = (_names(path, manifest[key]) for key in ("programs", "tests"))
-    for name in tests:
-        if name not in programs:
-            raise FileError(f'{path}: has a test for "{name}", but no such program')
+    graphs = _names(path, manifest.get("graphs", []))
+    for kind, names in (("test for", tests), ("graph of", graphs)):
+        for name in names:
+            if name not in programs:
+                raise FileError(f'{path}: has a {kind} "{name}", but no such program')
     return Bundle(
         {name: archive.read(f"programs/{name}.tpu") for name in programs},
         {
@@ -198,6 +224,7 @@ def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
             )
             for name in tests
         },
+        {name: archive.read(f"graphs/{name}.tpuq") for name in graphs},
     )
 
 

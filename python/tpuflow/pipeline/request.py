@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tpuflow.calibration import Range
     from tpuflow.compiler.machine import Machine
+    from tpuflow.frontend import Phase
     from tpuflow.io.samples import Samples
 
 __all__ = ["Request", "forbid_float_options", "forbid_ranges"]
@@ -42,6 +44,8 @@ class Request:
         config: What to quantise how.
         batch: Size of the batch; the model's own, or 1, by default.
         input_shapes: Shapes of inputs the model leaves open.
+        phase: What of a decoder is computed at once; None: the model is no decoder, or has static shapes.
+        set_ranges: Ranges by name that take the place of calibrated ones, such as those all phases share.
         cut_inputs: Tensors that become the inputs.
         cut_outputs: Tensors that become the outputs.
         cut_preset: Name of a known cut instead.
@@ -65,6 +69,8 @@ class Request:
     config: Config = field(default_factory=Config)
     batch: int | None = None
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    phase: Phase | None = None
+    set_ranges: Mapping[str, Range] = field(default_factory=dict)
     cut_inputs: Sequence[str] = ()
     cut_outputs: Sequence[str] = ()
     cut_preset: str | None = None

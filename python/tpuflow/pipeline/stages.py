@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuflow.compiler.parameters import parameters_of
@@ -9,7 +10,7 @@ from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.tiling import tiling_of
 from tpuflow.evaluation.by_tensor import TensorSimilarity, tensor_similarities
 from tpuflow.evaluation.import_check import verify_import
-from tpuflow.frontend import FloatModel, load
+from tpuflow.frontend import FloatModel, load, specialise
 from tpuflow.pipeline.samples import calibration_data
 from tpuflow.plugins import with_input_scales, with_operator_scales
 from tpuflow.ptq import Calibrated, Recipe
@@ -25,8 +26,10 @@ __all__ = ["alike", "calibrated", "imported", "scheduled", "starting"]
 
 def imported(request: Request, listener: Listener) -> FloatModel:
     """The float model of a request, compared with the original on a sample."""
+    phase = request.phase
+    opened = request.model if phase is None else specialise(request.model, phase.sequence, phase.context)
     model = load(
-        request.model,
+        opened,
         input_shapes=request.input_shapes,
         batch=request.batch,
         cut_inputs=request.cut_inputs,
@@ -35,6 +38,7 @@ def imported(request: Request, listener: Listener) -> FloatModel:
         preprocess=request.config.preprocess,
         host=request.host,
     )
+    model = model if phase is None else replace(model, source=request.model)
     if request.verify:
         found = verify_import(model, remark=listener.remark, excepts=request.excepts)
         worst = min((result.cosine for _, result in found), default=1.0)
@@ -67,7 +71,9 @@ def calibrated(
     config = (recipe or request).config
 
     def set_inputs(ranges: Ranges, model: FloatModel) -> Ranges:
-        found = with_input_scales(ranges, request.plugins, names, config)
+        known = {name: each for name, each in request.set_ranges.items() if name in ranges.tensors}
+        found = replace(ranges, tensors={**ranges.tensors, **known})
+        found = with_input_scales(found, request.plugins, names, config)
         return with_operator_scales(found, request.plugins, model.model, config)
 
     data = data or calibration_data(state.model, request)

@@ -68,6 +68,20 @@ def build(
     cut_inputs: options.CutInputs = None,
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
+    prefill: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of a decoder: a program that takes N tokens of a prompt."),
+    ] = None,
+    decode: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of a decoder: a program that takes N tokens a step.")
+    ] = 1,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,M",
+            help="Of a decoder: tokens it sees, the new ones included; a program of every phase for each.",
+        ),
+    ] = None,
     host: options.Host = True,
     time_limit: Annotated[
         float | None,
@@ -108,7 +122,8 @@ def build(
 
     The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it; and the
     settings of every layer, as OUT.layers.json: edited they are a configuration. What the machine cannot
-    do runs on the host, in segments of the same file, each listed with the reason.
+    do runs on the host, in segments of the same file, each listed with the reason. With --context a
+    decoder whose sequence and past are open becomes a bundle, OUT.tpub, of a program for every phase.
     """
     from tpuflow.errors import FileError
     from tpuflow.pipeline import Listener, Request
@@ -126,7 +141,9 @@ def build(
         calib = Path(settings.input.source)
     if output is not None:
         _check_files(output)
-        _check_output(output, model)
+        if context is None:
+            _check_output(output, model)
+    _check_decoder(context, prefill, input_shape, output)
     registry = load_plugins(named=folders)
     use_operators(registry)
     request = Request(
@@ -148,6 +165,11 @@ def build(
         stages=save_stages,
         log=log_dir,
     )
+    if context is not None:
+        from tpuflow.cli.commands.decoders import build_phases
+
+        build_phases(request, prefill, decode, options.sizes("--context", context), output, json)
+        return
     folder = request.config.output.folder
     if output is None and Path(folder).exists() and not Path(folder).is_dir():
         raise FileError(f"{folder}: cannot be made: file exists")
@@ -166,6 +188,22 @@ def build(
     if report is not None:
         with progress("report"):
             _write_page(built, counted, report)
+
+
+def _check_decoder(
+    context: str | None, prefill: int | None, input_shape: list[str] | None, output: Path | None
+) -> None:
+    """Whether options of a decoder go together.
+
+    Raises:
+        OptionError: They do not.
+    """
+    if context is None and prefill is not None:
+        raise options.OptionError("--prefill needs --context N,M: the tokens the decoder sees")
+    if context is not None and input_shape:
+        raise options.OptionError("--context fixes all shapes of a decoder: leave out --input-shape")
+    if context is not None and output is not None and output.suffix != ".tpub":
+        raise options.OptionError(f"{output}: programs of several phases make a bundle: name it .tpub")
 
 
 def _configured_model(settings: Config) -> Path:

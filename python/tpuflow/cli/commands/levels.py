@@ -9,6 +9,7 @@ import typer
 
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import say, write_figures
+from tpuflow.cli.commands.decoders import score_decoder
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def evaluate(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=".onnx (float), .tpuq (graph) or .tpu (program).", callback=paths.model_input
+            metavar="FILE",
+            help=".onnx (float), .tpuq (graph), .tpu (program), or .tpub, a decoder.",
+            callback=paths.model_input,
         ),
     ],
     data: Annotated[
@@ -78,7 +81,8 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             help="One or several, such as top1,f1(macro): top1, top5, top(K), f1, coco_map, voc_map, "
-            "f1_boxes, miou, pixel_accuracy, mpa, wer, rmse, psnr, max_error, cosine, euclid, agreement.",
+            "f1_boxes, miou, pixel_accuracy, mpa, wer, perplexity(PROMPT) of a decoder, rmse, psnr, "
+            "max_error, cosine, euclid, agreement.",
         ),
     ],
     reference: Annotated[
@@ -111,6 +115,11 @@ def evaluate(
 
     if max_drop is not None and reference is None:
         raise options.OptionError("--max-drop compares with the float network: give it with --float")
+    if file.suffix == ".tpub":
+        change = score_decoder(file, data, metric, reference, json)
+        if max_drop is not None and change is not None and change > max_drop:
+            raise ShortfallError(f"{file}: perplexity is {change:.3%} above that of the float network")
+        return
     is_model, opened = is_model_file(file), (options.shapes(input_shape), batch)
     level = open_level(file, *opened if is_model or reference is None else ())
     loaded = load_plugins(named=plugins or ())

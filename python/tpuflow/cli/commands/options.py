@@ -41,6 +41,7 @@ __all__ = [
     "positive",
     "shapes",
     "size",
+    "sizes",
     "valid_machine",
 ]
 
@@ -252,6 +253,18 @@ def configuration(files: list[Path] | None, dtype: DType | None, *, lenient: boo
     if not changes:
         return config
     return config.model_copy(update={"quantize": config.quantize.model_copy(update=changes)})
+
+
+def sizes(option: str, text: str) -> list[int]:
+    """Positive whole numbers, separated by commas.
+
+    Raises:
+        OptionError: They are none.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+        raise OptionError(f'{option} "{text}": write positive numbers, separated by commas')
+    return [int(word) for word in words]
 
 
 def size(option: str, text: str) -> int:
