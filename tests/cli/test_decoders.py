@@ -56,7 +56,7 @@ def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> No
     )
     assert done.status == 0, done.err
     figures = json.loads((tmp_path / "e").read_text())
-    assert figures["tokens"] == 120
+    assert figures["tokens"] == 110
     assert abs(figures["change"]) < 0.2
     assert figures["standard_error"] > 0
 

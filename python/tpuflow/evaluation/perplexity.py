@@ -2,8 +2,8 @@
 
     exp(mean over tokens of -log p(token | all before it in its row))
 
-The first tokens of a row are the prompt, fed at once; all others are fed one by one, and each but the
-prompt's own is scored. Two decoders are compared token by token: their losses differ far less than texts do.
+The first tokens of a row are the prompt, fed at once; all others are fed one by one, and what follows each of
+those is scored. Two decoders are compared token by token: their losses differ far less than texts do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Perplexity:
 def losses(
     decoder: Decoder, rows: NDArray[Any], prompt: int, progress: Callable[[int, int], None] | None = None
 ) -> Losses:
-    """Negative log-likelihoods `[rows, tokens - prompt]` of all tokens behind the prompt.
+    """Negative log-likelihoods `[rows, tokens - prompt - 1]` of what follows each token behind the prompt.
 
     Args:
         decoder: What to score.
@@ -64,19 +64,19 @@ def losses(
     Raises:
         SampleError: Rows are no longer than the prompt, or longer than the context.
     """
-    if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.shape[1] <= prompt or prompt < 1:
+    if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.shape[1] < prompt + 2 or prompt < 1:
         raise SampleError(
             f"tokens are {rows.dtype} {list(rows.shape)}: rows of integers are needed, longer than "
             f"the prompt of {prompt}"
         )
     if rows.shape[1] - 1 > decoder.longest:
         raise SampleError(f"rows of {rows.shape[1]} tokens exceed the context of {decoder.longest}")
-    found = np.zeros((len(rows), rows.shape[1] - prompt))
+    found = np.zeros((len(rows), rows.shape[1] - prompt - 1))
     for at, row in enumerate(rows):
         decoder.reset()
-        found[at, 0] = _loss(decoder.step(row[:prompt])[-1], row[prompt])
+        decoder.step(row[:prompt])
         for place in range(prompt, len(row) - 1):
-            found[at, place + 1 - prompt] = _loss(decoder.step(row[place : place + 1])[-1], row[place + 1])
+            found[at, place - prompt] = _loss(decoder.step(row[place : place + 1])[-1], row[place + 1])
         if progress is not None:
             progress(at + 1, len(rows))
     return found
