@@ -16,8 +16,11 @@ HALF = SIZE // 2
 ANGLES = 100.0 ** -(np.arange(HALF, dtype=np.float32) / HALF)
 
 
-def decoder(style: str, layers: int = 2) -> onnx.ModelProto:
-    """A decoder: "exported" in operators of ONNX, "contributed" in those of onnxruntime."""
+def decoder(style: str, layers: int = 2, masked: float = -1e9) -> onnx.ModelProto:
+    """A decoder: "exported" in operators of ONNX, "contributed" in those of onnxruntime.
+
+    What a mask adds to scores is `masked`.
+    """
     exported = style == "exported"
     make = _Exported() if exported else _Contributed()
     inputs: dict[str, list[int | str]] = {
@@ -29,6 +32,8 @@ def decoder(style: str, layers: int = 2) -> onnx.ModelProto:
     make.constant("embedding", array(VOCABULARY, WIDTH, seed=1))
     make.add("Gather", "embedding input_ids", "x0")
     make.begin()
+    if exported:
+        make.constant("low", np.float32(masked))
     for layer in range(layers):
         for kind in ("key", "value"):
             inputs[f"past_key_values.{layer}.{kind}"] = [1, SHARED, "past", SIZE]
@@ -71,8 +76,7 @@ class _Exported(_Maker):
 
     def begin(self) -> None:
         self.constants |= {
-            "angles": ANGLES, "zero": np.int64(0), "one": np.int64(1), "low": np.float32(-1e9),
-            "none": np.float32(0),
+            "angles": ANGLES, "zero": np.int64(0), "one": np.int64(1), "none": np.float32(0),
             "last": integers(-1), "front": integers(0), "second": integers(1), "third": integers(2),
             "heads_first": integers(1), "by_head": integers(0, 0, -1, SIZE), "whole": integers(0, 0, -1),
             "half": integers(HALF), "end": integers(SIZE), "scale": np.float32(SIZE**-0.5),

@@ -49,7 +49,7 @@ from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.lowering.tables import Sampled, sample
-from tpuflow.lowering.unify import unified
+from tpuflow.lowering.unify import cached, unified
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Lowering:
         gates_apart = usual.swish_layer_mode == "product" and not scheme.is_float(usual.dtype)
         self.steps = plan(self.graph, fuse_tables=usual.fuse_tables, gates_apart=gates_apart)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
-        self.grids.unified = unified(self.steps, self.grids, self.settings)
+        caches = cached(self.steps, self.grids)
+        self.grids.unified = {**caches, **unified(self.steps, self.grids, self.settings)}
         self._means = means or {}
         self._errors = errors or {}
         self.stored: dict[ir.Value, Stored] = {}

@@ -5,6 +5,9 @@ its own, and is rescaled; where the scales differ by little (`unify_scales_for_c
 all of them the widest range costs less than the second rounding, and the concatenation copies codes.
 Concatenations that share an operand, perhaps behind operators that only pass codes on, form one group.
 Operands of other operators may be given one grid as well, by rules with a method each (`config.unify`).
+
+What an input holds of earlier runs and what the network adds to it always share a grid (`cached`): rows of a
+cache are read as they were written.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.config import UnifyRule
+from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import CODES_PASS, grid_of
 from tpuflow.lowering.nodes import is_constant, shape_of
 from tpuflow.lowering.registry import VIEWS
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.settings import Settings
 
-__all__ = ["unified"]
+__all__ = ["cached", "unified"]
 
 
 @dataclass
@@ -43,6 +47,26 @@ class _Group:
     values: set[ir.Value]
     rule: UnifyRule
     step: Step
+
+
+def cached(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float, float]]:
+    """The common range of every cache: of an input, what it is joined with, and both."""
+    found: dict[ir.Value, tuple[float, float]] = {}
+    for step in steps:
+        values = [*_operands(step), step.output]
+        inputs = [value for value in values if value.is_graph_input()]
+        returned = any(value.is_graph_output() for value in values)
+        if (
+            step.node.op_type != "Concat"
+            or not inputs
+            or not returned
+            or scheme.is_float(grids.dtype_of(step))
+        ):
+            continue
+        ranges = [grids.range_of(value) for value in values]
+        common = min(low for low, _ in ranges), max(high for _, high in ranges)
+        found |= dict.fromkeys(values, common)
+    return found
 
 
 def unified(
