@@ -1,8 +1,8 @@
 """Perplexity of a decoder's integer graphs beside float32, paired by token.
 
 `python -m decoders.perplexity FOLDER`, in `benches` and at the lowest priority. FOLDER holds `model.onnx`,
-`calib.npz` and `eval.npz`, rows of tokens. The first 64 tokens of a row are its prompt, the others are fed one
-by one with the cache, and what follows each of them is scored.
+`calib.npz` and `eval.npz`, rows of tokens. The first 64 tokens of a row are its prompt, the others are fed
+one by one with the cache, and what follows each of them is scored.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def test_a_specialised_model_survives_its_file(tmp_path: Any) -> None:
         ({"past_key_values.0.key": [1, 2, "later", "width"]}, 'axis 3: dimension "width" is none of batch'),
         ({"attention_mask": [1, "sequence"]}, '"sequence" is total \\(16\\), but elsewhere sequence \\(1\\)'),
         ({"input_ids": [1, 5]}, 'input "input_ids", axis 1: is sequence, fixed to 5 by the model, not 1'),
+        ({"past_key_values.0.key": [1, 2, 16, 16]}, 'cache "past_key_values.0.key" has a fixed length'),
         ({"input_ids": None}, "has no input input_ids or inputs_embeds"),
     ],
 )  # fmt: skip

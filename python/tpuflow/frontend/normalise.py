@@ -26,6 +26,7 @@ from tpuflow.frontend.rewrites import (
     affine,
     arithmetic,
     attention,
+    caches,
     codes,
     contributed,
     control,
@@ -146,7 +147,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
     fold_in_onnxruntime,
-    _rules(tables.RULES),
+    _rules(_merged(caches.RULES, tables.RULES)),
     _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )

@@ -141,6 +141,12 @@ def specialise(source: Source, sequence: int = 1, context: int = 256) -> ir.Mode
 def _fix_dimensions(model: ir.Model, label: str, phase: Phase, caches: list[Cache]) -> None:
     """Gives every input a static shape by the roles of its axes."""
     pasts = {cache.past for cache in caches}
+    for value in model.graph.inputs:
+        if value.name in pasts and len(_roles(value, phase, pasts)) < 2:  # the batch alone
+            raise ModelError(
+                f'{label}: cache "{value.name}" has a fixed length: only caches that grow are specialised; '
+                "give the shapes of all inputs to load it as it is"
+            )
     sizes: dict[str, tuple[str, int]] = {}
     for value in model.graph.inputs:
         for axis, (role, size) in _roles(value, phase, pasts).items():

@@ -26,7 +26,7 @@ from tpuflow.frontend.values import array_of, attributes_of, bound_of, integers_
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES"]
+__all__ = ["LARGEST_TABLE", "RULES", "function_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -178,6 +178,25 @@ def tabulated(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if value.dtype == ir.DataType.BOOL:
         return emit("Less", emit.constant(np.float32(0.5), "half"), split, label="truth")
     return split if tuple(shape_of(split) or ()) == shape else emit.reshape(split, shape, "shaped")
+
+
+def function_rows(value: ir.Value) -> tuple[ir.Value, Array] | None:
+    """The bounded input that alone a value is computed of, and its elements for every number below the bound.
+
+    Only of an input of one element, so that a row holds all of the value.
+    """
+    bound = bound_of(value)
+    if bound is not None:
+        return (value, np.arange(bound, dtype=np.float32)[:, np.newaxis]) if shape_of(value) == (1,) else None
+    function = _Function(value)
+    source = function.source
+    if source is None or function.axes != () or math.prod(shape_of(source) or (0,)) != 1:
+        return None
+    bound = bound_of(source) or 0
+    if bound * math.prod(shape_of(value) or ()) > LARGEST_TABLE:
+        return None
+    table = _evaluated(function, source, value, bound)
+    return None if table is None else (source, table)
 
 
 def _is_last(value: ir.Value) -> bool:
