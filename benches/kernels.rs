@@ -111,7 +111,7 @@ fn requant(columns: usize) -> Requant {
     Requant { multiplier: vec![21_845; columns], shift: vec![26; columns], zero_point: -128, lo: -128, hi: 127 }
 }
 
-fn requantise(criterion: &mut Criterion) {
+fn requantize(criterion: &mut Criterion) {
     const ROWS: usize = 3136;
     let products: Vec<i32> = codes(ROWS * N).iter().map(|&c| i32::from(c) * 99_991).collect();
     let offsets = vec![1234; N];
@@ -147,5 +147,5 @@ fn depthwise(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, cube, float_products, functions, requantise, depthwise);
+criterion_group!(benches, products, cube, float_products, functions, requantize, depthwise);
 criterion_main!(benches);

@@ -29,7 +29,7 @@ from tpuflow.calibration import Range, Ranges
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
 from tpuflow.frontend import load
-from tpuflow.frontend import normalise as normalising
+from tpuflow.frontend import normalize as normalizing
 from tpuflow.lowering import lower
 
 CHANNELS = 4
@@ -112,9 +112,9 @@ def star(nodes: int) -> onnx.ModelProto:
 SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {"chain": chain, "grid": grid, "star": star}
 
 
-def normalised_by_stage(model: onnx.ModelProto, seconds: dict[str, float]) -> None:
+def normalized_by_stage(model: onnx.ModelProto, seconds: dict[str, float]) -> None:
     """Normalises a copy and adds up the seconds of every stage."""
-    stages = dict(normalising.STAGES)
+    stages = dict(normalizing.STAGES)
 
     def timed(name: str, stage: Callable[[ir.Model], bool]) -> Callable[[ir.Model], bool]:
         def run(target: ir.Model) -> bool:
@@ -126,10 +126,10 @@ def normalised_by_stage(model: onnx.ModelProto, seconds: dict[str, float]) -> No
         return run
 
     try:
-        normalising.STAGES = {name: timed(name, stage) for name, stage in stages.items()}
+        normalizing.STAGES = {name: timed(name, stage) for name, stage in stages.items()}
         load(model)
     finally:
-        normalising.STAGES = stages
+        normalizing.STAGES = stages
 
 
 def measured(shape: str, nodes: int, schedule_limit: int, *, passes: bool) -> dict[str, float]:
@@ -141,7 +141,7 @@ def measured(shape: str, nodes: int, schedule_limit: int, *, passes: bool) -> di
     loaded = load(model)
     seconds["import, normalise"] = time.process_time() - start
     if passes:
-        normalised_by_stage(model, seconds)
+        normalized_by_stage(model, seconds)
 
     values = [*loaded.model.graph.inputs, *(output for node in loaded.model.graph for output in node.outputs)]
     ranges = Ranges({value.name: Range(-4.0, 4.0) for value in values if value.name}, 1, "given")

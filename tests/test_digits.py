@@ -30,7 +30,7 @@ def train() -> ModuleType:
     return module
 
 
-def test_the_committed_network_recognises_digits_it_never_saw() -> None:
+def test_the_committed_network_recognizes_digits_it_never_saw() -> None:
     onnx.checker.check_model(onnx.load(DIGITS / "digits.onnx"), full_check=True)
     assert (DIGITS / "digits.onnx").stat().st_size < 500_000
     with np.load(DIGITS / "digits.npz") as samples, np.load(DIGITS / "calibration.npz") as calibration:

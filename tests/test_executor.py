@@ -31,7 +31,7 @@ def test_results_come_as_they_are_done_and_failures_stay_with_their_task(make: M
 
 
 @BOTH
-def test_what_has_not_begun_can_be_cancelled(make: Made) -> None:
+def test_what_has_not_begun_can_be_canceled(make: Made) -> None:
     with make() as executor:
         first, second = executor.submit(square, 1), executor.submit(square, 2)
         with pytest.raises(ExecutorError, match="task 0 is waiting"):
@@ -44,7 +44,7 @@ def test_what_has_not_begun_can_be_cancelled(make: Made) -> None:
             second.result()
 
 
-def test_a_task_under_way_is_cancelled_and_its_place_taken() -> None:
+def test_a_task_under_way_is_canceled_and_its_place_taken() -> None:
     with LocalProcesses(2) as executor:
         endless, quick = executor.submit(wait_for_ever), executor.submit(square, 2)
         finished = executor.finished()

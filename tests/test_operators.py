@@ -398,7 +398,7 @@ MOVES = {
     "flatten": Case([("Flatten", "x", "t", {"axis": 2}), ("Relu", "t", "y", {})], {"x": IMAGE}),
 }
 
-NORMALISATIONS = {
+NORMALIZATIONS = {
     f"layer norm axis {axis} bias {bias}": one(
         "LayerNormalization",
         shape,
@@ -437,7 +437,7 @@ CASES: dict[str, Case] = {
     **ELEMENTWISE,
     **SLOPES,
     **MOVES,
-    **NORMALISATIONS,
+    **NORMALIZATIONS,
 }
 
 
@@ -467,7 +467,7 @@ def test_every_operator_gives_the_same_bits_at_every_level(name: str, dtype: DTy
             assert found[output].shape == wanted.shape
             least = case.least.get(dtype, LEAST[dtype])
             assert similarity(wanted, found[output]).sqnr >= least, output
-    programs = [network.compile(MACHINE, optimisation) for optimisation in LEVELS]
+    programs = [network.compile(MACHINE, optimization) for optimization in LEVELS]
     for codes in network.feeds(programs[0], (0,)):
         expected = network.expected(codes)
         for program in programs:

@@ -40,10 +40,10 @@ def test_levels_are_compared_and_scored(built: tpuflow.Built, tmp_path: Path) ->
     with pytest.raises(ComparisonError, match="give the graph it was compiled from"):
         tpuflow.compare(DIGITS / "digits.onnx", built.program)
     built.graph.save(tmp_path / "digits.tpuq")
-    labelled = DIGITS / "digits.npz"
+    labeled = DIGITS / "digits.npz"
     floating = tpuflow.load(DIGITS / "digits.onnx")
-    (by_file,) = tpuflow.evaluate(tmp_path / "digits.tpuq", labelled, "top1", reference=floating)
-    arrays = dict(np.load(labelled))
+    (by_file,) = tpuflow.evaluate(tmp_path / "digits.tpuq", labeled, "top1", reference=floating)
+    arrays = dict(np.load(labeled))
     labels = arrays.pop("labels")
     (by_arrays,) = tpuflow.evaluate(built.graph, arrays, "top1", labels=labels, reference=floating)
     assert by_file == by_arrays

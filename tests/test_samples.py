@@ -17,7 +17,7 @@ from tpuflow.config import Config
 from tpuflow.errors import SampleError
 from tpuflow.execution.levels import graph_level, run_samples
 from tpuflow.frontend import Port, run_float
-from tpuflow.io.samples import Samples, joined_samples, load_labelled, load_samples
+from tpuflow.io.samples import Samples, joined_samples, load_labeled, load_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,17 +83,17 @@ def test_directory_is_read_in_the_order_of_names(tmp_path: Path) -> None:
 def test_npz_round_trip_and_labels(tmp_path: Path) -> None:
     path = tmp_path / "eval.npz"
     np.savez_compressed(path, image=ramp(4, 2, 3), labels=np.arange(4))
-    data, labels = load_labelled(path, [IMAGE])
+    data, labels = load_labeled(path, [IMAGE])
     assert data.count == 4
     assert labels.tolist() == [0, 1, 2, 3]
     with pytest.raises(SampleError, match='array "labels" is no input of the network, which has "image"'):
         load_samples(path, [IMAGE])
     np.savez(path, image=ramp(4, 2, 3))
     with pytest.raises(SampleError, match=r'eval\.npz: array "labels" is missing, it has "image"'):
-        load_labelled(path, [IMAGE])
+        load_labeled(path, [IMAGE])
     np.savez(path, image=ramp(4, 2, 3), labels=np.arange(3))
     with pytest.raises(SampleError, match=r'array "labels" has shape \(3,\) for 4 samples'):
-        load_labelled(path, [IMAGE])
+        load_labeled(path, [IMAGE])
 
 
 def with_nan() -> NDArray[np.float32]:
@@ -183,10 +183,10 @@ def test_programs_in_floats_take_numbers_that_are_not_finite(dtype: str) -> None
     proto = graph([("IsNaN", "x", "n"), ("IsInf", "x", "i"), ("Or", "n i", "y")], {"x": [1, 6]}, ["y"])
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
     model, settings = tpuflow.load(proto), Config.model_validate({"quantize": {"dtype": dtype}})
-    quantised = tpuflow.quantize(model, tpuflow.calibrate(model, {"x": ramp(4, 6)}, settings), settings)
+    quantized = tpuflow.quantize(model, tpuflow.calibrate(model, {"x": ramp(4, 6)}, settings), settings)
     expected = run_float(proto, ODD)["y"]
-    assert np.array_equal(tpuflow.simulate(tpuflow.compile(quantised), ODD).outputs["y"], expected)
-    level = graph_level(quantised)
+    assert np.array_equal(tpuflow.simulate(tpuflow.compile(quantized), ODD).outputs["y"], expected)
+    level = graph_level(quantized)
     assert np.array_equal(run_samples(level, Samples.of(ODD, level.ports))["y"], expected)
 
 

@@ -93,7 +93,7 @@ def test_the_report_has_every_figure(program: _core.Program) -> None:
 
 
 @pytest.mark.feature("SIM-07")
-def test_utilisation_is_work_over_time(program: _core.Program) -> None:
+def test_utilization_is_work_over_time(program: _core.Program) -> None:
     report = json.loads(simulate(program).to_json())
     units = report["counters"]["units"]
     order = ("dtl0", "dtl1", "me", "ewp", "pdp")

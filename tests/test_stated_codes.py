@@ -118,8 +118,8 @@ def outputs(
     level, session = GraphLevel(graph), FloatSession(proto)
     found = np.concatenate([level.run(batch.arrays)["y"] for batch in samples.batches()])
     wanted = np.concatenate([session.run(batch.arrays)["y"] for batch in samples.batches()])
-    for optimisation in LEVELS:
-        run = simulate(compile_graph(graph, "32x32_fpga", optimisation, strict=True), {"x": codes})
+    for optimization in LEVELS:
+        run = simulate(compile_graph(graph, "32x32_fpga", optimization, strict=True), {"x": codes})
         assert run.outputs["y"].dtype == wanted.dtype
         np.testing.assert_array_equal(run.outputs["y"], found)
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)

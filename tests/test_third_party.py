@@ -10,17 +10,17 @@ from conftest import REPOSITORY
 from third_party import TARGET, shipped
 
 
-def test_the_licences_of_every_shipped_crate_are_listed() -> None:
+def test_the_licenses_of_every_shipped_crate_are_listed() -> None:
     listed = [line for line in TARGET.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
     expected = [f"- {crate.name} {crate.version}: {crate.license}" for crate in shipped()]
     assert listed[: len(expected)] == expected, "run ./start licenses"
 
 
-def test_every_shipped_crate_states_a_licence() -> None:
+def test_every_shipped_crate_states_a_license() -> None:
     assert not [crate.name for crate in shipped() if not crate.license]
 
 
-def test_the_wheel_takes_the_licence_files_along() -> None:
+def test_the_wheel_takes_the_license_files_along() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"LICENSE", TARGET.name} <= set(project["license-files"])
     assert project["authors"] == [{"name": "The tpuflow developers"}]

@@ -19,7 +19,7 @@ from material import Network, shared_data
 from tpuflow.calibration import calibrate
 from tpuflow.config import Config
 from tpuflow.execution.levels import GraphLevel
-from tpuflow.export import quantised_onnx, scales
+from tpuflow.export import quantized_onnx, scales
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 from tpuflow.ptq import better_equalized, correct_output_bias
@@ -39,7 +39,7 @@ def apart(network: Network, output: str, calibration: int, samples: int, *, exac
     chosen = Samples.of({network.port: network.calibration[:calibration]}, network.model.inputs)
     model = better_equalized(network.model, chosen, config)
     graph = lower(model, correct_output_bias(model, calibrate(model, chosen, config), chosen, config), config)
-    exported = session(quantised_onnx(network.model, graph, exact=exact).SerializeToString())
+    exported = session(quantized_onnx(network.model, graph, exact=exact).SerializeToString())
     level, steps, seconds = GraphLevel(graph), scales(graph)["outputs"], 0.0
     found = []
     for image in network.images[:samples]:

@@ -286,7 +286,7 @@ def test_what_only_a_clamp_reads_is_not_observed_and_not_needed() -> None:
     lower(model, ranges)
 
 
-def test_the_quantiser_clamps_what_is_not_observed() -> None:
+def test_the_quantizer_clamps_what_is_not_observed() -> None:
     assert plan.LINEAR | plan.CLAMPING >= CLAMPED
 
 

@@ -61,7 +61,7 @@ def test_percentile_multiplies_the_extrema() -> None:
     assert fitted(values, strategy="percentile") == (-2.0, 4.0)
 
 
-def test_a_share_stated_with_percentile_is_honoured() -> None:
+def test_a_share_stated_with_percentile_is_honored() -> None:
     values = np.arange(-100, 101, dtype=np.float32)
     stated = fitted(values, strategy="percentile", percentile=75)
     assert stated == fitted(values, strategy="pct", percentile=75) != fitted(values, strategy="percentile")

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 from tpuflow import _core
 from tpuflow.calibration import (
     STRATEGIES,
-    Artefacts,
+    Artifacts,
     Ranges,
     calibrate,
     collect,
     fit,
     load_statistics,
-    save_artefacts,
+    save_artifacts,
     save_statistics,
 )
 from tpuflow.calibration.activations import ActivationSession, handed_out
@@ -340,8 +340,8 @@ def test_strategies_that_read_histograms_say_so(tmp_path: Path) -> None:
 def test_histograms_are_of_as_many_samples_as_asked_for(count: int, tmp_path: Path) -> None:
     model = network()
     samples = Samples.of(images(5), model.inputs)
-    wanted = Artefacts(tmp_path, histograms=True, samples=count, statistics="statistics.json")
-    files = save_artefacts(model, samples, calibrate(model, samples), wanted)
+    wanted = Artifacts(tmp_path, histograms=True, samples=count, statistics="statistics.json")
+    files = save_artifacts(model, samples, calibrate(model, samples), wanted)
     assert all(file.is_file() for file in files)
     histograms = [file for file in files if file.suffix == ".npz"]
     kept = load_statistics(tmp_path / "statistics.json")
@@ -361,9 +361,9 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     ranges = calibrate(model, samples)
     (tmp_path / "here").mkdir(mode=0o555)
     monkeypatch.chdir(tmp_path / "here")
-    assert save_artefacts(model, samples, ranges, Artefacts(histograms=True, samples=1)) == []
+    assert save_artifacts(model, samples, ranges, Artifacts(histograms=True, samples=1)) == []
     assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
-    written = save_artefacts(model, samples, ranges, Artefacts(tmp_path / "there"))
+    written = save_artifacts(model, samples, ranges, Artifacts(tmp_path / "there"))
     assert [path.name for path in written] == ["thresholds.json"]
     assert Ranges.load(written[0]) == ranges
 

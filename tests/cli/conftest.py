@@ -61,7 +61,7 @@ class Built:
     graph: Path
     figures: Path
     calibration: Path
-    labelled: Path
+    labeled: Path
     output: str
 
 
@@ -81,15 +81,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     network = tiny()
     onnx.save(network, model)
     arrays = samples(network, 5)
-    calibration, labelled, figures = (
+    calibration, labeled, figures = (
         folder / "calibration.npz",
         folder / "labelled.npz",
         folder / "build.json",
     )
     np.savez(calibration, allow_pickle=False, **arrays)
-    np.savez(labelled, allow_pickle=False, **arrays, labels=np.arange(5) % 6)
+    np.savez(labeled, allow_pickle=False, **arrays, labels=np.arange(5) % 6)
     result = run_command("build", model, "-O5", "--calib", calibration, "-o", program, "--json", figures)
     assert result.status == 0, result.err
     output = network.graph.output[0].name
     graph = program.with_suffix(".tpuq")
-    return Built(folder, model, program, graph, figures, calibration, labelled, output)
+    return Built(folder, model, program, graph, figures, calibration, labeled, output)

@@ -179,9 +179,9 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
         ("run", built.calibration, "--inputs", built.calibration, "--outputs", "y.npz"): (".npz",),
         ("compare", built.model, built.program, "--tolerance", "0.9"): ("--tolerance",),
         ("compare", built.model, built.program, "--tolerance", "1.1,1"): ("--tolerance", "above 1"),
-        ("evaluate", built.graph, "--data", built.labelled, "--metric", "best"): ("best", "top1"),
+        ("evaluate", built.graph, "--data", built.labeled, "--metric", "best"): ("best", "top1"),
         ("evaluate", built.graph, "--data", built.calibration, "--metric", "top1"): ("labels",),
-        ("evaluate", built.graph, "--data", built.labelled, "--metric", "cosine"): ("--float",),
+        ("evaluate", built.graph, "--data", built.labeled, "--metric", "cosine"): ("--float",),
         ("inspect", built.calibration): (".npz",),
         ("machine", "show", "tpu9"): ('"tpu9"', "32x32_fpga"),
     }

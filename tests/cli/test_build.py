@@ -26,8 +26,8 @@ def test_sizes_are_those_of_files_and_of_the_model(built: Built, command: Comman
     result = command("build", built.model, "--calib", built.calibration, "-o", program, "--json", figures)
     assert result.status == 0, result.err
     assert f"program    {program} ({bytes_text(program.stat().st_size)})" in result.out
-    normalised = load(built.model).model.graph.initializers.values()
-    floats = sum(each.const_value.numpy().nbytes for each in normalised if each.const_value is not None)
+    normalized = load(built.model).model.graph.initializers.values()
+    floats = sum(each.const_value.numpy().nbytes for each in normalized if each.const_value is not None)
     graph = load_graph(program.with_suffix(".tpuq"))
     constants = sum(
         int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
@@ -169,7 +169,7 @@ def test_the_metric_is_run_as_often_as_asked(
     monkeypatch.setattr(Evaluator, "value", value)
     settings = tmp_path / "net.cfg"
     switches = f"eval_original_model = {bool(original)}\neval_optimized_model = {bool(optimized)}"
-    settings.write_text(f"[Common]\nmetric = top1\ndata = {built.labelled}\n{switches}\n", encoding="utf-8")
+    settings.write_text(f"[Common]\nmetric = top1\ndata = {built.labeled}\n{switches}\n", encoding="utf-8")
     words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
     result = command("build", built.model, *words)
     assert result.status == 0, result.err
@@ -194,7 +194,7 @@ def test_no_folder_is_made_for_a_model_that_cannot_be_read(
 @pytest.mark.feature("CFG-13")
 def test_every_metric_is_measured(built: Built, command: Command, tmp_path: Path) -> None:
     settings = tmp_path / "net.cfg"
-    settings.write_text(f"[Common]\nmetric = top1,top(2)\ndata = {built.labelled}\n", encoding="utf-8")
+    settings.write_text(f"[Common]\nmetric = top1,top(2)\ndata = {built.labeled}\n", encoding="utf-8")
     words = ("--calib", built.calibration, "--config", settings, "-o", tmp_path / "net.tpu")
     result = command("build", built.model, *words)
     assert result.status == 0, result.err

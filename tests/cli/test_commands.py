@@ -218,7 +218,7 @@ def test_measures_of_two_sets_of_samples(built: Built, command: Command, tmp_pat
 
 def test_evaluate_pairs_the_levels(built: Built, command: Command, tmp_path: Path) -> None:
     figures = tmp_path / "e.json"
-    words = ("--data", built.labelled, "--float", built.model, "--json", figures)
+    words = ("--data", built.labeled, "--float", built.model, "--json", figures)
     found = []
     for file in (built.graph, built.program):
         done(command, "evaluate", file, "--metric", "top1", *words)

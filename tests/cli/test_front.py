@@ -104,7 +104,7 @@ def test_figures_go_to_standard_output_alone_and_carry_their_format(
         ("simulate", built.program, "--timing-only"),
         ("explain", built.program),
         ("compare", built.model, built.program),
-        ("evaluate", built.graph, "--data", built.labelled, "--metric", "top1"),
+        ("evaluate", built.graph, "--data", built.labeled, "--metric", "top1"),
         ("compare", built.program),
         ("inspect", built.program),
         ("inspect", built.graph),
@@ -223,7 +223,7 @@ def test_statuses(
     (tmp_path / "full.csv").write_text("id,lower,upper,size\na,0,2,3\nb,0,2,3\n", encoding="utf-8")
     rows = [f"{number},{row}" for number, row in enumerate(HARD.split())]
     (tmp_path / "hard.csv").write_text("id,lower,upper,size\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    files = {"MODEL": built.model, "GRAPH": built.graph, "PROGRAM": built.program, "DATA": built.labelled}
+    files = {"MODEL": built.model, "GRAPH": built.graph, "PROGRAM": built.program, "DATA": built.labeled}
     files |= {"FULL": tmp_path / "full.csv", "HARD": tmp_path / "hard.csv"}
     done = command(*(files.get(word, word) for word in words))
     assert done.status == status, done.err

@@ -25,7 +25,7 @@ def test_counts_sum_and_outliers_are_those_beyond(samples: list[np.ndarray], low
     for values in samples:
         overlay.add(values, np.clip(values, low, high))
     whole = np.concatenate([np.empty(0), *samples]).astype(np.float64)
-    assert overlay.floating.sum() == overlay.quantised.sum() == whole.size
+    assert overlay.floating.sum() == overlay.quantized.sum() == whole.size
     assert overlay.below == sum(value < low for value in whole)
     assert overlay.above == sum(value > high for value in whole)
     # Every bin but the outermost ones holds what lies in it.
@@ -39,7 +39,7 @@ def test_what_is_no_number_is_counted_apart() -> None:
     overlay = Overlay("<t>", (-1.0, 1.0))
     overlay.add(np.array([np.nan, np.inf, 0.5, -3.0]), np.array([0.0, 1.0, 0.5, -1.0]))
     assert (overlay.nonfinite, overlay.below, overlay.above) == (2, 1, 1)
-    assert (overlay.floating.sum(), overlay.quantised.sum()) == (2, 4)
+    assert (overlay.floating.sum(), overlay.quantized.sum()) == (2, 4)
     ET.fromstring(overlay.picture())
 
 
@@ -59,14 +59,14 @@ def test_every_tensor_of_a_network(built: Built, command: Command, tmp_path: Pat
         ran = command("run", file, "--inputs", built.calibration, "--outputs", out, "--all-tensors")
         assert ran.status == 0, ran.err
     checked = 0
-    with np.load(theirs) as floating, np.load(ours) as quantised:
-        for name in set(found) & set(floating.files) & set(quantised.files):
+    with np.load(theirs) as floating, np.load(ours) as quantized:
+        for name in set(found) & set(floating.files) & set(quantized.files):
             low, high = found[name]["thresholds"]
             exact = floating[name].astype(np.float64)
             assert sum(found[name]["floating"]) == sum(found[name]["quantised"]) == exact.size
             assert found[name]["below"] == np.count_nonzero(exact < low)
             assert found[name]["above"] == np.count_nonzero(exact > high)
-            assert low - 1e-9 <= quantised[name].min() and quantised[name].max() <= high + 1e-9
+            assert low - 1e-9 <= quantized[name].min() and quantized[name].max() <= high + 1e-9
             checked += 1
     assert checked >= 4
 

@@ -60,7 +60,7 @@ def test_a_build_from_what_was_found_gives_the_same_program(
 ) -> None:
     config = search(
         tmp_path,
-        f"mixed_precision_auto_search = 5,{threshold},L\nmetric = cosine\ndata = {built.labelled}",
+        f"mixed_precision_auto_search = 5,{threshold},L\nmetric = cosine\ndata = {built.labeled}",
     )
     first, again = tmp_path / "first.tpu", tmp_path / "again.tpu"
     made = command("build", built.model, "-O5", "--calib", built.calibration, "--cfg", config, "-o", first)
@@ -85,7 +85,7 @@ def test_a_build_from_what_was_found_gives_the_same_program(
 def test_a_build_says_that_floats_need_the_cpu(built: Built, command: Command, tmp_path: Path) -> None:
     config = search(
         tmp_path,
-        f"mixed_precision_auto_search = 5,-1,L\nmetric = cosine\ndata = {built.labelled}\ntarget = int8",
+        f"mixed_precision_auto_search = 5,-1,L\nmetric = cosine\ndata = {built.labeled}\ntarget = int8",
     )
     found = command(
         "build", built.model, "--calib", built.calibration, "--cfg", config, "-o", tmp_path / "x.tpu"
@@ -105,7 +105,7 @@ def test_debugging_is_told_aloud(built: Built, command: Command, tmp_path: Path)
 
 @pytest.mark.feature("MIX-01")
 def test_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_path: Path) -> None:
-    config = search(tmp_path, f"mixed_precision_auto_search = 0,0.,L\nmetric = top1\ndata = {built.labelled}")
+    config = search(tmp_path, f"mixed_precision_auto_search = 0,0.,L\nmetric = top1\ndata = {built.labeled}")
     program = tmp_path / "x.tpu"
     made = command("build", built.model, "-O5", "--calib", built.calibration, "--cfg", config, "-o", program)
     assert made.status == 0, made.err
@@ -116,7 +116,7 @@ def test_fewer_than_one_batch_is_no_search(built: Built, command: Command, tmp_p
 def test_the_table_of_layers(built: Built, command: Command, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     found = command(
-        "sensitivity", built.model, "--calib", built.calibration, "--data", built.labelled, "--metric",
+        "sensitivity", built.model, "--calib", built.calibration, "--data", built.labeled, "--metric",
         "top1", "--json", report,
     )  # fmt: skip
     assert found.status == 0, found.err
@@ -135,7 +135,7 @@ def test_settings_within_a_budget_are_built_as_they_were_evaluated(
     layers, report, program = tmp_path / "l.json", tmp_path / "r.json", tmp_path / "x.tpu"
     found = command(
         "mixed", built.model, "--budget", "cycles=3600", "--calib", built.calibration, "--data",
-        built.labelled, "--metric", "cosine", "-o", layers, "--json", report,
+        built.labeled, "--metric", "cosine", "-o", layers, "--json", report,
     )  # fmt: skip
     assert found.status == 0, found.err
     chosen = json.loads(report.read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ def test_settings_within_a_budget_are_built_as_they_were_evaluated(
     assert made.status == 0, made.err
     assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["cycles"] == chosen["cycles"][1]
     scored = command(
-        "evaluate", program.with_suffix(".tpuq"), "--data", built.labelled, "--metric", "cosine", "--float",
+        "evaluate", program.with_suffix(".tpuq"), "--data", built.labeled, "--metric", "cosine", "--float",
         built.model, "--json", tmp_path / "e.json",
     )  # fmt: skip
     assert scored.status == 0, scored.err
@@ -176,7 +176,7 @@ def test_layers_found_by_bisection_are_written_as_settings(
     config, layers = tmp_path / "bad.json", tmp_path / "l.json"
     config.write_text(json.dumps({"/conv_2": {"weight_bits": 4}}), encoding="utf-8")
     found = command(
-        "bisect", built.model, "--calib", built.calibration, "--data", built.labelled, "--metric", "cosine",
+        "bisect", built.model, "--calib", built.calibration, "--data", built.labeled, "--metric", "cosine",
         "--allowed", "0.0005", "--config", config, "-o", layers,
     )  # fmt: skip
     assert found.status == 0, found.err
@@ -223,13 +223,13 @@ def test_similarity_by_layer_is_that_of_a_comparison_of_dumps(
         for name in layer.nodes
     }
     checked = 0
-    with np.load(ours) as quantised, np.load(theirs) as floating:
+    with np.load(ours) as quantized, np.load(theirs) as floating:
         for name, each in layers.items():
             brief, facts = (each["just_for_display"][key] for key in ("brief_info", "quantization_info"))
             tensor = outputs.get(name, name)
-            if tensor not in quantised.files or tensor not in floating.files:
+            if tensor not in quantized.files or tensor not in floating.files:
                 continue
-            x, y = (side[tensor].astype(np.float64).ravel() for side in (floating, quantised))
+            x, y = (side[tensor].astype(np.float64).ravel() for side in (floating, quantized))
             cosine = x @ y / np.sqrt((x @ x) * (y @ y))
             assert brief["similarity"] == pytest.approx(cosine, rel=1e-6)
             assert brief["MSE"] == pytest.approx(np.mean((x - y) ** 2), rel=1e-5)

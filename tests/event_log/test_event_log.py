@@ -92,7 +92,7 @@ def test_resources_of_the_program_are_its_cycles(built: Any) -> None:
 
 
 @pytest.mark.feature("VIS-04")
-def test_nodes_tell_how_they_are_quantised(built: Any) -> None:
+def test_nodes_tell_how_they_are_quantized(built: Any) -> None:
     graph = built[2].graph
     nodes = {node.name: node for node in events(built[0] / "quantised").Graph().node}
     shown = 0
@@ -116,7 +116,7 @@ def activations(built: Any) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.feature("VIS-05")
-def test_histograms_of_activations_before_quantisation(built: Any) -> None:
+def test_histograms_of_activations_before_quantization(built: Any) -> None:
     log = events(built[0] / "statistics")
     expected = activations(built)
     assert set(log.Tags()["histograms"]) == set(expected)

@@ -20,7 +20,7 @@ from tpuflow.calibration import Ranges, calibrate
 from tpuflow.config import Config
 from tpuflow.errors import ModelError, RangesError
 from tpuflow.execution.levels import graph_level
-from tpuflow.export import quantised_onnx, scales
+from tpuflow.export import quantized_onnx, scales
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
 from tpuflow.partitioning import partition
@@ -39,7 +39,7 @@ def steps_apart(proto: onnx.ModelProto, *, fake: bool = False, exact: bool = Fal
     """How many steps every output value of onnxruntime is away from the graph's."""
     feeds = normal(proto)
     made = lowered(proto, feeds, {"quantize": quantize})
-    exported = quantised_onnx(made.model, made.graph, fake=fake, exact=exact)
+    exported = quantized_onnx(made.model, made.graph, fake=fake, exact=exact)
     onnx.checker.check_model(exported)
     steps = {source_of(t)["name"]: t for t in (made.graph.tensors[i] for i in made.graph.outputs)}
     apart = []
@@ -159,7 +159,7 @@ def test_random_networks_run(seed: int) -> None:
     feeds = normal(proto)
     made = lowered(proto, feeds)
     for exact in (False, True):
-        exported = quantised_onnx(made.model, made.graph, exact=exact)
+        exported = quantized_onnx(made.model, made.graph, exact=exact)
         ours, theirs = made.run(feeds[0]), outputs(exported, feeds[0])
         for name, found in theirs.items():
             assert found.shape == ours[name].shape
@@ -173,7 +173,7 @@ def test_weights_are_the_codes_of_the_graph() -> None:
     b.output(convolutions(b))
     feeds = normal(b)
     made = lowered(b.model(), feeds)
-    exported = quantised_onnx(made.model, made.graph, exact=False)
+    exported = quantized_onnx(made.model, made.graph, exact=False)
     stored = {value.name: numpy_helper.to_array(value) for value in exported.graph.initializer}
     weights = [
         i
@@ -209,11 +209,11 @@ def test_what_cannot_be_exported() -> None:
     other = Builder("other")
     other.output(other.node("Relu", other.input("z", [1, 3])))
     with pytest.raises(ModelError, match="the graph was made of another model"):
-        quantised_onnx(load(other.model()), made.graph)
+        quantized_onnx(load(other.model()), made.graph)
     model = load(b.model())
     floats = lower(model.model, None, Config.parse({"quantize": {"dtype": "float16"}}))
     with pytest.raises(ModelError, match="stores nothing as codes"):
-        quantised_onnx(model, floats)
+        quantized_onnx(model, floats)
 
 
 @pytest.mark.parametrize("text", ['{"a": 1e39}', '{"a": NaN}'])
@@ -256,7 +256,7 @@ def test_biases_are_the_corrected_ones_of_the_graph(fake: bool) -> None:  # noqa
         if (index := json.loads(layer.op_json).get("bias")) is not None
     ]
     assert len(biases) == 4 and all(bias.any() for bias in biases)
-    exported = quantised_onnx(model, made.graph, fake=fake, exact=False)
+    exported = quantized_onnx(model, made.graph, fake=fake, exact=False)
     onnx.checker.check_model(exported)
     (tensor,) = (made.graph.tensors[i] for i in made.graph.outputs)
     assert tensor.scale is not None
@@ -288,7 +288,7 @@ def test_segments_of_the_device_are_those_of_the_graph(network: Callable[[], onn
         name: generator.normal(0, 1, (4, *shape[1:])).astype(np.float32) for name, shape in shapes.items()
     }
     graph = lower(parts, calibrate(parts, arrays))
-    exported = quantised_onnx(model, graph)
+    exported = quantized_onnx(model, graph)
     feed = {name: array[:1] for name, array in arrays.items()}
     ours, theirs = graph_level(graph).run(feed), outputs(exported, feed)
     for name, found in theirs.items():

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from tpuflow.frontend import FloatModel, FloatSession, generate_samples, load
-from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.normalize import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def graph(
                 **(attributes[0] if attributes else {}),
             )
         )
-    initialisers = [
+    initializers = [
         numpy_helper.from_array(
             np.asarray(value, None if isinstance(value, (np.ndarray, np.generic)) else np.float32), name
         )
@@ -66,7 +66,7 @@ def graph(
                 helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None)
                 for name in outputs
             ],
-            initialisers,
+            initializers,
         ),
         opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)],
         ir_version=8 if opset < 19 else 10,
@@ -78,7 +78,7 @@ def operators(model: FloatModel) -> Counter[str]:
     return Counter(node.op_type for node in model.model.graph)
 
 
-def normalised(proto: onnx.ModelProto, tolerance: float = 1e-5, **options: Any) -> FloatModel:
+def normalized(proto: onnx.ModelProto, tolerance: float = 1e-5, **options: Any) -> FloatModel:
     """Loads a model and checks all that must hold of any: same results, same names, valid, idempotent."""
     before = proto.SerializeToString()
     model = load(proto, **options)
@@ -103,7 +103,7 @@ def normalised(proto: onnx.ModelProto, tolerance: float = 1e-5, **options: Any) 
             scale = max(float(np.max(np.abs(expected), initial=0)), 1e-3)
             np.testing.assert_allclose(results[name], expected, rtol=tolerance, atol=tolerance * scale)
     text = [str(node) for node in model.model.graph]
-    assert [str(node) for node in normalise(model.model.clone()).graph] == text, "not idempotent"
+    assert [str(node) for node in normalize(model.model.clone()).graph] == text, "not idempotent"
     return model
 
 

@@ -300,9 +300,9 @@ def _of_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Arr
         original = FloatSession(model).run(feeds)
     except ModelError:
         return None
-    normalised = FloatSession(load(model, host=True).model).run(feeds)
+    normalized = FloatSession(load(model, host=True).model).run(feeds)
     same = all(
-        normalised[name].shape == array.shape and np.allclose(normalised[name], array, 1e-4, 1e-6)
+        normalized[name].shape == array.shape and np.allclose(normalized[name], array, 1e-4, 1e-6)
         for name, array in original.items()
     )
     return [original[value.name] for value in model.graph.output] if same else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import check_model
 
 X = {"x": [2, 3, 4]}
@@ -203,18 +203,18 @@ CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_arithmetic(case: str) -> None:
     nodes, constants, expected = CASES[case]
-    model = normalised(graph(nodes, X | {"y": [2, 3, 4]}, ["z"], constants))
+    model = normalized(graph(nodes, X | {"y": [2, 3, 4]}, ["z"], constants))
     assert operators(model) == expected
 
 
 def test_a_result_used_twice_is_not_merged_away() -> None:
     nodes = [("Mul", "x a", "p"), ("Mul", "p b", "z")]
-    model = normalised(graph(nodes, X, ["z", "p"], {"a": 3.0, "b": 2.0}))
+    model = normalized(graph(nodes, X, ["z", "p"], {"a": 3.0, "b": 2.0}))
     assert operators(model) == {"Mul": 2}
 
 
 @pytest.mark.parametrize("shifted", [False, True])
-def test_decomposed_softmax_is_recognised(*, shifted: bool) -> None:
+def test_decomposed_softmax_is_recognized(*, shifted: bool) -> None:
     nodes = [
         ("ReduceMax", "x", "m", {"axes": [1]}),
         ("Sub", "x m", "d"),
@@ -222,7 +222,7 @@ def test_decomposed_softmax_is_recognised(*, shifted: bool) -> None:
         ("ReduceSum", "e a", "s"),
         ("Div", "e s", "z"),
     ]
-    model = normalised(graph(nodes, X, ["z"], {"a": integers(1)}))
+    model = normalized(graph(nodes, X, ["z"], {"a": integers(1)}))
     assert operators(model) == {"Softmax": 1}
 
 
@@ -240,7 +240,7 @@ LAYER = [
 
 
 @pytest.mark.parametrize("variant", ["power", "product", "reciprocal", "two deviations"])
-def test_decomposed_layer_normalisation_is_recognised(variant: str) -> None:
+def test_decomposed_layer_normalization_is_recognized(variant: str) -> None:
     nodes: list[Node] = list(LAYER)
     if variant == "product":
         nodes[2] = ("Mul", "d d", "s")
@@ -250,54 +250,54 @@ def test_decomposed_layer_normalisation_is_recognised(variant: str) -> None:
         nodes.insert(2, ("Sub", "x m", "d2"))
         nodes[3] = ("Pow", "d2 two", "s")
     constants = {"two": 2.0, "eps": 1e-5, "g": array(8), "b": array(8, seed=1)}
-    model = normalised(graph(nodes, {"x": [2, 3, 8]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [2, 3, 8]}, ["z"], constants))
     assert operators(model) == {"LayerNormalization": 1}
     assert model.model.graph[0].attributes.get_float("epsilon") == pytest.approx(1e-5)
 
 
-def test_layer_normalisation_over_channels() -> None:
+def test_layer_normalization_over_channels() -> None:
     nodes = [(*node[:3], {"axes": [1]}) if node[0] == "ReduceMean" else node for node in LAYER]
     constants = {"two": 2.0, "eps": 1e-6, "g": array(8, 1, 1), "b": array(8, 1, 1, seed=1)}
-    model = normalised(graph(nodes, {"x": [1, 8, 3, 5]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [1, 8, 3, 5]}, ["z"], constants))
     assert operators(model)["LayerNormalization"] == 1
     assert "ReduceMean" not in operators(model)
 
 
 @pytest.mark.parametrize(("opset", "groups"), [(17, 0), (20, 2), (21, 2)])
-def test_instance_and_group_normalisation(opset: int, groups: int) -> None:
+def test_instance_and_group_normalization(opset: int, groups: int) -> None:
     entries = groups if opset == 20 else 4
     constants = {"g": array(entries), "b": array(entries, seed=1)}
     operator = ("GroupNormalization", "x g b", "z", {"num_groups": groups})
     node = operator if groups else ("InstanceNormalization", "x g b", "z")
-    model = normalised(graph([node], {"x": [2, 4, 3, 5]}, ["z"], constants, opset=opset))
+    model = normalized(graph([node], {"x": [2, 4, 3, 5]}, ["z"], constants, opset=opset))
     assert operators(model)["LayerNormalization"] == 1
 
 
-def test_layer_normalisation_without_bias_and_with_axis_from_the_back() -> None:
+def test_layer_normalization_without_bias_and_with_axis_from_the_back() -> None:
     node = ("LayerNormalization", "x g b", "z", {"axis": -2})
     constants = {"g": array(3, 4), "b": np.zeros((3, 4), np.float32)}
-    model = normalised(graph([node], X, ["z"], constants))
+    model = normalized(graph([node], X, ["z"], constants))
     assert operators(model) == {"Reshape": 2, "LayerNormalization": 1}
     (layer,) = (node for node in model.model.graph if node.op_type == "LayerNormalization")
     assert layer.attributes.get_int("axis") == 1
     assert len(layer.inputs) == 2
 
 
-def test_scale_and_shift_join_a_normalisation_over_several_axes() -> None:
+def test_scale_and_shift_join_a_normalization_over_several_axes() -> None:
     nodes: list[Node] = [
         ("LayerNormalization", "x g", "n", {"axis": 1}),
         ("Mul", "n s", "m"),
         ("Add", "m b", "z"),
     ]
     constants = {"g": array(2, 3, 4), "s": array(3, 1, seed=1), "b": array(4, seed=2)}
-    model = normalised(graph(nodes, {"x": [1, 2, 3, 4]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [1, 2, 3, 4]}, ["z"], constants))
     assert operators(model) == {"Reshape": 2, "LayerNormalization": 1}
 
 
 @pytest.mark.parametrize(("shape", "muls"), [((1, 8, 2), 3), ((1, 7, 2), 4), ((1, 2, 1), 1), ((1, 64, 2), 6)])
 def test_a_product_is_taken_half_by_half(shape: tuple[int, ...], muls: int) -> None:
     nodes: list[Node] = [("Sigmoid", "x", "s"), ("ReduceProd", "s", "z", {"axes": [1]})]
-    model = normalised(graph(nodes, {"x": list(shape)}, ["z"]))
+    model = normalized(graph(nodes, {"x": list(shape)}, ["z"]))
     assert operators(model)["Mul"] == muls
     assert "ReduceProd" not in operators(model)
 
@@ -321,12 +321,12 @@ def test_a_product_of_too_many_is_listed() -> None:
 )
 def test_slopes_along_several_axes(low: float, high: float, wanted: dict[str, int]) -> None:
     slopes = np.random.default_rng(0).uniform(low, high, (3, 4)).astype(np.float32)
-    model = normalised(graph([("PRelu", "x s", "z")], {"x": [1, 3, 4]}, ["z"], {"s": slopes}))
+    model = normalized(graph([("PRelu", "x s", "z")], {"x": [1, 3, 4]}, ["z"], {"s": slopes}))
     assert operators(model) == wanted
 
 
 def test_unit_length() -> None:
-    model = normalised(graph([("LpNormalization", "x", "z", {"axis": 1})], X, ["z"]))
+    model = normalized(graph([("LpNormalization", "x", "z", {"axis": 1})], X, ["z"]))
     assert operators(model) == {"ReduceL2": 1, "Clip": 1, "Div": 1}
 
 
@@ -341,16 +341,16 @@ def test_reductions(operator: str, opset: int) -> None:
     else:
         nodes.append((operator, "e axes", "z", {"keepdims": 0}))
     constants = {} if opset == 11 else {"axes": integers(-1, 0)}
-    normalised(graph(nodes, X, ["z"], constants, opset=opset))
+    normalized(graph(nodes, X, ["z"], constants, opset=opset))
 
 
 def test_reduction_over_everything_and_over_nothing() -> None:
-    model = normalised(graph([("ReduceSum", "x", "z")], X, ["z"]))
+    model = normalized(graph([("ReduceSum", "x", "z")], X, ["z"]))
     assert operators(model) == {"ReduceSum": 1}
     nodes: list[Node] = [("ReduceSum", "x", "a", {"noop_with_empty_axes": 1}), ("Neg", "a", "z")]
-    assert operators(normalised(graph(nodes, X, ["z"]))) == {"Neg": 1}
+    assert operators(normalized(graph(nodes, X, ["z"]))) == {"Neg": 1}
     nodes = [("ReduceMax", "x", "a", {"axes": [1]}), ("Neg", "a", "z")]
-    assert operators(normalised(graph(nodes, {"x": [2, 1, 4]}, ["z"]))) == {"Neg": 1}
+    assert operators(normalized(graph(nodes, {"x": [2, 1, 4]}, ["z"]))) == {"Neg": 1}
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13])
@@ -358,5 +358,5 @@ def test_reduction_over_everything_and_over_nothing() -> None:
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 def test_softmax_of_all_opsets(opset: int, operator: str, axis: int | None) -> None:
     attributes = {} if axis is None else {"axis": axis}
-    model = normalised(graph([(operator, "x", "z", attributes)], X, ["z"], opset=opset))
+    model = normalized(graph([(operator, "x", "z", attributes)], X, ["z"], opset=opset))
     assert operators(model)["Softmax" if operator == "Softmax" else "Exp"] == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import FloatModel
 
 WIDTH = 8
@@ -126,7 +126,7 @@ def _before(model: FloatModel, operator: str) -> list[str]:
 @pytest.mark.parametrize("scale", ["after", "before", "roots"])
 @pytest.mark.feature("IMP-14")
 def test_scale_becomes_part_of_the_projection(scale: str, *, cross: bool, biased: bool) -> None:
-    model = normalised(attention(scale=scale, cross=cross, biased=biased))
+    model = normalized(attention(scale=scale, cross=cross, biased=biased))
     expected = {"MatMul": 6, "Reshape": 4, "Transpose": 4, "Softmax": 1}
     assert operators(model) == expected | ({"Add": 3} if biased else {})
     assert _before(model, "Softmax") == ["MatMul"]
@@ -139,7 +139,7 @@ MASKS = {"added": 1, "infinite": 1, "with bias": 2, "computed": 1, "chosen": 1, 
 @pytest.mark.parametrize(("mask", "additions"), MASKS.items())
 @pytest.mark.feature("IMP-14")
 def test_masks_of_attention_stay_in_front_of_the_softmax(mask: str, additions: int, scale: str) -> None:
-    model = normalised(attention(scale=scale, mask=mask, biased=False))
+    model = normalized(attention(scale=scale, mask=mask, biased=False))
     kinds = operators(model)
     assert kinds["Add"] == additions
     assert kinds["Add"] + kinds["Where"] == max(additions, 1)
@@ -158,7 +158,7 @@ def test_masks_of_attention_stay_in_front_of_the_softmax(mask: str, additions: i
 @pytest.mark.parametrize("mask", ["none", "added"])
 @pytest.mark.feature("IMP-14")
 def test_grouped_queries_share_their_keys(mask: str) -> None:
-    model = normalised(attention(heads=6, shared=3, mask=mask))
+    model = normalized(attention(heads=6, shared=3, mask=mask))
     kinds = operators(model)
     assert kinds["Expand"] == kinds["Mul"] == 0
     assert kinds["MatMul"] == 6
@@ -173,11 +173,11 @@ def test_grouped_queries_share_their_keys(mask: str) -> None:
     cross=st.booleans(),
 )
 @pytest.mark.feature("IMP-14")
-def test_any_form_of_attention_is_normalised(
+def test_any_form_of_attention_is_normalized(
     scale: str, mask: str, heads: tuple[int, int], *, biased: bool, cross: bool
 ) -> None:
     proto = attention(scale=scale, mask=mask, heads=heads[0], shared=heads[1], biased=biased, cross=cross)
-    kinds = operators(normalised(proto))
+    kinds = operators(normalized(proto))
     assert kinds["Mul"] == kinds["Expand"] == 0
     assert kinds["Softmax"] == 1
 
@@ -194,7 +194,7 @@ def test_scale_behind_the_mask(mask: str) -> None:
         nodes = [("MatMul", "a b", "s"), ("Where", "m s low", "t")]
     nodes += [("Mul", "t f", "u"), ("Softmax", "u", "p"), ("MatMul", "p c", "z")]
     shapes = {"a": [3, 6, 4], "b": [3, 4, 6], "c": [3, 6, 5]}
-    model = normalised(graph(nodes, shapes, ["z"], constants))
+    model = normalized(graph(nodes, shapes, ["z"], constants))
     names = [node.op_type for node in model.model.graph]
     assert names == ["MatMul", "Mul", "Add" if mask == "added" else "Where", "Softmax", "MatMul"]
 
@@ -206,7 +206,7 @@ def test_mask_in_front_of_a_reshape() -> None:
         "s": integers(3, 2, 6, 6),
     }
     nodes = [("Add", "x m", "t"), ("Reshape", "t s", "r"), ("Softmax", "r", "z")]
-    model = normalised(graph(nodes, {"x": [1, 3, 2, 6, 6]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [1, 3, 2, 6, 6]}, ["z"], constants))
     assert [node.op_type for node in model.model.graph] == ["Reshape", "Add", "Softmax"]
 
 
@@ -217,7 +217,7 @@ def test_guard_against_rows_left_out(*, whole_rows: bool) -> None:
     if whole_rows:
         mask[2] = -np.inf
     nodes = [("Add", "x m", "t"), ("Softmax", "t", "p"), ("IsNaN", "p", "n"), ("Where", "n o p", "z")]
-    model = normalised(graph(nodes, {"x": [2, 6, 6]}, ["z"], {"m": mask, "o": 0.0}))
+    model = normalized(graph(nodes, {"x": [2, 6, 6]}, ["z"], {"m": mask, "o": 0.0}))
     assert ("Where" in operators(model)) == whole_rows
 
 
@@ -225,7 +225,7 @@ def test_guard_against_rows_left_out(*, whole_rows: bool) -> None:
 def test_a_factor_others_need_stays() -> None:
     nodes = [("MatMul", "x w", "y"), ("Reshape", "y s", "r"), ("Mul", "r f", "z"), ("Relu", "y", "t")]
     constants = {"w": array(4, 6), "s": integers(3, 2, 3), "f": 0.5}
-    model = normalised(graph(nodes, {"x": [3, 4]}, ["z", "t"], constants))
+    model = normalized(graph(nodes, {"x": [3, 4]}, ["z", "t"], constants))
     assert operators(model)["Mul"] == 1
 
 
@@ -245,14 +245,14 @@ def test_factor_through_rotary_embedding() -> None:
     constants = {"c": array(5, 8), "s": array(5, 8, seed=1), "f": 0.5} | {
         name: integers(value) for name, value in (("zero", 0), ("four", 4), ("eight", 8), ("ax", 2))
     }
-    model = normalised(graph(nodes, {"x": [2, 5, 8], "k": [2, 8, 5]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [2, 5, 8], "k": [2, 8, 5]}, ["z"], constants))
     assert operators(model)["Mul"] == 2
 
 
 @pytest.mark.feature("IMP-12")
 def test_nodes_that_take_a_factor_in_keep_their_names() -> None:
     nodes = [("MatMul", "x w", "y"), ("Reshape", "y s", "r"), ("Mul", "r f", "z")]
-    model = normalised(
+    model = normalized(
         graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 6), "s": integers(3, 2, 3), "f": 0.5})
     )
     assert next(node.name for node in model.model.graph) == "matmul0"

@@ -250,10 +250,10 @@ def test_a_network_without_a_batch_axis_takes_exactly_its_own_shape() -> None:
     proto = graph([("Relu", "x", "y"), ("Transpose", "y", "z")], {"x": [3, 4, 5]}, ["z"])
     found, arrays = load(proto), {"x": array(3, 4, 5)}
     settings = config("int8")
-    quantised = lower(found, calibrate(found, arrays, settings), settings)
+    quantized = lower(found, calibrate(found, arrays, settings), settings)
     expected = run_float(proto, arrays)["z"]
-    run = simulate(compile_graph(quantised), arrays)
-    level = graph_level(quantised)
+    run = simulate(compile_graph(quantized), arrays)
+    level = graph_level(quantized)
     same = run_samples(level, Samples.of(arrays, level.ports))
     assert run.outputs["z"].shape == same["z"].shape == (5, 4, 3)
     np.testing.assert_allclose(run.outputs["z"], expected, atol=0.1)

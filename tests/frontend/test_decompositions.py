@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import check_model, load
 
 X = {"x": [2, 3, 4]}
@@ -68,14 +68,14 @@ PICKING: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
 @pytest.mark.parametrize(("nodes", "constants", "expected"), PICKING.values(), ids=PICKING)
 def test_picking_and_placing(nodes: list[Node], constants: dict[str, Any], expected: dict[str, int]) -> None:
     opset = 18 if nodes[0][0] == "ScatterElements" else 17
-    model = normalised(graph(nodes, X, ["z"], constants, opset=opset))
+    model = normalized(graph(nodes, X, ["z"], constants, opset=opset))
     assert operators(model) == expected
 
 
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_running_sum(exclusive: int, reverse: int) -> None:
     nodes = [("CumSum", "x a", "z", {"exclusive": exclusive, "reverse": reverse})]
-    model = normalised(graph(nodes, X, ["z"], {"a": np.int64(1)}))
+    model = normalized(graph(nodes, X, ["z"], {"a": np.int64(1)}))
     assert operators(model) == {"Transpose": 2, "MatMul": 1}
 
 
@@ -101,7 +101,7 @@ def test_recurrent(operator: str, direction: str, lengths: list[int] | None) -> 
         constants |= {"c": array(ways, 2, 6, seed=4), "p": array(ways, 3 * 6, seed=5)}
         names, outputs = f"{names} c p", [*outputs, "yc"]
     proto = graph([(operator, names, " ".join(outputs), attributes)], {"x": [5, 2, 4]}, outputs, constants)
-    model = normalised(proto)
+    model = normalized(proto)
     # One product for the inputs of all steps, and one per step for the state (two in a GRU) but the first,
     # which is constant.
     assert operators(model)["MatMul"] == ways * (1 + 4 * (2 if operator == "GRU" else 1))
@@ -147,28 +147,28 @@ WINDOWS: dict[str, tuple[Node, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("node", "constants"), WINDOWS.values(), ids=WINDOWS)
 def test_windows_of_three_axes(node: Node, constants: dict[str, Any]) -> None:
-    normalised(graph([node], VOLUME, ["z"], constants), tolerance=1e-5)
+    normalized(graph([node], VOLUME, ["z"], constants), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [[2, 3, 4, 9], [2, 3, 13, 5]])
 @pytest.mark.parametrize("transform", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
 def test_cubic_resize(transform: str, sizes: list[int]) -> None:
     attributes = {"mode": "cubic", "coordinate_transformation_mode": transform, "cubic_coeff_a": -0.5}
-    model = normalised(graph([("Resize", "x _ _ s", "z", attributes)], IMAGE, ["z"], {"s": integers(*sizes)}))
+    model = normalized(graph([("Resize", "x _ _ s", "z", attributes)], IMAGE, ["z"], {"s": integers(*sizes)}))
     assert operators(model)["MatMul"] == 2
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_antialiased_resize(mode: str) -> None:
     nodes = [("Resize", "x _ _ s", "z", {"mode": mode, "antialias": 1})]
-    normalised(graph(nodes, IMAGE, ["z"], {"s": integers(2, 3, 3, 5)}, opset=18))
+    normalized(graph(nodes, IMAGE, ["z"], {"s": integers(2, 3, 3, 5)}, opset=18))
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize(("shape", "scales"), [([2, 3, 5], [1, 1, 2]), ([1, 2, 3, 4, 5], [1, 1, 2, 1, 3])])
 def test_resize_of_other_than_images(mode: str, shape: list[int], scales: list[float]) -> None:
     nodes = [("Resize", "x _ s", "z", {"mode": mode, "coordinate_transformation_mode": "asymmetric"})]
-    normalised(graph(nodes, {"x": shape}, ["z"], {"s": np.array(scales, np.float32)}))
+    normalized(graph(nodes, {"x": shape}, ["z"], {"s": np.array(scales, np.float32)}))
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
@@ -177,7 +177,7 @@ def test_resize_of_other_than_images(mode: str, shape: list[int], scales: list[f
 def test_sampling_on_a_constant_grid(mode: str, padding: str, align: int) -> None:
     grid = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": align}
-    normalised(
+    normalized(
         graph([("GridSample", "x g", "z", attributes)], IMAGE, ["z"], {"g": grid}, opset=20), tolerance=1e-4
     )
 
@@ -199,7 +199,7 @@ def test_einsum(equation: str, shapes: list[list[int]]) -> None:
     inputs: dict[str, list[int | str]] = {
         name: list(shape) for name, shape in zip("abc", shapes, strict=False)
     }
-    model = normalised(graph([("Einsum", " ".join(inputs), "z", {"equation": equation})], inputs, ["z"]))
+    model = normalized(graph([("Einsum", " ".join(inputs), "z", {"equation": equation})], inputs, ["z"]))
     assert "Einsum" not in operators(model)
 
 
@@ -222,7 +222,7 @@ PRODUCTS: dict[str, tuple[list[Node], dict[str, Any]]] = {
 def test_products_of_codes(nodes: list[Node], constants: dict[str, Any]) -> None:
     kind = TensorProto.INT32 if nodes[0][0] == "MatMulInteger" else TensorProto.UINT8
     proto = graph(nodes, {"x": [3, 2]}, ["y"], constants, types={"x": TensorProto.UINT8, "y": kind})
-    assert operators(normalised(proto))["MatMul"] == 1
+    assert operators(normalized(proto))["MatMul"] == 1
 
 
 def test_loop_of_a_constant_number_of_steps() -> None:
@@ -245,7 +245,7 @@ def test_loop_of_a_constant_number_of_steps() -> None:
         ],
     )
     constants = {"n": np.int64(3), "true": np.array(True), "two": 2.0}
-    model = normalised(graph([("Loop", "n true x", "z s", {"body": body})], X, ["z", "s"], constants))
+    model = normalized(graph([("Loop", "n true x", "z s", {"body": body})], X, ["z", "s"], constants))
     assert "Loop" not in operators(model)
     assert model.outputs[1].shape == (3,)
 
@@ -257,7 +257,7 @@ def test_sequences_leave_nothing() -> None:
         ("SequenceInsert", "q a", "r"),
         ("ConcatFromSequence", "r", "z", {"axis": 2}),
     ]
-    model = normalised(graph(nodes, X, ["z"], {"n": np.int64(2), "one": np.int64(1)}))
+    model = normalized(graph(nodes, X, ["z"], {"n": np.int64(2), "one": np.int64(1)}))
     assert set(operators(model)) == {"Slice", "Concat"}
 
 
@@ -265,7 +265,7 @@ def test_sequences_leave_nothing() -> None:
 def test_norms_and_extrema(operator: str) -> None:
     stated: dict[str, dict[str, Any]] = {"LRN": {"size": 3, "alpha": 0.1}, "GlobalLpPool": {"p": 3}}
     attributes = stated.get(operator, {})
-    normalised(graph([(operator, "x", "z", attributes)], IMAGE, ["z"]))
+    normalized(graph([(operator, "x", "z", attributes)], IMAGE, ["z"]))
 
 
 def test_functions_of_onnx_are_inlined() -> None:

@@ -43,7 +43,7 @@ def test_files_that_are_not_models(tmp_path: Path) -> None:
     assert load(str(path)).source == path
 
 
-def test_initialiser_with_too_little_data() -> None:
+def test_initializer_with_too_little_data() -> None:
     proto = graph([("Add", "x w", "z")], X, ["z"], {"w": array(5)})
     proto.graph.initializer[0].raw_data = b"1234"
     expected = 'model: initialiser "w" is truncated: its data does not fill shape [5]'

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 from models.make_models import MODELS, random_model
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatSession, generate_samples, load
@@ -52,15 +52,15 @@ def test_every_opset(opset: int) -> None:
     expected = dict.fromkeys(
         ["Conv", "Relu", "MaxPool", "GlobalAveragePool", "Reshape", "MatMul", "Add", "Softmax"], 1
     )
-    assert operators(normalised(classifier(opset))) == expected
+    assert operators(normalized(classifier(opset))) == expected
 
 
-def test_initialisers_listed_as_inputs() -> None:
+def test_initializers_listed_as_inputs() -> None:
     proto = classifier(8)
     proto.ir_version = 3
     for tensor in proto.graph.initializer:
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    assert [port.name for port in normalised(proto).inputs] == ["x"]
+    assert [port.name for port in normalized(proto).inputs] == ["x"]
 
 
 def test_constants_as_nodes() -> None:
@@ -76,7 +76,7 @@ def test_constants_as_nodes() -> None:
     del proto.graph.initializer[:]
     for node in reversed(nodes):
         proto.graph.node.insert(0, node)
-    kinds = operators(normalised(proto))
+    kinds = operators(normalized(proto))
     assert "Constant" not in kinds
     assert kinds["Gather"] == 1
 
@@ -86,13 +86,13 @@ def test_nodes_without_names_are_called_after_their_results() -> None:
     for node in proto.graph.node:
         node.name = ""
         node.domain = "ai.onnx" if node.op_type == "Relu" else ""
-    names = [node.name for node in normalised(proto).model.graph]
+    names = [node.name for node in normalized(proto).model.graph]
     assert names == ["n", "r", "p", "g", "f", "l/matmul", "l", "z"]
 
 
 @pytest.mark.feature("IMP-07")
 def test_tensors_that_survive_keep_their_names() -> None:
-    model = normalised(classifier())
+    model = normalized(classifier())
     names = [node.outputs[0].name for node in model.model.graph]
     assert names == ["n", "r", "p", "g", "f", "l/matmul", "l", "z"]
     assert set(model.model.graph.initializers) >= {"w", "b", "d", "e"}
@@ -104,7 +104,7 @@ def test_functions_of_the_model_are_inlined() -> None:
     proto.functions.append(
         helper.make_function("custom", "Twice", ["u"], ["v"], body, [helper.make_opsetid("", 17)])
     )
-    assert operators(normalised(proto)) == {"Add": 1, "Relu": 1}
+    assert operators(normalized(proto)) == {"Add": 1, "Relu": 1}
 
 
 def test_branches_on_constants_are_decided() -> None:
@@ -118,11 +118,11 @@ def test_branches_on_constants_are_decided() -> None:
         for name, operator in (("then", "Relu"), ("else", "Neg"))
     }
     proto = graph([("If", "c", "a", branches), ("Exp", "a", "z")], {"x": [2, 3]}, ["z"], {"c": np.bool_(1)})
-    assert operators(normalised(proto)) == {"Relu": 1, "Exp": 1}
+    assert operators(normalized(proto)) == {"Relu": 1, "Exp": 1}
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_quantised_weights_become_weights_again(*, fake: bool) -> None:
+def test_quantized_weights_become_weights_again(*, fake: bool) -> None:
     weights = np.clip(np.round(array(6, 3, 1, 1) * 40), -127, 127).astype(np.int8)
     scale = np.full(6, 0.025, np.float32)
     constants = {
@@ -139,7 +139,7 @@ def test_quantised_weights_become_weights_again(*, fake: bool) -> None:
         ("DequantizeLinear", "w8 s z" if fake else "w s z", "d", {"axis": 0}),
         ("Conv", "f d", "y"),
     ]
-    model = normalised(graph(nodes, {"x": [1, 3, 4, 4]}, ["y"], constants))
+    model = normalized(graph(nodes, {"x": [1, 3, 4, 4]}, ["y"], constants))
     assert operators(model) == {"QuantizeLinear": 1, "DequantizeLinear": 1, "Conv": 1}
 
 
@@ -154,7 +154,7 @@ def test_other_float_types(kind: str, tolerance: float, *, cast: bool) -> None:
         nodes = [("Cast", "x", "h", {"to": number}), ("MatMul", "h w", "a"), *nodes[1:3]]
         nodes += [("Div", "t k", "y"), ("Cast", "y", "z", {"to": TensorProto.FLOAT})]
     types = {} if cast else {"x": number, "z": number}
-    model = normalised(graph(nodes, {"x": ["N", 4]}, ["z"], constants, types=types), tolerance=tolerance)
+    model = normalized(graph(nodes, {"x": ["N", 4]}, ["z"], constants, types=types), tolerance=tolerance)
     assert operators(model)["Cast"] == (0 if cast else 2)
     assert model.inputs[0].dtype == (np.float32 if cast else np.dtype(kind))
     floats = [node.outputs[0].dtype for node in model.model.graph if node.outputs[0].name != "z"]
@@ -163,15 +163,15 @@ def test_other_float_types(kind: str, tolerance: float, *, cast: bool) -> None:
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.feature("IMP-09")
-def test_named_networks_are_normalised(name: str) -> None:
-    normalised(MODELS[name]())
+def test_named_networks_are_normalized(name: str) -> None:
+    normalized(MODELS[name]())
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000))
 @pytest.mark.feature("IMP-09")
-def test_random_networks_are_normalised(seed: int) -> None:
-    normalised(random_model(seed), tolerance=1e-4)
+def test_random_networks_are_normalized(seed: int) -> None:
+    normalized(random_model(seed), tolerance=1e-4)
 
 
 UNARY = [
@@ -191,7 +191,7 @@ STEP = st.one_of(
 @settings(max_examples=80)
 @given(st.lists(STEP, min_size=1, max_size=9))
 @pytest.mark.feature("IMP-09")
-def test_random_chains_are_normalised(steps: list[Node]) -> None:
+def test_random_chains_are_normalized(steps: list[Node]) -> None:
     """Chains that provoke merging: repeated operators, neutral constants, values used twice."""
     nodes: list[Node] = []
     constants: dict[str, object] = {}
@@ -210,7 +210,7 @@ def test_random_chains_are_normalised(steps: list[Node]) -> None:
             nodes.append((operator, last, new))
         names.append(new)
     outputs = [names[-1]] if len(names) % 2 else sorted({names[-1], names[len(names) // 2]} - {"x"})
-    normalised(graph(nodes, {"x": [3, 4]}, outputs, constants, opset=20), tolerance=1e-4)
+    normalized(graph(nodes, {"x": [3, 4]}, outputs, constants, opset=20), tolerance=1e-4)
 
 
 def test_written_and_read_again(tmp_path: Path) -> None:

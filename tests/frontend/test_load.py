@@ -11,7 +11,7 @@ import pytest
 
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatModel, generate_samples, load
-from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.normalize import normalize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def check(model: FloatModel, tolerance: float = 1e-5) -> None:
         assert result.cosine > 1 - tolerance, name
         assert result.euclid > 1 - tolerance * 100, name
     before = [str(node) for node in model.model.graph]
-    again = normalise(model.model.clone())
+    again = normalize(model.model.clone())
     assert [str(node) for node in again.graph] == before
     assert [value.name for value in model.model.graph.inputs] == [port.name for port in model.inputs]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 
 X = {"x": [2, 3, 4, 5]}
 CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_movement(case: str) -> None:
     nodes, constants, expected = CASES[case]
-    model = normalised(graph(nodes, X | {"y": [1, 8, 2, 3]}, ["z"], constants))
+    model = normalized(graph(nodes, X | {"y": [1, 8, 2, 3]}, ["z"], constants))
     assert operators(model) == expected
 
 
@@ -121,13 +121,13 @@ def test_split(opset: int, sizes: tuple[int, int] | None) -> None:
         constants, inputs = {"s": integers(*sizes)}, "x s"
     elif opset >= 18:
         attributes["num_outputs"] = 2
-    model = normalised(graph([("Split", inputs, "a b", attributes)], X, ["a", "b"], constants, opset=opset))
+    model = normalized(graph([("Split", inputs, "a b", attributes)], X, ["a", "b"], constants, opset=opset))
     assert operators(model) == {"Slice": 2}
 
 
 def test_uneven_split() -> None:
     nodes = [("Split", "x", "a b", {"axis": 3, "num_outputs": 2})]
-    model = normalised(graph(nodes, X, ["a", "b"], opset=18))
+    model = normalized(graph(nodes, X, ["a", "b"], opset=18))
     assert [port.shape[3] for port in model.outputs] == [3, 2]
 
 
@@ -142,7 +142,7 @@ def test_squeeze_and_unsqueeze(opset: int) -> None:
     constants = {} if old else {"a": integers(0, -3), "b": integers(-3)}
     if not old:
         nodes[2] = ("Squeeze", "n", "z")
-    model = normalised(graph(nodes, X, ["z"], constants, opset=opset))
+    model = normalized(graph(nodes, X, ["z"], constants, opset=opset))
     assert operators(model) == {"Reshape": 2, "Neg": 1}
 
 
@@ -155,7 +155,7 @@ def test_attributes_of_old_opsets_become_inputs() -> None:
         ("Dropout", "d", "e"),
         ("Upsample", "e", "z", {"scales": [1.0, 1.0, 2.0, 3.0], "mode": "nearest"}),
     ]
-    model = normalised(graph(nodes, X, ["z"], opset=7))
+    model = normalized(graph(nodes, X, ["z"], opset=7))
     assert operators(model) == {"Clip": 1, "Pad": 1, "Slice": 1, "ReduceSum": 1, "Resize": 1}
 
 
@@ -180,7 +180,7 @@ def test_resize(attributes: dict[str, Any], extra: str) -> None:
         "sizes": integers(2, 3, 7, 3),
     }
     inputs = "x _ _ sizes" if extra == "sizes" else f"x _ {extra}"
-    model = normalised(
+    model = normalized(
         graph([("Resize", inputs, "z", attributes)], X, ["z"], {extra: constants[extra]}, opset=19)
     )
     (node,) = model.model.graph
@@ -192,7 +192,7 @@ def test_resize(attributes: dict[str, Any], extra: str) -> None:
 def test_resize_of_old_opsets(opset: int) -> None:
     operator = "Upsample" if opset == 9 else "Resize"
     constants = {"s": np.array([1, 1, 2, 2], np.float32)}
-    normalised(graph([(operator, "x s", "z", {"mode": "linear"})], X, ["z"], constants, opset=opset))
+    normalized(graph([(operator, "x s", "z", {"mode": "linear"})], X, ["z"], constants, opset=opset))
 
 
 @pytest.mark.parametrize("rule", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
@@ -201,7 +201,7 @@ def test_resize_as_tensorflow_has_it(rule: str, scales: tuple[float, float]) -> 
     """The nearest cell where half a cell is added but not taken away again, in opsets 11 and 12."""
     transform = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": rule}
     constants = {"r": np.zeros(0, np.float32), "s": np.array([1, 1, *scales], np.float32)}
-    normalised(
+    normalized(
         graph([("Resize", "x r s", "z", {"mode": "nearest"} | transform)], X, ["z"], constants, opset=11)
     )
 
@@ -209,14 +209,14 @@ def test_resize_as_tensorflow_has_it(rule: str, scales: tuple[float, float]) -> 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (2.3, 1.4)])
 def test_resize_of_channels_last(scales: tuple[float, float]) -> None:
     constants = {"s": np.array([1, *scales, 1], np.float32)}
-    model = normalised(graph([("Resize", "x _ s", "z", {"mode": "linear"})], X, ["z"], constants))
+    model = normalized(graph([("Resize", "x _ s", "z", {"mode": "linear"})], X, ["z"], constants))
     assert operators(model) == {"Transpose": 2, "Resize": 1}
 
 
 def test_resize_of_some_axes() -> None:
     attributes = {"axes": [3, 2], "mode": "linear"}
     constants = {"s": np.array([2, 3], np.float32)}
-    model = normalised(graph([("Resize", "x _ s", "z", attributes)], X, ["z"], constants, opset=18))
+    model = normalized(graph([("Resize", "x _ s", "z", attributes)], X, ["z"], constants, opset=18))
     assert model.outputs[0].shape == (2, 3, 12, 10)
 
 
@@ -241,7 +241,7 @@ def test_shapes_computed_at_run_time() -> None:
         "one": integers(1),
         "two": integers(2),
     }
-    model = normalised(graph(nodes, {"x": ["N", 3, 4]}, ["z"], constants), batch=5)
+    model = normalized(graph(nodes, {"x": ["N", 3, 4]}, ["z"], constants), batch=5)
     assert operators(model) == {"Reshape": 1, "Mul": 1}
     assert model.outputs[0].shape == (5, 12)
 
@@ -272,7 +272,7 @@ def test_channels_last_wrapping_disappears() -> None:
         ("Concat", "l m", "n", {"axis": 3}),
         ("ReduceMean", "n", "z", {"axes": [1, 2], "keepdims": 0}),
     ]
-    model = normalised(graph(nodes, {"x": [1, 8, 9, 3]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [1, 8, 9, 3]}, ["z"], constants))
     kinds = operators(model)
     assert kinds["Transpose"] <= 2
     assert kinds["Conv"] == 2
@@ -298,7 +298,7 @@ def test_channels_last_gate_disappears() -> None:
         ("Conv", "i v", "z"),
     ]
     constants = {"w": array(6, 3, 1, 1), "v": array(6, 6, 1, 1, seed=1)}
-    model = normalised(graph(nodes, {"x": [1, 3, 5, 5]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [1, 3, 5, 5]}, ["z"], constants))
     expected = {"Conv": 3, "Silu": 1, "GlobalAveragePool": 1, "Sigmoid": 1, "Mul": 1}
     assert operators(model) == expected
 
@@ -306,7 +306,7 @@ def test_channels_last_gate_disappears() -> None:
 def test_embedding() -> None:
     nodes = [("Cast", "x", "c", {"to": TensorProto.INT32}), ("Gather", "t c", "e"), ("Tanh", "e", "z")]
     proto = graph(nodes, {"x": ["batch", 5]}, ["z"], {"t": array(11, 4)}, types={"x": TensorProto.INT64})
-    model = normalised(proto)
+    model = normalized(proto)
     assert operators(model) == {"Gather": 1, "Tanh": 1}
 
 
@@ -314,22 +314,22 @@ def test_index_of_the_maximum() -> None:
     proto = graph(
         [("ArgMax", "x", "z", {"axis": -1, "keepdims": 0})], X, ["z"], types={"z": TensorProto.INT64}
     )
-    assert operators(normalised(proto)) == {"ArgMax": 1}
+    assert operators(normalized(proto)) == {"ArgMax": 1}
 
 
 def test_bytes_as_input() -> None:
     nodes = [("Cast", "x", "c", {"to": TensorProto.FLOAT}), ("Div", "c k", "z")]
-    model = normalised(graph(nodes, X, ["z"], {"k": 255.0}, types={"x": TensorProto.UINT8}))
+    model = normalized(graph(nodes, X, ["z"], {"k": 255.0}, types={"x": TensorProto.UINT8}))
     assert operators(model) == {"Cast": 1, "Mul": 1}
 
 
 def test_a_constant_output() -> None:
-    model = normalised(graph([("Add", "k k", "z"), ("Relu", "x", "y")], X, ["z", "y"], {"k": array(2)}))
+    model = normalized(graph([("Add", "k k", "z"), ("Relu", "x", "y")], X, ["z", "y"], {"k": array(2)}))
     assert operators(model) == {"Relu": 1}
     assert model.outputs[0].shape == (2,)
 
 
 def test_outputs_that_are_inputs_or_each_other() -> None:
     nodes = [("Identity", "x", "a"), ("Relu", "x", "r"), ("Identity", "r", "b"), ("Identity", "r", "c")]
-    model = normalised(graph(nodes, X, ["a", "b", "c"]))
+    model = normalized(graph(nodes, X, ["a", "b", "c"]))
     assert operators(model) == {"Relu": 1, "Reshape": 2}

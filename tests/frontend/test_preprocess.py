@@ -53,7 +53,7 @@ def resized(x: Array, height: int, width: int) -> Array:
     return out
 
 
-def centred(x: Array, height: int, width: int) -> Array:
+def centered(x: Array, height: int, width: int) -> Array:
     top, left = (x.shape[0] - height) // 2, (x.shape[1] - width) // 2
     return x[top : top + height, left : left + width]
 
@@ -77,13 +77,13 @@ GOLDEN: dict[str, tuple[dict[str, Any], tuple[int, ...], Any]] = {
     "resize, crop": (
         {"image_size": (20, 20), "resize_dims": (10, 11)},
         (20, 20, 3),
-        lambda x: centred(resized(x, 10, 11), 8, 6),
+        lambda x: centered(resized(x, 10, 11), 8, 6),
     ),
-    "crop": ({"image_size": (11, 9), "resize_dims": (11, 9)}, (11, 9, 3), lambda x: centred(x, 8, 6)),
+    "crop": ({"image_size": (11, 9), "resize_dims": (11, 9)}, (11, 9, 3), lambda x: centered(x, 8, 6)),
     "crop ratio": (
         {"image_size": (20, 30), "crop_ratio": 0.85},
         (20, 30, 3),
-        lambda x: resized(centred(x, 17, 17), 8, 6),
+        lambda x: resized(centered(x, 17, 17), 8, 6),
     ),
     "aspect": (
         {"image_size": (4, 6), "keep_aspect_ratio": True, "pad_value": 114},

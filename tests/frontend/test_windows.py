@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frontend.graphs import array, graph, integers, normalised, operators
+from frontend.graphs import array, graph, integers, normalized, operators
 
 IMAGE = {"x": [2, 4, 9, 10]}
 STATED = {"kernel_shape", "strides", "dilations", "pads"}
@@ -25,7 +25,7 @@ def test_padding_is_explicit(auto_pad: str, stride: int) -> None:
         ("MaxPool", "x", "b", window | {"kernel_shape": [3, 2]}),
         ("AveragePool", "x", "c", window | {"kernel_shape": [2, 3], "count_include_pad": 1}),
     ]
-    model = normalised(graph(nodes, IMAGE, ["a", "b", "c"], {"w": array(6, 4, 3, 2)}, opset=19))
+    model = normalized(graph(nodes, IMAGE, ["a", "b", "c"], {"w": array(6, 4, 3, 2)}, opset=19))
     for node in model.model.graph:
         assert set(node.attributes) >= STATED - ({"dilations"} if node.op_type == "AveragePool" else set())
         assert "auto_pad" not in node.attributes
@@ -40,12 +40,12 @@ def test_pools(ceil_mode: int, pads: list[int], include: int) -> None:
         ("MaxPool", "x", "a", window),
         ("AveragePool", "x", "b", window | {"count_include_pad": include}),
     ]
-    normalised(graph(nodes, IMAGE, ["a", "b"]))
+    normalized(graph(nodes, IMAGE, ["a", "b"]))
 
 
 def test_rounding_up_without_effect_is_not_kept() -> None:
     window = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}
-    model = normalised(graph([("MaxPool", "x", "z", window)], {"x": [1, 3, 8, 6]}, ["z"]))
+    model = normalized(graph([("MaxPool", "x", "z", window)], {"x": [1, 3, 8, 6]}, ["z"]))
     assert model.model.graph[0].attributes.get_int("ceil_mode") == 0
 
 
@@ -63,7 +63,7 @@ def test_rounding_up_without_effect_is_not_kept() -> None:
 )
 def test_transposed_convolution(attributes: dict[str, Any]) -> None:
     bias = "b2" if "group" in attributes else "b"
-    model = normalised(graph([("ConvTranspose", f"x w {bias}", "z", attributes)], IMAGE, ["z"], TRANSPOSED))
+    model = normalized(graph([("ConvTranspose", f"x w {bias}", "z", attributes)], IMAGE, ["z"], TRANSPOSED))
     (node,) = model.model.graph
     assert set(node.attributes) == STATED | {"group", "output_padding"}
 
@@ -75,7 +75,7 @@ TRANSPOSED = {"w": array(4, 3, 3, 3), "b": array(3), "b2": array(6)}
 def test_pad_before_convolution(mode: str, *, folded: bool) -> None:
     constants = {"w": array(6, 4, 3, 3), "p": integers(0, 0, 1, 0, 0, 0, 2, 1)}
     nodes = [("Pad", "x p", "q", {"mode": mode}), ("Conv", "q w", "z", {"pads": [0, 1, 0, 0]})]
-    model = normalised(graph(nodes, IMAGE, ["z"], constants))
+    model = normalized(graph(nodes, IMAGE, ["z"], constants))
     assert ("Pad" in operators(model)) is not folded
 
 
@@ -91,7 +91,7 @@ def test_pad_before_pool(value: float, pool: str, *, limited: bool) -> None:
         ("Pad", "r p v", "q"),
         (pool, "q", "z", {"kernel_shape": [3, 3], "strides": [2, 2]}),
     ]
-    model = normalised(graph(nodes, IMAGE, ["z"], constants))
+    model = normalized(graph(nodes, IMAGE, ["z"], constants))
     folds = value == -np.inf or (limited and value <= 0) if pool == "MaxPool" else value == 0
     assert ("Pad" in operators(model)) is not folds
 
@@ -99,7 +99,7 @@ def test_pad_before_pool(value: float, pool: str, *, limited: bool) -> None:
 def test_pads_of_channels_are_not_folded() -> None:
     constants = {"w": array(6, 5, 3, 3), "p": integers(0, 1, 0, 0, 0, 0, 0, 0)}
     nodes = [("Pad", "x p", "q"), ("Conv", "q w", "z")]
-    assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Pad": 1, "Conv": 1}
+    assert operators(normalized(graph(nodes, IMAGE, ["z"], constants))) == {"Pad": 1, "Conv": 1}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -127,7 +127,7 @@ def test_one_spatial_axis(*, bias: bool) -> None:
         ("GlobalAveragePool", "t", "z"),
         ("GlobalMaxPool", "t", "y"),
     ]
-    model = normalised(graph(nodes, sound, ["z", "y"], constants))
+    model = normalized(graph(nodes, sound, ["z", "y"], constants))
     kinds = operators(model)
     assert "BatchNormalization" not in kinds
     assert "Mul" not in kinds
@@ -137,12 +137,12 @@ def test_one_spatial_axis(*, bias: bool) -> None:
 
 def test_silu_stays_next_to_a_convolution_over_one_axis() -> None:
     nodes = [("Conv", "x w", "c"), ("Sigmoid", "c", "s"), ("Mul", "c s", "z")]
-    model = normalised(graph(nodes, {"x": [1, 3, 9]}, ["z"], {"w": array(4, 3, 3)}))
+    model = normalized(graph(nodes, {"x": [1, 3, 9]}, ["z"], {"w": array(4, 3, 3)}))
     assert [node.op_type for node in model.model.graph] == ["Reshape", "Conv", "Silu", "Reshape"]
 
 
 def test_global_pool_over_volumes() -> None:
-    model = normalised(graph([("GlobalMaxPool", "x", "z")], {"x": [2, 3, 2, 4, 5]}, ["z"]))
+    model = normalized(graph([("GlobalMaxPool", "x", "z")], {"x": [2, 3, 2, 4, 5]}, ["z"]))
     assert operators(model) == {"Reshape": 2, "GlobalMaxPool": 1}
 
 
@@ -150,7 +150,7 @@ def test_global_pool_over_volumes() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.feature("IMP-11")
-def test_batch_normalisation_is_folded(operator: str, group: int, *, bias: bool) -> None:
+def test_batch_normalization_is_folded(operator: str, group: int, *, bias: bool) -> None:
     constants = {
         "w": array(*((6, 4 // group) if operator == "Conv" else (4, 6 // group)), 3, 3),
         "c": array(6),
@@ -167,27 +167,27 @@ def test_batch_normalisation_is_folded(operator: str, group: int, *, bias: bool)
         ("Mul", "n k", "o"),
         ("Sub", "o h", "z"),
     ]
-    model = normalised(graph(nodes, IMAGE, ["z"], constants))
+    model = normalized(graph(nodes, IMAGE, ["z"], constants))
     assert operators(model) == {operator: 1}
     assert model.model.graph[0].outputs[0].name == "z"
 
 
 @pytest.mark.feature("IMP-11")
-def test_batch_normalisation_of_a_result_used_twice() -> None:
+def test_batch_normalization_of_a_result_used_twice() -> None:
     constants = {"w": array(6, 4, 1, 1), **{n: np.abs(array(6, seed=k)) for k, n in enumerate("sbmv")}}
     nodes = [("Conv", "x w", "a"), ("BatchNormalization", "a s b m v", "n"), ("Add", "a n", "z")]
-    assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 2, "Add": 1}
+    assert operators(normalized(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 2, "Add": 1}
 
 
-def test_batch_normalisation_alone_is_a_depthwise_convolution() -> None:
+def test_batch_normalization_alone_is_a_depthwize_convolution() -> None:
     constants = {n: np.abs(array(4, seed=k)) for k, n in enumerate("sbmv")}
     nodes = [("BatchNormalization", "x s b m v", "n"), ("Relu", "n", "z")]
-    model = normalised(graph(nodes, IMAGE, ["z"], constants))
+    model = normalized(graph(nodes, IMAGE, ["z"], constants))
     assert [node.op_type for node in model.model.graph] == ["Conv", "Relu"]
     assert model.model.graph[0].attributes["group"].as_int() == 4
     shared = {"c": array(4, 1, 1), "t": array(1), **constants}
     nodes = [("Mul", "x t", "a"), ("Add", "a c", "z")]
-    assert operators(normalised(graph(nodes, IMAGE, ["z"], shared))) == {"Mul": 1, "Add": 1}
+    assert operators(normalized(graph(nodes, IMAGE, ["z"], shared))) == {"Mul": 1, "Add": 1}
 
 
 def test_weights_shared_by_two_convolutions_are_folded_apart() -> None:
@@ -195,13 +195,13 @@ def test_weights_shared_by_two_convolutions_are_folded_apart() -> None:
     nodes = [("Conv", "x w c", "a"), ("Mul", "a k", "b"), ("Conv", "x w c", "c1"), ("Add", "b c1", "z")]
     nodes[2] = ("Conv", "y w c", "c1")
     inputs = {**IMAGE, "y": IMAGE["x"]}
-    assert operators(normalised(graph(nodes, inputs, ["z"], constants))) == {"Conv": 2, "Add": 1}
+    assert operators(normalized(graph(nodes, inputs, ["z"], constants))) == {"Conv": 2, "Add": 1}
 
 
 def test_a_shift_that_varies_in_space_is_kept() -> None:
     constants = {"w": array(6, 4, 1, 1), "k": array(6, 9, 10)}
     nodes = [("Conv", "x w", "a"), ("Add", "a k", "z")]
-    assert operators(normalised(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 1, "Add": 1}
+    assert operators(normalized(graph(nodes, IMAGE, ["z"], constants))) == {"Conv": 1, "Add": 1}
 
 
 GEMM = list(itertools.product([0, 1], [0, 1], [1.0, 0.5], [1.0, 2.0, 0.0], ["c", "row", "_"]))
@@ -212,7 +212,7 @@ def test_gemm(trans_a: int, trans_b: int, alpha: float, beta: float, bias: str) 
     attributes = {"transA": trans_a, "transB": trans_b, "alpha": alpha, "beta": beta}
     constants = {"w": array(5, 4) if trans_b else array(4, 5), "c": array(5), "row": array(1, 5)}
     source = {"x": [4, 3] if trans_a else [3, 4]}
-    model = normalised(
+    model = normalized(
         graph([("Gemm", f"x w {bias}".removesuffix(" _"), "z", attributes)], source, ["z"], constants)
     )
     expected = {"MatMul": 1} | ({"Add": 1} if bias != "_" and beta else {})
@@ -221,7 +221,7 @@ def test_gemm(trans_a: int, trans_b: int, alpha: float, beta: float, bias: str) 
 
 def test_gemm_of_two_inputs() -> None:
     nodes = [("Gemm", "x y c", "z", {"transB": 1, "alpha": 0.5, "beta": 0.25})]
-    model = normalised(graph(nodes, {"x": [3, 4], "y": [5, 4], "c": [5]}, ["z"]))
+    model = normalized(graph(nodes, {"x": [3, 4], "y": [5, 4], "c": [5]}, ["z"]))
     assert operators(model) == {"Transpose": 1, "MatMul": 1, "Mul": 2, "Add": 1}
 
 
@@ -229,7 +229,7 @@ def test_gemm_of_two_inputs() -> None:
     ("left", "right"), [([4], [4, 5]), ([3, 4], [4]), ([4], [4]), ([2, 3, 4], [4]), ([4], [2, 4, 5])]
 )
 def test_vectors_in_matrix_products(left: list[int], right: list[int]) -> None:
-    normalised(graph([("MatMul", "x y", "z")], {"x": left, "y": right}, ["z"]))
+    normalized(graph([("MatMul", "x y", "z")], {"x": left, "y": right}, ["z"]))
 
 
 def test_scales_are_folded_into_matrix_products() -> None:
@@ -246,7 +246,7 @@ def test_scales_are_folded_into_matrix_products() -> None:
         ("Div", "n k", "z"),
     ]
     constants |= {"v": np.abs(array(5)) + 1, "k": 3.0}
-    model = normalised(graph(nodes, {"x": [3, 4]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [3, 4]}, ["z"], constants))
     assert operators(model) == {"MatMul": 1, "Add": 1}
 
 
@@ -269,5 +269,5 @@ def test_einsum(equation: str) -> None:
     sizes = dict(zip("bhijkd", (2, 3, 4, 5, 6, 7), strict=True))
     terms = equation.split("->", maxsplit=1)[0].split(",")
     inputs = {f"x{k}": [sizes[c] for c in term] for k, term in enumerate(terms)}
-    model = normalised(graph([("Einsum", " ".join(inputs), "z", {"equation": equation})], inputs, ["z"]))
+    model = normalized(graph([("Einsum", " ".join(inputs), "z", {"equation": equation})], inputs, ["z"]))
     assert "Einsum" not in operators(model)

@@ -112,7 +112,7 @@ def transposed_expected() -> Array:
     return whole[:, 1:12, 0:10]
 
 
-def normalised(b: GraphBuilder) -> None:
+def normalized(b: GraphBuilder) -> None:
     for name, value in zip(
         ("s", "o", "m", "v"), (VECTOR, VECTOR + 1, VECTOR / 2, np.abs(VECTOR)), strict=True
     ):
@@ -205,7 +205,7 @@ CASES: dict[str, tuple[Array, Build, Array]] = {
         convolved(IMAGE, W3, dilation=2),
     ),
     "transposed": (IMAGE, transposed, transposed_expected()),
-    "norm": (IMAGE, normalised, (IMAGE - VECTOR / 2) / np.sqrt(np.abs(VECTOR) + 0.01) * VECTOR + VECTOR + 1),
+    "norm": (IMAGE, normalized, (IMAGE - VECTOR / 2) / np.sqrt(np.abs(VECTOR) + 0.01) * VECTOR + VECTOR + 1),
     "LRN": (IMAGE, response, response_expected()),
     "MaxPool": (
         IMAGE,

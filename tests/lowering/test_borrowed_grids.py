@@ -15,8 +15,8 @@ DTYPES = ("int8", "int16")
 def ran(model: tpuflow.FloatModel, samples: dict[str, np.ndarray], dtype: str) -> np.ndarray:
     """The output of the program for the first sample."""
     config = Config.model_validate({"quantize": {"dtype": dtype}})
-    quantised = tpuflow.quantize(model, tpuflow.calibrate(model, samples, config), config)
-    run = tpuflow.simulate(tpuflow.compile(quantised), {name: array[:1] for name, array in samples.items()})
+    quantized = tpuflow.quantize(model, tpuflow.calibrate(model, samples, config), config)
+    run = tpuflow.simulate(tpuflow.compile(quantized), {name: array[:1] for name, array in samples.items()})
     return np.asarray(run.outputs["z"], np.float64)
 
 

@@ -47,7 +47,7 @@ def test_padding_and_clamps_are_part_of_a_convolution() -> None:
 
 
 @pytest.mark.feature("QMO-34")
-def test_what_is_fused_is_quantised_as_one() -> None:
+def test_what_is_fused_is_quantized_as_one() -> None:
     """A clamp, a constant added to a product and a function behind it have no tensors of their own."""
     b = Builder("fused")
     x = b.node("Relu", b.conv(b.input("x", [1, 3, 8, 8]), 4))
@@ -93,7 +93,7 @@ def test_norms_and_softmax_in_floats() -> None:
 
 
 @pytest.mark.feature("QMO-36")
-def test_only_the_listed_operators_are_quantised() -> None:
+def test_only_the_listed_operators_are_quantized() -> None:
     b = block()
     content: dict[str, Any] = {
         "quantize": {"dtype": "float32"},

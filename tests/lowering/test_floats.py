@@ -141,7 +141,7 @@ def test_numbers_become_integers(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_stated_quantisation_is_followed(kind: type[np.integer[Any]]) -> None:
+def test_stated_quantization_is_followed(kind: type[np.integer[Any]]) -> None:
     """Floats are rounded to the grid the model states, and no further."""
     b = Builder("stated")
     scale, zero = b.constant(np.array(0.05, np.float32)), b.constant(np.array(3, kind))

@@ -126,9 +126,9 @@ def boxes() -> Builder:
     rows = b.node("Reshape", b.node("Transpose", b.conv(x, 4), perm=[0, 2, 3, 1]), b.integers(1, 4, 4))
     offsets, sizes = b.nodes("Split", [rows], 2, axis=-1)
     places = b.constant(b.rng.uniform(0.1, 0.9, (1, 4, 2)).astype(np.float32))
-    centres = b.node("Add", b.node("Mul", offsets, b.constant(np.float32(0.1))), places)
+    centers = b.node("Add", b.node("Mul", offsets, b.constant(np.float32(0.1))), places)
     half = b.node("Mul", b.node("Exp", b.node("Mul", sizes, b.constant(np.float32(0.2)))), b.spread(1, 4, 2))
-    b.output(b.node("Concat", b.node("Sub", centres, half), b.node("Add", centres, half), axis=-1))
+    b.output(b.node("Concat", b.node("Sub", centers, half), b.node("Add", centers, half), axis=-1))
     return b
 
 

@@ -158,7 +158,7 @@ def test_a_bias_too_wide_for_its_layer_is_an_error() -> None:
     ],
 )
 @pytest.mark.feature("CFG-17")
-def test_a_key_no_layer_can_honour_is_an_error_or_a_warning(
+def test_a_key_no_layer_can_honor_is_an_error_or_a_warning(
     key: str, value: Any, match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     b = Builder("plain")

@@ -373,7 +373,7 @@ def test_masked_softmax_is_one_layer(form: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_layer_normalisation(dtype: str) -> None:
+def test_layer_normalization(dtype: str) -> None:
     assert network(lambda b, x: b.layer_norm(x), (1, 5, 24), dtype).operators == ["layer_norm"]
 
 

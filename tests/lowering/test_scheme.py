@@ -141,7 +141,7 @@ def test_a_floor_keeps_scales_from_vanishing() -> None:
     assert scale == pytest.approx([1 / 127, 1e-4, 1e-3])
 
 
-def test_large_arrays_are_quantised_in_parts_without_a_seam() -> None:
+def test_large_arrays_are_quantized_in_parts_without_a_seam() -> None:
     array = np.random.default_rng(1).normal(size=(700, 900)).astype(np.float32)
     codes, scale = scheme.weights(array, 1, "int8", "symmetric_restricted")
     expected = np.clip(np.rint(array.astype(np.float64) / scale), -127, 127)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.builder import Builder
 
-__all__ = ["NETWORKS", "labelled", "written"]
+__all__ = ["NETWORKS", "labeled", "written"]
 
 
 def written(text: str, opset: int = 17, **weights: tuple[int, ...]) -> onnx.ModelProto:
@@ -164,7 +164,7 @@ def branch() -> onnx.ModelProto:
     )
 
 
-def labelled() -> onnx.ModelProto:
+def labeled() -> onnx.ModelProto:
     """Words in: the host looks them up, the device embeds and mixes them."""
     return written(
         """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tpuflow
 from frontend.graphs import graph
 from models.make_models import MODELS
-from partitioning.networks import NETWORKS, labelled, words, written
+from partitioning.networks import NETWORKS, labeled, words, written
 from tpuflow import _core
 from tpuflow.config import Config
 from tpuflow.errors import FileError, ModelError, SampleError, UnsupportedModelError, VerificationError
@@ -56,7 +56,7 @@ SIDES = {
     "half": "device",
     "labelled": "host device",
 }
-ALL = {**NETWORKS, "labelled": labelled}
+ALL = {**NETWORKS, "labelled": labeled}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -272,7 +272,7 @@ def test_an_import_of_another_shape_is_an_error() -> None:
 
 
 def test_text_cannot_be_made_up() -> None:
-    model = tpuflow.load(labelled(), host=True)
+    model = tpuflow.load(labeled(), host=True)
     with pytest.raises(SampleError, match="text"):
         generate_samples(model)
 

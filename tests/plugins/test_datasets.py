@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.feature("PLG-08")
-def test_lists_that_are_empty_or_half_labelled_are_refused(
+def test_lists_that_are_empty_or_half_labeled_are_refused(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     (tmp_path / "list.txt").write_text(text, encoding="utf-8")

@@ -226,7 +226,7 @@ def operator(version: str, factor: int = 1) -> str:
 
 
 @pytest.mark.feature("PLG-04")
-def test_forward_runs_before_quantise_and_then_on_codes(tmp_path: Path) -> None:
+def test_forward_runs_before_quantize_and_then_on_codes(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_op_halved=operator("1024"))
     node = halved()
     feed = np.array([[-1.0, 0.5, 1.0]], np.float32)

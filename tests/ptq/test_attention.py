@@ -16,7 +16,7 @@ from tpuflow.calibration import calibrate
 from tpuflow.config import Config
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.levels import GraphLevel
-from tpuflow.export import quantised_onnx
+from tpuflow.export import quantized_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
@@ -158,7 +158,7 @@ def test_a_number_that_is_its_own_inverse_is_one() -> None:
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.feature("QMO-29")
-def test_equalised_attention_is_closer(seed: int, *, joint: bool) -> None:
+def test_equalized_attention_is_closer(seed: int, *, joint: bool) -> None:
     model = attention(seed, joint=joint)
     samples = samples_of(model)
     found = equalized(model, samples)
@@ -171,7 +171,7 @@ def test_equalised_attention_is_closer(seed: int, *, joint: bool) -> None:
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_equalised_attention_is_made_again_from_its_ranges_and_exported(*, joint: bool) -> None:
+def test_equalized_attention_is_made_again_from_its_ranges_and_exported(*, joint: bool) -> None:
     model = attention(3, joint=joint)
     samples = samples_of(model)
     made = equalized(model, samples).model
@@ -181,7 +181,7 @@ def test_equalised_attention_is_made_again_from_its_ranges_and_exported(*, joint
     graph = lower(made, ranges)
     assert lower(again, ranges).to_json() == graph.to_json()
     session = onnxruntime.InferenceSession(
-        quantised_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
+        quantized_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
     )
     for row in rows(8, 11):
         ours = GraphLevel(graph).run({"x": row[None]})["y"]

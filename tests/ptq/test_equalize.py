@@ -17,7 +17,7 @@ from tpuflow.calibration import calibrate
 from tpuflow.config import Config
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.levels import GraphLevel
-from tpuflow.export import quantised_onnx
+from tpuflow.export import quantized_onnx
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import Graph, lower
@@ -118,7 +118,7 @@ def test_channels_that_meet_share_their_factors() -> None:
 
 
 @pytest.mark.feature("QMO-29")
-def test_equalised_networks_are_closer_and_shown_as_they_were() -> None:
+def test_equalized_networks_are_closer_and_shown_as_they_were() -> None:
     model = uneven(6)
     samples = samples_of(model)
     found = equalized(model, samples)
@@ -170,12 +170,12 @@ def test_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5])
-def test_equalised_graphs_are_exported_as_they_compute(seed: int) -> None:
+def test_equalized_graphs_are_exported_as_they_compute(seed: int) -> None:
     model = uneven(seed)
     samples = samples_of(model)
     graph = lower(equalized(model, samples).model, calibrate(equalized(model, samples).model, samples))
     session = onnxruntime.InferenceSession(
-        quantised_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
+        quantized_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
     )
     level = GraphLevel(graph)
     step = graph.tensors[graph.outputs[0]].scale

@@ -168,14 +168,14 @@ def test_tensors_show_similarity_and_thresholds(tab: Tab) -> None:
 
 
 def test_light_and_dark_follow_the_system_and_the_button(tab: Tab) -> None:
-    colour = "getComputedStyle(document.body).backgroundColor"
+    color = "getComputedStyle(document.body).backgroundColor"
     seen = []
     for scheme in ("light", "dark"):
         feature = {"name": "prefers-color-scheme", "value": scheme}
         tab.command("Emulation.setEmulatedMedia", features=[feature])
-        seen.append(tab.value(colour))
+        seen.append(tab.value(color))
     tab.value("document.getElementById('theme').click()")
-    assert tab.value(colour) == seen[0] != seen[1]
+    assert tab.value(color) == seen[0] != seen[1]
 
 
 @pytest.mark.parametrize("layers", [1, 120])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tpu_framework.graphs import GraphDef, TfGraph, model_of
 from tpu_framework.missing import NotAvailableError
-from tpuflow.calibration import Artefacts, Means, Range, Ranges, save_artefacts
+from tpuflow.calibration import Artifacts, Means, Range, Ranges, save_artifacts
 from tpuflow.config import Config, DType
 from tpuflow.errors import FileError, ModelError, RangesError, SampleError
 from tpuflow.execution.levels import GraphLevel
@@ -297,10 +297,10 @@ class RegularModel:
         ranges = recipe.calibrate(self.model, CalibrationData(samples)).ranges
         assert ranges is not None, "the stage makes them"
         self._means = ranges.means
-        kept = Artefacts(
+        kept = Artifacts(
             save_dir, save_output_histograms, debug_sample_number, original_model_statistic_filename
         )
-        save_artefacts(self.model, samples, ranges, kept)
+        save_artifacts(self.model, samples, ranges, kept)
         return {name: _pair(found) for name, found in ranges.tensors.items()}
 
     @staticmethod

@@ -243,7 +243,7 @@ impl Walk<'_> {
         let bytes = self.vector_parameters(v, NormParameters::BYTES * v.output.channels as usize)?;
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(true) };
         let (
-            VectorOp::LayerNorm { center, input_zero, epsilon, normalise, codes },
+            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes },
             Op::LayerNorm { input, gamma, beta, center: c, norm: Fixed(norm) },
         ) = (op, layer)
         else {
@@ -259,7 +259,7 @@ impl Walk<'_> {
                     && (i32::from(p.multiplier), p.shift) == (m, n)
             });
         Rule::Parameters.holds(parameters, "gamma, beta and factors of the layer", "others")?;
-        Ok((center, epsilon, *normalise) == (c, e, (*multiplier, *shift))
+        Ok((center, epsilon, *normalize) == (c, e, (*multiplier, *shift))
             && *input_zero == graph.tensor(*input).zero_point()
             && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi))
     }

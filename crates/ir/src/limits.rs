@@ -379,9 +379,9 @@ fn check_operator(op: &VectorOp) -> Refused {
             check_scaling(positive)
         }
         VectorOp::Softmax { scaling, .. } => check_scaling(scaling),
-        VectorOp::LayerNorm { input_zero, normalise, codes, .. } => {
+        VectorOp::LayerNorm { input_zero, normalize, codes, .. } => {
             check_zero("input_zero", *input_zero)?;
-            check_factor(normalise.0, normalise.1)?;
+            check_factor(normalize.0, normalize.1)?;
             check_codes(codes)
         }
         VectorOp::Reduce { shape, axes, input_zero, scaling, .. } => {

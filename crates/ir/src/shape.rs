@@ -312,7 +312,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
                 return Err(ShapeError::ConcatenationAxis { axis, requantizations: requants.len() });
             }
             let mut total = 0;
-            let requantised = requants.iter().any(Option::is_some);
+            let requantized = requants.iter().any(Option::is_some);
             for tensor in inputs.iter().map(|&id| get(id)) {
                 let same = tensor.shape.len() == first.shape.len()
                     && (0..first.shape.len()).all(|i| i == axis || tensor.shape[i] == first.shape[i]);
@@ -328,14 +328,14 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
                         Output::Codes.check(get(id))?;
                         requant(r, 1)?;
                     }
-                    None if get(id).dtype == first.dtype || requantised => {}
+                    None if get(id).dtype == first.dtype || requantized => {}
                     None => {
                         let (one, other) = (first.dtype.name(), get(id).dtype.name());
                         return Err(ShapeError::MixedTypes { one, other });
                     }
                 }
             }
-            Ok((total, if requantised { Output::Codes } else { Output::Exactly(first.dtype) }))
+            Ok((total, if requantized { Output::Codes } else { Output::Exactly(first.dtype) }))
         }
         Op::Pad { input, before, after, mode } => {
             let x = get(*input);

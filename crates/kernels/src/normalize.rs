@@ -46,8 +46,8 @@ pub fn reciprocal_square_root(v: u128) -> (i64, i32) {
     let v = v.max(1);
     // The even k with 2^60 <= v * 2^k < 2^62.
     let k = (61 - v.ilog2() as i32).div_euclid(2) * 2;
-    let normalised = if k >= 0 { v << k } else { v >> -k };
-    let h = normalised.isqrt() as i64;
+    let normalized = if k >= 0 { v << k } else { v >> -k };
+    let h = normalized.isqrt() as i64;
     ((1i64 << 61) / h, 61 - k / 2)
 }
 

@@ -287,9 +287,9 @@ fn best_fraction(error: impl Fn(f64) -> f64, least: impl Fn(f64) -> f64) -> f64 
         best.0
     };
     let coarse = f64::from(COARSE);
-    let centre = try_falling(&mut (1..COARSE).rev().map(|step| f64::from(step) / coarse));
+    let center = try_falling(&mut (1..COARSE).rev().map(|step| f64::from(step) / coarse));
     let around = (1..2 * FINE).rev().filter(|step| *step != FINE);
-    let fine = around.map(|step| centre + (f64::from(step) / f64::from(FINE) - 1.0) / coarse);
+    let fine = around.map(|step| center + (f64::from(step) / f64::from(FINE) - 1.0) / coarse);
     try_falling(&mut fine.filter(|fraction| *fraction < 1.0))
 }
 
@@ -311,7 +311,7 @@ mod tests {
     }
 
     /// The model bin by bin, each integrated on its own.
-    fn modelled_error(histogram: &Histogram, grid: Grid) -> f64 {
+    fn modeled_error(histogram: &Histogram, grid: Grid) -> f64 {
         let width = histogram.width();
         let side = |counts: &[u64], steps, extreme: f64| {
             let last = used(counts).saturating_sub(1);
@@ -353,9 +353,9 @@ mod tests {
             let quantizer = Quantizer::new(-half, half - 1, symmetric).unwrap();
             let histogram = histogram(&values);
             let best = mse_range(&histogram, quantizer, clip_weight).unwrap();
-            let modelled = |range| modelled_error(&histogram, quantizer.grid(range).unwrap());
+            let modeled = |range| modeled_error(&histogram, quantizer.grid(range).unwrap());
             if histogram.range() != (0.0, 0.0) {
-                prop_assert!(modelled(best) <= modelled(histogram.range()) * (1.0 + 1e-9));
+                prop_assert!(modeled(best) <= modeled(histogram.range()) * (1.0 + 1e-9));
                 let (low, high) = histogram.range();
                 prop_assert!(low <= best.0 && best.0 <= 0.0 && 0.0 <= best.1 && best.1 <= high);
             }
@@ -420,15 +420,15 @@ mod tests {
         }
 
         #[test]
-        fn modelled_error_is_that_of_the_values(values in prop::collection::vec(-1.0f32..2.0, 2000..2001), bits in 3u32..7, cut in 0.3f64..1.0) {
+        fn modeled_error_is_that_of_the_values(values in prop::collection::vec(-1.0f32..2.0, 2000..2001), bits in 3u32..7, cut in 0.3f64..1.0) {
             let half = 1i32 << (bits - 1);
             let quantizer = Quantizer::new(-half, half - 1, false).unwrap();
             let histogram = histogram(&values);
             let range = (histogram.range().0, histogram.range().1 * cut);
             let grid = quantizer.grid(range).unwrap();
-            let modelled = modelled_error(&histogram, grid);
+            let modeled = modeled_error(&histogram, grid);
             let exact = squared_error(&values, quantizer, range);
-            prop_assert!((modelled - exact).abs() <= 0.05 * exact, "{modelled} {exact}");
+            prop_assert!((modeled - exact).abs() <= 0.05 * exact, "{modeled} {exact}");
         }
     }
 

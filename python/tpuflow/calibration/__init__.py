@@ -12,7 +12,7 @@ and shards of the samples merge to the very same statistics (see `crates/statist
 This package chooses no bit widths and touches no weights.
 """
 
-from tpuflow.calibration.artefacts import Artefacts, save_artefacts
+from tpuflow.calibration.artifacts import Artifacts, save_artifacts
 from tpuflow.calibration.collect import calibrate, collect, fit, ranges_of
 from tpuflow.calibration.config import CalibrationConfig
 from tpuflow.calibration.ranges import Means, Range, Ranges
@@ -22,7 +22,7 @@ from tpuflow.calibration.strategies import STRATEGIES, Strategy
 
 __all__ = [
     "STRATEGIES",
-    "Artefacts",
+    "Artifacts",
     "CalibrationConfig",
     "Means",
     "Range",
@@ -35,6 +35,6 @@ __all__ = [
     "fit",
     "load_statistics",
     "ranges_of",
-    "save_artefacts",
+    "save_artifacts",
     "save_statistics",
 ]

@@ -28,7 +28,7 @@ ROUNDS = 4
 Range = tuple[float, float]
 
 
-def _quantiser(low: float, high: float, codes: tuple[int, int], *, symmetric: bool) -> tuple[float, int]:
+def _quantizer(low: float, high: float, codes: tuple[int, int], *, symmetric: bool) -> tuple[float, int]:
     """Scale and zero point of a range; scale 0 of an empty one."""
     qmin, qmax = codes
     if symmetric:
@@ -62,7 +62,7 @@ def power_range(
     values, counts = values[used], counts[used]
 
     def error(found: Range) -> float:
-        scale, zero = _quantiser(*found, codes, symmetric=symmetric)
+        scale, zero = _quantizer(*found, codes, symmetric=symmetric)
         if scale <= 0:
             return float("inf")
         nearest = np.clip(np.rint(values / scale) + zero, *codes) - zero

@@ -70,7 +70,7 @@ class Strategy(NamedTuple):
     whole: bool = False
 
 
-def _centres(histogram: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _centers(histogram: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Middle and count of every bin with values, zeros included; the outermost end at the extrema."""
     low, high = histogram.range
     values, counts = [np.zeros(1)], [np.array([float(histogram.zeros)])]
@@ -87,7 +87,7 @@ def moments_of(tensor: TensorStatistics) -> Moments:
 
 
 def _moments(histogram: Histogram) -> Moments:
-    values, counts = _centres(histogram)
+    values, counts = _centers(histogram)
     total = counts.sum()
     if total == 0:
         return Moments(0.0, 0.0, 0.0)
@@ -153,11 +153,11 @@ def _aciq(
     tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers, clip: float, spread: float
 ) -> tuple[float, float]:
     (factor,) = numbers or (1.0,)
-    centre = moments_of(tensor).mean
+    center = moments_of(tensor).mean
     if config.symmetric:
-        reach = abs(centre) + clip * spread * factor
+        reach = abs(center) + clip * spread * factor
         return _within(tensor, -reach, reach)
-    low = max(extrema_of(tensor)[0], centre - clip * spread)
+    low = max(extrema_of(tensor)[0], center - clip * spread)
     return _within(tensor, low, low + 2 * clip * spread * factor)
 
 
@@ -203,7 +203,7 @@ def _reach(share: float, low: float, high: float) -> float:
 
 def _best_share(tensor: TensorStatistics, config: CalibrationConfig) -> float:
     low, high = extrema_of(tensor)
-    values, counts = _centres(tensor.counts)
+    values, counts = _centers(tensor.counts)
     errors = []
     for share in SHARES:
         step = 2 * _reach(float(share), low, high) / ((1 << config.bits) - 1)
@@ -236,7 +236,7 @@ def lp(tensor: TensorStatistics, config: CalibrationConfig, numbers: Numbers) ->
     histogram = tensor.counts
     positive = config.unsigned and histogram.range[0] == 0  # as for `mse`
     return power_range(
-        *_centres(histogram),
+        *_centers(histogram),
         histogram.width,
         histogram.range,
         power=power,

@@ -265,12 +265,12 @@ def compare_levels(
     else:
         samples = inputs if isinstance(inputs, Samples) else load_samples(inputs, model.inputs)
     original = FloatSession(model.origin, "all")
-    normalised = FloatSession(model.model, "all")
+    normalized = FloatSession(model.model, "all")
     found: dict[str, TensorComparison] = {}
     done = 0
     for batch in samples.batches():
         feeds = dict(batch.arrays)
-        levels = (original.run(feeds), {**feeds, **normalised.run(feeds)})
+        levels = (original.run(feeds), {**feeds, **normalized.run(feeds)})
         for tensor in _compared(*levels, pair, feeds, pair.graph.outputs, watch):
             found[tensor.name] = _worst(found.get(tensor.name), tensor)
         done += batch.count
@@ -284,7 +284,7 @@ def compare_levels(
 
 def _compared(
     original: dict[str, Array],
-    normalised: dict[str, Array],
+    normalized: dict[str, Array],
     pair: Pair,
     feeds: dict[str, Array],
     outputs: Collection[str],
@@ -293,7 +293,7 @@ def _compared(
     """Every tensor of one feed that two levels have."""
     integers = pair.graph.compute(feeds, all_tensors=True)
     rows: dict[str, TensorComparison] = {}
-    for name, array in normalised.items():
+    for name, array in normalized.items():
         ours = integers.tensors.get(name)
         first, second = _similar(original.get(name), array), _similar(array, ours)
         shapes = _shapes(original.get(name), array, ours)
@@ -317,11 +317,11 @@ def _similar(reference: Array | None, test: Array | None) -> Similarity | None:
     return similarity(reference, test)
 
 
-def _shapes(original: Array | None, normalised: Array, integers: Array | None) -> str | None:
+def _shapes(original: Array | None, normalized: Array, integers: Array | None) -> str | None:
     """The shapes of one tensor at the levels, where they differ; None where they do not."""
-    levels = {"original": original, "normalised": normalised, "graph": integers}
+    levels = {"original": original, "normalised": normalized, "graph": integers}
     shapes = {name: list(array.shape) for name, array in levels.items() if isinstance(array, np.ndarray)}
-    if all(shape == list(normalised.shape) for shape in shapes.values()):
+    if all(shape == list(normalized.shape) for shape in shapes.values()):
         return None
     return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
 

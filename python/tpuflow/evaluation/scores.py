@@ -17,7 +17,7 @@ from tpuflow.errors import SampleError
 from tpuflow.evaluation.metrics import Metric, MetricError, metric, metric_list, metric_text
 from tpuflow.evaluation.similarity import similarity
 from tpuflow.execution.levels import Level, run_samples
-from tpuflow.io.samples import load_labelled, load_samples
+from tpuflow.io.samples import load_labeled, load_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,9 +224,9 @@ def score(
 
 def _open(data: Path, level: Level, chosen: Iterable[Metric]) -> tuple[Samples, Array | None]:
     if any(each.against == "labels" for each in chosen):
-        return load_labelled(data, level.ports)
+        return load_labeled(data, level.ports)
     try:
         return load_samples(data, level.ports), None
     except SampleError:
         # Labels may stand in the file all the same.
-        return load_labelled(data, level.ports)[0], None
+        return load_labeled(data, level.ports)[0], None

@@ -1,6 +1,6 @@
 """Quantised graphs for others: as ONNX with quantisers, as ONNX of integers alone, as scales."""
 
 from tpuflow.export.integers import integer_onnx
-from tpuflow.export.qdq import activation_grids, quantised_onnx, scales
+from tpuflow.export.qdq import activation_grids, quantized_onnx, scales
 
-__all__ = ["activation_grids", "integer_onnx", "quantised_onnx", "scales"]
+__all__ = ["activation_grids", "integer_onnx", "quantized_onnx", "scales"]

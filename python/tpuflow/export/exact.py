@@ -92,7 +92,7 @@ class _Network:
         self._layers: list[dict[str, Any]] = document["layers"]
         self._inputs: list[int] = document["inputs"]
         self._makers = {layer["output"]: layer for layer in self._layers}
-        self._quantisers = {
+        self._quantizers = {
             node.output[0]: node for node in proto.graph.node if node.op_type == "QuantizeLinear"
         }
 
@@ -124,7 +124,7 @@ class _Network:
         """Codes of an input in 16 bits: a quotient in float32 is near ties too often."""
         tape, quant = Tape(f"{codes}/integers"), self._tensors[tensor]["quant"]
         (scale,), zero = quant["scale"], quant["zero_point"]
-        real = tape.cast(self._quantisers[codes].input[0], "float64")
+        real = tape.cast(self._quantizers[codes].input[0], "float64")
         quotient = tape.op("Round", tape.op("Div", real, tape.constant(np.array(scale, np.float64))))
         limits = np.iinfo(np.int16)
         bounds = [tape.constant(np.array(limit - zero, np.float64)) for limit in (limits.min, limits.max)]
@@ -151,7 +151,7 @@ class _Network:
         if source is None or self._is_constant(tensor):
             return None
         names = (f"{source['name']}/codes", f"{source['name']}/quantised/codes")
-        return next((name for name in names if name in self._quantisers), None)
+        return next((name for name in names if name in self._quantizers), None)
 
     def _value(self, tensor: int, tape: _Tape, values: dict[int, str]) -> str | None:
         """The codes of a tensor, int64 in the graph's order; None where they cannot be had."""

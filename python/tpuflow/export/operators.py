@@ -328,8 +328,8 @@ def _layer_norm(layer: LayerContext) -> str:
     sticky = tape.cast(tape.op("Greater", rest, tape.constant(0)))
     places = tape.op("Sub", tape.constant(norm["shift"] + 61 - 15), half)
     quotient = tape.divide(tape.op("Add", tape.multiply(high, 2), sticky), tape.power(places))
-    normalised = tape.clamp(quotient, -32768, 32767)
-    scaled = tape.op("Add", tape.op("Mul", normalised, layer.value("gamma")), layer.value("beta"))
+    normalized = tape.clamp(quotient, -32768, 32767)
+    scaled = tape.op("Add", tape.op("Mul", normalized, layer.value("gamma")), layer.value("beta"))
     return tape.requantize(scaled, **norm["requant"])
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.lowering import Layer, Tensor
     from tpuflow.partitioning import Partitioned
 
-__all__ = ["activation_grids", "quantised_onnx", "scales"]
+__all__ = ["activation_grids", "quantized_onnx", "scales"]
 
 CODES = ("int8", "int16")
 
@@ -61,7 +61,7 @@ class Grid:
         return (int(limits.min) - self.zero_point) * step, (int(limits.max) - self.zero_point) * step
 
 
-def quantised_onnx(
+def quantized_onnx(
     model: FloatModel, graph: Graph | Partitioned[Graph], *, fake: bool = False, exact: bool = True
 ) -> onnx.ModelProto:
     """The normalised float model with the quantisers of a graph made of it.
@@ -203,7 +203,7 @@ class _Writer:
             codes = numpy_helper.from_array(facts.bias.astype(np.int32), f"{name}/codes")
             self.graph.initializer.append(codes)
             grid = Grid("int32", tuple(map(float, scale)), 0, 0)
-            self._front.append(self._dequantise(f"{name}/codes", name, grid))
+            self._front.append(self._dequantize(f"{name}/codes", name, grid))
         else:
             self.graph.initializer.append(numpy_helper.from_array(values, name))
         if place is not None:
@@ -298,7 +298,7 @@ class _Writer:
         codes = numpy_helper.from_array(quotient.astype(grid.dtype), f"{name}/codes")
         self.graph.initializer[place].CopyFrom(codes)
         self._front.append(
-            self._dequantise(f"{name}/codes", name, replace(grid, scale=tuple(shown), axis=axis))
+            self._dequantize(f"{name}/codes", name, replace(grid, scale=tuple(shown), axis=axis))
         )
         return True
 
@@ -311,7 +311,7 @@ class _Writer:
             helper.make_node("DequantizeLinear", [codes, scale, zero], [target], f"{codes}/dequantize"),
         ]
 
-    def _dequantise(self, codes: str, target: str, grid: Grid) -> onnx.NodeProto:
+    def _dequantize(self, codes: str, target: str, grid: Grid) -> onnx.NodeProto:
         scale, zero = self._parameters(codes, grid)
         more: dict[str, Any] = {} if grid.axis is None else {"axis": grid.axis}
         return helper.make_node(

@@ -7,7 +7,7 @@
     convert.py    the import as one call, with the options of other tool chains
     preprocess.py preparation of images, put in front
     batch.py      another batch for a model that fixes one
-    normalise.py  the stages of normalisation, in order; rewrites/ holds what they apply
+    normalize.py  the stages of normalisation, in order; rewrites/ holds what they apply
     folding.py    what is known beforehand is evaluated
     functions.py  inlines what ONNX itself defines by simpler operators
     supported.py  the closed set, and the listing of what lies outside

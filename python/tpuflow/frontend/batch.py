@@ -29,7 +29,7 @@ import onnx_ir as ir
 
 from tpuflow.errors import ModelError
 from tpuflow.frontend.inference import infer_output
-from tpuflow.frontend.normalise import with_known_shapes
+from tpuflow.frontend.normalize import with_known_shapes
 from tpuflow.frontend.samples import drawn_feeds
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of

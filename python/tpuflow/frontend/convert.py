@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from tpuflow.errors import ModelError
 from tpuflow.frontend.interface import fix_input_shapes
-from tpuflow.frontend.normalise import simplify
+from tpuflow.frontend.normalize import simplify
 from tpuflow.frontend.source import Source, read
 from tpuflow.frontend.values import shape_of
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from tpuflow.errors import ModelError
-from tpuflow.frontend.normalise import inferred_values
+from tpuflow.frontend.normalize import inferred_values
 from tpuflow.frontend.source import Source, read
 
 if TYPE_CHECKING:

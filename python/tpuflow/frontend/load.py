@@ -15,7 +15,7 @@ from tpuflow.frontend import hosted, supported
 from tpuflow.frontend.batch import rebatched, sizes_of_batch
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
-from tpuflow.frontend.normalise import normalise
+from tpuflow.frontend.normalize import normalize
 from tpuflow.frontend.outside import mark
 from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
@@ -139,7 +139,7 @@ def load(
     if host and hosted.make_constant_outputs(model.graph):
         found = supported.findings(model)
     while found and hosted.complete(model, label, found):
-        found = supported.findings(normalise(model))
+        found = supported.findings(normalize(model))
     return FloatModel(
         model=model,
         origin=origin,
@@ -200,7 +200,7 @@ def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, lis
     made = [(at, value) for at, value in enumerate(origin.graph.outputs) if not value.is_graph_input()]
     for _, value in made:  # the shapes the exporter noted may be those of another batch
         value.shape = None
-    model = normalise(origin.clone())
+    model = normalize(origin.clone())
     for at, value in made:
         known = model.graph.outputs[at]
         value.shape = known.shape if shape_of(known) is not None else None

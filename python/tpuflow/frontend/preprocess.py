@@ -59,7 +59,7 @@ def prepend(model: ir.Model, label: str, config: PreprocessConfig) -> None:
     x = image if config.channel_format == "nchw" else steps("Transpose", image, perm=[0, 3, 1, 2])
     x = steps("Cast", x, to=int(ir.DataType.FLOAT))
     x = _sized(steps, x, config, shape[0], (raw_size, size), where)
-    x = _coloured(steps, x, config, (config.image_format, wanted), where)
+    x = _colored(steps, x, config, (config.image_format, wanted), where)
     if not first:
         x = steps("Transpose", x, perm=[0, 2, 3, 1])
     if value.dtype is not None and value.dtype != ir.DataType.FLOAT:
@@ -166,7 +166,7 @@ def _sized(
     return x
 
 
-def _coloured(
+def _colored(
     steps: _Steps, x: ir.Value, config: PreprocessConfig, formats: tuple[str, str], where: str
 ) -> ir.Value:
     """Channels, mean and scale: for each pixel one matrix and one vector, so that it is rounded once."""

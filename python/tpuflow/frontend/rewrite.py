@@ -131,7 +131,7 @@ class Emitter:
         values = np.asarray(array)
         if like is not None and like.dtype is not None:
             values = values.astype(like.dtype.numpy())
-        made = self.initialiser(values, f"{self._node.name}/{label}")
+        made = self.initializer(values, f"{self._node.name}/{label}")
         state_steps(made, steps)
         return made
 
@@ -150,11 +150,11 @@ class Emitter:
             old.shape = ir.Shape(array.shape)
             made = old
         else:
-            made = self.initialiser(array, f"{old.name}/folded")
+            made = self.initializer(array, f"{old.name}/folded")
         state_steps(made, steps)
         return made
 
-    def initialiser(self, array: Array, name: str) -> ir.Value:
+    def initializer(self, array: Array, name: str) -> ir.Value:
         """Adds an initialiser under `name`, or the next free name like it."""
         name = self._names.value(name)
         tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
@@ -177,7 +177,7 @@ class Emitter:
         for value in list(copy.initializers.values()):
             tensor = value.const_value
             if tensor is not None:
-                made = self.initialiser(tensor.numpy(), f"{self._node.name}/{label}/{value.name}")
+                made = self.initializer(tensor.numpy(), f"{self._node.name}/{label}/{value.name}")
                 value.replace_all_uses_with(made)
                 outputs = [made if output is value else output for output in outputs]
         nodes = list(copy)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FloatSession", "run_float", "weights_apart"]
 
-WRONG_OPTIMISERS = ["Pad_Fusion"]
+WRONG_OPTIMIZERS = ["Pad_Fusion"]
 """Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
 
 NO_ARRAYS = (
@@ -228,7 +228,7 @@ def _session(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onn
         proto.SerializeToString(),
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=WRONG_OPTIMISERS,
+        disabled_optimizers=WRONG_OPTIMIZERS,
     )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = [
-    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_evaluation_samples", "load_labelled",
+    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_evaluation_samples", "load_labeled",
     "load_samples",
 ]  # fmt: skip
 
@@ -235,7 +235,7 @@ def _announce(path: Path, files: Sequence[Path]) -> None:
         logger.warning("%s: reading %s of samples in %d files", path, bytes_text(total), len(files))
 
 
-def load_labelled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Array]:
+def load_labeled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Array]:
     """Opens an `.npz` with the inputs and an array `labels`, one entry or row per sample.
 
     Raises:
@@ -264,7 +264,7 @@ def load_evaluation_samples(
     path = Path(path)
     if path.is_dir() or LABELS not in array_headers(path):
         return load_samples(path, ports, workers), None
-    return load_labelled(path, ports)
+    return load_labeled(path, ports)
 
 
 def joined_samples(

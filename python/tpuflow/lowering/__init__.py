@@ -101,8 +101,8 @@ def lower(
             "ranges are those of a network whose channels were divided by factors: give that network, "
             "`tpuflow.ptq.with_factors(model, ranges.factors)`"
         )
-    normalised = whole.model if isinstance(whole, FloatModel) else whole
-    config = as_target_has(scoped(config, normalised), normalised)
+    normalized = whole.model if isinstance(whole, FloatModel) else whole
+    config = as_target_has(scoped(config, normalized), normalized)
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config, means, errors)
     if isinstance(model, FloatModel) and model.findings:

@@ -83,8 +83,8 @@ def by_layer(
         said = _said(config.layers, names)
         return {key: said.get(key) for key in keys}
 
-    def quantisation(tensors: list[Tensor]) -> Iterator[tuple[str, dict[str, Any]]]:
-        facts = _quantisation(tensors, ranges, alike)
+    def quantization(tensors: list[Tensor]) -> Iterator[tuple[str, dict[str, Any]]]:
+        facts = _quantization(tensors, ranges, alike)
         if not published:
             return facts
         constants = {each.name for each in tensors if each.is_constant}
@@ -101,7 +101,7 @@ def by_layer(
             if name in known and name is not None and name not in found:
                 found[name] = settings([name], weights=False) | {
                     SHOWN: {
-                        "quantization_info": dict(quantisation([tensor])),
+                        "quantization_info": dict(quantization([tensor])),
                         "optimization_info": {"nodes": [], "operator": "input", "macs": 0},
                         "brief_info": {"layer_id": numbers[name], "layer_type": "Input"}
                         | _similarity(tensor, alike),
@@ -116,7 +116,7 @@ def by_layer(
             weights = any(each.is_constant and each.scale is not None for each in tensors)
             entry = found.setdefault(names[-1], settings([*names, output.name], weights=weights))
             shown = entry.setdefault(SHOWN, {"quantization_info": {}})
-            shown["quantization_info"] |= dict(quantisation(tensors))
+            shown["quantization_info"] |= dict(quantization(tensors))
             shown["optimization_info"] = {"nodes": names, "operator": layer.op, "macs": layer.macs}
             shown["brief_info"] = {
                 "layer_id": numbers[names[-1]],
@@ -198,7 +198,7 @@ def _similarity(tensor: Tensor, alike: Mapping[str, TensorSimilarity] | None) ->
     return {} if found is None else {"similarity": found.cosine, "MSE": found.mse}
 
 
-def _quantisation(
+def _quantization(
     tensors: list[Tensor], ranges: Ranges | None, alike: Mapping[str, TensorSimilarity] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for tensor in tensors:

@@ -227,7 +227,7 @@ class Grids:
             self._settings.replaced(names, *OF_CODES)
         else:
             calibrated = () if self.has_fixed_range(value) else (RANGE,)
-            self._settings.honours(names, GRID, SCALE, *calibrated)
+            self._settings.honors(names, GRID, SCALE, *calibrated)
         return self.quant_of(value, config)
 
     def quant_of(self, value: ir.Value, config: QuantizeConfig) -> Quant:
@@ -242,7 +242,7 @@ class Grids:
     def intermediate(self, step: Step) -> Quant:
         """The symmetric 16-bit quantisation of what a step's fused function reads."""
         value = step.before_activation
-        self._settings.honours(step.names, RANGE)
+        self._settings.honors(step.names, RANGE)
         low, high = self.range_of(value)
         magnitude = max(-low, high) * self._settings.defaults.headroom_16
         return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)

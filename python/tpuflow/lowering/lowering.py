@@ -92,7 +92,7 @@ class Lowering:
         self._errors = errors or {}
         self.stored: dict[ir.Value, Stored] = {}
         self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
-        self._requantised: dict[tuple[ir.Value, Quant], Stored] = {}
+        self._requantized: dict[tuple[ir.Value, Quant], Stored] = {}
         self._sources: dict[int, str] = {}
         self.step: Step | None = None
         self._names: set[str] = set()
@@ -201,18 +201,18 @@ class Lowering:
         spread = replace(stored, view=stored.view.expand(shape))
         return self.arranged(value, order, stored=spread).tensor
 
-    def requantised(self, value: ir.Value, quant: Quant) -> Stored:
+    def requantized(self, value: ir.Value, quant: Quant) -> Stored:
         """The value with another quantisation; a `Rescale` where it differs."""
         stored = self.stored[value]
         if stored.quant == quant:
             return stored
         key = (value, quant)
-        if key not in self._requantised:
+        if key not in self._requantized:
             stored = self.whole(value)
             op = self._conversion(stored, quant)
             name = f"{value.name}/{quant.dtype}"
-            self._requantised[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
-        return self._requantised[key]
+            self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
+        return self._requantized[key]
 
     def _conversion(self, stored: Stored, quant: Quant) -> dict[str, Any]:
         """The operator that gives a tensor another scale or type."""
@@ -241,7 +241,7 @@ class Lowering:
         quant = self.stored[step.output].quant
         wanted = self.settings.explicit(step.names, "dtype")
         if wanted is not None and quant is not None and wanted != quant.dtype:
-            self.stored[step.output] = self.requantised(step.output, self.grids.target(step))
+            self.stored[step.output] = self.requantized(step.output, self.grids.target(step))
 
     def rounding(
         self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
@@ -277,7 +277,7 @@ class Lowering:
         if self.step is None:
             return self.settings.defaults
         names = self.step.names
-        self.settings.honours(names, REQUANT)
+        self.settings.honors(names, REQUANT)
         return self.settings.of(names)
 
     def constant(self, name: str, array: npt.NDArray[Any], quant: Quant | None = None) -> int:
@@ -310,7 +310,7 @@ class Lowering:
         """Samples a function into a constant; the form the graph takes."""
         target = sampled.target
         if sampled.source.dtype == "int16":
-            self.settings.honours(step.names, WIDE_TABLE)
+            self.settings.honors(step.names, WIDE_TABLE)
         entries = sample(sampled, self.settings.of(step.names).table_bits, _core.lookup)
         index = self.constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}

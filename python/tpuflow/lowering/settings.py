@@ -81,7 +81,7 @@ class Settings:
             logger.info("16-bit activations are symmetric: activation_mode = asymmetric is for 8 bits")
         self.met: set[UnifyRule] = set()
         """Rules of unified scales that some operator is under."""
-        self._honoured: dict[int, set[str]] = {}
+        self._honored: dict[int, set[str]] = {}
         self._resolved: dict[tuple[str, ...], QuantizeConfig] = {}
 
     def of(self, names: Sequence[str]) -> QuantizeConfig:
@@ -119,11 +119,11 @@ class Settings:
                 found = entry.stated().get(key, found)
         return found
 
-    def honours(self, names: Sequence[str], *needs: str) -> None:
+    def honors(self, names: Sequence[str], *needs: str) -> None:
         """Notes that a layer has what some keys are about, such as weights."""
         for index, entry in enumerate(self.entries):
             if any(map(entry.fits, names)):
-                self._honoured.setdefault(index, set()).update(needs)
+                self._honored.setdefault(index, set()).update(needs)
 
     def replaced(self, names: Sequence[str], *needs: str) -> None:
         """Notes that a layer in floats would have had these but for a later entry that made it so."""
@@ -131,7 +131,7 @@ class Settings:
         typed = [index for index in fitting if self.entries[index].overrides().get("dtype") in FLOATS]
         for index in fitting:
             if typed and index < typed[-1]:
-                self._honoured.setdefault(index, set()).update(needs)
+                self._honored.setdefault(index, set()).update(needs)
 
     def check_matches(self, names: Iterable[str]) -> None:
         """Every entry must fit a name.
@@ -151,7 +151,7 @@ class Settings:
             (entry, key)
             for index, entry in enumerate(self.entries)
             for key in entry.stated()
-            if key in NEEDS and NEEDS[key] not in self._honoured.get(index, ())
+            if key in NEEDS and NEEDS[key] not in self._honored.get(index, ())
         ]
 
     def check_effects(self) -> None:

@@ -166,7 +166,7 @@ def sums(
         return Sums(
             shown, None, 0, bias.astype(np.float32), stored.grid, np.ones(1), None, wide=False, target=target
         )
-    context.settings.honours(step.names, WEIGHTS, BIASES, SCALE)
+    context.settings.honors(step.names, WEIGHTS, BIASES, SCALE)
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
     if error is not None and config.bias_correction:
         bias = bias - error
@@ -222,7 +222,7 @@ def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config
     """
     if not config.weight_only:
         return weights
-    context.settings.honours(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS)
+    context.settings.honors(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS)
     if config.weight_strategy != "extrema":
         raise ConfigError(f'"{step.names[0]}": weight_only needs weight_strategy = extrema')
     # Kernels have their channels in front; matrices have them last, each sum along the axis before.
@@ -246,7 +246,7 @@ def bits_before_bias(context: Lowering, step: Step, factors: Array, scale: float
         ConfigError: Channels have shifts of their own.
     """
     remain = context.config(step).remain_shift
-    context.settings.honours(step.names, WIDE_SUMS)
+    context.settings.honors(step.names, WIDE_SUMS)
     if remain is None:
         return None
     shifts = set(context.requant(list(factors / scale), context.grids.target(step), wide=True).shift)

@@ -116,10 +116,10 @@ def _of_one_kind(context: Lowering, step: Step, operands: Sequence[ir.Value]) ->
         if passes or stored.quant is None or stored.grid.dtype == dtype or value.dtype == BOOL:
             continue
         if scheme.is_float(dtype):
-            context.stored[value] = context.requantised(value, scheme.floating(dtype))
+            context.stored[value] = context.requantized(value, scheme.floating(dtype))
         elif stored.grid.is_float:
             config = context.settings.of(step.names).model_copy(update={"dtype": dtype})
-            context.stored[value] = context.requantised(value, context.grids.own(step.names, value, config))
+            context.stored[value] = context.requantized(value, context.grids.own(step.names, value, config))
     yield
     context.stored.update(found)
 

@@ -89,7 +89,7 @@ class Request:
         return None if self.ranges is None else Ranges.load(self.ranges)
 
 
-UNQUANTISED = {"input": InputConfig(), "schedule": ScheduleConfig(), "output": OutputConfig()}
+UNQUANTIZED = {"input": InputConfig(), "schedule": ScheduleConfig(), "output": OutputConfig()}
 """Sections that say nothing of a float model."""
 
 
@@ -107,7 +107,7 @@ def forbid_float_options(request: Request) -> None:
         "--cut-inputs": request.cut_inputs,
         "--cut-outputs": request.cut_outputs,
         "--cut-preset": request.cut_preset,
-        "--config or --dtype": request.config.model_copy(update=UNQUANTISED) != Config(),
+        "--config or --dtype": request.config.model_copy(update=UNQUANTIZED) != Config(),
         "--save-stages": request.stages,
         "--log-dir": request.log,
     }

@@ -116,10 +116,10 @@ class ImageListDataset:
         self._lines = [words for _, words in numbered]
         if not self._lines:
             raise PluginError(f"{data_file}: there are no samples in it, no line names an image")
-        labelled = len(self._lines[0]) > 1
+        labeled = len(self._lines[0]) > 1
         for at, words in numbered:
-            if (len(words) > 1) != labelled:
-                one, others = ("no", "one") if labelled else ("a", "none")
+            if (len(words) > 1) != labeled:
+                one, others = ("no", "one") if labeled else ("a", "none")
                 missing = f"has {one} label, the first line has {others}"
                 raise PluginError(f"{data_file}: line {at} {missing}: give all of them one, or none")
 

@@ -165,7 +165,7 @@ def run_operator(
     Raises:
         PluginError: A function is missing, gave up, or left an output unquantised.
     """
-    forward, quantise = registry.get("forward", node.type), registry.get("quantise", node.type)
+    forward, quantize = registry.get("forward", node.type), registry.get("quantise", node.type)
     node.inputs = [PyTensor(f"{node.name}/input{i}", np.asarray(feed)) for i, feed in enumerate(feeds)]
     node.current_batch_size = len(feeds[0]) if feeds and np.ndim(feeds[0]) else 1
     node.quantized = False
@@ -184,7 +184,7 @@ def run_operator(
         tensor.scale, tensor.zerop, tensor.qmin, tensor.qmax, tensor.dtype = (
             get_linear_quant_params_from_tensor(tensor, node.attrs["q_mode_activation"], bits, is_signed=True)
         )
-    quantise(node)
+    quantize(node)
     for output in node.outputs:
         missing = [
             key for key in ("scale", "zerop", "qbits", "dtype", "qinvariant") if getattr(output, key) is None

@@ -149,7 +149,7 @@ def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], 
     """
     if "Input" not in registry.names("quantise"):
         return ranges
-    quantise = registry.get("quantise", "Input")
+    quantize = registry.get("quantise", "Input")
     found = dict(ranges.tensors)
     for number, name in enumerate(names):
         if name not in found:
@@ -162,7 +162,7 @@ def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], 
         )
         node.attrs["layer_id"] = str(number)
         node.outputs = [tensor]
-        _called("Input", partial(quantise, node))
+        _called("Input", partial(quantize, node))
         if tensor.scale is None or tensor.zerop is None:
             raise PluginError(f'Input: quantise sets no scale and zero point of "{name}"')
         scale, zero = onnx_form(tensor)
@@ -253,7 +253,7 @@ def with_operator_scales(ranges: Ranges, registry: Registry, model: ir.Model, co
         _called(node.op_type, partial(registry.get("forward", node.op_type), made))
         variable = [value for at, value in held if at not in constants]
         for tensor, value in zip((*made.inputs, *made.outputs), (*variable, *node.outputs), strict=True):
-            _quantised(tensor, found.get(value.name or ""), made)
+            _quantized(tensor, found.get(value.name or ""), made)
         _called(node.op_type, partial(registry.get("quantise", node.op_type), made))
         for tensor in made.outputs:
             if tensor.scale is None or tensor.zerop is None:
@@ -274,7 +274,7 @@ def _middle(value: ir.Value | None, found: Mapping[str, Range]) -> Any:
     return np.full(value.shape.numpy(), middle, value.dtype.numpy())
 
 
-def _quantised(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
+def _quantized(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
     """States what calibration saw of a tensor, and a grid over it where it is an input."""
     if reach is not None:
         tensor.min, tensor.max = min(low for low, _ in reach.pairs), max(high for _, high in reach.pairs)

@@ -94,7 +94,7 @@ def adaquant(
     expected = columns @ weights.T
     power = max(float(np.mean(expected**2)), 1e-30)
     state = _State(np.zeros_like(weights), np.zeros(len(weights)), np.zeros(len(weights)), np.zeros(1))
-    optimisers = {
+    optimizers = {
         "shifts": Adam(numbers["lr_weight"] * largest, weights.shape),
         "logs": Adam(numbers["lr_quant_param_weight"], own.shape),
         "bias": Adam(numbers["lr_bias"] * np.sqrt(power), own.shape),
@@ -118,7 +118,7 @@ def adaquant(
             for name, gradient in _gradients(
                 weights, own, columns[part], expected[part], state, largest, grid, power
             ).items():
-                setattr(state, name, getattr(state, name) + optimisers[name].step(gradient, share))
+                setattr(state, name, getattr(state, name) + optimizers[name].step(gradient, share))
         losses.append(loss(state))
         if losses[-1] < least:
             best, least = _copy(state), losses[-1]

@@ -145,13 +145,13 @@ def _easy_quant(
     for _ in range(int(numbers["epochs"])):
         for operand in operands:
             grid = operand_grid(operand.name, ranges, config)
-            quantised = {}
+            quantized = {}
             for layer, x in operand.layers:
                 found = searched_weights(layer.weights, x, stored(x, grid), layers[layer], numbers)
-                quantised[layer] = found.codes * found.steps[:, :, np.newaxis]
+                quantized[layer] = found.codes * found.steps[:, :, np.newaxis]
                 if found.after > found.before:
-                    chosen[layer] = quantised[layer], found.steps
-            factor = searched_operand(operand, quantised, ranges, config, numbers)
+                    chosen[layer] = quantized[layer], found.steps
+            factor = searched_operand(operand, quantized, ranges, config, numbers)
             moved += factor != 1
             ranges = with_range(ranges, operand.name, factor)
     for operand in operands:

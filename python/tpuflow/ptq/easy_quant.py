@@ -109,7 +109,7 @@ def searched_weights(
 
 def searched_operand(
     operand: Operand,
-    quantised: Mapping[LinearLayer, Array],
+    quantized: Mapping[LinearLayer, Array],
     ranges: Ranges,
     config: Config,
     numbers: Mapping[str, float],
@@ -118,7 +118,7 @@ def searched_operand(
 
     Args:
         operand: With its readers and what they meet.
-        quantised: Weights as they are stored, by layer.
+        quantized: Weights as they are stored, by layer.
         ranges: Of all values.
         config: How values are stored.
         numbers: Those of the method.
@@ -128,7 +128,7 @@ def searched_operand(
     for factor in (1.0, *np.linspace(numbers["alpha"], numbers["beta"], int(numbers["nsteps"]))):
         grid = operand_grid(operand.name, with_range(ranges, operand.name, float(factor)), config)
         found = [
-            cosine(expected[layer], _sums(quantised[layer], stored(x, grid))) for layer, x in operand.layers
+            cosine(expected[layer], _sums(quantized[layer], stored(x, grid))) for layer, x in operand.layers
         ]
         if np.mean(found) > best:
             best, chosen = float(np.mean(found)), float(factor)

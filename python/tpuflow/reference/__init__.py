@@ -25,7 +25,7 @@ from tpuflow.reference.movement import (
     rearrange,
     resize_linear,
 )
-from tpuflow.reference.normalisation import arg_max, layer_norm, reduce
+from tpuflow.reference.normalization import arg_max, layer_norm, reduce
 from tpuflow.reference.pooling import average_pool, max_pool
 from tpuflow.reference.rounding import approximate, requantize, round_divide, round_shift
 

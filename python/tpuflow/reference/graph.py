@@ -15,7 +15,7 @@ from tpuflow.reference import (
     floating,
     linear,
     movement,
-    normalisation,
+    normalization,
     pooling,
 )
 from tpuflow.reference.layer import Layer
@@ -100,7 +100,7 @@ def _softmax(layer: Layer) -> Integers:
 
 
 def _layer_norm(layer: Layer) -> Integers:
-    return normalisation.layer_norm(
+    return normalization.layer_norm(
         layer.value("input"),
         layer.value("gamma"),
         layer.value("beta"),
@@ -113,7 +113,7 @@ def _layer_norm(layer: Layer) -> Integers:
 def _reduce(layer: Layer) -> Integers:
     zero_point = layer.zero_point("input")
     fields = layer.fields("axes", "requant")
-    return normalisation.reduce(layer.op["kind"], layer.value("input"), zero_point=zero_point, **fields)
+    return normalization.reduce(layer.op["kind"], layer.value("input"), zero_point=zero_point, **fields)
 
 
 def _concat(layer: Layer) -> Integers:
@@ -143,7 +143,7 @@ OPERATORS: dict[str, Callable[[Layer], Integers]] = {
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "reduce": _reduce,
-    "arg_max": lambda layer: normalisation.arg_max(
+    "arg_max": lambda layer: normalization.arg_max(
         layer.value("input"), **layer.fields("largest", "select_last")
     ),
     "concat": _concat,

@@ -53,12 +53,12 @@ def conv(
     Zero points are subtracted first, so padding is literally zero.
     """
     top, left, bottom, right = pads
-    centred = x.astype(np.int64) - zero_points[0]
-    centred = np.pad(centred, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    centered = x.astype(np.int64) - zero_points[0]
+    centered = np.pad(centered, ((0, 0), (top, bottom), (left, right), (0, 0)))
     weights = w.astype(np.int64) - zero_points[1]
     extent = [(kernel[i] - 1) * dilation[i] + 1 for i in (0, 1)]
-    rows = (centred.shape[1] - extent[0]) // stride[0] + 1
-    columns = (centred.shape[2] - extent[1]) // stride[1] + 1
+    rows = (centered.shape[1] - extent[0]) // stride[0] + 1
+    columns = (centered.shape[2] - extent[1]) // stride[1] + 1
     accumulator = np.zeros((x.shape[0], rows, columns, w.shape[0]), np.int64)
     width, filters = w.shape[3], w.shape[0] // groups
     for row in range(rows):
@@ -66,7 +66,7 @@ def conv(
             down = slice(row * stride[0], row * stride[0] + extent[0], dilation[0])
             across = slice(column * stride[1], column * stride[1] + extent[1], dilation[1])
             for group in range(groups):
-                window = centred[:, down, across, group * width : (group + 1) * width]
+                window = centered[:, down, across, group * width : (group + 1) * width]
                 chosen = slice(group * filters, (group + 1) * filters)
                 accumulator[:, row, column, chosen] = np.tensordot(
                     window, weights[chosen], ((1, 2, 3), (1, 2, 3))

@@ -89,10 +89,10 @@ class TensorHistogram:
             uint64 [count].
         """
         steps = np.arange(len(self.positive)) + 0.5
-        centres = np.concatenate([-steps[: len(self.negative)] * self.width, [0.0], steps * self.width])
+        centers = np.concatenate([-steps[: len(self.negative)] * self.width, [0.0], steps * self.width])
         counts = np.concatenate([self.negative, np.array([self.zeros], np.uint64), self.positive])
         low, high = self.span
-        places = np.clip(((centres - low) / (high - low) * count).astype(np.int64), 0, count - 1)
+        places = np.clip(((centers - low) / (high - low) * count).astype(np.int64), 0, count - 1)
         found = np.zeros(count, np.uint64)
         np.add.at(found, places, counts)
         return found

@@ -40,7 +40,7 @@ class Overlay:
     Attributes:
         edges: float64 [bins + 1], of the bins.
         floating: int64 [bins], counts of float values.
-        quantised: int64 [bins], counts of dequantised values.
+        quantized: int64 [bins], counts of dequantised values.
         below: Float values below the lower threshold.
         above: Float values above the upper one.
         nonfinite: NaN and infinities in either, which no bin holds.
@@ -53,13 +53,13 @@ class Overlay:
         self.thresholds = (low, high)
         self.edges = low + step * np.arange(-OUTSIDE, INSIDE + OUTSIDE + 1)
         self.floating = np.zeros(len(self.edges) - 1, np.int64)
-        self.quantised = np.zeros(len(self.edges) - 1, np.int64)
+        self.quantized = np.zeros(len(self.edges) - 1, np.int64)
         self.below = self.above = self.nonfinite = 0
 
-    def add(self, floating: Array, quantised: Array) -> None:
+    def add(self, floating: Array, quantized: Array) -> None:
         """Counts the values of one more sample."""
         low, high = self.thresholds
-        for values, counts in ((floating, self.floating), (quantised, self.quantised)):
+        for values, counts in ((floating, self.floating), (quantized, self.quantized)):
             numbers = np.asarray(values, np.float64).ravel()
             finite = numbers[np.isfinite(numbers)]
             self.nonfinite += numbers.size - finite.size
@@ -76,7 +76,7 @@ class Overlay:
             "thresholds": list(self.thresholds),
             "edges": self.edges.tolist(),
             "floating": self.floating.tolist(),
-            "quantised": self.quantised.tolist(),
+            "quantised": self.quantized.tolist(),
             "below": self.below,
             "above": self.above,
             "nonfinite": self.nonfinite,
@@ -85,7 +85,7 @@ class Overlay:
     def picture(self) -> str:
         """Both distributions as an SVG document, as high as the logarithm of their counts."""
         wide, high = WIDTH - 2 * LEFT, HEIGHT - TOP - BOTTOM
-        peak = max(float(np.log1p(max(self.floating.max(), self.quantised.max()))), 1e-9)
+        peak = max(float(np.log1p(max(self.floating.max(), self.quantized.max()))), 1e-9)
         count = len(self.floating)
 
         def height(value: int) -> float:
@@ -97,7 +97,7 @@ class Overlay:
         )
         line = "M0 1" + "".join(
             f"V{height(int(value)):.3g}H{(place + 1) / count:.4g}"
-            for place, value in enumerate(self.quantised)
+            for place, value in enumerate(self.quantized)
         )
         marks = "".join(
             f'<path d="M{at:.1f} {TOP}v{high}" stroke="#b3261e" stroke-width="1.5"/>'

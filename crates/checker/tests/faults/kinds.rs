@@ -538,12 +538,12 @@ fn scaling(program: &mut Program, random: &mut Random) -> bool {
                 *coefficient += 1;
                 true
             }
-            VectorOp::LayerNorm { epsilon, normalise, .. } => {
+            VectorOp::LayerNorm { epsilon, normalize, .. } => {
                 if random.chance(50) {
                     *epsilon += 1;
                     return true;
                 }
-                step(&mut normalise.0, random)
+                step(&mut normalize.0, random)
             }
             op => scaling_of(op).is_some_and(|s| {
                 if random.chance(50) { step(&mut s.multiplier, random) } else { step(&mut s.shift, random) }

@@ -213,8 +213,9 @@ pub enum VectorOp {
         input_zero: i32,
         /// See [`crate::Op::LayerNorm`].
         epsilon: u64,
-        /// To the normalised intermediate: M and N.
-        normalise: (i32, i8),
+        /// To the normalised intermediate: M and N. Texts of earlier versions say `normalise`.
+        #[serde(alias = "normalise")]
+        normalize: (i32, i8),
         /// Result.
         codes: Codes,
     },

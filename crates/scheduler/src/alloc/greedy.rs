@@ -124,7 +124,7 @@ pub fn place_apart(problem: &Problem, apart: &[Vec<(usize, u64)>], bank: u64) ->
     let mut height = 0;
     for index in sequence(items, Order::Size) {
         let item = items[index];
-        let neighbours: Vec<(u64, u64, u64)> = apart[index]
+        let neighbors: Vec<(u64, u64, u64)> = apart[index]
             .iter()
             .filter_map(|&(other, weight)| {
                 let offset = offsets[other]?;
@@ -133,7 +133,7 @@ pub fn place_apart(problem: &Problem, apart: &[Vec<(usize, u64)>], bank: u64) ->
             .collect();
         let shared = |start: u64| {
             let banks = (start / bank, (start + item.size.max(1) - 1) / bank);
-            neighbours.iter().filter(|n| n.0 <= banks.1 && banks.0 <= n.1).map(|n| n.2).sum::<u64>()
+            neighbors.iter().filter(|n| n.0 <= banks.1 && banks.0 <= n.1).map(|n| n.2).sum::<u64>()
         };
         let (mut end, mut best) = (0, None::<(u64, u64)>);
         let meeting = placed.iter().filter(|&&(_, other)| items[other].meets(&item));

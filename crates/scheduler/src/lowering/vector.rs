@@ -70,7 +70,7 @@ impl Lowering<'_> {
                     center: *center,
                     input_zero: zero(input),
                     epsilon: *epsilon,
-                    normalise: (*multiplier, *shift),
+                    normalize: (*multiplier, *shift),
                     codes: codes(requant),
                 };
                 (vec![*input], vector)

@@ -18,7 +18,7 @@ use crate::emission::Plan;
 use crate::virtual_program::dependence::Dependences;
 
 /// Orders that are timed before one is chosen.
-const NEIGHBOURS: u64 = 8;
+const NEIGHBORS: u64 = 8;
 
 /// Instructions in the programs that are timed for a step of the budget.
 const STEP: u64 = 4000;
@@ -38,9 +38,9 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     }
     let dependences = Dependences::new(code, context.machine, Some(addresses));
     let instructions = code.instructions.len() as u64;
-    let usual = context.budget.steps.saturating_mul(STEP) / (NEIGHBOURS * instructions);
+    let usual = context.budget.steps.saturating_mul(STEP) / (NEIGHBORS * instructions);
     let cycles = plan.program.predicted_cycles;
-    let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBOURS * cycles.max(1));
+    let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBORS * cycles.max(1));
     let turns = if context.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
     let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;
@@ -49,13 +49,13 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
         if context.budget.is_over() || turn > gained + PATIENCE {
             break;
         }
-        let timed = |neighbour: u64| {
-            let seed = context.budget.seed.wrapping_add(turn * NEIGHBOURS + neighbour);
+        let timed = |neighbor: u64| {
+            let seed = context.budget.seed.wrapping_add(turn * NEIGHBORS + neighbor);
             let order = changed(&current, &dependences, seed);
             let plan = plan.reordered(context, &order).ok()?.timed(timing);
-            Some((plan.program.predicted_cycles, neighbour, order, plan))
+            Some((plan.program.predicted_cycles, neighbor, order, plan))
         };
-        let found: Vec<_> = (0..NEIGHBOURS).into_par_iter().filter_map(timed).collect();
+        let found: Vec<_> = (0..NEIGHBORS).into_par_iter().filter_map(timed).collect();
         let Some((cycles, _, order, plan)) = found.into_iter().min_by_key(|f| (f.0, f.1)) else { break };
         if cycles <= shortest {
             current = order;

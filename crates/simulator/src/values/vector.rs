@@ -332,7 +332,7 @@ impl Memories {
                     }
                 })
             }
-            VectorOp::LayerNorm { center, input_zero, epsilon, normalise, codes } => {
+            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes } => {
                 let bytes = self.parameters(v.parameters, NormParameters::BYTES * channels)?;
                 let parameters: Vec<NormParameters> =
                     bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).collect();
@@ -340,8 +340,8 @@ impl Memories {
                     center: *center,
                     input_zero_point: *input_zero,
                     epsilon: *epsilon,
-                    multiplier: normalise.0,
-                    shift: normalise.1,
+                    multiplier: normalize.0,
+                    shift: normalize.1,
                     gamma: parameters.iter().map(|p| p.gamma.into()).collect(),
                     beta: parameters.iter().map(|p| p.beta).collect(),
                     requant: Requant {

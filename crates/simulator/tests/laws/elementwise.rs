@@ -56,7 +56,7 @@ fn float_reduce(partial: bool) -> VectorOp {
 }
 
 fn norm(center: bool) -> VectorOp {
-    VectorOp::LayerNorm { center, input_zero: 0, epsilon: 1, normalise: (1, 0), codes: CODES }
+    VectorOp::LayerNorm { center, input_zero: 0, epsilon: 1, normalize: (1, 0), codes: CODES }
 }
 
 fn float_norm(center: bool) -> VectorOp {

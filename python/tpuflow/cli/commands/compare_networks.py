@@ -59,9 +59,9 @@ def compare_networks(
     source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
     overlays = {} if histograms is None else _overlays(source)
 
-    def watch(name: str, floating: NDArray[Any], quantised: NDArray[Any]) -> None:
+    def watch(name: str, floating: NDArray[Any], quantized: NDArray[Any]) -> None:
         if name in overlays:
-            overlays[name].add(floating, quantised)
+            overlays[name].add(floating, quantized)
 
     with progress("compare") as advance:
         found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)

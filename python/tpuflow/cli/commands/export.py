@@ -71,7 +71,7 @@ def export(
     bits; with --qdq-only it is left as it is, as with --fake-quant, and a runtime rounds in its own way.
     """
     from tpuflow.calibration import Ranges
-    from tpuflow.export import quantised_onnx
+    from tpuflow.export import quantized_onnx
     from tpuflow.export import scales as scales_of
     from tpuflow.frontend import load
     from tpuflow.io.files import replaced, write_json
@@ -87,7 +87,7 @@ def export(
         host=True,
     )
     with progress("export"):
-        proto = quantised_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
+        proto = quantized_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
     with replaced(output) as beside:
         beside.write_bytes(proto.SerializeToString())
     nodes, size = proto.graph.node, bytes_text(output.stat().st_size)

@@ -74,7 +74,7 @@ def calibrate(
     ] = 0,
 ) -> None:
     """Save the range of every tensor over samples."""
-    from tpuflow.calibration import Artefacts, save_artefacts
+    from tpuflow.calibration import Artifacts, save_artifacts
     from tpuflow.frontend import load
     from tpuflow.pipeline import Listener, Request, calibrated, calibration_data, starting
     from tpuflow.plugins import load_plugins
@@ -112,8 +112,8 @@ def calibrate(
     assert ranges is not None, "calibration gives some"
     ranges.save(output)
     if save_dir:
-        kept = Artefacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
-        written = save_artefacts(state.network, data.samples, ranges, kept)
+        kept = Artifacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
+        written = save_artifacts(state.network, data.samples, ranges, kept)
         say(f"{save_dir}: thresholds.json, statistics.json, histograms of {len(written) - 2} tensors")
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
     if histograms is not None:

@@ -79,7 +79,7 @@ def detection_f1(score: str = "0.5", iou: str = "0.5", outputs: str = "1", backg
     least, level, dropped = number(score, "f1_boxes"), number(iou, "f1_boxes"), whole(background, "f1_boxes")
 
     def value(arrays: Sequence[Array], labels: Any) -> float:
-        found, wanted = _found(arrays, dropped), _labelled(labels)
+        found, wanted = _found(arrays, dropped), _labeled(labels)
         kept = found.score >= least
         found = Boxes(found.sample[kept], found.corners[kept], found.kind[kept], found.score[kept])
         hits = sum(
@@ -103,14 +103,14 @@ def _mean_over_classes(average: Any, outputs: str, background: str) -> Metric:
     dropped = whole(background, "background")
 
     def value(arrays: Sequence[Array], labels: Any) -> float:
-        found, wanted = _found(arrays, dropped), _labelled(labels)
+        found, wanted = _found(arrays, dropped), _labeled(labels)
         results = [average(found.of(kind), wanted.of(kind)) for kind in np.unique(wanted.kind)]
         return float(np.mean(results)) if results else float("nan")
 
     return Metric("labels", value, outputs=_count(outputs), percent=True)
 
 
-def _labelled(labels: Array) -> Boxes:
+def _labeled(labels: Array) -> Boxes:
     if labels.ndim != 3 or labels.shape[2] != 5:
         raise MetricError(f'array "labels" must hold [samples, boxes, 5] numbers, it has {labels.shape}')
     rows = labels.reshape(-1, 5).astype(np.float64)

@@ -29,8 +29,8 @@ def mean_pixel_accuracy() -> Metric:
     """Share of right pixels of each class, its mean over the classes that are labelled."""
 
     def value(table: Table) -> float:
-        labelled = table.sum(1) > 0
-        return float((np.diag(table)[labelled] / table.sum(1)[labelled]).mean())
+        labeled = table.sum(1) > 0
+        return float((np.diag(table)[labeled] / table.sum(1)[labeled]).mean())
 
     return _of_table(value)
 

@@ -35,14 +35,14 @@ def to_dot(network: Network, table: Table, name: str = "network") -> str:
     lines += [f"  {key} [label={_quoted(tensor)} shape=ellipse];" for tensor, key in sources.items()]
     for output, step in network.steps.items():
         row = rows.get(output)
-        label, colour = f"{step.op}\n{output}", UNKNOWN
+        label, color = f"{step.op}\n{output}", UNKNOWN
         if row is not None:
-            colour = PASSED if row.passed else FAILED
+            color = PASSED if row.passed else FAILED
             found = row.verdict.measures
             if found is not None:
                 label += f"\n{row.verdict.level.value} {found.cosine:.3f} {found.euclid:.3f}"
         width = " penwidth=3" if output in table.first_failing else ""
-        lines.append(f'  n{numbers[output]} [label={_quoted(label)} fillcolor="{colour}"{width}];')
+        lines.append(f'  n{numbers[output]} [label={_quoted(label)} fillcolor="{color}"{width}];')
         for tensor in dict.fromkeys(step.inputs):
             lines.append(f"  {sources.get(tensor) or f'n{numbers[tensor]}'} -> n{numbers[output]};")
     return "\n".join([*lines, "}"]) + "\n"

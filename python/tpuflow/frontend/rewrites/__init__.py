@@ -1,1 +1,1 @@
-"""The rewrites, one concept per file; `tpuflow.frontend.normalise` lists them in order."""
+"""The rewrites, one concept per file; `tpuflow.frontend.normalize` lists them in order."""

@@ -32,7 +32,7 @@ __all__ = ["FOLDING", "LEFT_OVER", "RULES"]
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def batch_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def batch_normalization(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes batch normalisation with fixed statistics as a Mul and an Add."""
     x = shape_of(node.inputs[0])
     parameters = [array_of(input_at(node, index)) for index in range(1, 5)]
@@ -240,7 +240,7 @@ def depthwise(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Conv", x, weight, bias, attributes={"group": shape[1], "kernel_shape": [1, 1]})
 
 
-RULES: Rules = {"BatchNormalization": [batch_normalisation]}
+RULES: Rules = {"BatchNormalization": [batch_normalization]}
 
 FOLDING: Rules = {
     "Mul": [scaled_convolution, scaled_product],

@@ -66,7 +66,7 @@ def _numbers(
     return emit("DequantizeLinear", *inputs, attributes=attributes, label=label)
 
 
-def quantised_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def quantized_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """QLinearConv."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
     bias = input_at(node, 8)
@@ -82,7 +82,7 @@ def quantised_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("QuantizeLinear", product, y_scale, y_zero, attributes={"axis": 1})
 
 
-def quantised_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def quantized_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """QLinearMatMul."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs[:8]
     left, right = _numbers(a, a_scale, a_zero, -2, emit, "a"), _numbers(b, b_scale, b_zero, -1, emit, "b")
@@ -118,7 +118,7 @@ def _spread(value: ir.Value, node: ir.Node, rank: int, emit: Emitter, label: str
     return emit.reshape(value, (*shape, *(1,) * (rank - 1 - axis)), f"{label}_shape")
 
 
-def quantised_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def quantized_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """QuantizeLinear with a scale or zero point known only at run time."""
     x, scale, zero, kind = node.inputs[0], node.inputs[1], input_at(node, 2), node.outputs[0].dtype
     shape = shape_of(x)
@@ -137,7 +137,7 @@ def quantised_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Cast", emit("Clip", codes, *limits), attributes={"to": int(kind)})
 
 
-def dequantised_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def dequantized_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """DequantizeLinear with a scale or zero point known only at run time."""
     x, scale, zero = node.inputs[0], node.inputs[1], input_at(node, 2)
     shape = shape_of(x)
@@ -156,14 +156,14 @@ def dequantised_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "QLinearConv": [quantised_convolution],
-    "QLinearMatMul": [quantised_product],
+    "QLinearConv": [quantized_convolution],
+    "QLinearMatMul": [quantized_product],
     "ConvInteger": [integer_product],
     "MatMulInteger": [integer_product],
 }
 
 LATE: Rules = {
-    "QuantizeLinear": [quantised_at_run_time],
-    "DequantizeLinear": [dequantised_at_run_time],
+    "QuantizeLinear": [quantized_at_run_time],
+    "DequantizeLinear": [dequantized_at_run_time],
 }
 """To be applied once no scale can become constant any more."""

@@ -129,13 +129,13 @@ def _coordinates(size: int, out: int, scale: Any, transform: str, roi: tuple[flo
         return start * one(size - 1) + places * (end - start) * one(size - 1) / one(out - 1)
     if transform == "tf_half_pixel_for_nn":
         return (places + one(0.5)) / one(scale)
-    centred: Array = (places + one(0.5)) / one(scale) - one(0.5)
+    centered: Array = (places + one(0.5)) / one(scale) - one(0.5)
     if transform == "pytorch_half_pixel" and out == 1:
         return places * 0
     if transform == "half_pixel_symmetric":
         adjustment = out / (float(scale) * size)
-        return centred + one(size / 2 * (1 - adjustment))
-    return centred
+        return centered + one(size / 2 * (1 - adjustment))
+    return centered
 
 
 def _nearest(places: Array, node: ir.Node) -> Array:

@@ -58,7 +58,7 @@ def _parameters(node: ir.Node, shape: tuple[int, ...]) -> tuple[Array, Array] | 
     return _per_element(scale, node, shape), _per_element(zeros.astype(np.int64), node, shape)
 
 
-def dequantised(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def dequantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """The numbers constant codes stand for."""
     codes = array_of(node.inputs[0])
     parameters = None if codes is None else _parameters(node, codes.shape)
@@ -69,7 +69,7 @@ def dequantised(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.constant(numbers, "numbers", steps=scale.astype(np.float32))
 
 
-def quantised(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def quantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """The codes of constant numbers."""
     numbers, y = array_of(node.inputs[0]), node.outputs[0]
     parameters = None if numbers is None else _parameters(node, numbers.shape)
@@ -97,8 +97,8 @@ def moved(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "DequantizeLinear": [dequantised],
-    "QuantizeLinear": [quantised],
+    "DequantizeLinear": [dequantized],
+    "QuantizeLinear": [quantized],
     "Transpose": [moved],
     "Reshape": [moved],
 }

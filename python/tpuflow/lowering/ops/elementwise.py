@@ -256,7 +256,7 @@ def select(context: Lowering, step: Step) -> None:
             placed = laid_out(array, shape, view)
             choices.append(context.constant(value.name or "choice", target.codes(placed), target))
             continue
-        stored = context.requantised(value, target)
+        stored = context.requantized(value, target)
         spread = replace(stored, view=stored.view.expand(out))
         choices.append(context.arranged(value, order, stored=spread).tensor)
     if condition is not None:

@@ -80,7 +80,7 @@ def _mask(context: Lowering, step: Step, stored: Stored) -> int:
 
 
 @lowers("LayerNormalization", "RMSNormalization")
-def normalisation(context: Lowering, step: Step) -> None:
+def normalization(context: Lowering, step: Step) -> None:
     """Normalises the last axis, codes to 16 bits over `+-sqrt(n)`, then scales and shifts per element."""
     node = step.node
     value = context.operand(node, 0)
@@ -105,9 +105,9 @@ def normalisation(context: Lowering, step: Step) -> None:
         context.emit(step, op, stored.shape, stored.view, target)
         return
     steps = 32767.0
-    normalised = math.sqrt(n) / steps
+    normalized = math.sqrt(n) / steps
     grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
-    product = normalised * grid.scale
+    product = normalized * grid.scale
     limit = (1 << 46) - 1
     shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
     op["gamma"] = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)

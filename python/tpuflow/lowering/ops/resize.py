@@ -33,7 +33,7 @@ def resize(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError("batch and channels cannot be resized", "sizes")
     view = View.dense((n, c, height, width), (0, 2, 3, 1))
     mode = attribute(node, "mode", "nearest")
-    context.settings.honours(step.names, "to resize")
+    context.settings.honors(step.names, "to resize")
     if mode in {"linear", "cubic"} and context.rules.resize_degrade_to_nearest:
         mode = "nearest"
     # Runtimes compute places in float32. Weights do not tell the difference, but where a place comes to lie

@@ -140,7 +140,7 @@ def cast(context: Lowering, step: Step) -> None:
         stored = replace(stored, quant=integer_grid(value))  # codes, read as the integers they are
     context.stored[step.output] = stored
     if is_number(step.output) and context.grids.target(step).is_float:
-        context.stored[step.output] = context.requantised(step.output, context.grids.target(step))
+        context.stored[step.output] = context.requantized(step.output, context.grids.target(step))
 
 
 def _fits(value: ir.Value, target: ir.Value) -> bool:
@@ -235,7 +235,7 @@ def concat(context: Lowering, step: Step) -> None:
         same = stored.quant == target
         wide = stored.grid.dtype == "int16"
         if not same and (target.is_float or stored.grid.is_float):
-            stored, same = context.arranged(value, order, stored=context.requantised(value, target)), True
+            stored, same = context.arranged(value, order, stored=context.requantized(value, target)), True
         requants.append(
             None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
         )
@@ -283,7 +283,7 @@ def pad(context: Lowering, step: Step) -> None:
     order = _channels_last_order(stored)
     if mode == "constant" and not _reaches(stored.grid, number):
         # What is padded with has a place on the grid of the result: that of the operand is too narrow.
-        stored = context.requantised(value, context.grids.target(step))
+        stored = context.requantized(value, context.grids.target(step))
         stored = context.arranged(value, order, stored=stored)
     else:
         stored = context.arranged(value, order)

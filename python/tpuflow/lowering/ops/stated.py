@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @lowers("QuantizeLinear")
-def quantise(context: Lowering, step: Step) -> None:
+def quantize(context: Lowering, step: Step) -> None:
     """The operand's codes on the stated grid."""
-    context.stored[step.output] = context.requantised(context.operand(step.node, 0), stated_grid(step.node))
+    context.stored[step.output] = context.requantized(context.operand(step.node, 0), stated_grid(step.node))
 
 
 @lowers("DequantizeLinear")
-def dequantise(context: Lowering, step: Step) -> None:
+def dequantize(context: Lowering, step: Step) -> None:
     """The same codes, as the numbers they stand for here."""
     value = context.operand(step.node, 0)
     stored, grid = context.stored[value], stated_grid(step.node)
@@ -35,4 +35,4 @@ def dequantise(context: Lowering, step: Step) -> None:
     context.stored[step.output] = replace(stored, quant=grid)
     target = context.grids.target(step)
     if target.is_float:
-        context.stored[step.output] = context.requantised(step.output, target)
+        context.stored[step.output] = context.requantized(step.output, target)

@@ -40,10 +40,10 @@ def layer_losses(
         Largest loss first: name and operator of the layer, its output, decibels before and after, cosine.
     """
     integers = level.run(feed, all_tensors=True)
-    normalised = FloatSession(model.model, "all").run(feed)
+    normalized = FloatSession(model.model, "all").run(feed)
     noise: dict[str, float] = {}
     cosine: dict[str, float] = {}
-    for name, array in {**feed, **normalised}.items():
+    for name, array in {**feed, **normalized}.items():
         if name in integers and integers[name].shape == array.shape:
             found = similarity(array, integers[name])
             noise[name] = min(CLEAN, found.sqnr) if not math.isnan(found.sqnr) else -CLEAN

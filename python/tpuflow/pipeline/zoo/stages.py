@@ -146,8 +146,8 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         original = FloatSession(model.origin)
         results = [original.run(feed) for feed in held_out]
         del original
-        normalised = FloatSession(model.model)
-        errors = [_relative_errors(result, normalised.run(feed)) for feed, result in zip(held_out, results)]  # noqa: B905
+        normalized = FloatSession(model.model)
+        errors = [_relative_errors(result, normalized.run(feed)) for feed, result in zip(held_out, results)]  # noqa: B905
         found["relative_error"] = {name: max(each[name] for each in errors) for name in errors[0]}
         write_arrays(_held_out(work, network), _stacked(held_out))
         write_arrays(_results(work, network), _stacked(results))

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["ONE_AXIS", "RULES", "normalised"]
+__all__ = ["ONE_AXIS", "RULES", "normalized"]
 
 
 KINDS = {("", "LayerNormalization"), (DOMAIN, "RMSNormalization")}
 
 
-def normalised(
+def normalized(
     x: ir.Value, axes: Sequence[int], epsilon: float, emit: Emitter, *, center: bool = True
 ) -> ir.Value | None:
     """X divided by its root mean square over `axes`, from which with `center` the mean is taken first."""
@@ -160,7 +160,7 @@ def one_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.reshape(normal, shape, "shape")
 
 
-def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def grouped_normalization(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes instance and group normalisation as LayerNormalization of one row per group."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     scale, bias = array_of(input_at(node, 1)), array_of(input_at(node, 2))
@@ -170,7 +170,7 @@ def grouped_normalisation(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     groups = node.attributes.get_int("num_groups", 1) if node.op_type == "GroupNormalization" else shape[1]
     rows = emit.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups), "rows")
-    normal = normalised(rows, [2], node.attributes.get_float("epsilon", 1e-5), emit)
+    normal = normalized(rows, [2], node.attributes.get_float("epsilon", 1e-5), emit)
     if normal is None:
         return None
     y = emit.reshape(normal, shape, "channels")
@@ -185,14 +185,14 @@ def root_mean_square(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if node.domain == DOMAIN or x is None or shape is None or x.dtype is None:
         return None
     axis, epsilon = node.attributes.get_int("axis", -1), node.attributes.get_float("epsilon", 1e-5)
-    normal = normalised(x, range(axis % len(shape), len(shape)), epsilon, emit, center=False)
+    normal = normalized(x, range(axis % len(shape), len(shape)), epsilon, emit, center=False)
     return normal if normal is None or scale is None else emit("Mul", normal, scale, label="scaled")
 
 
 def mean_variance(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes MeanVarianceNormalization as LayerNormalization."""
     x = node.inputs[0]
-    return None if x is None else normalised(x, node.attributes.get_ints("axes", [0, 2, 3]), 1e-9, emit)
+    return None if x is None else normalized(x, node.attributes.get_ints("axes", [0, 2, 3]), 1e-9, emit)
 
 
 def unit_length(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -212,8 +212,8 @@ RULES: Rules = {
     "Mul": [layer_scale],
     "Add": [layer_scale],
     "LayerNormalization": [counted_axis],
-    "InstanceNormalization": [grouped_normalisation],
-    "GroupNormalization": [grouped_normalisation],
+    "InstanceNormalization": [grouped_normalization],
+    "GroupNormalization": [grouped_normalization],
     "RMSNormalization": [root_mean_square],
     "MeanVarianceNormalization": [mean_variance],
     "LpNormalization": [unit_length],

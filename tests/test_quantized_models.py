@@ -52,7 +52,7 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self._feeds, None)
 
 
-def quantised(folder: Path, form: str, kind: str, *, per_channel: bool) -> onnx.ModelProto:
+def quantized(folder: Path, form: str, kind: str, *, per_channel: bool) -> onnx.ModelProto:
     """The network as onnxruntime quantises it."""
     proto = network()
     onnx.save(proto, folder / "float.onnx")
@@ -73,7 +73,7 @@ def quantised(folder: Path, form: str, kind: str, *, per_channel: bool) -> onnx.
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 @pytest.mark.feature("QMO-25")
 def test_models_with_scales_of_their_own(tmp_path: Path, form: str, kind: str, *, per_channel: bool) -> None:
-    proto = quantised(tmp_path, form, kind, per_channel=per_channel)
+    proto = quantized(tmp_path, form, kind, per_channel=per_channel)
     images = samples(network(), COUNT)["image"]
     model, settings = load(proto), config("int8")
     verify_import(model)

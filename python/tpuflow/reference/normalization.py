@@ -26,7 +26,7 @@ def layer_norm(
     requant: Mapping[str, Any],
 ) -> Integers:
     """Normalises over the last axis, then `gamma * t + beta` per channel."""
-    normalised = np.empty(x.shape, object)
+    normalized = np.empty(x.shape, object)
     for row in np.ndindex(x.shape[:-1]):
         codes = exact(x[row])
         if center:
@@ -35,8 +35,8 @@ def layer_norm(
         else:
             deviation = 256 * (codes - zero_point)
         root, exponent = _reciprocal_square_root(sum(deviation**2) + epsilon)
-        normalised[row] = clamp(round_shift(deviation * root * multiplier, shift + exponent), -32768, 32767)
-    return requantize(normalised * exact(gamma) + exact(beta), **requant)
+        normalized[row] = clamp(round_shift(deviation * root * multiplier, shift + exponent), -32768, 32767)
+    return requantize(normalized * exact(gamma) + exact(beta), **requant)
 
 
 def _reciprocal_square_root(value: int) -> tuple[int, int]:

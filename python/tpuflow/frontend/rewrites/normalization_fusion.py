@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.frontend.rewrites.arithmetic import clip_bounds
-from tpuflow.frontend.rewrites.normalisation import normalised
+from tpuflow.frontend.rewrites.normalization import normalized
 from tpuflow.frontend.values import (
     array_of,
     axes_of,
@@ -177,13 +177,13 @@ def divided(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def _normal(numerator: ir.Value, spread: Spread, emit: Emitter) -> ir.Value | None:
-    centred, variance = _deviation(numerator), _variance(spread.under)
-    if centred is not None and centred == variance:
-        return normalised(*centred, spread.epsilon, emit)
+    centered, variance = _deviation(numerator), _variance(spread.under)
+    if centered is not None and centered == variance:
+        return normalized(*centered, spread.epsilon, emit)
     square = _mean_square(spread.under)
     if square is None or square[0] is not numerator:
         return None
-    return normalised(*square, spread.epsilon, emit, center=False)
+    return normalized(*square, spread.epsilon, emit, center=False)
 
 
 def affine_form(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -201,7 +201,7 @@ def affine_form(node: ir.Node, emit: Emitter) -> ir.Value | None:
                 continue
             if _mean(mean) != variance:
                 continue
-            y = normalised(*variance, spread.epsilon, emit)
+            y = normalized(*variance, spread.epsilon, emit)
             if y is None:
                 return None
             if spread.factor is not None:

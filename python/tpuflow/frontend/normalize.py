@@ -38,8 +38,8 @@ from tpuflow.frontend.rewrites import (
     linear,
     logic,
     movement,
-    normalisation,
-    normalisation_fusion,
+    normalization,
+    normalization_fusion,
     opset,
     powers,
     recurrent,
@@ -58,7 +58,7 @@ from tpuflow.frontend.values import stated_shape
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Rewrite
 
-__all__ = ["STAGES", "inferred_values", "normalise", "simplify", "with_known_shapes"]
+__all__ = ["STAGES", "inferred_values", "normalize", "simplify", "with_known_shapes"]
 
 MOST_ROUNDS = 32
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
@@ -98,7 +98,7 @@ ONE_FORM = _merged(
 LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 """Brings transposes together and cancels them."""
 
-RECOGNISED = _merged(activations.RULES, normalisation_fusion.RULES, normalisation.RULES)
+RECOGNIZED = _merged(activations.RULES, normalization_fusion.RULES, normalization.RULES)
 """Finds functions decomposed into elementary operators."""
 
 
@@ -135,8 +135,8 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "one form": _rules(ONE_FORM),
     "remove dead code": remove_dead_code,
     "transposes towards the outputs": _rules(LAYOUT),
-    "recognise functions": _rules(RECOGNISED),
-    "one normalised axis": _rules(normalisation.ONE_AXIS),
+    "recognise functions": _rules(RECOGNIZED),
+    "one normalised axis": _rules(normalization.ONE_AXIS),
     "fold scales and shifts": _rules(_merged(affine.FOLDING, attention.RULES)),
     "scales and shifts alone": _rules(affine.LEFT_OVER),
     "two spatial axes": _rules(_merged(windows.ONE_AXIS, volumes.RULES)),
@@ -154,7 +154,7 @@ LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
 """Tried in order once the stages change nothing more; the stages then run again."""
 
 
-def normalise(model: ir.Model) -> ir.Model:
+def normalize(model: ir.Model) -> ir.Model:
     """Normalises `model` in place and returns it.
 
     Operators outside the closed set are left where they are; `tpuflow.frontend.supported` lists them.
@@ -279,7 +279,7 @@ def _silu() -> ir.Function:
     return ir.Function(DOMAIN, "Silu", graph=body, attributes=[])
 
 
-def _rms_normalisation() -> ir.Function:
+def _rms_normalization() -> ir.Function:
     """X / sqrt(mean(x^2) + epsilon) * scale over the last axis, which is what `axis` says."""
     x, scale = ir.Value(name="x"), ir.Value(name="scale")
     nodes: list[ir.Node] = []
@@ -301,7 +301,7 @@ def _rms_normalisation() -> ir.Function:
 
 FUNCTIONS: Mapping[str, Callable[[], ir.Function]] = {
     "Silu": _silu,
-    "RMSNormalization": _rms_normalisation,
+    "RMSNormalization": _rms_normalization,
 }
 
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning import PartitionedModel
 
-__all__ = ["Artefacts", "save_artefacts"]
+__all__ = ["Artifacts", "save_artifacts"]
 
 
 @dataclass(frozen=True)
-class Artefacts:
+class Artifacts:
     """What is to be kept.
 
     Attributes:
@@ -54,8 +54,8 @@ class Artefacts:
         return None if self.statistics is None else Path(self.folder) / self.statistics
 
 
-def save_artefacts(
-    float_model: FloatModel | PartitionedModel, samples: Samples, ranges: Ranges, wanted: Artefacts
+def save_artifacts(
+    float_model: FloatModel | PartitionedModel, samples: Samples, ranges: Ranges, wanted: Artifacts
 ) -> list[Path]:
     """Writes what is wanted and returns the files; without a folder or a name for statistics there are none.
 

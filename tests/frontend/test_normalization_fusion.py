@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.graphs import Node, array, graph, integers, normalised, operators
+from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import load
 
 CONSTANTS: dict[str, Any] = {
@@ -66,15 +66,15 @@ def _model(nodes: list[Node], shape: tuple[int, ...] = (2, 5, 16)) -> onnx.Model
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("square", SQUARES)
 def test_root_mean_square(square: str, root: str, scale: str) -> None:
-    assert operators(normalised(_model(_rms(square, root, scale)))) == {"RMSNormalization": 1}
+    assert operators(normalized(_model(_rms(square, root, scale)))) == {"RMSNormalization": 1}
 
 
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("square", SQUARES)
-def test_layer_normalisation(square: str, root: str) -> None:
+def test_layer_normalization(square: str, root: str) -> None:
     nodes = [*MEAN, *_filled(SQUARES[square], "d"), ("Add", "v eps", "u"), *_filled(ROOTS[root], "d")]
     nodes += [("Mul", "n g", "k"), ("Add", "k b", "z")]
-    assert operators(normalised(_model(nodes))) == {"LayerNormalization": 1}
+    assert operators(normalized(_model(nodes))) == {"LayerNormalization": 1}
 
 
 VARIANCES: dict[str, list[Node]] = {
@@ -119,16 +119,16 @@ AFFINE: dict[str, list[Node]] = {
 @pytest.mark.parametrize("variance", VARIANCES)
 def test_scale_multiplied_first(variance: str, affine: str) -> None:
     root = [("Add", "v eps", "u"), ("Sqrt", "u", "r"), ("Reciprocal", "r", "i")]
-    model = normalised(_model([*VARIANCES[variance], *root, *AFFINE[affine]]))
+    model = normalized(_model([*VARIANCES[variance], *root, *AFFINE[affine]]))
     assert operators(model) == {"LayerNormalization": 1}
 
 
-def test_what_only_looks_like_normalisation_stays() -> None:
+def test_what_only_looks_like_normalization_stays() -> None:
     other_axis = {"e": integers(1)}
     nodes = [("ReduceMean", "x e", "m"), ("Sub", "x m", "d"), ("Mul", "d d", "s"), ("ReduceMean", "s a", "v")]
     nodes += [("Add", "v eps", "u"), ("Sqrt", "u", "r"), ("Div", "x r", "z")]
     constants = {"a": CONSTANTS["a"], "eps": 1e-3} | other_axis
-    model = normalised(graph(nodes, {"x": [2, 5, 16]}, ["z"], constants, opset=18))
+    model = normalized(graph(nodes, {"x": [2, 5, 16]}, ["z"], constants, opset=18))
     assert not operators(model).keys() & {"LayerNormalization", "RMSNormalization"}
 
 
@@ -144,11 +144,11 @@ def test_root_mean_square_over_any_axis(square: str, root: str, rank: int, axis:
     shape, axis = [3, 5, 2, 7][:rank], axis % rank
     constants = CONSTANTS | {"a": integers(axis), "share": 1.0 / shape[axis], "k": gain}
     nodes = [("Mul", "y k", "x"), *_rms(square, root, "none")]
-    model = normalised(graph(nodes, {"y": shape}, ["z"], constants, opset=18), 2e-5)
+    model = normalized(graph(nodes, {"y": shape}, ["z"], constants, opset=18), 2e-5)
     assert operators(model)["RMSNormalization"] == 1
 
 
-def test_instance_normalisation_by_pooling() -> None:
+def test_instance_normalization_by_pooling() -> None:
     nodes = [
         ("GlobalAveragePool", "x", "m"),
         ("Sub", "x m", "d"),
@@ -161,12 +161,12 @@ def test_instance_normalisation_by_pooling() -> None:
         ("Add", "k b", "z"),
     ]
     constants = {"e": 1e-3, "g": array(6, 1, 1, seed=1), "b": array(6, 1, 1, seed=2)}
-    model = normalised(graph(nodes, {"x": [2, 6, 5, 4]}, ["z"], constants))
+    model = normalized(graph(nodes, {"x": [2, 6, 5, 4]}, ["z"], constants))
     assert operators(model) == {"Reshape": 2, "LayerNormalization": 1, "Conv": 1}
 
 
 @pytest.mark.parametrize("way", ["instance", "elementary"])
-def test_group_normalisation_by_reshape(way: str) -> None:
+def test_group_normalization_by_reshape(way: str) -> None:
     tail = [("Reshape", "n back", "y"), ("Mul", "y g", "k"), ("Add", "k b", "z")]
     constants: dict[str, Any] = {
         "back": integers(2, 6, 5, 4),
@@ -189,7 +189,7 @@ def test_group_normalisation_by_reshape(way: str) -> None:
             ("Mul", "d i", "n"),
         ]
         constants |= {"rows": integers(2, 3, 2, 5, 4), "a": integers(2, 3, 4), "e": 1e-3}
-    model = normalised(graph([*nodes, *tail], {"x": [2, 6, 5, 4]}, ["z"], constants, opset=18))
+    model = normalized(graph([*nodes, *tail], {"x": [2, 6, 5, 4]}, ["z"], constants, opset=18))
     assert operators(model) == {"Reshape": 2, "LayerNormalization": 1, "Conv": 1}
 
 
@@ -198,7 +198,7 @@ def test_onnx_root_mean_square(axis: int) -> None:
     node = ("RMSNormalization", "x g", "z", {"axis": axis, "epsilon": 1e-2})
     proto = graph([node], {"x": [2, 5, 16]}, ["z"], {"g": array(16, seed=1)}, opset=23)
     expected = {"RMSNormalization": 1} | ({} if axis == -1 else {"Reshape": 2})
-    assert operators(normalised(proto)) == expected
+    assert operators(normalized(proto)) == expected
 
 
 def test_half_precision_with_casts() -> None:
