@@ -90,11 +90,11 @@ def test_limits_make_sense(graph: _core.Graph) -> None:
 
 
 def test_strict_refuses_what_fell_back(graph: _core.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fallen:
+    class FallbackProgram:
         fallback = "12 violations of the checker"
 
-    monkeypatch.setattr(_core, "schedule", lambda *_, **__: Fallen())
-    assert isinstance(compile_graph(graph, level=5), Fallen)
+    monkeypatch.setattr(_core, "schedule", lambda *_, **__: FallbackProgram())
+    assert isinstance(compile_graph(graph, level=5), FallbackProgram)
     with pytest.raises(ProgramError, match="level 5 fell back to a lower one: 12 violations"):
         compile_graph(graph, level=5, strict=True)
 

@@ -19,7 +19,7 @@ from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning import device_networks
 from tpuflow.pipeline.warnings import AccuracyError, accuracy_warnings, refuse
-from tpuflow.ptq import Calibrated, CalibrationData, Recipe
+from tpuflow.ptq import CalibratedModel, CalibrationData, Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,13 +45,13 @@ def images(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, 4, 6, 6)).astype(np.float32)
 
 
-def prepared(dtype: str) -> tuple[FloatModel, Calibrated, Config, CalibrationData]:
+def prepared(dtype: str) -> tuple[FloatModel, CalibratedModel, Config, CalibrationData]:
     model, config = load(built()), Config.parse({"quantize": {"dtype": dtype}})
     data = CalibrationData(Samples.of({"x": images(32)}, model.inputs))
     return model, Recipe(config).calibrate(model, data), config, data
 
 
-def clipped(state: Calibrated, name: str, share: float) -> Calibrated:
+def clipped(state: CalibratedModel, name: str, share: float) -> CalibratedModel:
     """The state with a range that holds a share of a value."""
     assert state.ranges is not None
     low, high = state.ranges.tensors[name].pairs[0]

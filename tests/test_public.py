@@ -16,11 +16,11 @@ CALIBRATION = DIGITS / "calibration.npz"
 
 
 @pytest.fixture(scope="module")
-def built() -> tpuflow.Built:
+def built() -> tpuflow.BuildResult:
     return tpuflow.build(DIGITS / "digits.onnx", CALIBRATION, level=5)
 
 
-def test_a_build_in_one_call_is_that_of_the_stages(built: tpuflow.Built) -> None:
+def test_a_build_in_one_call_is_that_of_the_stages(built: tpuflow.BuildResult) -> None:
     model = tpuflow.load(DIGITS / "digits.onnx")
     graph = tpuflow.quantize(model, samples=tpuflow.samples(CALIBRATION, model))
     program = tpuflow.compile(graph, machine=tpuflow.Machine.preset("128x128_asic"), level=5)
@@ -31,7 +31,7 @@ def test_a_build_in_one_call_is_that_of_the_stages(built: tpuflow.Built) -> None
     assert again.program.digest() == program.digest()
 
 
-def test_levels_are_compared_and_scored(built: tpuflow.Built, tmp_path: Path) -> None:
+def test_levels_are_compared_and_scored(built: tpuflow.BuildResult, tmp_path: Path) -> None:
     found = tpuflow.compare(DIGITS / "digits.onnx", built.program, CALIBRATION, graph=built.graph, count=2)
     assert found.bit_equal
     assert found.samples == 2
@@ -50,7 +50,7 @@ def test_levels_are_compared_and_scored(built: tpuflow.Built, tmp_path: Path) ->
     assert by_file.value > 0.9
 
 
-def test_what_limits_a_program_is_explained(built: tpuflow.Built) -> None:
+def test_what_limits_a_program_is_explained(built: tpuflow.BuildResult) -> None:
     assert isinstance(built.program, tpuflow.Program)
     run = tpuflow.simulate(built.program, values=False)
     assert tpuflow.explain(built.program).cycles == run.cycles

@@ -27,7 +27,7 @@ from tpuflow.lowering import QuantizeError
 from tpuflow.partitioning import device_networks, partition
 from tpuflow.partitioning.storage import load_program
 from tpuflow.pipeline import Request, build
-from tpuflow.ptq import Calibrated, CalibrationData, Listener, Recipe
+from tpuflow.ptq import CalibratedModel, CalibrationData, Listener, Recipe
 
 DIGITS = REPOSITORY / "examples" / "digits"
 COUNTS = dict.fromkeys(("kws_dscnn", "lenet5_mnist", "mnist_cntk", "resnet8_cifar10"), 32)
@@ -148,7 +148,7 @@ def test_saved_ranges_are_taken_as_they_are(tmp_path: Path) -> None:
     assert found.ranges is not None
     found.ranges.save(tmp_path / "ranges.json")
     ranges = Ranges.load(tmp_path / "ranges.json")
-    again = Recipe().calibrate(Calibrated(model), CalibrationData(ranges=ranges))
+    again = Recipe().calibrate(CalibratedModel(model), CalibrationData(ranges=ranges))
     assert again.ranges == found.ranges
 
 

@@ -34,10 +34,31 @@ NAMES = {
     "rooms": "free space; packages",
     "spelt": "decomposed; spelling",
     "doors": "importers",
+    "tally": "histogram, counts",
+    "tallies": "histograms, counts",
+    "knob": "parameter, option",
+    "story": "explanation",
+    "stories": "explanations",
 }
 """A word of an identifier and what the field says."""
 
-CLASSES = {"Seen": "fidelity, statistics", "Met": "non-finite"}
+CLASSES = {
+    "Answer": "result",
+    "Book": "log",
+    "Chosen": "result",
+    "Found": "result, outputs",
+    "Learned": "learned layer",
+    "Measured": "measurement",
+    "Met": "non-finite",
+    "Raised": "result",
+    "Rounded": "rounded weights",
+    "Sampled": "sampled function",
+    "Searched": "search result",
+    "Seen": "fidelity, statistics",
+    "Spare": "tensor pool",
+    "Stored": "stored value",
+    "Tried": "trial",
+}
 """Participles that are no names of types."""
 
 PROSE = {
@@ -49,6 +70,8 @@ PROSE = {
     r"\b(?:one|a) judge\b": "evaluator",
     r"\bwide_(?:tails|sums|norms|softmax)\b": "int16_heads, int16_residual_additions, ...",
     r"\blikeness\b": "similarity",
+    r"\b[Ww]hat of\b": "the part of",
+    r"^\s*(?:///?|\"\"\")\s*What (?:became of|came of)\b": "what the thing is or does",
 }
 ALLOWED = {
     r"wide_": {
@@ -60,6 +83,15 @@ ALLOWED = {
     r"likeness": {"docs/features.md"},
 }
 """Where old keys are read, and titles of features."""
+
+BRITISH = re.compile(
+    r"(?<!no)(?<!deno)(?<!ra)(?<!pra)(?<!prom)(?<!prec)(?<!surpr)(?<!exerc)(?<!adv)(?<!ar)(?<!comprom)"
+    r"(?<=[a-z]{3})(?<!w)is(?:e|ed|es|er|ers|ing|ation|ations)$"
+    r"|colour|centre|neighbour|behaviour|honour|artefact|labelled|modelled|cancelled|licence|catalogue"
+)
+"""Spellings that names do not have: ONNX, NumPy and Rust write `normalize` and `color`."""
+FOREIGN = {"CancelledError"}
+"""Names of libraries."""
 
 SKIPPED = {"tests/test_vocabulary.py", "tests/features.txt"}
 FOLDERS = ("python", "tests", "benches", "examples", "crates", "docs")
@@ -105,6 +137,34 @@ def test_names_are_words_of_the_field() -> None:
             wrong |= {f"{place} (say: {NAMES[word]})" for word in words(name) if word in NAMES}
             wrong |= {f"{place} (say: {CLASSES[name]})" for _ in [0] if name in CLASSES}
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_names_have_one_spelling() -> None:
+    wrong = {
+        f"{path.relative_to(REPOSITORY)}: {name}"
+        for path in files(".py", ".pyi", ".rs")
+        for name in {*names(path), path.stem} - FOREIGN
+        for word in words(name)
+        if BRITISH.search(word)
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_british_spellings_are_found() -> None:
+    british = ["normalise", "quantisers", "colour", "requantised", "neighbours", "equalisation", "cancelled"]
+    american = [
+        "normalize",
+        "basis",
+        "size",
+        "optimizer",
+        "noise",
+        "denoised",
+        "otherwise",
+        "raises",
+        "precise",
+    ]
+    assert all(BRITISH.search(word) for word in british)
+    assert not any(BRITISH.search(word) for word in american)
 
 
 def test_names_of_files_are_words_of_the_field() -> None:

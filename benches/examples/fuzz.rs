@@ -56,30 +56,30 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         count = 10_000;
     }
     let until = Instant::now() + Duration::from_secs(seconds.min(1 << 30));
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     let end = first.saturating_add(count);
     let mut next = first;
     while next < end && Instant::now() < until {
-        next = watch(seed, next, end, until, &mut tally)?;
+        next = watch(seed, next, end, until, &mut counts)?;
     }
-    for ((kind, outcome), count) in &tally.outcomes {
+    for ((kind, outcome), count) in &counts.outcomes {
         println!("{kind:8} {outcome:8} {count:8}");
     }
-    for line in &tally.broken {
+    for line in &counts.broken {
         println!("{line}");
     }
-    println!("seed {seed}: {} cases, {} broken; the next is --first {next}", next - first, tally.broken.len());
-    Ok(if tally.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("seed {seed}: {} cases, {} broken; the next is --first {next}", next - first, counts.broken.len());
+    Ok(if counts.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[derive(Default)]
-struct Tally {
+struct Counts {
     outcomes: BTreeMap<(String, String), u64>,
     broken: Vec<String>,
 }
 
 /// Watches a process that runs cases from `first` on; the first case it has not run.
-fn watch(seed: u64, first: u64, end: u64, until: Instant, tally: &mut Tally) -> Result<u64, Box<dyn Error>> {
+fn watch(seed: u64, first: u64, end: u64, until: Instant, counts: &mut Counts) -> Result<u64, Box<dyn Error>> {
     let words = ["--worker", "--seed", &seed.to_string(), "--first", &first.to_string()].map(str::to_owned);
     let mut child = Command::new(std::env::current_exe()?)
         .args(words)
@@ -100,7 +100,7 @@ fn watch(seed: u64, first: u64, end: u64, until: Instant, tally: &mut Tally) -> 
     let mut broken = |next: u64, how: &str| {
         let line = format!("BROKEN {how}: --seed {seed} --first {next} --cases 1");
         println!("{line}");
-        tally.broken.push(line);
+        counts.broken.push(line);
     };
     // What a process does before its first case is not the case's.
     let mut patience = PATIENCE * 12;
@@ -112,7 +112,7 @@ fn watch(seed: u64, first: u64, end: u64, until: Instant, tally: &mut Tally) -> 
                     if outcome == "panicked" {
                         broken(next, "panic");
                     }
-                    *tally.outcomes.entry((kind.to_owned(), outcome.to_owned())).or_default() += 1;
+                    *counts.outcomes.entry((kind.to_owned(), outcome.to_owned())).or_default() += 1;
                     next += u64::from(kind != "begin");
                 }
                 patience = PATIENCE;

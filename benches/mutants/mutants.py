@@ -154,7 +154,7 @@ def listed() -> list[Mutant]:
 
 
 def results() -> dict[str, str]:
-    """What became of the mutants that were run, by name."""
+    """Outcomes of the mutants that were run, by name."""
     if not RESULTS.is_file():
         return {}
     records = (json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines())

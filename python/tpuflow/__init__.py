@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from tpuflow.importers import from_torch
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning import Partitioned, partition
-    from tpuflow.pipeline import Built, Request
+    from tpuflow.pipeline import BuildResult, Request
     from tpuflow.pipeline.api import build, compare, evaluate, samples, search
     from tpuflow.ptq import Listener, Recipe, quantize
     from tpuflow.report.tensorboard import set_log_folder
 
 _PACKAGES = {
-    "Built": "pipeline",
+    "BuildResult": "pipeline",
     "Config": "config",
     "FloatModel": "frontend",
     "Graph": "_core",
@@ -75,7 +75,7 @@ _PACKAGES = {
 """Every public name and the module it comes from; without one it is a module itself."""
 
 __all__ = [
-    "Built",
+    "BuildResult",
     "Config",
     "FloatModel",
     "Graph",

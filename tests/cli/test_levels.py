@@ -20,7 +20,7 @@ from tpuflow.evaluation.comparison import Comparison, TensorComparison
 from tpuflow.evaluation.metrics import metric
 from tpuflow.evaluation.scores import score
 from tpuflow.evaluation.similarity import Similarity
-from tpuflow.execution.levels import Found, ProgramLevel
+from tpuflow.execution.levels import LevelOutputs, ProgramLevel
 
 Array = NDArray[Any]
 
@@ -78,11 +78,11 @@ def test_one_different_bit_of_a_program_is_found(
 ) -> None:
     honest = ProgramLevel.compute
 
-    def altered(self: ProgramLevel, arrays: dict[str, Array], *, all_tensors: bool = False) -> Found:
+    def altered(self: ProgramLevel, arrays: dict[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         found = honest(self, arrays, all_tensors=all_tensors)
         codes = {name: array.copy() for name, array in found.codes.items()}
         codes[built.output].flat[4] ^= 1
-        return Found(found.tensors, codes)
+        return LevelOutputs(found.tensors, codes)
 
     monkeypatch.setattr(ProgramLevel, "compute", altered)
     result = command("compare", built.model, built.program, "--inputs", built.calibration)

@@ -17,7 +17,7 @@ import tpuflow
 from models.make_models import MODELS, samples
 from tpuflow.frontend import FloatSession, load
 from tpuflow.partitioning import Partitioned
-from tpuflow.pipeline import Built, Request, build
+from tpuflow.pipeline import BuildResult, Request, build
 from tpuflow.report.tensorboard import RunLog, log_folder, writer
 from tpuflow.report.tensorboard.histogram import ChannelStatistics, Histogram
 
@@ -33,7 +33,9 @@ def events(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built, dict[str, NDArray[Any]]]:
+def built(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, Path, BuildResult, dict[str, NDArray[Any]]]:
     """A network built with a log folder set: the folder, the model's file, what was built, the samples."""
     folder = tmp_path_factory.mktemp("logged")
     model = MODELS["residual"]()

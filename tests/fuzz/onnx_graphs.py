@@ -60,7 +60,7 @@ STALLED = 120.0
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case.
+    """Outcome of a case.
 
     Attributes:
         number: Of the case.

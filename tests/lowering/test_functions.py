@@ -27,7 +27,7 @@ from tpuflow.frontend import load
 from tpuflow.lowering import lower
 from tpuflow.lowering.functions import FUNCTIONS, PERIODS
 from tpuflow.lowering.scheme import DType, Quant, activation, floating
-from tpuflow.lowering.tables import EVERY_CODE, Sampled, sample
+from tpuflow.lowering.tables import EVERY_CODE, SampledFunction, sample
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "arithmetic.md"
 BEGIN, END = (f"<!-- {mark} -->" for mark in (
@@ -49,7 +49,7 @@ class Case:
     low: float
     high: float
 
-    def sampled(self) -> Sampled:
+    def sampled(self) -> SampledFunction:
         """Between grids that hold the range of the operand and of the results."""
         function = FUNCTIONS[self.name](ir.Node("", self.name, []))
         results = function(np.linspace(self.low, self.high, 100_001))
@@ -57,7 +57,7 @@ class Case:
             activation(float(low), float(high), "int16", "symmetric_restricted", unsigned=True)
             for low, high in ((self.low, self.high), (results.min(), results.max()))
         )
-        return Sampled(function, source, target, PERIODS.get(self.name))
+        return SampledFunction(function, source, target, PERIODS.get(self.name))
 
 
 CASES = [
@@ -148,7 +148,7 @@ def lookup(
     return kernels.lookup(words.tolist(), codes, lo=lo, hi=hi)
 
 
-def equal_steps(sampled: Sampled) -> np.ndarray[Any, np.dtype[np.int32]]:
+def equal_steps(sampled: SampledFunction) -> np.ndarray[Any, np.dtype[np.int32]]:
     """2^10 equal steps, as docs/arithmetic.md has them."""
     knots = -32768 + 64 * np.arange(1025)
     return np.rint(sampled.at(sampled.real(knots))).astype(np.int32)

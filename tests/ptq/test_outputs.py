@@ -21,7 +21,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
-from tpuflow.ptq import Calibrated, CalibrationData, Listener, Recipe, correct_output_bias
+from tpuflow.ptq import CalibratedModel, CalibrationData, Listener, Recipe, correct_output_bias
 from tpuflow.ptq.bias_correction import last_layers, sure_share
 
 
@@ -96,7 +96,7 @@ def test_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(t
     plain = replace(calibrate(model, samples, config), means={})
     recipe = Recipe(config, stages=("correct",))
     told: list[str] = []
-    state = Calibrated(model, plain)
+    state = CalibratedModel(model, plain)
     found = recipe.calibrate(state, CalibrationData(samples), Listener(remark=told.append)).ranges
     assert found == correct_output_bias(model, plain, samples, config)
     assert "1 last layers" in told[0]

@@ -26,7 +26,7 @@ from tpuflow.io.samples import Samples
 from tpuflow.lowering import Graph
 from tpuflow.partitioning import Partitioned
 from tpuflow.partitioning.storage import load_graph
-from tpuflow.ptq import Calibrated, CalibrationData, Recipe
+from tpuflow.ptq import CalibratedModel, CalibrationData, Recipe
 from tpuflow.ptq.fine_tuning import fine_tune
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class RegularModel:
         tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
         # Thresholds are ranges alone; the averages by which biases are corrected stay with the model.
         ranges = Ranges(tensors, means=self._means)
-        graph = Recipe(self._config).lower(Calibrated(self.model, ranges))
+        graph = Recipe(self._config).lower(CalibratedModel(self.model, ranges))
         assert not isinstance(graph, Partitioned), "the model is whole"
         return InMemoryQuantizedModel(graph, self, thresholds)
 

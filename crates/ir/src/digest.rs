@@ -37,7 +37,7 @@ impl Program {
     }
 }
 
-/// What of a port says where its bytes lie and what they mean.
+/// The fields of a port that say where its bytes lie and what they mean.
 fn encoded(port: &Port) -> Result<Vec<u8>, postcard::Error> {
     let Port { name: _, shape, dtype, quant, source: _, view } = port;
     postcard::to_allocvec(&(shape, dtype, quant, view))

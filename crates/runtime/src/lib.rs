@@ -19,4 +19,4 @@ mod port;
 mod session;
 
 pub use port::{Codec, Error, Port};
-pub use session::{Answer, Mode, Session};
+pub use session::{Mode, RunResult, Session};

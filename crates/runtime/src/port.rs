@@ -55,7 +55,7 @@ pub enum Error {
     Machine(#[from] tpuflow_simulator::SimError),
 }
 
-/// What of a port's description cannot be.
+/// Why a port's description is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// Numbers that cannot be computed with.

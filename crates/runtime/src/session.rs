@@ -21,7 +21,7 @@ pub enum Mode {
 
 /// What a run gave.
 #[derive(Debug)]
-pub struct Answer {
+pub struct RunResult {
     /// By output: the user's arrays, or words.
     pub outputs: Vec<Vec<u8>>,
     /// Cycles, counters, layers; of an exact run.
@@ -66,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`]: arrays that do not fit, or a broken rule of the machine.
-    pub fn run(&self, arrays: &[&[u8]], mode: Mode) -> Result<Answer, Error> {
+    pub fn run(&self, arrays: &[&[u8]], mode: Mode) -> Result<RunResult, Error> {
         let ports = &self.codec.inputs;
         count(arrays.len(), ports.len())?;
         let words = ports.iter().zip(arrays).map(|(port, array)| port.pack(array)).collect::<Result<Vec<_>, _>>()?;
@@ -81,7 +81,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error`]: words that do not fit, or a broken rule of the machine.
-    pub fn run_words<W: AsRef<[u8]>>(&self, words: &[W], mode: Mode) -> Result<Answer, Error> {
+    pub fn run_words<W: AsRef<[u8]>>(&self, words: &[W], mode: Mode) -> Result<RunResult, Error> {
         let ports = &self.codec.inputs;
         count(words.len(), ports.len())?;
         for (port, words) in ports.iter().zip(words) {
@@ -107,7 +107,7 @@ impl Session {
                 (words, Some(run), events)
             }
         };
-        Ok(Answer { outputs, run, events, seconds: start.elapsed().as_secs_f64() })
+        Ok(RunResult { outputs, run, events, seconds: start.elapsed().as_secs_f64() })
     }
 }
 

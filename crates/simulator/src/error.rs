@@ -39,7 +39,7 @@ pub enum SimError {
     Graph {
         /// Name of the graph.
         name: String,
-        /// What of it takes how much.
+        /// Which fields take how much.
         reason: MemoryError,
     },
     /// A layer cannot be computed.

@@ -11,7 +11,7 @@ mod execute;
 mod float;
 mod fuse;
 mod prepare;
-mod spare;
+mod tensor_pool;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
 use prepare::Prepared;
-use spare::Spare;
+use tensor_pool::TensorPool;
 
 /// Which tensors a run returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Interpreter {
     /// Per layer, the later one that is done together with it.
     successors: Vec<Option<usize>>,
     /// What runs leave behind for later ones, which then find all the memory they need.
-    spare: Arc<Mutex<Vec<Spare>>>,
+    free: Arc<Mutex<Vec<TensorPool>>>,
     /// Runs so far.
     runs: Arc<AtomicUsize>,
 }
@@ -100,7 +100,7 @@ impl Interpreter {
             }
         }
         let (last_read, successors) = (last_reads(&graph), fuse::successors(&graph, &layers));
-        Ok(Self { graph, layers, constants, last_read, successors, spare: Arc::default(), runs: Arc::default() })
+        Ok(Self { graph, layers, constants, last_read, successors, free: Arc::default(), runs: Arc::default() })
     }
 
     /// The graph.
@@ -146,10 +146,10 @@ impl Interpreter {
         for &id in &graph.inputs {
             made[id.index()].clone_from(&values[id.index()]);
         }
-        let mut spare = Spare::default();
+        let mut free = TensorPool::default();
         parallel::inside(|| {
             for (layer, prepared) in graph.layers.iter().zip(&self.layers) {
-                let output = execute::execute(graph, layer, None, prepared, &values, &mut spare)
+                let output = execute::execute(graph, layer, None, prepared, &values, &mut free)
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 let output = Arc::new(output);
                 values[layer.output.index()].get_or_insert_with(|| Arc::clone(&output));
@@ -161,7 +161,7 @@ impl Interpreter {
 
     fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut values = self.constants.clone();
         for (&id, input) in graph.inputs.iter().zip(inputs) {
             expect(graph.tensor(id), &input)?;
@@ -173,7 +173,7 @@ impl Interpreter {
             let result = successor.unwrap_or(layer).output.index();
             // It may have been done with another one.
             if values[result].is_none() {
-                let output = execute::execute(graph, layer, successor, &self.layers[position], &values, &mut spare)
+                let output = execute::execute(graph, layer, successor, &self.layers[position], &values, &mut free)
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 values[result] = Some(Arc::new(output));
             }
@@ -182,16 +182,16 @@ impl Interpreter {
                     // The caller's inputs are not ours, and constants are read again.
                     let tensor = values[id.index()].take().filter(|_| !graph.inputs.contains(id));
                     if let Some(Ok(tensor)) = tensor.map(Arc::try_unwrap) {
-                        spare.keep(tensor);
+                        free.keep(tensor);
                     }
                 }
             }
         }
         if self.runs.fetch_add(1, Ordering::Relaxed) == WARM {
             let weights = self.layers.iter().flat_map(Prepared::memory);
-            pages::enlarge(weights.chain(spare.memory()));
+            pages::enlarge(weights.chain(free.memory()));
         }
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(free);
         for (i, value) in values.iter_mut().enumerate() {
             let id = TensorId::new(i);
             let kept = graph.outputs.contains(&id) || (keep == Keep::All && graph.tensors[i].constant.is_none());

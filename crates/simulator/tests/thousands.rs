@@ -41,7 +41,7 @@ fn random_networks_by_the_thousand() {
     let (first, count) = (number("NETWORKS_FIRST", 0), number("NETWORKS_COUNT", 72));
     let mut machines = vec![tiny(8), tiny(16), tiny(32), tiny(64)];
     machines.extend(Machine::presets().iter().map(|name| Machine::preset(name).unwrap()));
-    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut faults = Vec::new();
     let start = Instant::now();
     for seed in first..first + count {
@@ -50,7 +50,7 @@ fn random_networks_by_the_thousand() {
         let outcome = std::panic::catch_unwind(|| attempt(seed, machine));
         let found = outcome.unwrap_or_else(|_| vec![("panics", "a panic".to_owned())]);
         for (what, detail) in found {
-            *tally.entry(what).or_default() += 1;
+            *counts.entry(what).or_default() += 1;
             if !SOUND.contains(&what) {
                 faults.push(format!("seed {seed} on {}: {what}: {detail}", machine.name));
             }
@@ -59,11 +59,11 @@ fn random_networks_by_the_thousand() {
             println!("seed {seed} on {}: {:.0} s", machine.name, begun.elapsed().as_secs_f64());
         }
         if (seed + 1 - first).is_multiple_of(100) {
-            println!("seeds {first} to {seed}, {:.0} s: {tally:?}", start.elapsed().as_secs_f64());
+            println!("seeds {first} to {seed}, {:.0} s: {counts:?}", start.elapsed().as_secs_f64());
             faults.iter().for_each(|fault| println!("  {fault}"));
         }
     }
-    println!("seeds {first} to {}, {:.0} s: {tally:?}", first + count - 1, start.elapsed().as_secs_f64());
+    println!("seeds {first} to {}, {:.0} s: {counts:?}", first + count - 1, start.elapsed().as_secs_f64());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -20,7 +20,7 @@
 use tpuflow_kernels::isa::Isa;
 
 use crate::extrema::count_not_finite;
-use crate::tally::{self, Counters, Share, Tally};
+use crate::partial_histogram::{self, Counters, PartialHistogram, Share};
 use crate::{Extrema, StatisticsError};
 
 /// Counts of values by sign and magnitude.
@@ -113,26 +113,26 @@ impl Histogram {
     /// Adds the extrema of `values`, and the counts of all or a part of them.
     pub(crate) fn observe_share(&mut self, values: &[f32], share: Share) -> Result<Option<Extrema>, StatisticsError> {
         let mut counters = Counters::new(self.bins, f32::MAX, Isa::selected().lanes());
-        let mut tallies = Vec::new();
-        for part in values.chunks(tally::MOST) {
+        let mut parts = Vec::new();
+        for part in values.chunks(partial_histogram::MOST) {
             counters.begin(self.exponent, share);
             if !counters.add(part) {
                 return Err(StatisticsError::NotFinite(count_not_finite(values)));
             }
-            tallies.push(counters.take());
+            parts.push(counters.take());
         }
-        tallies.iter().for_each(|tally| self.add(tally));
-        Ok(tallies.iter().filter_map(|tally| tally.extrema).reduce(Extrema::union))
+        parts.iter().for_each(|part| self.add(part));
+        Ok(parts.iter().filter_map(|part| part.extrema).reduce(Extrema::union))
     }
 
     /// Adds what was counted of some values.
-    pub(crate) fn add(&mut self, tally: &Tally) {
-        let Some(extrema) = tally.extrema else { return };
+    pub(crate) fn add(&mut self, part: &PartialHistogram) {
+        let Some(extrema) = part.extrema else { return };
         self.widen_to(extrema);
-        self.zeros += tally.zeros;
-        if let (Some(ours), Some(theirs)) = (self.exponent, tally.exponent) {
-            add_halved(&mut self.negative, &tally.negative, ours.abs_diff(theirs));
-            add_halved(&mut self.positive, &tally.positive, ours.abs_diff(theirs));
+        self.zeros += part.zeros;
+        if let (Some(ours), Some(theirs)) = (self.exponent, part.exponent) {
+            add_halved(&mut self.negative, &part.negative, ours.abs_diff(theirs));
+            add_halved(&mut self.positive, &part.positive, ours.abs_diff(theirs));
         }
     }
 

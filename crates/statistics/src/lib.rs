@@ -27,10 +27,10 @@ mod kld;
 mod moments;
 mod mse;
 mod observe;
+mod partial_histogram;
 mod percentile;
 mod quantizer;
 mod sums;
-mod tally;
 
 pub use channel::{Channels, channel_extrema, channel_mse_ranges};
 pub use extrema::{Extrema, extrema};

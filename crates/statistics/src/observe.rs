@@ -8,13 +8,13 @@
 //! Parts do not depend on the number of threads; what was counted of them is added up in order.
 //!
 //! Of a tensor of more than [`MANY`] values a quarter stands for all but large ones, unless all shall be counted (see
-//! `tally`). Which ones follows from the tensor alone, so that neither threads nor shards of the samples show.
+//! `partial_histogram`). Which ones follows from the tensor alone, so that neither threads nor shards of the samples show.
 
 use rayon::prelude::*;
 use tpuflow_kernels::isa::{Isa, Lanes};
 
+use crate::partial_histogram::{Counters, PartialHistogram, Share};
 use crate::sums::{channel_sums, plane_sum, row_sums};
-use crate::tally::{Counters, Share, Tally};
 use crate::{Extrema, Histogram, StatisticsError};
 
 /// Magnitude beyond which a value is no quantity but a mask.
@@ -124,7 +124,7 @@ struct Part<'a> {
 
 /// What was seen of a part.
 struct PartStatistics {
-    tally: Tally,
+    histogram: PartialHistogram,
     planes: Vec<f32>,
 }
 
@@ -150,7 +150,7 @@ impl Part<'_> {
                 planes.extend(block.chunks_exact(self.plane).map(plane_sum));
             }
         }
-        Some(PartStatistics { tally: counters.take(), planes })
+        Some(PartStatistics { histogram: counters.take(), planes })
     }
 }
 
@@ -181,7 +181,7 @@ impl<'a> Tensor<'a> {
 
     fn joined(&self, seen: &[&PartStatistics], histogram: Option<&mut Histogram>, lanes: Lanes) -> Observed {
         if let Some(histogram) = histogram {
-            seen.iter().for_each(|part| histogram.add(&part.tally));
+            seen.iter().for_each(|part| histogram.add(&part.histogram));
         }
         let sums = match self.layout {
             None => Vec::new(),
@@ -191,7 +191,7 @@ impl<'a> Tensor<'a> {
             }
             Some(layout) => channel_sums(self.values, layout, lanes),
         };
-        let extrema = seen.iter().filter_map(|part| part.tally.extrema).reduce(Extrema::union);
+        let extrema = seen.iter().filter_map(|part| part.histogram.extrema).reduce(Extrema::union);
         Observed { extrema, left_out: 0, sums }
     }
 
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::histogram::tests::reference;
-    use crate::tally::tests::counted_part;
+    use crate::partial_histogram::tests::counted_part;
 
     fn plain(values: &[f32]) -> Tensor<'_> {
         Tensor { values, layout: None, all: true }

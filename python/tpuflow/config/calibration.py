@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tpuflow.config.chain import GlobalMethod, parsed_chain
-from tpuflow.config.section import Also, PerLayer, Section
+from tpuflow.config.section import Aliases, PerLayer, Section
 from tpuflow.config.strategies import known_strategy, parsed_strategy, parsed_trim
 
 __all__ = ["CalibrationConfig", "power_of_two_bins"]
@@ -17,7 +17,7 @@ class CalibrationConfig(Section):
     """How ranges of activations are found."""
 
     strategy: Annotated[
-        str, PerLayer(), Also("calibration_strategy_for_activation", "q_strategy_activation")
+        str, PerLayer(), Aliases("calibration_strategy_for_activation", "q_strategy_activation")
     ] = "mse"
     """Calibration strategy, which may carry numbers: `extrema`, `mean`, `mse`, `mae` (least magnitudes of
     errors), `lp[p]` (least p-th powers of them), `[R]percentile` (R times the extrema), `pct[p]` (a true
@@ -26,17 +26,17 @@ class CalibrationConfig(Section):
     percentile: Annotated[float, PerLayer(), Field(gt=0, le=100)] = 99.99
     """Share of a tensor's values, in percent of all, that stay unclipped (`pct` without a number). Any
     other share than the default turns the strategy `percentile`, which multiplies extrema, into `pct`."""
-    momentum: Annotated[float, PerLayer(), Also("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, PerLayer(), Aliases("running_statistic_momentum"), Field(ge=0, lt=1)] = 0.9
     """Weight of the past in a running range, `run = m * run + (1 - m) * batch` (`mean`)."""
-    batch_size: Annotated[int, Also("calibration_batch_size"), Field(ge=1)] = 1
+    batch_size: Annotated[int, Aliases("calibration_batch_size"), Field(ge=1)] = 1
     """Batches of the model that make one step of a running range (`mean`)."""
-    trim_infinity: Annotated[str, PerLayer(), Also("trim_infinity_before_statistic")] = ""
+    trim_infinity: Annotated[str, PerLayer(), Aliases("trim_infinity_before_statistic")] = ""
     """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
     them within the extrema of those strictly between a and b. Unset: nothing."""
     z_threshold: Annotated[float, PerLayer(), Field(ge=0, allow_inf_nan=False)] = 0
     """Values further from a tensor's mean than so many of its standard deviations are left out before its
     range is chosen; 0: none are."""
-    bins: Annotated[int, PerLayer(), Also("histc_bins"), Field(ge=2, le=65536)] = 2048
+    bins: Annotated[int, PerLayer(), Aliases("histc_bins"), Field(ge=2, le=65536)] = 2048
     """Least number of histogram bins from zero to the largest magnitude, a power of two."""
     count_all: bool = False
     """Histograms count every value. Else, of a tensor with more than 65536 values a batch, a quarter at
@@ -63,7 +63,7 @@ class CalibrationConfig(Section):
     """Tensors that file lacks are watched in samples, with a warning; else they are an error."""
     save_statistic_info: str = ""
     """File to save the statistics of every tensor in, to be edited and read again with `statistic_file`."""
-    shuffle: Annotated[bool, Also("calibration_shuffe", "calibration_shuffle")] = False
+    shuffle: Annotated[bool, Aliases("calibration_shuffe", "calibration_shuffle")] = False
     """Samples are taken in another order, which running ranges depend on."""
     shuffle_seed: int = Field(default=0, ge=0)
     """Seed of that order."""

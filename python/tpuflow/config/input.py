@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tpuflow.config.section import Also, Section
+from tpuflow.config.section import Aliases, Section
 
 __all__ = ["InputConfig"]
 
@@ -12,11 +12,11 @@ __all__ = ["InputConfig"]
 class InputConfig(Section):
     """What a build starts from; the command's own words win."""
 
-    model: Annotated[str, Also("graph")] = ""
+    model: Annotated[str, Aliases("graph")] = ""
     """The model; unset: the command names it."""
-    constants: Annotated[str, Also("bin")] = ""
+    constants: Annotated[str, Aliases("bin")] = ""
     """File of the model's constants, which it names itself: it has to be there."""
-    calibration: Annotated[str, Also("calibration_data")] = ""
+    calibration: Annotated[str, Aliases("calibration_data")] = ""
     """Calibration samples, or the data file of `calibration_dataset`; unset: what `no_data` says."""
     calibration_dataset: str = ""
     """The dataset plugin that reads `calibration`. In a text file `dataset` is meant for both."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import field_validator
 
-from tpuflow.config.section import Also, Section
+from tpuflow.config.section import Aliases, Section
 
 __all__ = ["OutputConfig"]
 
@@ -14,11 +14,11 @@ __all__ = ["OutputConfig"]
 class OutputConfig(Section):
     """Names of the files a build writes; `--output` overrides them all."""
 
-    folder: Annotated[str, Also("output_dir")] = ""
+    folder: Annotated[str, Aliases("output_dir")] = ""
     """Folder of the files, made where it is missing; unset: the current one."""
     model_name: str = ""
     """What the network is called in names of files; unset: as its own file."""
-    program: Annotated[str, Also("out_ir_name")] = ""
+    program: Annotated[str, Aliases("out_ir_name")] = ""
     """Name of the program, `.tpu` or without suffix. Unset: MODEL_o where `model_name` is set, else
     MODEL_bBATCH_oLEVEL_MACHINE."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from tpuflow.config.section import Also, Formerly, PerLayer, Section
+from tpuflow.config.section import Aliases, FormerNames, PerLayer, Section
 from tpuflow.config.strategies import known_strategy
 from tpuflow.config.unify import UnifyRule, parsed_unify
 
@@ -55,17 +55,19 @@ class QuantizeConfig(Section):
     output_dtype: Literal["int8", "int16"] = "int16"
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
-    int16_normalization: Annotated[bool, Formerly("wide_norms")] = True
+    int16_normalization: Annotated[bool, FormerNames("wide_norms")] = True
     """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
-    int16_softmax: Annotated[bool, Formerly("wide_softmax")] = True
+    int16_softmax: Annotated[bool, FormerNames("wide_softmax")] = True
     """What softmax reads and gives has 16 bits, where its layers are int8."""
-    int16_heads: Annotated[bool, Formerly("wide_tails")] = True
+    int16_heads: Annotated[bool, FormerNames("wide_tails")] = True
     """What last layers sum up and all that is computed of it for the outputs has 16 bits as well, where these
     have, but for what averages read: boxes of offsets, for example, which no layer reads again."""
-    int16_residual_additions: Annotated[bool, Formerly("wide_sums")] = False
+    int16_residual_additions: Annotated[bool, FormerNames("wide_sums")] = False
     """Sums that nothing but additions read have 16 bits, where their layers are int8: the parts of a residual
     are rounded to 8 bits once, when they have been added."""
-    activation_bits: Annotated[int | None, PerLayer(), Also("q_bits_activation"), Field(ge=8, le=16)] = None
+    activation_bits: Annotated[int | None, PerLayer(), Aliases("q_bits_activation"), Field(ge=8, le=16)] = (
+        None
+    )
     """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
     else int16. Unset: all of the type."""
     activation_mode: Annotated[ActivationMode, PerLayer()] = "asymmetric"
@@ -76,12 +78,12 @@ class QuantizeConfig(Section):
     """Symmetric grids have negative codes even where nothing is negative, whatever `unsigned` says."""
     power_of_two: Annotated[bool, PerLayer()] = False
     """Scales of activations and weights are powers of two, so that rescaling is a shift alone."""
-    weight_bits: Annotated[int | None, PerLayer(), Also("q_bits_weight"), Field(ge=4, le=16)] = None
+    weight_bits: Annotated[int | None, PerLayer(), Aliases("q_bits_weight"), Field(ge=4, le=16)] = None
     """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
     weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
     """Grid of weights; an asymmetric one has a single zero point, so it goes with `per_channel = false`."""
     weight_strategy: Annotated[
-        str, PerLayer(), Also("calibration_strategy_for_weight", "q_strategy_weight")
+        str, PerLayer(), Aliases("calibration_strategy_for_weight", "q_strategy_weight")
     ] = "extrema"
     """Calibration strategy of weights, one of those of activations: per channel, or per tensor."""
     per_channel: Annotated[bool, PerLayer()] = True
@@ -96,7 +98,7 @@ class QuantizeConfig(Section):
     bias_correction: Annotated[bool, PerLayer()] = True
     """Biases make up for what the rounding of weights adds to sums on average, and those of last layers for
     the mean error of outputs."""
-    bias_bits: Annotated[int | None, PerLayer(), Also("q_bits_bias"), Field(ge=16, le=48)] = None
+    bias_bits: Annotated[int | None, PerLayer(), Aliases("q_bits_bias"), Field(ge=16, le=48)] = None
     """Width of biases. Layers of 8-bit operands hold at most 32 bits. Unset: 32, or 48 where an operand has
     16 bits."""
     bias_effective_bits: Annotated[int | None, PerLayer(), Field(ge=16, le=48)] = None
@@ -106,11 +108,11 @@ class QuantizeConfig(Section):
     requantisation's shift are left for after that. Channels need one shift then. Unset: one rounding."""
     multiplier_bits: Annotated[int, PerLayer(), Field(ge=2, le=15)] = 15
     """Width of the multiplier of a requantisation."""
-    unify_shifts: Annotated[bool, PerLayer(), Also("unify_shifts_for_aiff")] = False
+    unify_shifts: Annotated[bool, PerLayer(), Aliases("unify_shifts_for_aiff")] = False
     """All channels of a requantisation share one shift, at the price of bits of small multipliers."""
     force_shift_positive: Annotated[bool, PerLayer()] = False
     """Requantisations never shift to the left: factors too large for that saturate."""
-    table_bits: Annotated[int, PerLayer(), Also("lut_items_in_bits"), Field(ge=8, le=16)] = 10
+    table_bits: Annotated[int, PerLayer(), Aliases("lut_items_in_bits"), Field(ge=8, le=16)] = 10
     """A function of a 16-bit operand takes `2^table_bits` equal steps where they suffice, otherwise
     segments of different steps with at most four times as many words."""
     headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
@@ -130,7 +132,7 @@ class QuantizeConfig(Section):
     """Operands of these operators get one scale: `[(operator, depth, threshold, method), ...]`. Depth (0: no
     limit) and threshold are as for concatenations; the method is `min` (the widest grid), `max` (steps as
     fine as the finest), `avg`, `out` (the result's grid), `first`, `largest` (that operand's) or `skip`."""
-    qinvariant: Annotated[tuple[int | str, ...], Also("set_qinvariant_for_start_nodes")] = ()
+    qinvariant: Annotated[tuple[int | str, ...], Aliases("set_qinvariant_for_start_nodes")] = ()
     """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
     target: str = "any"
     """What the layers may be: the name of a built-in target, or a TOML or JSON file."""
@@ -143,11 +145,11 @@ class QuantizeConfig(Section):
     swish_layer_mode: Literal["function", "product"] = "function"
     """`x * sigmoid(x)` and its hard form: one function of x, or the product of the stored x and its stored
     gate, as they are written. In floats they are the same."""
-    fake_quant_operators: Annotated[tuple[str, ...], Also("fake_quant_operators_for_debug")] = ()
+    fake_quant_operators: Annotated[tuple[str, ...], Aliases("fake_quant_operators_for_debug")] = ()
     """For debugging: operators of these types compute in float32, whatever else is said of them."""
-    fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Also("fake_quant_scopes_for_debug")] = ()
+    fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Aliases("fake_quant_scopes_for_debug")] = ()
     """For debugging: layers of these ranges of numbers, inputs first, compute in float32."""
-    cast_dtypes: Annotated[tuple[str, ...], Also("cast_dtypes_for_lib"), BeforeValidator(_operators)] = ()
+    cast_dtypes: Annotated[tuple[str, ...], Aliases("cast_dtypes_for_lib"), BeforeValidator(_operators)] = ()
     """Operators whose element type is that of the target where it forbids the one that is asked for: a list
     of types, or true for all."""
     lenient: bool = False

@@ -20,7 +20,16 @@ from tpuflow.errors import TpuflowError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["Also", "ConfigError", "Formerly", "PerLayer", "Section", "also", "is_per_layer", "translated"]
+__all__ = [
+    "Aliases",
+    "ConfigError",
+    "FormerNames",
+    "PerLayer",
+    "Section",
+    "also",
+    "is_per_layer",
+    "translated",
+]
 
 
 logger = logging.getLogger(__name__)
@@ -36,7 +45,7 @@ class PerLayer:
 
 
 @dataclass(frozen=True, init=False)
-class Also:
+class Aliases:
     """Further names of a field."""
 
     names: tuple[str, ...]
@@ -45,7 +54,7 @@ class Also:
         object.__setattr__(self, "names", names)
 
 
-class Formerly(Also):
+class FormerNames(Aliases):
     """Names a field had in the version before: read as well, with a note."""
 
 
@@ -56,7 +65,7 @@ def is_per_layer(field: FieldInfo) -> bool:
 
 def also(field: FieldInfo) -> tuple[str, ...]:
     """The other names of a field."""
-    return tuple(name for mark in field.metadata if isinstance(mark, Also) for name in mark.names)
+    return tuple(name for mark in field.metadata if isinstance(mark, Aliases) for name in mark.names)
 
 
 class Section(BaseModel):
@@ -87,7 +96,7 @@ def translated(content: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> d
         other: name
         for name, field in fields.items()
         for mark in field.metadata
-        if isinstance(mark, Formerly)
+        if isinstance(mark, FormerNames)
         for other in mark.names
     }
     for key in former.keys() & content.keys():

@@ -29,7 +29,7 @@ from tpuflow.execution.simulation import simulate
 if TYPE_CHECKING:
     from tpuflow import _core
 
-__all__ = ["Change", "Explanation", "LayerStory", "Wait", "explain"]
+__all__ = ["Change", "Explanation", "LayerExplanation", "Wait", "explain"]
 
 Json = dict[str, Any]
 
@@ -50,8 +50,8 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class LayerStory:
-    """What became of a layer.
+class LayerExplanation:
+    """What limits a layer.
 
     Attributes:
         name: Its name.
@@ -129,7 +129,7 @@ class Explanation:
     gap: float
     stalls: dict[str, int]
     conflicts: dict[str, int]
-    layers: tuple[LayerStory, ...]
+    layers: tuple[LayerExplanation, ...]
     changes: tuple[Change, ...]
 
     def to_json(self) -> Json:
@@ -150,7 +150,7 @@ def explain(program: _core.Program, graph: _core.Graph | None = None) -> Explana
     content = json.loads(program.to_json())
     run = simulate(program, values=False, trace=True)
     report = run.report
-    stories = _stories(content, report, run.intervals or [])
+    explanations = _explanations(content, report, run.intervals or [])
     machine = content["machine"]
     changes = []
     best: dict[int, tuple[str, int]] = {}
@@ -161,8 +161,8 @@ def explain(program: _core.Program, graph: _core.Graph | None = None) -> Explana
         changes.append(
             Change(what, rebuilt=False, cycles=other["cycles"], saved=report["cycles"] - other["cycles"])
         )
-        for number, (story, holds) in enumerate(zip(stories, _holds(other["layers"]), strict=True)):
-            saved = story.holds - holds
+        for number, (layer, holds) in enumerate(zip(explanations, _holds(other["layers"]), strict=True)):
+            saved = layer.holds - holds
             if saved > best.get(number, ("", 0))[1]:
                 best[number] = (what, saved)
     changes += [] if graph is None else _rebuilt(graph, content, report["cycles"])
@@ -176,12 +176,12 @@ def explain(program: _core.Program, graph: _core.Graph | None = None) -> Explana
         gap=report["gap"],
         stalls=dict(report["stalls"]),
         conflicts=_conflicts(report),
-        layers=tuple(replace(story, helps=best.get(number)) for number, story in enumerate(stories)),
+        layers=tuple(replace(layer, helps=best.get(number)) for number, layer in enumerate(explanations)),
         changes=tuple(sorted(changes, key=lambda change: -change.saved)),
     )
 
 
-def _stories(content: Json, report: Json, intervals: Sequence[Json]) -> list[LayerStory]:
+def _explanations(content: Json, report: Json, intervals: Sequence[Json]) -> list[LayerExplanation]:
     """Every layer with what its unit waited for."""
     waits: list[Counter[tuple[str, int]]] = [Counter() for _ in content["layers"]]
     startup, execution = Counter[int](), Counter[int]()
@@ -196,15 +196,15 @@ def _stories(content: Json, report: Json, intervals: Sequence[Json]) -> list[Lay
         if interval["phase"] == "execute" and interval["unit"] == report["layers"][interval["layer"]]["unit"]:
             execution[interval["layer"]] += interval["end"] - interval["start"]
     names = [layer["name"] for layer in content["layers"]]
-    stories = []
+    explanations = []
     for number, (layer, holds) in enumerate(zip(report["layers"], _holds(report["layers"]), strict=True)):
         found = tuple(
             Wait(cycles, unit, names[other])
             for (unit, other), cycles in waits[number].most_common()
             if cycles
         )
-        stories.append(
-            LayerStory(
+        explanations.append(
+            LayerExplanation(
                 name=layer["name"],
                 op=layer["op"],
                 unit=layer["unit"],
@@ -219,7 +219,7 @@ def _stories(content: Json, report: Json, intervals: Sequence[Json]) -> list[Lay
                 held=max(0, execution[number] - layer["busy"]),
             )
         )
-    return stories
+    return explanations
 
 
 def _idle(

@@ -35,8 +35,17 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
 
 __all__ = [
-    "FloatLevel", "Found", "GraphLevel", "IntegerLevel", "Level", "PartitionedLevel", "ProgramLevel",
-    "graph_level", "open_level", "program_level", "run_samples",
+    "FloatLevel",
+    "GraphLevel",
+    "IntegerLevel",
+    "Level",
+    "LevelOutputs",
+    "PartitionedLevel",
+    "ProgramLevel",
+    "graph_level",
+    "open_level",
+    "program_level",
+    "run_samples",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -91,7 +100,7 @@ class FloatLevel:
 
 
 @dataclass(frozen=True)
-class Found:
+class LevelOutputs:
     """What an integer level computes for one feed.
 
     Attributes:
@@ -107,7 +116,7 @@ class Found:
 class IntegerLevel(Level, Protocol):
     """A level that computes with codes."""
 
-    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         """As `run`, with the stored codes beside the tensors."""
 
 
@@ -135,7 +144,7 @@ class GraphLevel:
         """See `Level`."""
         return self.compute(arrays, all_tensors=all_tensors).tensors
 
-    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         """See `IntegerLevel`."""
         tensors = self.graph.tensors
         inputs = {
@@ -143,7 +152,9 @@ class GraphLevel:
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
         codes = self.graph.run(inputs, all_tensors=all_tensors)
-        return Found(self.decode(codes), {self.shown[name].name: codes[name] for name in self._outputs})
+        return LevelOutputs(
+            self.decode(codes), {self.shown[name].name: codes[name] for name in self._outputs}
+        )
 
     def run_apart(self, exact: Mapping[str, Array]) -> dict[str, Array]:
         """What every layer makes of operands that are given, by the model's names: its own error alone.
@@ -183,7 +194,7 @@ class ProgramLevel:
         """See `Level`; a program has no tensors but its outputs once it has ended."""
         return self.compute(arrays, all_tensors=all_tensors).tensors
 
-    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         """See `IntegerLevel`.
 
         Raises:
@@ -196,7 +207,7 @@ class ProgramLevel:
             )
         run = _core.simulate(self.program, [port.encode(arrays[port.name]) for port in self.ports])
         codes = {port.name: array for port, array in zip(self._results, run.outputs, strict=True)}
-        return Found({port.name: port.decode(codes[port.name]) for port in self._results}, codes)
+        return LevelOutputs({port.name: port.decode(codes[port.name]) for port in self._results}, codes)
 
     def cycles(self) -> int:
         """Cycles of one inference, which do not depend on the values."""
@@ -219,7 +230,7 @@ class PartitionedLevel:
         """See `Level`."""
         return self.compute(arrays, all_tensors=all_tensors).tensors
 
-    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> Found:
+    def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         """See `IntegerLevel`."""
         codes: dict[str, Array] = {}
 
@@ -231,7 +242,7 @@ class PartitionedLevel:
             return found.tensors
 
         met = walk(self.network, arrays, self._host, device, every=all_tensors, given=codes)
-        return Found(met, codes)
+        return LevelOutputs(met, codes)
 
     @property
     def host_seconds(self) -> dict[str, float]:

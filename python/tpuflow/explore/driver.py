@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
 from tpuflow.errors import MachineError
-from tpuflow.explore.measure import Measured, Workload, bounded, measured
+from tpuflow.explore.measure import Measurement, Workload, bounded, measured
 from tpuflow.explore.objectives import OBJECTIVES, dominates, front, ranked, vector
 from tpuflow.explore.results import Results, results_of
 from tpuflow.explore.space import MOST_POINTS, ExploreError, derived
@@ -124,8 +124,8 @@ class _Run:
         self._base = settings.base
         self._numbers: dict[frozenset[tuple[str, Any]], int] = {}
         self.trials: list[_Trial] = []
-        self._bounds: dict[int, Measured] = {}
-        self._found: dict[int, Measured] = {}
+        self._bounds: dict[int, Measurement] = {}
+        self._found: dict[int, Measurement] = {}
         self._levels: dict[int, int] = {}
         self._pruned: set[int] = set()
         self._monotone = all(OBJECTIVES[name].monotone for name in settings.objectives)
@@ -186,7 +186,7 @@ class _Run:
         vectors = {number: self._vector(own) for number, own in known.items() if not own.reason}
         return [self.trials[number] for number in ranked(vectors)]
 
-    def _vector(self, known: Measured) -> Vector:
+    def _vector(self, known: Measurement) -> Vector:
         own = self._settings
         return vector(own.objectives, list(known.networks.values()), known.mm2, own.combine)
 
@@ -208,11 +208,11 @@ class _Run:
         self,
         what: str,
         slot: int,
-        work: Callable[..., Measured],
+        work: Callable[..., Measurement],
         given: Sequence[tuple[_Trial, tuple[Any, ...]]],
-    ) -> list[tuple[_Trial, Measured]]:
+    ) -> list[tuple[_Trial, Measurement]]:
         """Results in the order given, from the journal or the executor; new ones are noted as they come."""
-        results: dict[int, Measured] = {}
+        results: dict[int, Measurement] = {}
         waiting: dict[int, tuple[_Trial, tuple[Any, ...], int]] = {}
 
         def submit(trial: _Trial, arguments: tuple[Any, ...], attempt: int) -> None:
@@ -224,7 +224,7 @@ class _Run:
             if row is None:
                 submit(trial, arguments, 1)
             else:
-                results[trial.number] = Measured.from_json(row)
+                results[trial.number] = Measurement.from_json(row)
         before = self._settled(slot) if slot else 0
         done, total = len(results), len(self.trials) if slot else len(given)
         while waiting:
@@ -236,7 +236,7 @@ class _Run:
                     if attempt < ATTEMPTS:
                         submit(trial, arguments, attempt + 1)
                         continue
-                    found, seconds = Measured(0.0, {}, {}, f"{type(error).__name__}: {error}"), 0.0
+                    found, seconds = Measurement(0.0, {}, {}, f"{type(error).__name__}: {error}"), 0.0
                 results[trial.number] = found
                 self._note(trial, slot, found.to_json(), seconds)
                 done += 1
@@ -261,7 +261,7 @@ class _Run:
         )
 
 
-def _timed(work: Callable[..., Measured], arguments: tuple[Any, ...]) -> tuple[Measured, float]:
+def _timed(work: Callable[..., Measurement], arguments: tuple[Any, ...]) -> tuple[Measurement, float]:
     start = time.perf_counter()
     found = work(*arguments)
     return found, time.perf_counter() - start

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.explore.space import Point
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Measured", "Workload", "bounded", "measured"]
+__all__ = ["Measurement", "Workload", "bounded", "measured"]
 
 HELD = 24
 """Graphs a process keeps loaded."""
@@ -56,7 +56,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What is known of a point at one level; level 0 are its lower bounds.
 
     Attributes:
@@ -88,7 +88,7 @@ class Measured:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Measured:
+    def from_json(cls, content: Mapping[str, Any]) -> Measurement:
         """The reverse of `to_json`."""
         rows = content["networks"]
         return cls(
@@ -129,27 +129,27 @@ def _bytes(tensor: _core.Tensor) -> int:
     return size
 
 
-def bounded(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measured:
+def bounded(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:
     """Lower bounds of a machine's figures, without a program; a text is why there is no machine."""
     if isinstance(machine, str):
-        return Measured(0.0, {}, {}, machine)
+        return Measurement(0.0, {}, {}, machine)
     table, networks, cycles = load_table(table_name), dict[str, Figures](), dict[str, int]()
     sizes = area(machine.parameters, table)
     for own in workloads:
         try:
             least = sum(lower_bounds(each, machine) for each in device_networks(_graph(own.graph)))
         except TpuflowError as error:
-            return Measured(0.0, {}, {}, f"{own.name}: {error}")
+            return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         macs, moved, batch = _least(own.graph)
         joules = least_energy(macs, moved, least, machine.parameters, table)
         networks[own.name] = Figures(least / machine["clock_hz"], joules, batch)
         cycles[own.name] = least
-    return Measured(sum(part.value for part in sizes.values()), networks, cycles)
+    return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
 
 
 def measured(
     machine: Machine, workloads: Sequence[Workload], table_name: str, level: int, seed: int
-) -> Measured:
+) -> Measurement:
     """Figures of the checked programs of a machine."""
     table, networks, cycles = load_table(table_name), dict[str, Figures](), dict[str, int]()
     sizes = area(machine.parameters, table)
@@ -158,9 +158,9 @@ def measured(
             program = compile_graph(_graph(own.graph), machine, level, seed=seed)
             report = simulate(program, values=False).report
         except TpuflowError as error:
-            return Measured(0.0, {}, {}, f"{own.name}: {error}")
+            return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         seconds = report["cycles"] / machine["clock_hz"]
         joules = energy(report, machine.parameters, table).total.value
         networks[own.name] = Figures(seconds, joules, _least(own.graph)[2])
         cycles[own.name] = int(report["cycles"])
-    return Measured(sum(part.value for part in sizes.values()), networks, cycles)
+    return Measurement(sum(part.value for part in sizes.values()), networks, cycles)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.explore.measure import Measured
+from tpuflow.explore.measure import Measurement
 from tpuflow.explore.objectives import OBJECTIVES, front, shown, vector
 from tpuflow.explore.settings import Settings, settings_of
 from tpuflow.explore.space import ExploreError
@@ -125,7 +125,7 @@ def results_of(settings: Settings, journal: Iterable[Row]) -> Results:
         row["trial"]: vector(settings.objectives, list(found.networks.values()), found.mm2, settings.combine)
         for row in rows
         if row["status"] == "finished"
-        for found in [Measured.from_json(by_trial[row["trial"]][last].content)]
+        for found in [Measurement.from_json(by_trial[row["trial"]][last].content)]
     }
     best = front(vectors)
     for row in rows:
@@ -134,9 +134,9 @@ def results_of(settings: Settings, journal: Iterable[Row]) -> Results:
 
 
 def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str, Any]:
-    bounds = Measured.from_json(slots[0].content)
+    bounds = Measurement.from_json(slots[0].content)
     level = max((slot for slot in slots if slot not in (0, PRUNED)), default=0)
-    found = Measured.from_json(slots[level].content) if level else None
+    found = Measurement.from_json(slots[level].content) if level else None
     pruned = slots[PRUNED].content if PRUNED in slots else None
     reason = bounds.reason or (found.reason if found is not None else "")
     if reason:
@@ -165,7 +165,7 @@ def _names(settings: Settings) -> list[str]:
     return [Path(network).stem for network in settings.networks]
 
 
-def _objectives(settings: Settings, known: Measured | None, prefix: str) -> dict[str, float | None]:
+def _objectives(settings: Settings, known: Measurement | None, prefix: str) -> dict[str, float | None]:
     if known is None or known.reason:
         return {prefix + name: None for name in settings.objectives}
     values = vector(settings.objectives, list(known.networks.values()), known.mm2, settings.combine)

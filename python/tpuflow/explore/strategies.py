@@ -26,10 +26,10 @@ class Strategy(Protocol):
         """At most so many points; none when there are no more."""
 
     def tell(self, outcomes: Sequence[Vector | None]) -> None:
-        """What came of the points asked for last; None of those that are impossible."""
+        """Results of the points asked for last; None for those that are impossible."""
 
 
-class _Listed:
+class _GivenPoints:
     """Points known beforehand."""
 
     def __init__(self, points: Sequence[Point]) -> None:
@@ -47,7 +47,7 @@ class _Listed:
 
 
 def _grid(space: Space, _objectives: int, _trials: int, _seed: int) -> Strategy:
-    return _Listed(list(space.points()))
+    return _GivenPoints(list(space.points()))
 
 
 def _random(space: Space, _objectives: int, trials: int, seed: int) -> Strategy:
@@ -62,7 +62,7 @@ def _random(space: Space, _objectives: int, trials: int, seed: int) -> Strategy:
             left, at = divmod(left, len(values))
             point[name] = values[at]
         points.append(point)
-    return _Listed(points)
+    return _GivenPoints(points)
 
 
 class _Optuna:

@@ -188,7 +188,7 @@ class _Writer:
             done.add(name)
             self._bias(node, bias, facts)
 
-    def _bias(self, node: onnx.NodeProto, place: int | None, facts: _Facts) -> None:
+    def _bias(self, node: onnx.NodeProto, place: int | None, facts: _ValueInfo) -> None:
         """The graph's own biases: they hold what the model's do not, such as corrections."""
         if facts.bias is None or facts.input_scale is None or not np.any(facts.bias):
             return
@@ -260,7 +260,7 @@ class _Writer:
                     node,
                     0 if left else 1,
                     2 if node.op_type != "MatMul" else None,
-                    _Facts(
+                    _ValueInfo(
                         constant.dtype,
                         tuple(constant.scale[:own_channels]),
                         axis if len(constant.scale) > 1 else None,
@@ -398,7 +398,7 @@ class _Writer:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _ValueInfo:
     dtype: str
     scale: tuple[float, ...]
     axis: int | None

@@ -132,7 +132,7 @@ def load(
         UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them. With `host`,
             those that onnxruntime cannot run either.
     """
-    wish = _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess)
+    wish = _RequestedInterface(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess)
     origin, model, label, found = _imported(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
@@ -164,11 +164,13 @@ def check_model(
     Raises:
         ModelError: If the model cannot be read, or contradicts itself or the options.
     """
-    return _imported(source, _Wish(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset))[3]
+    return _imported(
+        source, _RequestedInterface(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset)
+    )[3]
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _RequestedInterface:
     """What a model is to take and give, as the arguments of `load` say."""
 
     shapes: Mapping[str, Sequence[int]]
@@ -179,7 +181,7 @@ class _Wish:
     preprocess: PreprocessConfig | None = None
 
 
-def _imported(source: Source, wish: _Wish) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
+def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
     """Original and normalised model, what to call it, and what is wrong with it."""
     origin, label = read(source)
     mark(origin)

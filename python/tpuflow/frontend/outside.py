@@ -24,7 +24,7 @@ from tpuflow.errors import ModelError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["OUTSIDE", "Staged", "infer_outside", "mark", "operators", "provide"]
+__all__ = ["OUTSIDE", "StagedSession", "infer_outside", "mark", "operators", "provide"]
 
 OUTSIDE = "tpuflow.outside"
 
@@ -105,7 +105,7 @@ def _run(node: onnx.NodeProto, inputs: Sequence[Any], constants: frozenset[int])
     return found
 
 
-class Staged:
+class StagedSession:
     """A model with operators from outside, run part by part.
 
     Args:

@@ -12,7 +12,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotComputed
 
 from tpuflow.errors import ModelError, SampleError
-from tpuflow.frontend.outside import OUTSIDE, Staged
+from tpuflow.frontend.outside import OUTSIDE, StagedSession
 from tpuflow.frontend.precision import to_float32
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class FloatSession:
         for name in self.outputs:
             if name not in made and name not in own:
                 raise ModelError(f'model computes no tensor called "{name}"')
-        self._staged: Staged | None = None
+        self._staged: StagedSession | None = None
         if any(node.domain == OUTSIDE for node in graph.node):
             self._in_stages(proto, threads, once=once, apart=apart)
             return
@@ -149,7 +149,7 @@ class FloatSession:
             return FloatSession(model, outputs, threads, once=once, apart=own)
 
         self.kinds, self.shapes = {}, {}
-        self._staged = Staged(proto, self.outputs, part, apart)
+        self._staged = StagedSession(proto, self.outputs, part, apart)
 
     def run(
         self, feeds: Mapping[str, npt.ArrayLike], into: Mapping[str, Array] | None = None

@@ -15,13 +15,13 @@ from tpuflow.lowering.view import View
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Shape", "Stored", "input_order", "natural_order", "rearrangement"]
+__all__ = ["Shape", "StoredValue", "input_order", "natural_order", "rearrangement"]
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredValue:
     """A value of the model inside a tensor of the graph.
 
     Attributes:
@@ -53,7 +53,7 @@ class Stored:
         return math.prod(self.shape)
 
 
-def rearrangement(stored: Stored, order: Sequence[int]) -> dict[str, Any]:
+def rearrangement(stored: StoredValue, order: Sequence[int]) -> dict[str, Any]:
     """The operator that writes a value out densely in an axis order."""
     loops = stored.view.transpose(order).loops or ((1, 1),)
     return {

@@ -1,7 +1,7 @@
 """The context operators lower in: where the values of a normalised float model lie in the growing `Graph`.
 
-Every value of the model is held as a `Stored`: a tensor of the graph, a `View` that says how the value lies
-in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
+Every value of the model is held as a `StoredValue`: a tensor of the graph, a `View` that says how the value
+lies in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
 repeat elements, or multiply by a positive constant, change the view or the scale and emit nothing. An
 operator that needs its operand in a certain order asks for it (`arranged`, `whole`, `rows`), and one
 `Rearrange` is emitted where the view differs.
@@ -42,7 +42,7 @@ from tpuflow.lowering.grids import (
     stated_grid,
     stated_input,
 )
-from tpuflow.lowering.layout import Shape, Stored, input_order, natural_order, rearrangement
+from tpuflow.lowering.layout import Shape, StoredValue, input_order, natural_order, rearrangement
 from tpuflow.lowering.nodes import is_constant, shape_of, sole_user
 from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
@@ -90,9 +90,9 @@ class Lowering:
         self.grids.unified = {**caches, **unified(self.steps, self.grids, self.settings)}
         self._means = means or {}
         self._errors = errors or {}
-        self.stored: dict[ir.Value, Stored] = {}
-        self._arranged: dict[tuple[Stored, Shape, Shape], Stored] = {}
-        self._requantized: dict[tuple[ir.Value, Quant], Stored] = {}
+        self.stored: dict[ir.Value, StoredValue] = {}
+        self._arranged: dict[tuple[StoredValue, Shape, Shape], StoredValue] = {}
+        self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self._sources: dict[int, str] = {}
         self.step: Step | None = None
         self._names: set[str] = set()
@@ -140,8 +140,8 @@ class Lowering:
         permutation: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
         *,
-        stored: Stored | None = None,
-    ) -> Stored:
+        stored: StoredValue | None = None,
+    ) -> StoredValue:
         """The value as the tensor `value.transpose(permutation).reshape(shape)`, moved if need be.
 
         `stored` stands in for where the value is found, such as a broadcast form of it.
@@ -160,14 +160,14 @@ class Lowering:
             self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
         return self._arranged[key]
 
-    def whole(self, value: ir.Value) -> Stored:
+    def whole(self, value: ir.Value) -> StoredValue:
         """The value as all of some tensor, in any order."""
         stored = self.stored[value]
         if stored.view.covers(stored.elements):
             return stored
         return self.arranged(value, natural_order(stored.view))
 
-    def rows(self, value: ir.Value, axis: int) -> Stored:
+    def rows(self, value: ir.Value, axis: int) -> StoredValue:
         """The value as all of a tensor whose last axis is `axis`, the others in any order."""
         stored = self.stored[value]
         extent = stored.view.shape[axis]
@@ -177,7 +177,7 @@ class Lowering:
         others = [a for a in natural_order(stored.view) if a != axis]
         return self.arranged(value, [*others, axis])
 
-    def images(self, value: ir.Value) -> Stored:
+    def images(self, value: ir.Value) -> StoredValue:
         """A value `[n, c, h, w]` as the tensor `[n, h, w, c]`.
 
         Raises:
@@ -201,7 +201,7 @@ class Lowering:
         spread = replace(stored, view=stored.view.expand(shape))
         return self.arranged(value, order, stored=spread).tensor
 
-    def requantized(self, value: ir.Value, quant: Quant) -> Stored:
+    def requantized(self, value: ir.Value, quant: Quant) -> StoredValue:
         """The value with another quantisation; a `Rescale` where it differs."""
         stored = self.stored[value]
         if stored.quant == quant:
@@ -214,7 +214,7 @@ class Lowering:
             self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
         return self._requantized[key]
 
-    def _conversion(self, stored: Stored, quant: Quant) -> dict[str, Any]:
+    def _conversion(self, stored: StoredValue, quant: Quant) -> dict[str, Any]:
         """The operator that gives a tensor another scale or type."""
         source = stored.grid
         if source.is_float and not quant.is_float:
@@ -228,7 +228,7 @@ class Lowering:
 
     # Emission.
 
-    def alias(self, step: Step, view: View, source: Stored | None = None) -> None:
+    def alias(self, step: Step, view: View, source: StoredValue | None = None) -> None:
         """Says that a step's output is its first operand's tensor under another view.
 
         Where the configuration names another type for it, the codes are requantised.
@@ -304,9 +304,9 @@ class Lowering:
         if target.is_float:
             return {"float": {"function": program(EXPRESSIONS[node.op_type](node))}}
         period = PERIODS.get(node.op_type)
-        return self.table(step, Sampled(FUNCTIONS[node.op_type](node), source, target, period))
+        return self.table(step, SampledFunction(FUNCTIONS[node.op_type](node), source, target, period))
 
-    def table(self, step: Step, sampled: Sampled) -> dict[str, Any]:
+    def table(self, step: Step, sampled: SampledFunction) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
         target = sampled.target
         if sampled.source.dtype == "int16":
@@ -317,7 +317,7 @@ class Lowering:
 
     def emit(
         self, step: Step, op: Mapping[str, Any], shape: Shape, view: View, quant: Quant | None
-    ) -> Stored:
+    ) -> StoredValue:
         """Adds the layer of a step and keeps its output."""
         names = [node.name for node in step.nodes if node.name]
         name = names[-1] if names else step.output.name or "layer"
@@ -334,7 +334,7 @@ class Lowering:
         view: View,
         quant: Quant | None,
         nodes: Sequence[str],
-    ) -> Stored:
+    ) -> StoredValue:
         """Adds a layer whose output holds `value`; most operators call `emit`.
 
         A layer that computes no node of the model (it has none in `nodes`) gives its own name to its tensor.
@@ -347,7 +347,7 @@ class Lowering:
         )
         if source is not None:
             self._sources[index] = source
-        return Stored(index, tuple(shape), view, quant)
+        return StoredValue(index, tuple(shape), view, quant)
 
     def hidden_layer(
         self, name: str, op: Mapping[str, Any], shape: Shape, quant: Quant, nodes: Sequence[str] = ()
@@ -458,7 +458,7 @@ class Lowering:
         tensor, _ = self._tensor(stored_shape, (value, order), quant)
         index = self.builder.input(self.unique(name), **tensor)
         self._sources[index] = value.name or ""
-        self.stored[value] = Stored(index, stored_shape, view, quant)
+        self.stored[value] = StoredValue(index, stored_shape, view, quant)
 
     def give(self, value: ir.Value) -> None:
         """Makes a value an output of the network, written out if it is no tensor of its own name.

@@ -22,7 +22,7 @@ from tpuflow.config import ConfigError
 from tpuflow.errors import RangesError
 from tpuflow.lowering import scheme
 from tpuflow.lowering.blocks import in_blocks
-from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import given
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.scheme import Quant
@@ -124,7 +124,7 @@ def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wi
 def linear(
     context: Lowering,
     step: Step,
-    stored: Stored,
+    stored: StoredValue,
     weights: Weights,
     axis: int,
     bias: Array,

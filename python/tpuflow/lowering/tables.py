@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tpuflow.lowering.functions import Function
 from tpuflow.lowering.scheme import Quant, bits
 
-__all__ = ["Sampled", "sample"]
+__all__ = ["SampledFunction", "sample"]
 
 Array = npt.NDArray[np.float64]
 Words = npt.NDArray[np.int32]
@@ -48,7 +48,7 @@ FINEST, COARSEST = POSITION_BITS - 16, POSITION_BITS - SEGMENT_BITS
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledFunction:
     """A function between codes of two grids.
 
     Attributes:
@@ -117,7 +117,7 @@ class Positions:
         return min((self.words(each, entries) for each in steps), key=len)
 
 
-def sample(sampled: Sampled, table_bits: int, lookup: Lookup) -> Words:
+def sample(sampled: SampledFunction, table_bits: int, lookup: Lookup) -> Words:
     """The table of a function.
 
     Args:
@@ -146,7 +146,7 @@ def sample(sampled: Sampled, table_bits: int, lookup: Lookup) -> Words:
     return min([equal, *found], key=rank)
 
 
-def _equal(sampled: Sampled, k: int) -> Words:
+def _equal(sampled: SampledFunction, k: int) -> Words:
     """`2^k + 1` entries at equal steps."""
     width = bits(sampled.source.dtype)
     knots = (np.arange((1 << k) + 1, dtype=np.int64) << (width - k)) - (1 << (width - 1))
@@ -155,7 +155,7 @@ def _equal(sampled: Sampled, k: int) -> Words:
     return (np.rint(snapped) + sampled.target.zero_point).astype(np.int32)
 
 
-def _positions(sampled: Sampled) -> list[Positions]:
+def _positions(sampled: SampledFunction) -> list[Positions]:
     """The ways in which codes may lie among positions: in order; where they span periods, by their phase."""
     source = sampled.source
     knots = np.arange(-32768, 32769)
@@ -171,7 +171,11 @@ def _positions(sampled: Sampled) -> list[Positions]:
 
 
 def _segmented(
-    sampled: Sampled, positions: Positions, errors: Callable[[Words], Array], suffices: float, most: int
+    sampled: SampledFunction,
+    positions: Positions,
+    errors: Callable[[Words], Array],
+    suffices: float,
+    most: int,
 ) -> Words:
     """The fewest words whose error suffices, or the least error that as many as `most` give."""
     scaled = sampled.at(positions.real) * (1 << FRACTION_BITS)

@@ -18,7 +18,7 @@ A request may also start in the middle, from a quantised graph.
 """
 
 from tpuflow.frontend import generated
-from tpuflow.pipeline.builder import Built, build
+from tpuflow.pipeline.builder import BuildResult, build
 from tpuflow.pipeline.request import Request
 from tpuflow.pipeline.samples import calibration_data, samples_of
 from tpuflow.pipeline.sizes import (
@@ -34,7 +34,7 @@ from tpuflow.pipeline.trials import trials
 from tpuflow.ptq import Listener
 
 __all__ = [
-    "Built",
+    "BuildResult",
     "Listener",
     "Request",
     "Sizes",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tpuflow.execution.levels import Level
     from tpuflow.io.samples import Port
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
-    from tpuflow.pipeline.builder import Built
-    from tpuflow.ptq import Listener, Searched
+    from tpuflow.pipeline.builder import BuildResult
+    from tpuflow.ptq import Listener, SearchResult
 
     Arrays = Mapping[str, NDArray[Any]]
     Source = Samples | Arrays | str | Path
@@ -77,7 +77,7 @@ def build(
     machine: str | PathLike[str] | Machine = "128x128_asic",
     level: int = 1,
     listener: Listener | None = None,
-) -> Built:
+) -> BuildResult:
     """Runs all stages, from a model file to a checked program, as `tpuflow build` does.
 
     Args:
@@ -103,7 +103,7 @@ def build(
 
 def search(
     model: FloatModel, samples: Source, config: Config | None = None, *, growth: float = 2.0
-) -> Searched:
+) -> SearchResult:
     """Finds the closest quantised form of a model among strategies and methods; see `tpuflow search`.
 
     Args:

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from tpuflow.ptq import Estimate
     from tpuflow.ptq.precision import Trials
 
-__all__ = ["Built", "build"]
+__all__ = ["BuildResult", "build"]
 
 
 @dataclass
-class Built:
+class BuildResult:
     """What a build made.
 
     Attributes:
@@ -71,7 +71,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class _Quantized:
+class _QuantizedNetwork:
     """What there is before the schedule.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Clock:
         self.listener.end(name, self.seconds[name])
 
 
-def build(request: Request, listener: Listener | None = None) -> Built:
+def build(request: Request, listener: Listener | None = None) -> BuildResult:
     """Runs all stages; operators of the request's plugins take part.
 
     Raises:
@@ -123,7 +123,7 @@ def build(request: Request, listener: Listener | None = None) -> Built:
         return _built(request, listener)
 
 
-def _built(request: Request, listener: Listener | None) -> Built:
+def _built(request: Request, listener: Listener | None) -> BuildResult:
     """Runs all stages.
 
     Raises:
@@ -137,7 +137,7 @@ def _built(request: Request, listener: Listener | None) -> Built:
     if request.model.suffix == ".tpuq":
         forbid_float_options(request)
         with clock.stage("import"):
-            made = _Quantized(load_graph(request.model))
+            made = _QuantizedNetwork(load_graph(request.model))
     else:
         made = _quantized(request, clock)
     with clock.stage("schedule"):
@@ -146,7 +146,7 @@ def _built(request: Request, listener: Listener | None) -> Built:
         samples = samples_of(made.original, request)
         log_stages(request.log, made.original, made.graph, program, samples)
     floating = None if made.original is None else float_bytes(made.original)
-    return Built(
+    return BuildResult(
         program=program,
         graph=made.graph,
         ranges=made.ranges,
@@ -169,7 +169,7 @@ def _check(request: Request) -> None:
     require_time(request.time_limit)
 
 
-def _quantized(request: Request, clock: _Clock) -> _Quantized:
+def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
     """Imports a float model, runs the recipe and measures what the configuration asks for."""
     listener = clock.listener
     with clock.stage("import"):
@@ -212,7 +212,7 @@ def _quantized(request: Request, clock: _Clock) -> _Quantized:
         folder = Path(named.folder) / named.dump_dir
         count = dump_tensors(folder, state.model, graph, samples_of(state.model, request))
         listener.remark(f"dump: {count} files of tensors in {folder}")
-    return _Quantized(graph, original, state.ranges, layers, state.estimate, found_wrong)
+    return _QuantizedNetwork(graph, original, state.ranges, layers, state.estimate, found_wrong)
 
 
 def _with_plugin(request: Request, model: FloatModel) -> Request:

@@ -13,7 +13,7 @@ from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatModel, load, specialise
 from tpuflow.pipeline.samples import calibration_data
 from tpuflow.plugins import with_input_scales, with_operator_scales
-from tpuflow.ptq import Calibrated, Recipe
+from tpuflow.ptq import CalibratedModel, Recipe
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
@@ -46,18 +46,18 @@ def imported(request: Request, listener: Listener) -> FloatModel:
     return model
 
 
-def starting(model: FloatModel, request: Request) -> Calibrated:
+def starting(model: FloatModel, request: Request) -> CalibratedModel:
     """A model before the recipe: all of it for the machine, or what the machine can do of it."""
-    return Calibrated(model, hosted=frozenset() if request.host else None)
+    return CalibratedModel(model, hosted=frozenset() if request.host else None)
 
 
 def calibrated(
-    state: Calibrated,
+    state: CalibratedModel,
     request: Request,
     listener: Listener,
     recipe: Recipe | None = None,
     data: CalibrationData | None = None,
-) -> Calibrated:
+) -> CalibratedModel:
     """A model after the stages of a recipe that stand before lowering, shown what a request calibrates with.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
-    from tpuflow.ptq import Calibrated, CalibrationData
+    from tpuflow.ptq import CalibratedModel, CalibrationData
 
 __all__ = ["AccuracyError", "AccuracyWarning", "accuracy_warnings", "refuse"]
 
@@ -67,7 +67,7 @@ def refuse(found: list[AccuracyWarning]) -> None:
 
 
 def accuracy_warnings(
-    original: FloatModel, state: Calibrated, graph: AnyGraph, config: Config, data: CalibrationData
+    original: FloatModel, state: CalibratedModel, graph: AnyGraph, config: Config, data: CalibrationData
 ) -> list[AccuracyWarning]:
     """Everything that is wrong, inputs first; nothing where there are no samples to tell by.
 
@@ -147,7 +147,7 @@ def _constant_inputs(model: FloatModel, samples: Samples) -> list[AccuracyWarnin
 
 
 def _worse_than_int8(
-    model: FloatModel, state: Calibrated, graph: AnyGraph, config: Config, samples: Samples
+    model: FloatModel, state: CalibratedModel, graph: AnyGraph, config: Config, samples: Samples
 ) -> list[AccuracyWarning]:
     """Whether the same network with 8 bits is closer to float."""
     if any(entry.overrides(QuantizeConfig).get("dtype") in FLOATS for entry in config.layers):

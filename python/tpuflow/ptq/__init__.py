@@ -28,13 +28,13 @@ from tpuflow.ptq.equalization import better_equalized, noted_factors, with_facto
 from tpuflow.ptq.held_out import Estimate, HeldOut, Interval
 from tpuflow.ptq.listener import Listener
 from tpuflow.ptq.range_tuning import better_tuned
-from tpuflow.ptq.recipe import STAGES, Calibrated, CalibrationData, Recipe, quantize
-from tpuflow.ptq.search import Candidate, Searched, search
+from tpuflow.ptq.recipe import STAGES, CalibratedModel, CalibrationData, Recipe, quantize
+from tpuflow.ptq.search import Candidate, SearchResult, search
 from tpuflow.ptq.weights import RefinedLayer, refine_weights
 
 __all__ = [
     "STAGES",
-    "Calibrated",
+    "CalibratedModel",
     "CalibrationData",
     "Candidate",
     "Estimate",
@@ -43,7 +43,7 @@ __all__ = [
     "Listener",
     "Recipe",
     "RefinedLayer",
-    "Searched",
+    "SearchResult",
     "better_equalized",
     "better_tuned",
     "correct_output_bias",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from tpuflow.lowering.scheme import Quant
 
-__all__ = ["Adam", "Learned", "adaquant", "stored_operand"]
+__all__ = ["Adam", "LearnedLayer", "adaquant", "stored_operand"]
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedLayer:
     """A layer after learning.
 
     Attributes:
@@ -77,7 +77,7 @@ def adaquant(
     grid: Quant | None,
     numbers: Mapping[str, float],
     seed: int = 0,
-) -> Learned:
+) -> LearnedLayer:
     """Learns a matrix.
 
     Args:
@@ -123,7 +123,7 @@ def adaquant(
         if losses[-1] < least:
             best, least = _copy(state), losses[-1]
     codes, steps = _codes(weights, own, best, largest)
-    return Learned(codes, steps, best.bias, float(np.exp(best.scale[0])), tuple(losses))
+    return LearnedLayer(codes, steps, best.bias, float(np.exp(best.scale[0])), tuple(losses))
 
 
 def _copy(state: _State) -> _State:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.ptq.gptq import Rounded, cost, descended, nearest, steps_by_cost
+from tpuflow.ptq.gptq import RoundedWeights, cost, descended, nearest, steps_by_cost
 
 __all__ = ["adaround"]
 
@@ -37,7 +37,7 @@ def adaround(
     beta: tuple[float, float] = (20.0, 2.0),
     warm: float = 0.2,
     sweeps: int = 10,
-) -> Rounded:
+) -> RoundedWeights:
     """Rounds a matrix of weights.
 
     Args:
@@ -61,7 +61,7 @@ def adaround(
     alone = cost(scaled - plain, damped)
     # Learning is a walk anyway: float32 takes half the time. What it ends at is evaluated in float64.
     unit = (np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]).astype(np.float32)
-    learning = _Learning((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, rate)
+    learning = _Rounding((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, rate)
     covariance, begin = damped.astype(np.float32), int(warm * iterations)
     for at in range(iterations):
         done = (at - begin) / max(1, iterations - begin)
@@ -71,14 +71,14 @@ def adaround(
     codes = below + (v >= 0)
     behind = cost(scaled - codes, damped) > alone
     codes[behind] = plain[behind]
-    return Rounded(descended(weights, damped, codes, steps, largest, sweeps), steps)
+    return RoundedWeights(descended(weights, damped, codes, steps, largest, sweeps), steps)
 
 
 CHUNK = 1 << 15
 """Elements worked on at a time: what is known of them stays in the processor's cache."""
 
 
-class _Learning:
+class _Rounding:
     """Choices under way, all of one shape `[rows, k]`, by Adam.
 
     Every operation writes over an array that is there, part by part: arrays made anew at every step would

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tpuflow.config import Config
     from tpuflow.ptq.layers import LinearLayer
 
-__all__ = ["Searched", "cosine", "searched_operand", "searched_weights", "with_range"]
+__all__ = ["WeightSearch", "cosine", "searched_operand", "searched_weights", "with_range"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What became of a layer's weights.
+class WeightSearch:
+    """Result of the search for a layer's weights.
 
     Attributes:
         codes: `[groups, rows, k]`.
@@ -72,7 +72,7 @@ def searched_weights(
     z: NDArray[np.float32],
     largest: int,
     numbers: Mapping[str, float],
-) -> Searched:
+) -> WeightSearch:
     """Steps of weights, group of rows by group.
 
     Args:
@@ -103,8 +103,8 @@ def searched_weights(
     codes = rounded(weights, steps, largest)
     after = cosine(expected, _sums(codes * steps[:, :, np.newaxis], z))
     if after <= before:
-        return Searched(rounded(weights, own, largest), own, before, before)
-    return Searched(codes, steps, before, after)
+        return WeightSearch(rounded(weights, own, largest), own, before, before)
+    return WeightSearch(codes, steps, before, after)
 
 
 def searched_operand(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SCALED",
     "STEPS",
-    "Equalized",
+    "EqualizedModel",
     "better_equalized",
     "equalized",
     "noted_factors",
@@ -87,7 +87,7 @@ WIDEST = np.log(64)
 
 
 @dataclass(frozen=True)
-class Equalized:
+class EqualizedModel:
     """A network with its factors.
 
     Attributes:
@@ -103,7 +103,7 @@ class Equalized:
 
 def equalized(
     model: FloatModel, samples: Samples, weight_bits: int = 8, *, norms: bool = False, mild: float = MILD
-) -> Equalized:
+) -> EqualizedModel:
     """Factors of least predicted noise for every set of channels; the model is not changed itself.
 
     Args:
@@ -130,7 +130,7 @@ def equalized(
             factors[numbers], gain = found
             gains.append(gain)
     logger.info("%d sets of channels equalised", len(gains))
-    return Equalized(
+    return EqualizedModel(
         scaled(model, channels, factors) if gains else model,
         len(gains),
         float(np.mean(gains)) if gains else 0.0,
@@ -175,7 +175,7 @@ def better_equalized(
 
 def smoothed(
     model: FloatModel, samples: Samples, alpha: float, fits: Callable[[ir.Node], bool] = lambda _: True
-) -> Equalized:
+) -> EqualizedModel:
     """Factors `reach^alpha / weight^(1 - alpha)` for what products and convolutions read behind norms."""
     channels = Channels.of(model.model.graph, _hosted(model))
     statistics = _observed(model, samples, channels)
@@ -200,7 +200,7 @@ def smoothed(
         usable = (reach[numbers] > 0) & (weight[numbers] > 0)
         factors[numbers] = np.where(usable, np.clip(wished, 1e-4, 1e4), 1.0)
         sets += 1
-    return Equalized(scaled(model, channels, factors) if sets else model, sets, 0.0)
+    return EqualizedModel(scaled(model, channels, factors) if sets else model, sets, 0.0)
 
 
 def _chosen(

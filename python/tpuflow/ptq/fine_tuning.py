@@ -83,11 +83,11 @@ def fine_tune(
         MissingTensorBoardError: There is a folder, but no TensorBoard to write curves with.
     """
     config = config or Config()
-    book = _Book(folder)
+    book = _TrainingLog(folder)
     evaluator = Evaluator(model, samples)
     layers = dict(chosen_layers(model, config, GlobalMethod("gptq")))
     operands = [
-        _Trained(operand, layers, ranges, config)
+        _TrainedOperand(operand, layers, ranges, config)
         for operand in operands_of(model.model, list(layers), samples)
         if operand_grid(operand.name, ranges, config) is not None
     ]
@@ -108,7 +108,7 @@ def fine_tune(
     return best
 
 
-class _Trained:
+class _TrainedOperand:
     """One operand on its way: what its readers meet, and the factor of its range."""
 
     def __init__(
@@ -166,7 +166,7 @@ def _moved(ranges: Ranges, factors: dict[str, float]) -> Ranges:
     return Ranges(tensors, ranges.samples, ranges.strategy, ranges.means)
 
 
-class _Book:
+class _TrainingLog:
     """Curves and checkpoints in a folder; without one, nothing."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rounded", "better", "cost", "descended", "gptq", "steps_by_cost"]
+__all__ = ["RoundedWeights", "better", "cost", "descended", "gptq", "steps_by_cost"]
 
 Array = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ FRACTIONS = np.linspace(1.0, 0.5, 11)
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedWeights:
     """Weights on a grid: `codes * steps`.
 
     Attributes:
@@ -66,7 +66,9 @@ def steps_by_cost(weights: Array, covariance: Array, largest: int) -> Array:
     return best.astype(np.float32).astype(np.float64)
 
 
-def gptq(weights: Array, damped: Array, largest: int, *, block: int = 128, sweeps: int = 10) -> Rounded:
+def gptq(
+    weights: Array, damped: Array, largest: int, *, block: int = 128, sweeps: int = 10
+) -> RoundedWeights:
     """Rounds a matrix of weights.
 
     Args:
@@ -99,15 +101,17 @@ def gptq(weights: Array, damped: Array, largest: int, *, block: int = 128, sweep
         weights - plain * steps[:, np.newaxis], damped
     )
     found[behind] = plain[behind]
-    return Rounded(descended(weights, damped, found, steps, largest, sweeps), steps)
+    return RoundedWeights(descended(weights, damped, found, steps, largest, sweeps), steps)
 
 
-def better(weights: Array, covariance: Array, first: Rounded, second: Rounded) -> Rounded:
+def better(
+    weights: Array, covariance: Array, first: RoundedWeights, second: RoundedWeights
+) -> RoundedWeights:
     """Row by row the one of less cost, the first where both cost the same."""
     costs = [cost(weights - each.values, covariance) for each in (first, second)]
     chosen = costs[1] < costs[0]
     codes = np.where(chosen[:, np.newaxis], second.codes, first.codes)
-    return Rounded(codes, np.where(chosen, second.steps, first.steps))
+    return RoundedWeights(codes, np.where(chosen, second.steps, first.steps))
 
 
 def descended(

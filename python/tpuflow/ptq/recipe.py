@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering import Graph
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["STAGES", "Calibrated", "CalibrationData", "Recipe", "quantize"]
+__all__ = ["STAGES", "CalibratedModel", "CalibrationData", "Recipe", "quantize"]
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class CalibrationData:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibratedModel:
     """A float model on its way to integers, which every stage takes and gives.
 
     Attributes:
@@ -129,7 +129,7 @@ class Calibrated:
     estimate: Estimate | None = None
 
     @classmethod
-    def of(cls, model: FloatModel | PartitionedModel) -> Calibrated:
+    def of(cls, model: FloatModel | PartitionedModel) -> CalibratedModel:
         """Wraps a model before any stage, whole or in segments."""
         if isinstance(model, FloatModel):
             return cls(model)
@@ -167,7 +167,7 @@ class _Job:
         return self.held_out if self.config.quantize.dtype == "int8" else None
 
 
-def _equalize(state: Calibrated, job: _Job) -> Calibrated:
+def _equalize(state: CalibratedModel, job: _Job) -> CalibratedModel:
     saved = job.data.ranges
     if saved is not None:
         return replace(state, model=with_factors(state.model, saved.factors)) if saved.factors else state
@@ -177,7 +177,7 @@ def _equalize(state: Calibrated, job: _Job) -> Calibrated:
     return replace(state, model=found)
 
 
-def _calibrate(state: Calibrated, job: _Job) -> Calibrated:
+def _calibrate(state: CalibratedModel, job: _Job) -> CalibratedModel:
     config, data, listener = job.config, job.data, job.listener
     if data.ranges is not None:
         refuse_calibration(config, f"ranges come from {data.ranges_file}")
@@ -198,7 +198,7 @@ def _calibrate(state: Calibrated, job: _Job) -> Calibrated:
     return replace(state, ranges=job.set_inputs(ranges, state.model))
 
 
-def _tune(state: Calibrated, job: _Job) -> Calibrated:
+def _tune(state: CalibratedModel, job: _Job) -> CalibratedModel:
     if state.ranges is None or not job.config.tunes or job.evaluation is None:
         return state
     samples, remark = job.data.samples, job.listener.remark
@@ -206,7 +206,7 @@ def _tune(state: Calibrated, job: _Job) -> Calibrated:
     return replace(state, ranges=found)
 
 
-def _refine(state: Calibrated, job: _Job) -> Calibrated:
+def _refine(state: CalibratedModel, job: _Job) -> CalibratedModel:
     if state.ranges is None or not job.config.calibrate.chain:
         return state
     if job.data.ranges is not None:
@@ -219,7 +219,7 @@ def _refine(state: Calibrated, job: _Job) -> Calibrated:
     return replace(state, model=model, ranges=ranges)
 
 
-def _correct(state: Calibrated, job: _Job) -> Calibrated:
+def _correct(state: CalibratedModel, job: _Job) -> CalibratedModel:
     if state.ranges is None or job.evaluation is None:
         return state
     found = correct_output_bias(state.model, state.ranges, job.data.samples, job.config)
@@ -228,14 +228,14 @@ def _correct(state: Calibrated, job: _Job) -> Calibrated:
     return replace(state, ranges=found)
 
 
-def _estimate(state: Calibrated, job: _Job) -> Calibrated:
+def _estimate(state: CalibratedModel, job: _Job) -> CalibratedModel:
     # What the methods of a chain do is not repeated for halves of the samples.
     if state.ranges is None or job.held_out is None or job.config.calibrate.chain:
         return state
     return replace(state, estimate=job.held_out.estimate())
 
 
-STAGES: Mapping[str, Callable[[Calibrated, _Job], Calibrated]] = {
+STAGES: Mapping[str, Callable[[CalibratedModel, _Job], CalibratedModel]] = {
     "equalize": _equalize,
     "calibrate": _calibrate,
     "tune": _tune,
@@ -274,11 +274,11 @@ class Recipe:
 
     def calibrate(
         self,
-        model: FloatModel | PartitionedModel | Calibrated,
+        model: FloatModel | PartitionedModel | CalibratedModel,
         data: CalibrationData,
         listener: Listener | None = None,
         set_inputs: Callable[[Ranges, FloatModel], Ranges] = _unchanged,
-    ) -> Calibrated:
+    ) -> CalibratedModel:
         """Runs all stages before lowering.
 
         Args:
@@ -294,7 +294,7 @@ class Recipe:
             TpuflowError: A stage cannot do its work; the text says why.
         """
         listener = listener or Listener()
-        state = model if isinstance(model, Calibrated) else Calibrated.of(model)
+        state = model if isinstance(model, CalibratedModel) else CalibratedModel.of(model)
         job = _Job(self.config, data, listener, set_inputs, state.model)
         for name in self.stages:
             listener.part(name)
@@ -305,7 +305,7 @@ class Recipe:
             return state
         return replace(state, ranges=replace(state.ranges, factors=noted_factors(state.model)))
 
-    def lower(self, state: Calibrated) -> Graph | Partitioned[Graph]:
+    def lower(self, state: CalibratedModel) -> Graph | Partitioned[Graph]:
         """The graph of a calibrated model; of a model in segments the same segments in graphs.
 
         Raises:
@@ -314,7 +314,7 @@ class Recipe:
         """
         return lower_model(state.network, state.ranges, self.config)
 
-    def graph(self, state: Calibrated) -> AnyGraph:
+    def graph(self, state: CalibratedModel) -> AnyGraph:
         """As `lower`, in segments only where the host takes part."""
         found = self.lower(state)
         return (found.whole or found) if isinstance(found, Partitioned) else found

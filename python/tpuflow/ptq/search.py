@@ -37,7 +37,7 @@ from tpuflow.ptq.confirmation import parts_of
 from tpuflow.ptq.equalization import MILD, SCALED, equalized, noted_factors
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.pooling_commutation import commute_pooling
-from tpuflow.ptq.recipe import Calibrated, CalibrationData, Recipe
+from tpuflow.ptq.recipe import CalibratedModel, CalibrationData, Recipe
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Candidate", "Plan", "Searched", "divided", "search"]
+__all__ = ["Candidate", "Plan", "SearchResult", "divided", "search"]
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +194,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What a search found.
+class SearchResult:
+    """Result of a search over recipes.
 
     Attributes:
         graph: The best graph, of all samples.
@@ -217,7 +217,7 @@ def search(
     remark: Callable[[str], None] = logger.info,
     growth: float = GROWTH,
     journal: Journal | None = None,
-) -> Searched:
+) -> SearchResult:
     """The closest quantised form of a model among strategies, scaled and split channels, refined weights.
 
     Args:
@@ -263,7 +263,7 @@ def search(
     whole = _Sources(model, samples, samples.count, growth, config)
     state = whole.calibrated(chosen)
     assert state.ranges is not None, "calibration gives some"
-    return Searched(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
+    return SearchResult(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
 
 
 def _fidelities(
@@ -305,7 +305,7 @@ class _Sources:
         """The graph of a plan."""
         return plan.recipe.graph(self.calibrated(plan))
 
-    def calibrated(self, plan: Plan) -> Calibrated:
+    def calibrated(self, plan: Plan) -> CalibratedModel:
         """Its model with ranges, by what was counted of that model once for all plans that share it."""
         model, key = self.of(plan), plan.key
         if key not in self._counts:
@@ -313,7 +313,7 @@ class _Sources:
                 parts_of(model), self._samples, plan.config, counted=lambda found: self._keep(key, found)
             )
         data = CalibrationData(self._samples, statistics=self._counts[key])
-        return plan.recipe.calibrate(Calibrated(model, hosted=frozenset()), data)
+        return plan.recipe.calibrate(CalibratedModel(model, hosted=frozenset()), data)
 
     def _keep(self, key: Hashable, found: Statistics) -> None:
         self._counts[key] = found

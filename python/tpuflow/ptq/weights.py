@@ -15,7 +15,7 @@ from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
 from tpuflow.ptq.adaround import adaround
-from tpuflow.ptq.gptq import Rounded, better, cost, gptq, nearest
+from tpuflow.ptq.gptq import RoundedWeights, better, cost, gptq, nearest
 from tpuflow.ptq.layers import LinearLayer, copied
 from tpuflow.ptq.operands import chosen_layers
 from tpuflow.ptq.walk import Walk
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
-Rounding = Callable[[Array, Array, int], Rounded]
+Rounding = Callable[[Array, Array, int], RoundedWeights]
 
 
 def _gptq(numbers: Mapping[str, float]) -> Rounding:
@@ -49,7 +49,7 @@ def _adaround(numbers: Mapping[str, float]) -> Rounding:
     batches = int(numbers["batches"])
     steps = math.ceil(batches / numbers["batch_size"]) if batches else 1
 
-    def rounding(weights: Array, damped: Array, largest: int) -> Rounded:
+    def rounding(weights: Array, damped: Array, largest: int) -> RoundedWeights:
         learned = adaround(
             weights,
             damped,
@@ -83,7 +83,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class RefinedLayer:
-    """What became of a layer.
+    """Result of refining a layer.
 
     Attributes:
         name: The layer's.
@@ -98,7 +98,7 @@ class RefinedLayer:
     kept: bool
 
 
-class _Watched:
+class _LayerSums:
     """Sums over what a layer's weights meet, in the float model and in the one refined so far.
 
     Columns `x` and `z` have the shape `[groups, columns, k]`; `cross` sums `x z^T`, `own` sums `z z^T`.
@@ -178,9 +178,9 @@ def refine_weights(
 
 def _watched(
     layers: list[LinearLayer], plain: Iterable[NDArray[np.float32]], now: Iterable[NDArray[np.float32]]
-) -> dict[LinearLayer, _Watched]:
+) -> dict[LinearLayer, _LayerSums]:
     """What layers of one operand meet, batch by batch in the float model and in the one refined so far."""
-    found = {layer: _Watched(layer) for layer in layers}
+    found = {layer: _LayerSums(layer) for layer in layers}
     for arrays in zip(plain, now, strict=True):
         for layer in layers:
             x, z = (layer.columns(array, POSITIONS * len(array)) for array in arrays)
@@ -190,14 +190,14 @@ def _watched(
     return found
 
 
-def _refined(layer: LinearLayer, largest: int, watched: _Watched, rounding: Rounding) -> RefinedLayer:
+def _refined(layer: LinearLayer, largest: int, watched: _LayerSums, rounding: Rounding) -> RefinedLayer:
     weights = layer.weights
     mean_x, mean_z = watched.sum_x / watched.count, watched.sum_z / watched.count
     cross, own = watched.cross / watched.count, watched.own / watched.count
     if layer.has_bias:  # which takes the mean error: only what varies counts
         cross = cross - mean_x[:, :, np.newaxis] * mean_z[:, np.newaxis]
         own = own - mean_z[:, :, np.newaxis] * mean_z[:, np.newaxis]
-    parts: list[Rounded] = []
+    parts: list[RoundedWeights] = []
     before = after = 0.0
     for group, matrix in enumerate(weights):
         damped = own[group] + np.eye(len(own[group])) * (DAMP * np.mean(np.diag(own[group])) + 1e-12)

@@ -182,24 +182,24 @@ def moved_bytes(layers: int, slices: Sequence[Any]) -> list[int]:
     return found
 
 
-def limit(layer: Mapping[str, Any], story: Mapping[str, Any] | None) -> str:
+def limit(layer: Mapping[str, Any], explanation: Mapping[str, Any] | None) -> str:
     """What limits a layer, in a few words: its unit at work, the layer it waits for, start-up, memory.
 
     Args:
         layer: The layer's figures of a run.
-        story: What `explain` found for it; without it the largest bound of the layer alone is named.
+        explanation: What `explain` found for it; without it the largest bound of the layer alone is named.
     """
     work = BOUND_NAMES.get(layer["binding"], "")
-    if story is None or layer["end"] <= layer["start"]:
+    if explanation is None or layer["end"] <= layer["start"]:
         return work
     cycles = layer["end"] - layer["start"]
-    causes = [(story["busy"], f"{UNITS[layer['unit']][0]} at work" + (f", {work}" if work else ""))]
-    waits = story["waits"]
+    causes = [(explanation["busy"], f"{UNITS[layer['unit']][0]} at work" + (f", {work}" if work else ""))]
+    waits = explanation["waits"]
     if waits:
         longest = waits[0]
         causes.append((longest["cycles"], f"waits for {UNITS[longest['unit']][0]}, {longest['layer']}"))
-    causes.append((story["startup"], "starts up"))
-    causes.append((story["held"], "held up by cache banks, DDR or weight loads"))
+    causes.append((explanation["startup"], "starts up"))
+    causes.append((explanation["held"], "held up by cache banks, DDR or weight loads"))
     most, text = max(causes, key=lambda cause: cause[0])
     return f"{min(1.0, most / cycles):.0%} {text}" if most else work
 

@@ -151,9 +151,9 @@ def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
     cosines = {row["name"]: row["cosine"] for row in tensors if "cosine" in row}
     for layer, size in zip(layers, view.moved or (), strict=False):
         layer["ddr"] = size
-    stories = [None] * len(layers) if view.explanation is None else view.explanation["layers"]
-    for layer, story in zip(layers, stories, strict=True):
-        layer["why"] = figures.limit(layer, story)
+    explanations = [None] * len(layers) if view.explanation is None else view.explanation["layers"]
+    for layer, explanation in zip(layers, explanations, strict=True):
+        layer["why"] = figures.limit(layer, explanation)
     for layer in layers:
         cosine = cosines.get(view.tensors.get(layer["name"], ""))
         if cosine is not None:

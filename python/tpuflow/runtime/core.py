@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tpuflow import _core
 
-__all__ = ["Answer", "Packer", "Session"]
+__all__ = ["Packer", "RunResult", "Session"]
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -24,7 +24,7 @@ def flat(array: Array) -> Bytes:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RunResult:
     """What one run gave.
 
     Attributes:
@@ -52,7 +52,7 @@ class Session:
     def __init__(self, program: _core.Program) -> None:
         self._session = _core.Session(program)
 
-    def run(self, arrays: Sequence[Array], *, exact: bool) -> Answer:
+    def run(self, arrays: Sequence[Array], *, exact: bool) -> RunResult:
         """Runs the program on one array per input.
 
         Raises:
@@ -61,7 +61,7 @@ class Session:
         """
         outputs, figures, events, seconds = self._session.run([flat(array) for array in arrays], exact)
         cycles, report = (None, None) if figures is None else figures
-        return Answer(outputs, cycles, report, [] if events is None else json.loads(events), seconds)
+        return RunResult(outputs, cycles, report, [] if events is None else json.loads(events), seconds)
 
 
 class Packer:

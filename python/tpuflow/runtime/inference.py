@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tpuflow.errors import DeviceError
 from tpuflow.partitioning import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.runtime.closing import Closing
-from tpuflow.runtime.core import Answer, Session
+from tpuflow.runtime.core import RunResult, Session
 from tpuflow.runtime.tensors import TensorDescription, descriptions, given
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Outputs(dict[str, Array]):
         reports: Figures of every program that ran, from an exact device.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], answers: list[Answer]) -> None:
+    def __init__(self, arrays: Mapping[str, Array], answers: list[RunResult]) -> None:
         super().__init__(arrays)
         self._answers = answers
         cycles = [answer.cycles for answer in answers if answer.cycles is not None]
@@ -156,7 +156,7 @@ class Inference(Closing):
             (session,) = program.sessions
             answer = session.run(ordered, exact=self._exact)
             return Outputs(_arrays(answer, program.outputs), [answer])
-        answers: list[Answer] = []
+        answers: list[RunResult] = []
 
         def device(part: DeviceSegment[Any], taken: dict[str, Array]) -> dict[str, Array]:
             session, inputs, outputs = self._parts[part.name]
@@ -172,11 +172,11 @@ class Inference(Closing):
 
 def _answered(
     session: Session, taken: Mapping[str, Array], inputs: tuple[TensorDescription, ...], *, exact: bool
-) -> Answer:
+) -> RunResult:
     return session.run(given(taken, inputs, "input"), exact=exact)
 
 
-def _arrays(answer: Answer, outputs: tuple[TensorDescription, ...]) -> dict[str, Array]:
+def _arrays(answer: RunResult, outputs: tuple[TensorDescription, ...]) -> dict[str, Array]:
     return {
         tensor.name: np.asarray(found).view(tensor.dtype).reshape(tensor.shape)
         for tensor, found in zip(outputs, answer.outputs, strict=True)

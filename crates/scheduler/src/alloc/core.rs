@@ -66,7 +66,7 @@ impl<'a> Search<'a> {
             let steps = steps.min(self.most - done);
             let verdict = exact.below(height, steps, &mut |steps| go_on(done + steps - before));
             self.steps += exact.steps - before;
-            let Verdict::Found(offsets) = verdict else {
+            let Verdict::Feasible(offsets) = verdict else {
                 return verdict;
             };
             let mut fixed = vec![None; all];
@@ -75,7 +75,7 @@ impl<'a> Search<'a> {
             }
             let solution = place_around(self.problem, self.alignments, &fixed);
             if solution.height <= height {
-                return Verdict::Found(solution.offsets);
+                return Verdict::Feasible(solution.offsets);
             }
             // Those without room are harder than they looked.
             let ends = |index: usize| solution.offsets[index] + self.problem.items[index].size;

@@ -79,7 +79,7 @@ pub fn climb(problem: &Problem, alignments: &[u64], effort: &Effort, go_on: &mut
             !cut
         };
         match search.below(probe, probe_steps, &mut watch) {
-            Verdict::Found(offsets) => {
+            Verdict::Feasible(offsets) => {
                 let ends = problem.items.iter().zip(&offsets).map(|(item, offset)| item.size + offset);
                 solution = Solution { height: ends.max().unwrap_or(0), offsets };
             }

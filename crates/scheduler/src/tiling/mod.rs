@@ -172,7 +172,7 @@ fn grid(shape: &[usize], counts: [u32; 3]) -> Result<Vec<Region>, TilingError> {
 struct Writer<'a> {
     graph: &'a Graph,
     tensors: Vec<Tensor>,
-    /// By tensor, what of which tensor of the graph it holds.
+    /// By tensor, which part of which tensor of the graph it holds.
     claims: Vec<(TensorId, Region)>,
     layers: Vec<Layer>,
     /// Parts there are: of which tensor, which, and where.

@@ -47,7 +47,7 @@ pub(super) fn rearranged(
     Ok(Part { op: Op::Rearrange { input, dims, strides: steps_taken, offset }, region, operands: vec![operand] })
 }
 
-/// What of a tensor the loops read: a range of its first axis that has one, all of the others; `offset` then counts from there.
+/// The part of a tensor that the loops read: a range of its first axis that has one, all of the others; `offset` then counts from there.
 fn reach(shape: &[usize], extents: &[usize], strides: &[i64], offset: &mut i64) -> Region {
     let whole = Region::whole(shape);
     let Some(axis) = shape.iter().position(|&extent| extent > 1) else { return whole };

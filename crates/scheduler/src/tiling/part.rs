@@ -272,7 +272,7 @@ fn pointwise(shapes: &Shapes, op: Op, result: &[usize], wanted: &Region) -> Resu
     Ok(Part { op, region: wanted.clone(), operands })
 }
 
-/// What of an image lies under the windows of a part, all channels, and the window with what is left of its padding.
+/// The part of an image under the windows of a part, all channels, and the window with what is left of its padding.
 fn windowed(
     shapes: &Shapes,
     input: TensorId,

@@ -13,7 +13,7 @@ use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 
 use super::float;
 use super::prepare::{Prepared, image};
-use super::spare::Spare;
+use super::tensor_pool::TensorPool;
 use crate::error::LayerError;
 
 /// Evaluates the body with the slice of an int8 or int16 tensor.
@@ -54,7 +54,7 @@ macro_rules! same_codes {
     };
 }
 
-/// Computes a layer from the tensors it reads, into memory that is spare, or that of its successor ([`super::fuse`]), whose
+/// Computes a layer from the tensors it reads, into memory of the pool, or that of its successor ([`super::fuse`]), whose
 /// output it is then.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ pub(super) fn execute(
     successor: Option<&Layer>,
     prepared: &Prepared,
     tensors: &[Option<Arc<Values>>],
-    spare: &mut Spare,
+    free: &mut TensorPool,
 ) -> Result<Values, LayerError> {
     let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
     let tensor = |id: TensorId| -> &Tensor { graph.tensor(id) };
@@ -74,7 +74,7 @@ pub(super) fn execute(
     if let (Prepared::Float(prepared), 1..) = (prepared, output.elements()) {
         return Ok(float::execute(graph, layer, prepared, tensors));
     }
-    let mut y = spare.take(output.dtype, output.elements());
+    let mut y = free.take(output.dtype, output.elements());
     if y.is_empty() {
         return Ok(y);
     }

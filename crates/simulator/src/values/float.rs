@@ -19,23 +19,23 @@ use crate::hazard::Rule;
 use crate::run::ArrayModel;
 
 /// A float element as memories hold it.
-pub(super) trait Stored: Float {
+pub(super) trait StoredFloat: Float {
     fn put(self, bytes: &mut Vec<u8>);
 }
 
-impl Stored for F16 {
+impl StoredFloat for F16 {
     fn put(self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.0.to_le_bytes());
     }
 }
 
-impl Stored for BF16 {
+impl StoredFloat for BF16 {
     fn put(self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.0.to_le_bytes());
     }
 }
 
-impl Stored for f32 {
+impl StoredFloat for f32 {
     fn put(self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.to_le_bytes());
     }
@@ -62,7 +62,7 @@ macro_rules! float {
 }
 
 /// The bytes of what `compute` puts into `count` elements of a float type.
-fn stored<Y: Stored>(count: usize, compute: impl FnOnce(&mut [Y])) -> Vec<u8> {
+fn stored<Y: StoredFloat>(count: usize, compute: impl FnOnce(&mut [Y])) -> Vec<u8> {
     let mut elements = vec![Y::default(); count];
     compute(&mut elements);
     let mut bytes = Vec::with_capacity(count * Y::DTYPE.bytes());

@@ -60,7 +60,7 @@ pub struct Kept {
     tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::Packed>>>>,
     depthwise: Arc<Mutex<BTreeMap<pool::Place, Arc<pool::Depthwise>>>>,
     /// As many as were in use at a time.
-    memories: Arc<Mutex<Vec<Spare>>>,
+    memories: Arc<Mutex<Vec<MemoryBuffers>>>,
     sound: Arc<Mutex<Option<Arc<Sound>>>>,
 }
 
@@ -81,7 +81,7 @@ impl Kept {
 }
 
 /// Shared cache, EWP cache and DDR of a run that is over.
-type Spare = (Memory, Memory, Vec<Memory>);
+type MemoryBuffers = (Memory, Memory, Vec<Memory>);
 
 /// All memories of the machine, and what has gone wrong in them.
 #[derive(Debug)]

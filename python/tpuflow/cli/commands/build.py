@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpuflow.calibration import Statistics
     from tpuflow.cli.commands.progress import Task
     from tpuflow.config import Config
-    from tpuflow.pipeline import Built, Request
+    from tpuflow.pipeline import BuildResult, Request
 
 __all__ = ["build"]
 
@@ -250,7 +250,7 @@ def _check_output(output: Path, model: Path) -> None:
         raise options.OptionError(f"{output}: is the name of a model, name the program .tpu")
 
 
-def _host_seconds(built: Built) -> dict[str, float]:
+def _host_seconds(built: BuildResult) -> dict[str, float]:
     """What the host's segments take for made-up inputs; nothing where they cannot be made up."""
     from tpuflow.errors import SampleError
     from tpuflow.execution.levels import PartitionedLevel, graph_level
@@ -266,7 +266,7 @@ def _host_seconds(built: Built) -> dict[str, float]:
     return level.host_seconds
 
 
-def _write_page(built: Built, counted: Sequence[Statistics], path: Path) -> None:
+def _write_page(built: BuildResult, counted: Sequence[Statistics], path: Path) -> None:
     """The page of the program: its cycles, and the distributions its ranges were chosen for."""
     from tpuflow.cli.commands.report import graph_tensors, program_view
     from tpuflow.execution.simulation import simulate
@@ -318,7 +318,7 @@ class _Announcer:
             self._task(done, total)
 
 
-def _expected(built: Built) -> dict[str, list[float | None]] | None:
+def _expected(built: BuildResult) -> dict[str, list[float | None]] | None:
     """By output the interval of its signal to noise; ends are None where there is no noise."""
     if built.estimate is None:
         return None
@@ -328,7 +328,7 @@ def _expected(built: Built) -> dict[str, list[float | None]] | None:
     }
 
 
-def _accuracy(built: Built) -> list[str]:
+def _accuracy(built: BuildResult) -> list[str]:
     """What outputs are expected to be, a line each."""
     if built.ranges is None:
         return []
@@ -343,7 +343,7 @@ def _accuracy(built: Built) -> list[str]:
     ]
 
 
-def _write(built: Built, request: Request, output: Path | None, json: Path | None) -> None:
+def _write(built: BuildResult, request: Request, output: Path | None, json: Path | None) -> None:
     """Writes program, graph and figures, and says what they are."""
     import json as codec
 

@@ -12,7 +12,7 @@ from tpuflow.cli.commands.console import heading, say, table, write_figures
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
-    from tpuflow.execution.explanation import Explanation, LayerStory
+    from tpuflow.execution.explanation import Explanation, LayerExplanation
 
 __all__ = ["explain"]
 
@@ -113,7 +113,7 @@ def _show(found: Explanation, *, every_layer: bool) -> None:
     )
 
 
-def _row(layer: LayerStory) -> tuple[str, ...]:
+def _row(layer: LayerExplanation) -> tuple[str, ...]:
     from tpuflow.report.words import BOUND_NAMES
 
     waited = sum(wait.cycles for wait in layer.waits)

@@ -206,7 +206,7 @@ def shapes(words: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 class Opening(TypedDict):
-    """What of a model file becomes the network: arguments of `frontend.load`, by their names there."""
+    """The part of a model file that becomes the network: arguments of `frontend.load`."""
 
     input_shapes: dict[str, tuple[int, ...]]
     batch: int | None
@@ -222,7 +222,7 @@ def opening(
     cut_outputs: str | None,
     cut_preset: str | None,
 ) -> Opening:
-    """The options that say what of a model file becomes the network, read.
+    """Reads the options that choose the part of a model file that becomes the network.
 
     Raises:
         OptionError: A shape makes no sense.

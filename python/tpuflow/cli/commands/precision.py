@@ -313,7 +313,7 @@ def _inputs(
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenedModel:
     """A model with its trials."""
 
     trials: Trials
@@ -345,7 +345,7 @@ def _opened(
     host: bool,
     plugins: list[Path] | None,
     journal: Journal | None = None,
-) -> _Opened:
+) -> _OpenedModel:
     """The trials of a model, its data read and its metric known before anything is calibrated.
 
     Raises:
@@ -370,7 +370,7 @@ def _opened(
     found = load_plugins(named=plugins or ())
     request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
     loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
-    return _Opened(trials(loaded, request, loss, journal), loaded, machine)
+    return _OpenedModel(trials(loaded, request, loss, journal), loaded, machine)
 
 
 @contextmanager

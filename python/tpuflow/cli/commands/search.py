@@ -13,7 +13,7 @@ from tpuflow.cli.commands.progress import progress
 from tpuflow.cli.commands.resuming import resumable
 
 if TYPE_CHECKING:
-    from tpuflow.ptq import Searched
+    from tpuflow.ptq import SearchResult
 
 __all__ = ["search"]
 
@@ -86,7 +86,7 @@ def search(
     say_host(found.graph)
 
 
-def _rows(found: Searched) -> list[dict[str, object]]:
+def _rows(found: SearchResult) -> list[dict[str, object]]:
     """Everything that was tried, as JSON has it."""
     return [
         {

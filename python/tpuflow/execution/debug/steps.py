@@ -120,7 +120,7 @@ def check_steps(
     truth = graph.graph.run(named, all_tensors=True)
     checks = [LayerCheck(layer.name, layer.op, truth[tensors[layer.output].name].size) for layer in layers]
     references = [_bytes(truth[tensors[layer.output].name]) for layer in layers]
-    kept = [_Kept.like(reference) for reference in references]
+    kept = [_WrittenBytes.like(reference) for reference in references]
     channels = [truth[tensors[layer.output].name].shape[-1:] or (1,) for layer in layers]
     word = content["machine"]["cache"]["word_bytes"]
     stepper, first_wrong, stopped, executed = Stepper(program, codes), None, "", 0
@@ -152,15 +152,15 @@ def check_steps(
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _WrittenBytes:
     """What was written of a tensor: bytes of every element, and whether it was written."""
 
     rows: NDArray[np.uint8]
     known: NDArray[np.bool_]
 
     @staticmethod
-    def like(reference: NDArray[np.uint8]) -> _Kept:
-        return _Kept(np.zeros_like(reference), np.zeros(len(reference), np.bool_))
+    def like(reference: NDArray[np.uint8]) -> _WrittenBytes:
+        return _WrittenBytes(np.zeros_like(reference), np.zeros(len(reference), np.bool_))
 
 
 def _compare(
@@ -169,7 +169,7 @@ def _compare(
     place: tuple[NDArray[np.int64], NDArray[np.int64]],
     stepper: Stepper,
     number: int,
-    kept: _Kept,
+    kept: _WrittenBytes,
 ) -> None:
     elements, addresses = place
     inside = elements < len(reference)

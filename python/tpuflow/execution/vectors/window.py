@@ -230,7 +230,7 @@ class _Result:
         self._addresses[elements] = addresses
 
     def places(self, cache: Image) -> tuple[tuple[int, int, int], ...]:
-        """What of the result a memory still holds, as stretches of whole elements in a row."""
+        """The part of the result that a memory still holds, as stretches of whole elements in a row."""
         elements = np.flatnonzero(self._addresses >= 0)
         size = self._rows.shape[1]
         at = self._addresses[elements][:, None] + np.arange(size)

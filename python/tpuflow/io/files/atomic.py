@@ -66,7 +66,7 @@ def replaced(path: str | Path) -> Iterator[Path]:
     with _told(path):
         stream = _stream(path)
         if stream is not None:
-            sent = _Sent(stream, path.suffix)
+            sent = _DirectOutput(stream, path.suffix)
             try:
                 yield sent.path
                 sent.publish(path)
@@ -82,7 +82,7 @@ def replaced(path: str | Path) -> Iterator[Path]:
             temporary.remove()
 
 
-class _Sent:
+class _DirectOutput:
     """What a device or pipe gets when the publication ends."""
 
     def __init__(self, stream: int | Path, suffix: str) -> None:
@@ -106,7 +106,7 @@ class _Sent:
 class Publication:
     """Files of one command, complete in temporary files before the first is renamed."""
 
-    _staged: list[tuple[Path, Path, Temporary | _Sent]] = field(default_factory=list)
+    _staged: list[tuple[Path, Path, Temporary | _DirectOutput]] = field(default_factory=list)
 
     def staged(self, path: str | Path) -> Path:
         """A temporary file beside `path` to write to, which is renamed when the publication ends.
@@ -119,9 +119,9 @@ class Publication:
             stream = _stream(path)
             if stream is None:
                 target = _target(path)
-                staged: Temporary | _Sent = Temporary(target.parent, target.suffix)
+                staged: Temporary | _DirectOutput = Temporary(target.parent, target.suffix)
             else:
-                target, staged = path, _Sent(stream, path.suffix)
+                target, staged = path, _DirectOutput(stream, path.suffix)
         self._staged.append((path, target, staged))
         return staged.path
 

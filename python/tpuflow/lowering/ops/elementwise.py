@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpuflow.lowering import scheme
-from tpuflow.lowering.layout import Stored, natural_order
+from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
@@ -108,7 +108,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
         return False
     wanted = context.settings.explicit(step.names, "dtype")
     if step.activation is None and wanted in {None, grid.dtype}:
-        context.stored[step.output] = Stored(stored.tensor, stored.shape, stored.view, grid)
+        context.stored[step.output] = StoredValue(stored.tensor, stored.shape, stored.view, grid)
         return True
     stored, target = context.whole(value), context.grids.target(step)
     requant = context.requant(
@@ -121,7 +121,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
 
 def placed_operands(
     context: Lowering, step: Step, *, one_grid: bool = False
-) -> tuple[Stored, Stored, tuple[int, ...], View]:
+) -> tuple[StoredValue, StoredValue, tuple[int, ...], View]:
     """Both operands as tensors that broadcast, and how the result lies in its own tensor.
 
     With `one_grid` a constant lies on the grid of the other operand, if that reaches so far: what is equal
@@ -157,7 +157,7 @@ def placed_operands(
     return placed[0], placed[1], anchor.shape, view
 
 
-def _alike(context: Lowering, computed: list[ir.Value], anchor: Stored) -> bool:
+def _alike(context: Lowering, computed: list[ir.Value], anchor: StoredValue) -> bool:
     """Whether both operands lie in their tensors in the same way."""
     stored = [context.stored[value] for value in computed]
     return all(
@@ -166,8 +166,8 @@ def _alike(context: Lowering, computed: list[ir.Value], anchor: Stored) -> bool:
 
 
 def _broadcast(
-    context: Lowering, values: list[ir.Value | None], out: tuple[int, ...], anchor: Stored
-) -> tuple[Stored, Stored, tuple[int, ...], View]:
+    context: Lowering, values: list[ir.Value | None], out: tuple[int, ...], anchor: StoredValue
+) -> tuple[StoredValue, StoredValue, tuple[int, ...], View]:
     """Operands of different shape or order, both in the order of the larger one."""
     lead = len(out) - len(anchor.view.shape)
     order = (*range(lead), *(axis + lead for axis in natural_order(anchor.view)))
@@ -182,7 +182,7 @@ def _broadcast(
         if not (padded == View.dense(padded.shape, order) and _stripped(stored.shape) == _stripped(shape)):
             own = [axis - missing for axis in order if axis >= missing]
             stored = context.arranged(value, own, shape)
-        placed.append(Stored(stored.tensor, shape, padded, stored.quant))
+        placed.append(StoredValue(stored.tensor, shape, padded, stored.quant))
     shape = tuple(out[axis] for axis in order)
     return placed[0], placed[1], shape, View.dense(out, order)
 
@@ -214,7 +214,7 @@ def _constant(
     shape: tuple[int, ...],
     view: View,
     grid: Quant | None = None,
-) -> Stored:
+) -> StoredValue:
     """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if that reaches so far."""
     array = float_constant(value)
     if array is None or value is None:
@@ -226,13 +226,13 @@ def _constant(
         # As precise as the arithmetic is, whatever the result is rounded to.
         single = scheme.floating("float32")
         index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
-        return Stored(index, placed.shape, View.dense(placed.shape), single)
+        return StoredValue(index, placed.shape, View.dense(placed.shape), single)
     quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
     if grid is not None and not grid.is_float:
         steps = placed / grid.scale + grid.zero_point
         quant = grid if steps.min() > grid.lo - 0.5 and steps.max() < grid.hi + 0.5 else quant
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
-    return Stored(index, placed.shape, View.dense(placed.shape), quant)
+    return StoredValue(index, placed.shape, View.dense(placed.shape), quant)
 
 
 @lowers("Where")

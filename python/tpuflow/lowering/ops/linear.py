@@ -16,7 +16,7 @@ import numpy as np
 
 from tpuflow.frontend.values import steps_of
 from tpuflow.lowering import scheme
-from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, shape_of
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -180,7 +180,7 @@ def _constant_right(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, constants.target)
 
 
-def _with_last(stored: Stored, columns: int) -> View:
+def _with_last(stored: StoredValue, columns: int) -> View:
     """The view of a value whose innermost axis `k = stored.shape[-1]` (its last) has become `columns`."""
     k = stored.shape[-1]
     axes = [
@@ -189,7 +189,9 @@ def _with_last(stored: Stored, columns: int) -> View:
     return View((*axes, ((columns, 1),) if columns > 1 else ()))
 
 
-def _as_convolution(context: Lowering, step: Step, stored: Stored, weights: Weights, bias: Array) -> bool:
+def _as_convolution(
+    context: Lowering, step: Step, stored: StoredValue, weights: Weights, bias: Array
+) -> bool:
     """Lowers the product with a flattened image `[n, c*h*w]` as one window over the whole image.
 
     The image stays where it is; its order (channels last) is taken over by the rows of the weights.
@@ -270,7 +272,7 @@ def _constant_left(context: Lowering, step: Step) -> None:
 
 def _expanded(
     context: Lowering, value: ir.Value, lead: Sequence[int], order: Sequence[int] | None = None
-) -> Stored:
+) -> StoredValue:
     """Matrices repeated along the axes `lead`, as a tensor with its axes in `order`."""
     shape = shape_of(value)
     if len(shape) < 2:

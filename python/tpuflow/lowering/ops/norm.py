@@ -17,7 +17,7 @@ from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow.lowering.layout import Stored
+    from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
@@ -64,7 +64,7 @@ def _unmasked(mask: ir.Node) -> ir.Value:
     return next(value for value in operands if value is not None and not is_constant(value))
 
 
-def _mask(context: Lowering, step: Step, stored: Stored) -> int:
+def _mask(context: Lowering, step: Step, stored: StoredValue) -> int:
     """One for elements that take part, in the operand's order."""
     node = step.mask
     if node is None:

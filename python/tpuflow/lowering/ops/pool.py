@@ -12,12 +12,12 @@ from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
-    from tpuflow.lowering.layout import Stored
+    from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
 
 
-def _window(step: Step, stored: Stored) -> tuple[dict[str, Any], list[int]]:
+def _window(step: Step, stored: StoredValue) -> tuple[dict[str, Any], list[int]]:
     """The window, and how far it reaches beyond the declared padding at bottom and right (ceil mode)."""
     node = step.node
     if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
@@ -54,7 +54,7 @@ def max_pool(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, stored.quant)
 
 
-def _whole(stored: Stored) -> dict[str, Any]:
+def _whole(stored: StoredValue) -> dict[str, Any]:
     return {"kernel": list(stored.shape[1:3]), "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
 
 
@@ -79,7 +79,7 @@ def global_average_pool(context: Lowering, step: Step) -> None:
 def average(
     context: Lowering,
     step: Step,
-    stored: Stored,
+    stored: StoredValue,
     window: dict[str, Any],
     beyond: list[int],
     shape: tuple[int, ...],

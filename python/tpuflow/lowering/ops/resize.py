@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, given, shape_of
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
@@ -59,7 +59,7 @@ def resize(context: Lowering, step: Step) -> None:
         shape = (n, height, stored.shape[2], c)
         op = {"op": "gather", "input": stored.tensor, "axis": 1, "indices": rows}
         tensor = context.hidden_layer(f"{step.output.name}/rows", op, shape, stored.grid, [node.name or ""])
-        stored = Stored(tensor, shape, View.dense((n, c, height, shape[2]), (0, 2, 3, 1)), stored.quant)
+        stored = StoredValue(tensor, shape, View.dense((n, c, height, shape[2]), (0, 2, 3, 1)), stored.quant)
     op = {"op": "gather", "input": stored.tensor, "axis": 2, "indices": columns}
     context.emit(step, op, (n, height, width, c), view, stored.quant)
 

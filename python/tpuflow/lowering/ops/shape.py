@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
-from tpuflow.lowering.layout import Stored, natural_order
+from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
-from tpuflow.lowering.tables import Sampled
+from tpuflow.lowering.tables import SampledFunction
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def cast(context: Lowering, step: Step) -> None:
             _truncated(context, step, source)
             return
         target = integer_grid(step.output)
-        table = context.table(step, Sampled(np.trunc, source.grid, target))
+        table = context.table(step, SampledFunction(np.trunc, source.grid, target))
         op = {"op": "unary", "input": source.tensor, "function": table}
         context.emit(step, op, source.shape, source.view, target)
         return
@@ -180,12 +180,14 @@ def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
     limits = np.iinfo(step.output.dtype.numpy())
     low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
     source, target = context.whole(value), integer_grid(step.output)
-    table = context.table(step, Sampled(lambda x: (x - low) % span + low, integer_grid(value), target))
+    table = context.table(
+        step, SampledFunction(lambda x: (x - low) % span + low, integer_grid(value), target)
+    )
     op = {"op": "unary", "input": source.tensor, "function": table}
     context.emit(step, op, source.shape, source.view, target)
 
 
-def _truncated(context: Lowering, step: Step, source: Stored) -> None:
+def _truncated(context: Lowering, step: Step, source: StoredValue) -> None:
     """Floats become integers: the part before the point, saturated to the stored type.
 
     Integers of 32 and 64 bits, which are indices, are stored in 32 with a sign.
@@ -247,7 +249,7 @@ def concat(context: Lowering, step: Step) -> None:
     context.emit(step, op, tuple(shape), View.dense(shape_of(step.output), order), target)
 
 
-def _channels_last_order(stored: Stored) -> tuple[int, ...]:
+def _channels_last_order(stored: StoredValue) -> tuple[int, ...]:
     order = stored.view.permutation(stored.elements)
     return natural_order(stored.view) if order is None else order
 

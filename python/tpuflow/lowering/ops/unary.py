@@ -13,12 +13,12 @@ from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.nodes import attribute, float_constant, is_constant, shape_of
 from tpuflow.lowering.plan import GATED
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
-from tpuflow.lowering.tables import Sampled
+from tpuflow.lowering.tables import SampledFunction
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from tpuflow.lowering.layout import Stored
+    from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
@@ -77,7 +77,7 @@ def sloped(context: Lowering, step: Step) -> None:
     context.emit(step, op, stored.shape, stored.view, target)
 
 
-def _slopes(context: Lowering, value: ir.Value, slope: Array | None) -> tuple[Stored, Array]:
+def _slopes(context: Lowering, value: ir.Value, slope: Array | None) -> tuple[StoredValue, Array]:
     """The operand with the axis along which slopes differ last, and its slopes."""
     if slope is None:
         raise UnsupportedNodeError("slopes must be constant", "slope")
@@ -115,10 +115,10 @@ def table(context: Lowering, step: Step) -> None:
     context.emit(step, op, stored.shape, stored.view, target)
 
 
-def _product(context: Lowering, step: Step, stored: Stored, target: Quant) -> None:
+def _product(context: Lowering, step: Step, stored: StoredValue, target: Quant) -> None:
     """A gated function as it is written: the gate by a table, then its product with the operand."""
     between = grid_of(0.0, 1.0, context.config(step).model_copy(update={"dtype": stored.grid.dtype}))
-    entries = context.table(step, Sampled(gate(step.node), stored.grid, between))
+    entries = context.table(step, SampledFunction(gate(step.node), stored.grid, between))
     name = f"{step.output.name}/gate"
     op: dict[str, Any] = {"op": "unary", "input": stored.tensor, "function": entries}
     factor = context.hidden_layer(name, op, stored.shape, between, [step.node.name or ""])

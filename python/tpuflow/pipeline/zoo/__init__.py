@@ -10,14 +10,14 @@ A record is a JSON file per network and part (`float`, then one per element type
 stage, so that whatever ends a process - a defect, a limit of time or memory - is known by the stage it ended.
 """
 
-from tpuflow.pipeline.zoo.networks import Network, Published, networks, published
+from tpuflow.pipeline.zoo.networks import Network, PublishedNetwork, networks, published
 from tpuflow.pipeline.zoo.page import page, summary, troubles
 from tpuflow.pipeline.zoo.sweep import DTYPES, Settings, sweep
 
 __all__ = [
     "DTYPES",
     "Network",
-    "Published",
+    "PublishedNetwork",
     "Settings",
     "networks",
     "page",

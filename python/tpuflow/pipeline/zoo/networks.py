@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend import FloatModel
 
-__all__ = ["MODELS", "Network", "Published", "networks", "published"]
+__all__ = ["MODELS", "Network", "PublishedNetwork", "networks", "published"]
 
 HOOK = "materialize.py"
 MANIFEST = "zoo.json"
@@ -168,7 +168,7 @@ def networks(
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNetwork:
     """A network of the published list of supported models.
 
     Attributes:
@@ -188,11 +188,11 @@ class Published:
 
 
 @cache
-def published() -> tuple[Published, ...]:
+def published() -> tuple[PublishedNetwork, ...]:
     """The published list, in its order."""
     text = files("tpuflow.pipeline.zoo").joinpath("published.toml").read_text(encoding="utf-8")
     return tuple(
-        Published(name, tuple(entry.get("files", [name])), entry.get("preset"))
+        PublishedNetwork(name, tuple(entry.get("files", [name])), entry.get("preset"))
         for name, entry in tomllib.loads(text).items()
     )
 

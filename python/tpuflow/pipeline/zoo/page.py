@@ -11,7 +11,7 @@ from tpuflow.frontend import PRESETS
 from tpuflow.pipeline.zoo.stages import FLOAT, LOW
 
 if TYPE_CHECKING:
-    from tpuflow.pipeline.zoo.networks import Published
+    from tpuflow.pipeline.zoo.networks import PublishedNetwork
     from tpuflow.pipeline.zoo.sweep import Record, Settings
 
     Records = Mapping[str, Mapping[str, Record]]
@@ -51,7 +51,7 @@ largest resident set of the stages named before it.
 
 
 def page(
-    records: Records, settings: Settings, published: Sequence[Published], command: str, extra: str = ""
+    records: Records, settings: Settings, published: Sequence[PublishedNetwork], command: str, extra: str = ""
 ) -> str:
     """The page as markdown.
 
@@ -161,7 +161,7 @@ def troubles(records: Records, settings: Settings) -> Iterator[tuple[str, str, s
                 yield name, dtype, "interpret", f"cosine {_cosine(cosine)}"
 
 
-def _published(records: Records, settings: Settings, published: Sequence[Published]) -> Table:
+def _published(records: Records, settings: Settings, published: Sequence[PublishedNetwork]) -> Table:
     def status(part: str, files: Sequence[str]) -> str:
         good = [name for name in files if _whole(records, name, part, settings)]
         if len(good) == len(files):
@@ -177,7 +177,7 @@ def _published(records: Records, settings: Settings, published: Sequence[Publish
     return ("published name", "stands for it", "published form", "import", *settings.dtypes), rows
 
 
-def _form(entry: Published) -> str:
+def _form(entry: PublishedNetwork) -> str:
     """How much of a network its published form is."""
     return "whole" if entry.preset is None else f"{PRESETS[entry.preset].about} (preset {entry.preset})"
 

@@ -38,7 +38,7 @@ from tpuflow.pipeline import float_bytes, graph_bytes
 from tpuflow.pipeline.zoo.layer_losses import layer_losses
 from tpuflow.pipeline.zoo.memory import Peak
 from tpuflow.pipeline.zoo.networks import MODELS
-from tpuflow.ptq import Calibrated, Recipe
+from tpuflow.ptq import CalibratedModel, Recipe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,7 +169,7 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
         start = time.perf_counter()
         made["model"] = model = load(network.complete(work / MODELS), cut_preset=network.preset, host=True)
         found["import_seconds"] = time.perf_counter() - start
-        state = Calibrated(model, ranges, hosted=frozenset())
+        state = CalibratedModel(model, ranges, hosted=frozenset())
         made["graph"] = graph = Recipe(config_of(dtype)).graph(state)
         found |= {"graph_bytes": graph_bytes(graph), "host_operators": _host_operators(model, graph)}
     if not recorder.passed("quantize"):

@@ -68,7 +68,7 @@ class _Task:
         return work / "records" / f"{self.network.name}.{self.part}.json"
 
 
-class _Running:
+class _Processes:
     """The processes at work, to be ended together."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ def sweep(
     parts = (FLOAT, *settings.dtypes)
     lock, done, total = threading.Lock(), 0, len(wanted) * len(parts)
     records: dict[str, dict[str, Record]] = {network.name: {} for network in wanted}
-    running = _Running()
+    running = _Processes()
 
     def step() -> None:
         nonlocal done
@@ -198,7 +198,7 @@ def _known(task: _Task, work: Path, *, other_versions: bool) -> Record | None:
     return record if fits else None
 
 
-def _measured(task: _Task, work: Path, limit_seconds: float, running: _Running) -> Record:
+def _measured(task: _Task, work: Path, limit_seconds: float, running: _Processes) -> Record:
     """Runs a part in a process of its own and completes its record if the process did not."""
     path = task.record(work)
     path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ a configuration by layer; nothing else leaves this package.
 
 from tpuflow.ptq.precision.automatic import Rule, parsed_rule, raised_from_the_end
 from tpuflow.ptq.precision.bisection import Bisection, bisect_layers, smallest
-from tpuflow.ptq.precision.budget import Budget, Chosen, parsed_budget, within_budget
+from tpuflow.ptq.precision.budget import Budget, BudgetResult, parsed_budget, within_budget
 from tpuflow.ptq.precision.limits import Limits
 from tpuflow.ptq.precision.sensitivity import Row, sensitivity
 from tpuflow.ptq.precision.trials import PRECISIONS, Cost, Layer, PrecisionError, Trials
@@ -23,7 +23,7 @@ __all__ = [
     "PRECISIONS",
     "Bisection",
     "Budget",
-    "Chosen",
+    "BudgetResult",
     "Cost",
     "Layer",
     "Limits",

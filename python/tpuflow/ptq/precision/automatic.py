@@ -25,7 +25,7 @@ from tpuflow.ptq.precision.limits import Limits
 if TYPE_CHECKING:
     from tpuflow.ptq.precision.trials import Trials
 
-__all__ = ["Raised", "Rule", "parsed_rule", "raised_from_the_end"]
+__all__ = ["PrecisionSuffix", "Rule", "parsed_rule", "raised_from_the_end"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ def parsed_rule(text: str) -> Rule:
 
 
 @dataclass(frozen=True)
-class Raised:
-    """What the search found.
+class PrecisionSuffix:
+    """Result of the search for the layers that need more bits.
 
     Attributes:
         assignment: Precision by layer; empty if all may stay as they are.
@@ -84,7 +84,7 @@ class Raised:
 
 def raised_from_the_end(
     trials: Trials, rule: Rule, limits: Limits | None = None, remark: Callable[[str], None] = logger.info
-) -> Raised:
+) -> PrecisionSuffix:
     """Finds from which layer on more bits are needed.
 
     First with 16 bits; where even 16 bits everywhere do not satisfy the rule, with floats in place of them.
@@ -132,7 +132,7 @@ def raised_from_the_end(
             precision, first = min(known, key=lambda key: side * (base - values[key]))
     assignment = _suffix(trials, precision, first)
     after = before if first == end else trials.value(assignment)
-    return Raised(
+    return PrecisionSuffix(
         assignment,
         base,
         before,

@@ -28,7 +28,7 @@ from tpuflow.ptq.precision.trials import PRECISIONS, Cost, PrecisionError
 if TYPE_CHECKING:
     from tpuflow.ptq.precision.trials import Layer, Trials
 
-__all__ = ["Budget", "Chosen", "parsed_budget", "path", "within_budget"]
+__all__ = ["Budget", "BudgetResult", "parsed_budget", "path", "within_budget"]
 
 Kind = Literal["cycles", "bytes", "drop"]
 
@@ -63,8 +63,8 @@ def parsed_budget(text: str) -> Budget:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a search found.
+class BudgetResult:
+    """Result of a search for bits within a budget.
 
     Attributes:
         assignment: Precision of every layer that is not as configured.
@@ -100,7 +100,7 @@ def within_budget(
     widths: Sequence[str] = ("8", "16"),
     limits: Limits | None = None,
     shown: Callable[[Sequence[Row]], None] | None = None,
-) -> Chosen:
+) -> BudgetResult:
     """Chooses a width for every layer.
 
     Args:
@@ -137,7 +137,7 @@ def within_budget(
     assignment = assignments[place]
     scored = trials.evaluator.name != ""
     values = (trials.value({}), trials.value(assignment)) if scored else (math.nan, math.nan)
-    return Chosen(
+    return BudgetResult(
         assignment, tuple(rows), base, trials.cost(assignment), (loss, trials.loss(assignment)), values,
         fits(assignment), limits.cut,
     )  # fmt: skip

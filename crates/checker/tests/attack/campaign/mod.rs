@@ -32,7 +32,7 @@ const STATES: usize = 250;
 /// Of how many refused mutants one is run, to see whether it was refused without need.
 const RUN_REFUSED: usize = 20;
 
-/// What became of a mutant.
+/// The outcome of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The checker refuses it.

@@ -41,7 +41,7 @@ const TURNS: [Prefer; 4] = [Prefer::Long, Prefer::Any(1), Prefer::Large, Prefer:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Addresses below the limit, by item.
-    Found(Vec<u64>),
+    Feasible(Vec<u64>),
     /// There are none.
     Infeasible,
     /// Steps, time or memory ran out.
@@ -139,7 +139,7 @@ impl Exact {
                 };
                 let stop = self.steps.saturating_add(budget).min(end);
                 match self.attempt(limit, prefer, stop, go_on) {
-                    Some(true) => return Verdict::Found(self.addresses()),
+                    Some(true) => return Verdict::Feasible(self.addresses()),
                     Some(false) => return Verdict::Infeasible,
                     None if self.steps < stop || stop == end => return Verdict::Unknown,
                     None => {}

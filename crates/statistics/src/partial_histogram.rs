@@ -10,7 +10,7 @@
 //! reading them: of every [`GROUP`] values that follow each other the [`RUN`] from a fixed, scattered place on count
 //! for all. What a range is cut at rests on the few largest values, though: those beyond [`LARGE`] times the largest so
 //! far, on either side of zero, are counted one by one, unless they are many in a chunk. Which values count, and for
-//! how many, follows from the order of a tally's values alone. Extrema are always those of all values.
+//! how many, follows from the order of a part's values alone. Extrema are always those of all values.
 
 use tpuflow_kernels::isa::{Lanes, Work};
 
@@ -32,12 +32,12 @@ const FEW: usize = CHUNK / 64;
 /// Values whose slots are computed apart from counting, which vectorises.
 const SLOTS: usize = 256;
 
-/// Values one [`Tally`] can hold: its counts are u32.
+/// Values one [`PartialHistogram`] can hold: its counts are u32.
 pub(crate) const MOST: usize = u32::MAX as usize;
 
 /// What was counted: by magnitude, up to the last bin in use, in bins of `2^exponent`.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Tally {
+pub(crate) struct PartialHistogram {
     /// Smallest and largest value; `None` without any.
     pub extrema: Option<Extrema>,
     /// log2 of the bin width; `None` without values other than zero.
@@ -47,7 +47,7 @@ pub(crate) struct Tally {
     pub positive: Vec<u32>,
 }
 
-/// Counters to be used again and again; all zero between two tallies.
+/// Counters to be used again and again; all zero between two parts.
 #[derive(Debug)]
 pub(crate) struct Counters {
     lanes: Lanes,
@@ -85,7 +85,7 @@ impl Counters {
         Self { lanes, largest, bins, ways: vec![[0; WAYS]; slots], extrema: None, exponent: None, groups: None }
     }
 
-    /// Begins a tally with bins of `2^exponent`, which widen as they must.
+    /// Begins a histogram with bins of `2^exponent`, which widen as they must.
     pub fn begin(&mut self, exponent: Option<i32>, share: Share) {
         self.exponent = exponent;
         self.groups = (share == Share::Part).then_some(0);
@@ -93,7 +93,7 @@ impl Counters {
 
     /// Adds values, with which groups begin anew; false, and all that was counted is void, if one is NaN or larger than what is counted.
     ///
-    /// A tally holds at most [`MOST`] values.
+    /// A partial histogram holds at most [`MOST`] values.
     #[must_use]
     pub fn add(&mut self, values: &[f32]) -> bool {
         for chunk in values.chunks(CHUNK) {
@@ -117,9 +117,11 @@ impl Counters {
     }
 
     /// What was counted since `begin`.
-    pub fn take(&mut self) -> Tally {
+    pub fn take(&mut self) -> PartialHistogram {
         let (extrema, exponent) = (self.extrema.take(), self.exponent.take());
-        let Some(seen) = extrema.filter(|_| self.bins > 0) else { return Tally { extrema, ..Tally::default() } };
+        let Some(seen) = extrema.filter(|_| self.bins > 0) else {
+            return PartialHistogram { extrema, ..PartialHistogram::default() };
+        };
         let zero = 4 * self.bins;
         self.ways[zero + 1] = [0; WAYS];
         let zeros = taken(&mut self.ways[zero..=zero]).iter().map(|&count| u64::from(count)).sum();
@@ -127,7 +129,7 @@ impl Counters {
             exponent.map_or((0, 0), |exponent| (slots_up_to(seen.max, exponent), slots_up_to(-seen.min, exponent)));
         let positive = taken(&mut self.ways[..above]);
         let negative = taken(&mut self.ways[2 * self.bins..][..below]);
-        Tally { extrema, exponent, zeros, negative, positive }
+        PartialHistogram { extrema, exponent, zeros, negative, positive }
     }
 
     /// Merges neighbouring bins until all values fit.

@@ -6,11 +6,11 @@ use tpuflow_kernels::pages::Addresses;
 
 /// Tensors whose elements may be overwritten.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct TensorPool {
     tensors: Vec<Values>,
 }
 
-impl Spare {
+impl TensorPool {
     /// `count` elements that hold anything: in memory that held as many, since others are filled up first; else in new memory,
     /// which later runs then find; where much is kept already, in the smallest that is large enough.
     pub(super) fn take(&mut self, dtype: DType, count: usize) -> Values {
@@ -48,18 +48,18 @@ mod tests {
 
     #[test]
     fn the_smallest_that_fits_is_taken() {
-        let mut spare = Spare::default();
+        let mut free = TensorPool::default();
         for count in [100, 10, 50] {
-            spare.keep(Values::I8(vec![1; count]));
+            free.keep(Values::I8(vec![1; count]));
         }
-        spare.keep(Values::I16(vec![1; 20]));
-        spare.keep(Values::I8(vec![1; 99]).resized(50));
-        assert_eq!(spare.take(DType::I8, 10).capacity(), 10);
-        assert_eq!(Spare::default().take(DType::I8, 7), Values::zeros(DType::I8, 7));
-        let taken = spare.take(DType::I8, 20);
+        free.keep(Values::I16(vec![1; 20]));
+        free.keep(Values::I8(vec![1; 99]).resized(50));
+        assert_eq!(free.take(DType::I8, 10).capacity(), 10);
+        assert_eq!(TensorPool::default().take(DType::I8, 7), Values::zeros(DType::I8, 7));
+        let taken = free.take(DType::I8, 20);
         assert_eq!((taken.len(), taken.capacity()), (20, 50));
-        assert_eq!(spare.take(DType::I8, 200), Values::zeros(DType::I8, 200));
-        assert_eq!(spare.take(DType::I16, 3).capacity(), 20);
-        assert_eq!(spare.take(DType::I16, 3), Values::zeros(DType::I16, 3));
+        assert_eq!(free.take(DType::I8, 200), Values::zeros(DType::I8, 200));
+        assert_eq!(free.take(DType::I16, 3).capacity(), 20);
+        assert_eq!(free.take(DType::I16, 3), Values::zeros(DType::I16, 3));
     }
 }
