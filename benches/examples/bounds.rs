@@ -73,7 +73,7 @@ fn network(seed: u64) -> Graph {
     }
 }
 
-/// What became of a seed, and the binding bound with cycles of both levels over it.
+/// Outcome of a seed, and the binding bound with cycles of both levels over it.
 fn attempt(seed: u64, times: u64) -> String {
     let (graph, machine) = (network(seed), machine(seed));
     let untraced = Options { values: false, ..Options::default() };
