@@ -33,7 +33,9 @@ def operators_and_codes(
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_phases_have_the_bits_of_a_convolution_over_zeros(data: st.DataObject) -> None:
-    pair = lambda low, high: (data.draw(st.integers(low, high)), data.draw(st.integers(low, high)))  # noqa: E731
+    def pair(low: int, high: int) -> tuple[int, int]:
+        return data.draw(st.integers(low, high)), data.draw(st.integers(low, high))
+
     cells, kernel, stride, dilation = pair(1, 5), pair(1, 5), pair(1, 3), pair(1, 2)
     extra = [data.draw(st.integers(0, stride[a] - 1)) for a in range(2)]
     spans = [stride[a] * (cells[a] - 1) + dilation[a] * (kernel[a] - 1) + 1 + extra[a] for a in range(2)]

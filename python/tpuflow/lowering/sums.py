@@ -145,7 +145,7 @@ def linear(
 def sums(
     context: Lowering,
     step: Step,
-    stored: Stored,
+    stored: StoredValue,
     weights: Weights,
     axis: int,
     bias: Array,

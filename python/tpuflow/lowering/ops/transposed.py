@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.lowering.layout import Stored
+from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, shape_of
 from tpuflow.lowering.ops.linear import stated_scales, weight_name, weights_and_bias, window
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -231,7 +231,7 @@ def transposed_convolution(context: Lowering, step: Step) -> None:
 
 
 def _by_phases(
-    context: Lowering, step: Step, stored: Stored, geometry: Geometry, division: Division, made: Sums
+    context: Lowering, step: Step, stored: StoredValue, geometry: Geometry, division: Division, made: Sums
 ) -> None:
     n, channels, height, width = shape_of(step.output)
     (sh, sw), target, nodes = geometry.stride, made.target, _names(step)
@@ -300,7 +300,7 @@ def _taken(weights: Codes | Weights, rows: Phases, columns: Phases) -> Any:
     return np.concatenate(found)
 
 
-def _over_zeros(context: Lowering, step: Step, stored: Stored, geometry: Geometry, made: Sums) -> None:
+def _over_zeros(context: Lowering, step: Step, stored: StoredValue, geometry: Geometry, made: Sums) -> None:
     """Zeros between the operand's cells, then one convolution."""
     if max(geometry.stride) > 1:
         stored = _spread(context, step, stored, geometry.stride)
@@ -329,7 +329,7 @@ def _names(step: Step) -> list[str]:
     return [node.name for node in step.nodes if node.name]
 
 
-def _spread(context: Lowering, step: Step, stored: Stored, stride: tuple[int, int]) -> Stored:
+def _spread(context: Lowering, step: Step, stored: StoredValue, stride: tuple[int, int]) -> StoredValue:
     """The `[n, h, w, c]` tensor with zeros between its cells."""
     batch, rows, columns, depth = stored.shape
     spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)
@@ -337,10 +337,10 @@ def _spread(context: Lowering, step: Step, stored: Stored, stride: tuple[int, in
     tensor = context.hidden_layer(
         f"{step.output.name}/zeros", op, spread, stored.grid, [step.node.name or ""]
     )
-    return Stored(tensor, spread, View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1)), stored.quant)
+    return StoredValue(tensor, spread, View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1)), stored.quant)
 
 
-def _cropped(context: Lowering, step: Step, stored: Stored, cut: Sequence[int]) -> Stored:
+def _cropped(context: Lowering, step: Step, stored: StoredValue, cut: Sequence[int]) -> StoredValue:
     """The `[n, h, w, c]` tensor without so many cells at top, left, bottom and right."""
     if not any(cut):
         return stored
@@ -350,7 +350,7 @@ def _cropped(context: Lowering, step: Step, stored: Stored, cut: Sequence[int]) 
         raise UnsupportedNodeError("padding removes the whole operand", "pads")
     op = _crop(stored.tensor, (n, h, w, c), cut)
     tensor = context.hidden_layer(f"{step.output.name}/cropped", op, (n, rows, columns, c), stored.grid)
-    return Stored(
+    return StoredValue(
         tensor, (n, rows, columns, c), View.dense((n, c, rows, columns), (0, 2, 3, 1)), stored.quant
     )
 
