@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpuflow.errors import TpuflowError
     from tpuflow.execution.explanation import explain
     from tpuflow.execution.simulation import Run, simulate
-    from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf, specialise
+    from tpuflow.frontend import FloatModel, get_sub_model, load, onnx_to_tf, specialize
     from tpuflow.importers import from_torch
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning import Partitioned, partition
@@ -70,7 +70,7 @@ _PACKAGES = {
     "search": "pipeline.api",
     "set_log_folder": "report.tensorboard",
     "simulate": "execution.simulation",
-    "specialise": "frontend",
+    "specialize": "frontend",
 }
 """Every public name and the module it comes from; without one it is a module itself."""
 
@@ -109,7 +109,7 @@ __all__ = [
     "search",
     "set_log_folder",
     "simulate",
-    "specialise",
+    "specialize",
 ]
 
 _SHOWN = {"tpuflow._core": ("Graph", "Program"), "tpuflow.execution.simulation": ("Run",)}

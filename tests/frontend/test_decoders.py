@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from frontend.graphs import array, graph, integers, normalised, operators
+from frontend.graphs import array, graph, integers, normalized, operators
 
 MS = "com.microsoft"
 
@@ -44,7 +44,7 @@ def test_products_of_codes(bits: int, zeros: str, k: int, n: int, block: int) ->
     model = graph(
         [(f"{MS}:MatMulNBits", names, "y", attributes)], {"x": [2, 3, k]}, ["y"], constants, domains=[MS]
     )
-    assert operators(normalised(model, 1e-4)) == {"MatMul": 1}
+    assert operators(normalized(model, 1e-4)) == {"MatMul": 1}
 
 
 def test_a_product_of_codes_adds_its_bias() -> None:
@@ -52,7 +52,7 @@ def test_a_product_of_codes_adds_its_bias() -> None:
     attributes = {"K": 64, "N": 4, "bits": 4, "block_size": 32}
     node = (f"{MS}:MatMulNBits", "x w s _ _ b", "y", attributes)
     model = graph([node], {"x": [3, 64]}, ["y"], constants, domains=[MS])
-    assert "MatMulNBits" not in operators(normalised(model, 1e-4))
+    assert "MatMulNBits" not in operators(normalized(model, 1e-4))
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -74,19 +74,19 @@ def test_rows_of_codes(bits: int, zeros: bool) -> None:  # noqa: FBT001 - a para
     model = graph(
         [node], {"i": [2, 3]}, ["y"], constants, opset=21, types={"i": TensorProto.INT64}, domains=[MS]
     )
-    assert operators(normalised(model)) == {"Gather": 1}
+    assert operators(normalized(model)) == {"Gather": 1}
 
 
-def test_simplified_normalisation() -> None:
+def test_simplified_normalization() -> None:
     node = ("SimplifiedLayerNormalization", "x w", "y", {"axis": -1, "epsilon": 1e-6, "stash_type": 1})
     model = graph([node], {"x": [2, 3, 8]}, ["y"], {"w": array(8, seed=1)}, domains=[MS])
-    assert operators(normalised(model)) == {"RMSNormalization": 1}
+    assert operators(normalized(model)) == {"RMSNormalization": 1}
 
 
 @pytest.mark.parametrize("simple", [True, False])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("summed", [True, False])
-def test_skip_normalisation(*, simple: bool, biased: bool, summed: bool) -> None:
+def test_skip_normalization(*, simple: bool, biased: bool, summed: bool) -> None:
     names = "x s w" + ("" if simple else " v") + (" b" if biased else "")
     operator = "SkipSimplifiedLayerNormalization" if simple else "SkipLayerNormalization"
     constants = {"w": array(8, seed=1), "v": array(8, seed=2), "b": array(8, seed=3)}
@@ -97,7 +97,7 @@ def test_skip_normalisation(*, simple: bool, biased: bool, summed: bool) -> None
         {name: constants[name] for name in names.split()[2:]}, domains=[MS],
     )  # fmt: skip
     kind = "RMSNormalization" if simple else "LayerNormalization"
-    assert operators(normalised(model))[kind] == 1
+    assert operators(normalized(model))[kind] == 1
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
@@ -111,7 +111,7 @@ def test_rotary_positions(interleaved: int, turned: int, *, heads_first: bool) -
     shape = [1, 3, 5, 8] if heads_first else [1, 5, 24]
     constants = _tables(12, (turned or 8) // 2) | {"p": integers(4, 5, 6, 7, 8)[None]}
     model = graph([node], {"x": shape}, ["y"], constants, domains=[MS])
-    assert "RotaryEmbedding" not in operators(normalised(model))
+    assert "RotaryEmbedding" not in operators(normalized(model))
 
 
 @pytest.mark.parametrize("rotary", [0, 1])
@@ -150,6 +150,6 @@ def test_grouped_queries(form: str, sequence: int, before: int, rotary: int) -> 
         names.pop()
     node = (f"{MS}:GroupQueryAttention", " ".join(names), "y a b", attributes)
     model = graph([node], inputs, ["y", "a", "b"], constants, domains=[MS])
-    found = operators(normalised(model, 1e-4))
+    found = operators(normalized(model, 1e-4))
     assert "GroupQueryAttention" not in found
     assert found["MatMul"] == 2

@@ -5,7 +5,7 @@
     logits = decoder.step([logits[-1].argmax()])    # one more, after all before
 
 A phase is known by the shapes of its network: how many tokens it takes at once, and how many it sees
-(`frontend.specialise`). Tokens are fed in as few runs as the phases allow; a phase that takes more than are
+(`frontend.specialize`). Tokens are fed in as few runs as the phases allow; a phase that takes more than are
 left is filled up with places that are left out. Rows of a cache stand at the place of their token.
 """
 
@@ -94,7 +94,7 @@ class PhaseLevel:
         """Reads the phase off the shapes of a network.
 
         Raises:
-            SampleError: It is no decoder of static shape, see `frontend.specialise`.
+            SampleError: It is no decoder of static shape, see `frontend.specialize`.
         """
         shapes = {port.name: tuple(port.shape) for port in level.ports}
         ids = shapes.get("input_ids")

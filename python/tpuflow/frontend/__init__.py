@@ -2,7 +2,7 @@
 
     source.py     reads a file and makes sure it is whole
     interface.py  fixes input shapes
-    specialise.py one phase of a decoder: sequence and context fixed
+    specialize.py one phase of a decoder: sequence and context fixed
     cut.py        parts of a model; presets.py knows where well-known networks are cut
     convert.py    the import as one call, with the options of other tool chains
     preprocess.py preparation of images, put in front
@@ -26,7 +26,7 @@ from tpuflow.frontend.presets import PRESETS
 from tpuflow.frontend.samples import generate_samples, generated
 from tpuflow.frontend.session import FloatSession, run_float
 from tpuflow.frontend.source import is_model_file, model_digest
-from tpuflow.frontend.specialise import Cache, Phase, caches_of, specialise
+from tpuflow.frontend.specialize import Cache, Phase, caches_of, specialize
 
 __all__ = [
     "PRESETS",
@@ -48,5 +48,5 @@ __all__ = [
     "operators",
     "provide",
     "run_float",
-    "specialise",
+    "specialize",
 ]

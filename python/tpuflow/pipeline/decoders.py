@@ -17,7 +17,7 @@ from tpuflow.calibration import Range
 from tpuflow.errors import SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import FloatLevel, graph_level, program_level
-from tpuflow.frontend import Phase, caches_of, load, specialise
+from tpuflow.frontend import Phase, caches_of, load, specialize
 from tpuflow.io.arrays import read_arrays
 from tpuflow.io.files import temporary_folder
 from tpuflow.io.samples import Samples
@@ -27,7 +27,7 @@ from tpuflow.pipeline.bundle import Bundle, load_bundle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tpuflow.pipeline.builder import Built
+    from tpuflow.pipeline.builder import BuildResult
     from tpuflow.pipeline.request import Request
     from tpuflow.ptq import Listener
 
@@ -70,7 +70,7 @@ class BuiltDecoder:
         parts: By the names of the programs.
     """
 
-    parts: dict[str, Built]
+    parts: dict[str, BuildResult]
 
     @property
     def bundle(self) -> Bundle:
@@ -131,7 +131,7 @@ def _float_caches(
         return [], {}
     size = min(rows.shape[1], longest)
     names = caches_of(*_ports(request.model))
-    level = FloatLevel(load(specialise(request.model, size, size), host=True))
+    level = FloatLevel(load(specialize(request.model, size, size), host=True))
     found: list[dict[str, NDArray[Any]]] = []
     for row in rows:
         outputs = level.run(phase_feed(level, Phase(size, size), {}, row[:size].tolist(), 0))
@@ -147,7 +147,7 @@ def _float_caches(
 
 def _ports(path: Path) -> tuple[list[str], list[str]]:
     """Names of a decoder's inputs and outputs, its caches among them."""
-    model = specialise(path, 1, 2)
+    model = specialize(path, 1, 2)
     return [value.name or "" for value in model.graph.inputs], [
         value.name or "" for value in model.graph.outputs
     ]
@@ -167,7 +167,7 @@ def _samples(
             f"{request.calibration}: rows of {rows.shape[1]} tokens are shorter than a sequence of "
             f"{phase.sequence}"
         )
-    level = FloatLevel(load(specialise(request.model, phase.sequence, phase.context), host=True))
+    level = FloatLevel(load(specialize(request.model, phase.sequence, phase.context), host=True))
     generator = np.random.default_rng(seed)
     feeds = []
     for row, held in zip(rows, caches, strict=True):
@@ -180,7 +180,7 @@ def _samples(
 def float_decoder(path: Path, phases: Sequence[Phase]) -> Decoder:
     """The float model of a decoder, in the same phases."""
     return Decoder(
-        [FloatLevel(load(specialise(path, each.sequence, each.context), host=True)) for each in phases]
+        [FloatLevel(load(specialize(path, each.sequence, each.context), host=True)) for each in phases]
     )
 
 

@@ -10,7 +10,7 @@ from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.tiling import tiling_of
 from tpuflow.evaluation.by_tensor import TensorSimilarity, tensor_similarities
 from tpuflow.evaluation.import_check import verify_import
-from tpuflow.frontend import FloatModel, load, specialise
+from tpuflow.frontend import FloatModel, load, specialize
 from tpuflow.pipeline.samples import calibration_data
 from tpuflow.plugins import with_input_scales, with_operator_scales
 from tpuflow.ptq import CalibratedModel, Recipe
@@ -27,7 +27,7 @@ __all__ = ["alike", "calibrated", "imported", "scheduled", "starting"]
 def imported(request: Request, listener: Listener) -> FloatModel:
     """The float model of a request, compared with the original on a sample."""
     phase = request.phase
-    opened = request.model if phase is None else specialise(request.model, phase.sequence, phase.context)
+    opened = request.model if phase is None else specialize(request.model, phase.sequence, phase.context)
     model = load(
         opened,
         input_shapes=request.input_shapes,

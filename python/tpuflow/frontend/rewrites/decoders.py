@@ -121,7 +121,7 @@ def root_mean_square(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("RMSNormalization", node.inputs[0], node.inputs[1], attributes=attributes)
 
 
-def skip_normalisation(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+def skip_normalization(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     """Skip(Simplified)LayerNormalization; the last of its outputs is the sum it normalises."""
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:3]):
         return None
@@ -331,8 +331,8 @@ def _limited(node: ir.Node, scores: ir.Value, before: int, emit: Emitter) -> ir.
 
 RULES: Rules = {
     "SimplifiedLayerNormalization": [root_mean_square],
-    f"{CONTRIBUTED}.SkipSimplifiedLayerNormalization": [skip_normalisation],
-    f"{CONTRIBUTED}.SkipLayerNormalization": [skip_normalisation],
+    f"{CONTRIBUTED}.SkipSimplifiedLayerNormalization": [skip_normalization],
+    f"{CONTRIBUTED}.SkipLayerNormalization": [skip_normalization],
     f"{CONTRIBUTED}.MatMulNBits": [product_of_codes],
     f"{CONTRIBUTED}.GatherBlockQuantized": [rows_of_codes],
     f"{CONTRIBUTED}.RotaryEmbedding": [rotary],

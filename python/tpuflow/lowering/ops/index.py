@@ -64,7 +64,7 @@ def _embedding(context: Lowering, step: Step) -> None:
         quant = context.grids.target(step)  # by what reads it: angles are fine, masks reach as far as scores
     elif not quant.is_float:
         quant = grid_of(low, high, config.model_copy(update={"dtype": context.grids.dtype_of(step)}))
-        context.settings.honours(step.names, GRID, SCALE)
+        context.settings.honors(step.names, GRID, SCALE)
     value = context.operand(node, 1)
     stored = context.arranged(value)
     if stored.quant is not None:

@@ -16,7 +16,7 @@ from frontend.graphs import operators
 from tpuflow.errors import ModelError, SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import FloatLevel, GraphLevel
-from tpuflow.frontend import FloatSession, specialise
+from tpuflow.frontend import FloatSession, specialize
 
 IDS = np.random.default_rng(0).integers(0, VOCABULARY, 11)
 
@@ -39,7 +39,7 @@ def _whole(model: onnx.ModelProto) -> np.ndarray:
 @pytest.mark.parametrize("phases", [[(1, CONTEXT)], [(4, 16), (1, 16)], [(16, 16), (3, 8), (1, 16)]])
 def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[int, int]]) -> None:
     model = decoder(style)
-    levels = [FloatLevel(tpuflow.load(specialise(model, *phase))) for phase in phases]
+    levels = [FloatLevel(tpuflow.load(specialize(model, *phase))) for phase in phases]
     steps = Decoder(levels)
     found = np.concatenate([steps.step(IDS[:6]), *(steps.step([token]) for token in IDS[6:])])
     np.testing.assert_allclose(found, _whole(model), rtol=1e-4, atol=1e-4)
@@ -47,15 +47,15 @@ def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[
 
 @pytest.mark.parametrize("style", ["exported", "contributed"])
 def test_nothing_is_left_for_the_host_and_only_new_rows_come_back(style: str) -> None:
-    model = tpuflow.load(specialise(decoder(style), sequence=2, context=16))
+    model = tpuflow.load(specialize(decoder(style), sequence=2, context=16))
     assert not {"Cos", "Sin", "Cast", "GroupQueryAttention"} & set(operators(model))
     shapes = {port.name: port.shape for port in model.outputs}
     assert shapes["present.0.key"] == shapes["present.0.value"] == (1, 2, 2, 16)
     assert {port.name: port.shape for port in model.inputs}["past_key_values.0.key"] == (1, 2, 14, 16)
 
 
-def test_a_specialised_model_survives_its_file(tmp_path: Any) -> None:
-    ir.save(specialise(decoder("exported"), 1, 16), tmp_path / "step.onnx")
+def test_a_specialized_model_survives_its_file(tmp_path: Any) -> None:
+    ir.save(specialize(decoder("exported"), 1, 16), tmp_path / "step.onnx")
     assert "Cos" not in operators(tpuflow.load(tmp_path / "step.onnx"))
 
 
@@ -80,16 +80,16 @@ def test_errors_name_the_dimension(change: dict[str, Any], message: str) -> None
                 kind = value.type.tensor_type.elem_type
                 value.CopyFrom(helper.make_tensor_value_info(value.name, kind, change[value.name]))
     with pytest.raises(ModelError, match=message):
-        specialise(model, 1, 16)
+        specialize(model, 1, 16)
 
 
 def test_a_sequence_beyond_the_context_is_refused() -> None:
     with pytest.raises(ModelError, match="a sequence of 17 does not fit a context of 16"):
-        specialise(decoder("exported"), 17, 16)
+        specialize(decoder("exported"), 17, 16)
 
 
 def test_a_token_beyond_the_context_is_refused() -> None:
-    steps = Decoder([FloatLevel(tpuflow.load(specialise(decoder("exported"), 1, 8)))])
+    steps = Decoder([FloatLevel(tpuflow.load(specialize(decoder("exported"), 1, 8)))])
     with pytest.raises(SampleError, match="token 8 lies beyond the context"):
         steps.step(range(9))
 
@@ -98,8 +98,8 @@ def test_integers_follow_and_past_and_present_share_a_grid() -> None:
     model = decoder("exported")
     levels = []
     for phase in ((4, 16), (1, 16)):
-        loaded = tpuflow.load(specialise(model, *phase))
-        floats = Decoder([FloatLevel(tpuflow.load(specialise(model, 1, 16)))])
+        loaded = tpuflow.load(specialize(model, *phase))
+        floats = Decoder([FloatLevel(tpuflow.load(specialize(model, 1, 16)))])
         feeds = []
         each = PhaseLevel.of(FloatLevel(loaded))
         floats.step(IDS)

@@ -1,7 +1,7 @@
 """One phase of a decoder whose sequence and past are open: a model of static shapes.
 
-    specialise("model.onnx", sequence=1, context=256)      # one token, after at most 255 others
-    specialise("model.onnx", sequence=128, context=256)    # 128 tokens of a prompt, after at most 128 others
+    specialize("model.onnx", sequence=1, context=256)      # one token, after at most 255 others
+    specialize("model.onnx", sequence=128, context=256)    # 128 tokens of a prompt, after at most 128 others
 
 A context is what attention sees: the past and what is new. The dimensions of a model are known by the inputs
 that have them, whatever their symbols are called:
@@ -37,7 +37,7 @@ from tpuflow.frontend.values import state_bound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Cache", "Phase", "caches_of", "specialise"]
+__all__ = ["Cache", "Phase", "caches_of", "specialize"]
 
 IDS = ("input_ids", "inputs_embeds")
 MASK, POSITIONS = "attention_mask", "position_ids"
@@ -100,7 +100,7 @@ def _ending(name: str) -> str:
     return re.sub(r"^(past|present)(_key_values|_key_value)?[._]?", "", name)
 
 
-def specialise(source: Source, sequence: int = 1, context: int = 256) -> ir.Model:
+def specialize(source: Source, sequence: int = 1, context: int = 256) -> ir.Model:
     """A model for one phase, to be loaded by `load`.
 
     Args:
@@ -227,14 +227,14 @@ def _new_rows_only(graph: ir.Graph, cache: Cache, phase: Phase) -> None:
     graph.outputs[place] = rows.outputs[0]
     if not phase.past:
         shape = [size if isinstance(size, int) else 0 for size in past.shape or ()]
-        empty = _initialiser(
+        empty = _initializer(
             graph, f"{past.name}/empty", np.zeros(shape, (past.dtype or ir.DataType.FLOAT).numpy())
         )
         past.replace_all_uses_with(empty)
         graph.inputs.remove(past)
 
 
-def _initialiser(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+def _initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     tensor = ir.tensor(array, name=name)
     value = ir.Value(
         name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
@@ -244,7 +244,7 @@ def _initialiser(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 
 def _constant(graph: ir.Graph, name: str, numbers: list[int]) -> ir.Value:
-    return _initialiser(graph, name, np.array(numbers, np.int64))
+    return _initializer(graph, name, np.array(numbers, np.int64))
 
 
 def _group_queries(model: ir.Model, label: str, phase: Phase) -> None:
@@ -259,8 +259,8 @@ def _group_queries(model: ir.Model, label: str, phase: Phase) -> None:
     mask = next((value for value in graph.inputs if value.name == MASK), None)
     if mask is None and phase.past:
         raise ModelError(f'{label}: has no input "{MASK}", so rows of a cache cannot be left out')
-    lengths = _initialiser(graph, "specialised/seqlens_k", np.array([phase.context - 1], np.int32))
-    total = _initialiser(graph, "specialised/total", np.array(phase.context, np.int32))
+    lengths = _initializer(graph, "specialised/seqlens_k", np.array([phase.context - 1], np.int32))
+    total = _initializer(graph, "specialised/total", np.array(phase.context, np.int32))
     positions = next((value for value in graph.inputs if value.name == POSITIONS), None)
     bias = None if mask is None or not phase.past else _bias(graph, mask, nodes[0], phase)
     for node in nodes:
@@ -289,8 +289,8 @@ def _bias(graph: ir.Graph, mask: ir.Value, before: ir.Node, phase: Phase) -> ir.
     """What is added to scores, by what a mask of ones and zeros leaves out: [1, 1, sequence, context]."""
     kind = before.inputs[0].dtype if before.inputs[0] is not None else None
     number = (kind or ir.DataType.FLOAT).numpy()
-    zero = _initialiser(graph, "specialised/zero", np.zeros((), number))
-    lowest = _initialiser(
+    zero = _initializer(graph, "specialised/zero", np.zeros((), number))
+    lowest = _initializer(
         graph, "specialised/lowest", np.array(LOWEST if number == np.float32 else -1e4, number)
     )
     shape = _constant(graph, "specialised/mask_shape", [1, 1, 1, phase.context])
