@@ -10,7 +10,7 @@ from frontend.decoders import VOCABULARY, decoder
 from tpuflow._core import Graph
 from tpuflow.execution.decoder import PhaseLevel, phase_feed
 from tpuflow.execution.levels import FloatLevel, GraphLevel
-from tpuflow.frontend import FloatModel, specialise
+from tpuflow.frontend import FloatModel, specialize
 
 MASKS = [-np.inf, float(np.finfo(np.float32).min), -1e9, -1e4]
 Feed = dict[str, np.ndarray]
@@ -18,7 +18,7 @@ Feed = dict[str, np.ndarray]
 
 def _made(sequence: int, masked: float, starts: range) -> tuple[FloatModel, Graph, list[Feed]]:
     """A phase in a context of 16 quantised by tokens from these places on, and these feeds."""
-    model = tpuflow.load(specialise(decoder("exported", 1, masked), sequence, 16))
+    model = tpuflow.load(specialize(decoder("exported", 1, masked), sequence, 16))
     level, rng = PhaseLevel.of(FloatLevel(model)), np.random.default_rng(3)
     feeds = []
     for start in starts:

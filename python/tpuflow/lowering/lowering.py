@@ -48,7 +48,7 @@ from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
-from tpuflow.lowering.tables import Sampled, sample
+from tpuflow.lowering.tables import SampledFunction, sample
 from tpuflow.lowering.unify import cached, unified
 from tpuflow.lowering.view import View
 

@@ -44,7 +44,7 @@ class Request:
         config: What to quantise how.
         batch: Size of the batch; the model's own, or 1, by default.
         input_shapes: Shapes of inputs the model leaves open.
-        phase: The part of a decoder that is computed at once; None: the model is no decoder, or has static shapes.
+        phase: The part of a decoder computed at once; None: the model is no decoder, or has static shapes.
         set_ranges: Ranges by name that take the place of calibrated ones, such as those all phases share.
         cut_inputs: Tensors that become the inputs.
         cut_outputs: Tensors that become the outputs.
