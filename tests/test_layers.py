@@ -107,6 +107,11 @@ STRING_ERROR = re.compile(r"Result<(?:[^<>]|<[^<>]*>)*,\s*String>")
 LIMIT = 600
 LONG_FILES: dict[str, str] = {}
 
+# No function of the crates' libraries or of the package holds more lines; of Python the body counts, not the
+# declaration of its arguments, which for a command is the list of its options.
+LONGEST = 80
+FUNCTION = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const )?(?:unsafe )?(?:extern \"C\" )?fn (\w+)")
+
 # Marks of unfinished work, written so that this file does not find itself.
 NOTES = "|".join(word.upper() for word in ("todo", "fixme", "xxx"))
 MACROS = "|".join(f"{word}!" for word in ("todo", "unimplemented"))
@@ -273,6 +278,33 @@ def test_files_are_short_and_exceptions_are_current() -> None:
     lengths = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
     long = {name for name, lines in lengths.items() if lines > LIMIT}
     assert long == set(LONG_FILES), "split them, or explain them in LONG_FILES"
+
+
+def rust_functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Functions and their lines, tests apart; the closing brace stands below the first word."""
+    lines = path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0].splitlines()
+    for number, line in enumerate(lines):
+        if found := FUNCTION.match(line):
+            ends = (at for at in range(number, len(lines)) if lines[at] == found[1] + "}")
+            if not line.endswith((";", "}")) and (end := next(ends, None)) is not None:
+                yield found[2], end - number + 1
+
+
+def python_functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or 0) - node.body[0].lineno + 1
+
+
+def test_functions_are_short() -> None:
+    found: dict[str, int] = {}
+    for path in sources():
+        if re.match(r"crates/\w+/src/", named(path)) and path.suffix == ".rs" and path.name != "tests.rs":
+            found |= {f"{named(path)}: {name}": lines for name, lines in rust_functions(path)}
+        elif named(path).startswith(("python/", "compat/src/")) and path.suffix == ".py":
+            found |= {f"{named(path)}: {name}": lines for name, lines in python_functions(path)}
+    assert len(found) > 3000, "functions are not found"
+    assert {name: lines for name, lines in found.items() if lines > LONGEST} == {}, "divide them along ideas"
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -3,7 +3,7 @@
 //! From the outputs upwards, every layer says which elements of its operands the needed elements of its result are made of. Of an
 //! element it is only said to be needed where every program needs it.
 
-use tpuflow_ir::{Graph, Layer, Op, TensorId, Window};
+use tpuflow_ir::{Graph, Layer, LinearTap, Op, TensorId, Window};
 
 use crate::linear::is_permutation;
 use crate::moves;
@@ -128,18 +128,8 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             vec![(*input, taken(graph, [*input, layer.output], result, from))]
         }
         Op::ResizeLinear { input, rows, columns } => {
-            // An end of a line between two cells has weight on one of them alone.
-            let cells = |taps: &[tpuflow_ir::LinearTap], extent: usize| {
-                let hit = |cell: usize| taps.iter().any(|tap| tap.first == tap.second && tap.first as usize == cell);
-                let between = |cell: usize| {
-                    let inside = |w: f64| w > 0.0 && w < 1.0;
-                    let is = |tap: &&tpuflow_ir::LinearTap| [tap.first, tap.second].contains(&(cell as u32));
-                    taps.iter().filter(is).any(|tap| inside(tap.weight.get()))
-                };
-                (0..extent).map(|cell| hit(cell) || between(cell)).collect::<Vec<bool>>()
-            };
             let &[_, height, width, channels] = shape(*input) else { return Vec::new() };
-            let (rows, columns) = (cells(rows, height), cells(columns, width));
+            let (rows, columns) = (cells_read(rows, height), cells_read(columns, width));
             let there = |element: usize| {
                 let pixel = element / channels;
                 all && rows[pixel / width % height] && columns[pixel % width]
@@ -163,17 +153,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         Op::ArgMax { input, .. } => {
             vec![(*input, rows(graph, *input, shape(*input).last().copied().unwrap_or(1), 1, result))]
         }
-        Op::MatMul { a, b, .. } => {
-            let (Some(&depth), Some(&columns)) = (shape(*a).last(), shape(*b).last()) else { return Vec::new() };
-            let left = rows(graph, *a, depth, columns, result);
-            let height = shape(*a).iter().rev().nth(1).copied().unwrap_or(1);
-            let batch = shape(*b).len() > 2;
-            let column = |element: usize| {
-                let (lead, column) = (element / (depth * columns), element % columns);
-                (0..height).any(|row| batch && result.has((lead * height + row) * columns + column))
-            };
-            vec![(*a, left), (*b, made(graph, *b, column))]
-        }
+        Op::MatMul { a, b, .. } => factors(graph, [*a, *b], result),
         Op::Concat { inputs, axis, .. } => {
             let inner: usize = output[*axis as usize + 1..].iter().product();
             let along = output[*axis as usize] * inner;
@@ -189,6 +169,31 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         // Of the others it is not said what their operands are needed for.
         _ => Vec::new(),
     }
+}
+
+/// Rows of the one factor and columns of the other that elements of a product are made of.
+fn factors(graph: &Graph, [a, b]: [TensorId; 2], result: &Elements) -> Vec<(TensorId, Elements)> {
+    let shape = |tensor: TensorId| &graph.tensor(tensor).shape[..];
+    let (Some(&depth), Some(&columns)) = (shape(a).last(), shape(b).last()) else { return Vec::new() };
+    let left = rows(graph, a, depth, columns, result);
+    let height = shape(a).iter().rev().nth(1).copied().unwrap_or(1);
+    let batch = shape(b).len() > 2;
+    let column = |element: usize| {
+        let (lead, column) = (element / (depth * columns), element % columns);
+        (0..height).any(|row| batch && result.has((lead * height + row) * columns + column))
+    };
+    vec![(a, left), (b, made(graph, b, column))]
+}
+
+/// Along an axis, the cells that taps read with any weight: an end of a line between two cells has weight on one of them alone.
+fn cells_read(taps: &[LinearTap], extent: usize) -> Vec<bool> {
+    let hit = |cell: usize| taps.iter().any(|tap| tap.first == tap.second && tap.first as usize == cell);
+    let between = |cell: usize| {
+        let inside = |w: f64| w > 0.0 && w < 1.0;
+        let is = |tap: &&LinearTap| [tap.first, tap.second].contains(&(cell as u32));
+        taps.iter().filter(is).any(|tap| inside(tap.weight.get()))
+    };
+    (0..extent).map(|cell| hit(cell) || between(cell)).collect()
 }
 
 /// The elements for which that is said.

@@ -5,7 +5,7 @@
 
 use tpuflow_ir::isa::{Scaling, Vector};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{Arithmetic, Layer, Op, View};
+use tpuflow_ir::{Arithmetic, Layer, Op, Space, View};
 
 use crate::contents::{Element, Piece, Value};
 use crate::rule::{Fault, Operand, Rule};
@@ -36,6 +36,15 @@ impl Written {
     }
 }
 
+/// A move under way: the symbols of its operand, and what becomes of them.
+struct Arriving<'a> {
+    v: &'a Vector,
+    input: &'a View,
+    pieces: &'a [Piece],
+    rescale: Option<&'a (i32, Scaling)>,
+    layer: Option<&'a Layer>,
+}
+
 impl Walk<'_> {
     /// Carries symbols from element `from` to element `to` through a loop nest; a rescaling makes them the layer's own.
     pub(crate) fn transport(
@@ -55,6 +64,7 @@ impl Walk<'_> {
             );
         }
         let pieces = self.source(input, nest, from)?;
+        let arriving = Arriving { v, input, pieces: &pieces, rescale, layer };
         let natural = pixel_bytes(v.output.payload(), self.machine().word());
         let padded = v.output.pixel_bytes as usize == natural && v.output.channel_offset == 0;
         let (payload, start) = (v.output.payload() as u64, v.output.address);
@@ -75,39 +85,7 @@ impl Walk<'_> {
                 target += i.cast_signed() * output_stride;
             }
             while left > 0 {
-                let (start, a) = self.place(input, source, left)?;
-                let (end, b) = self.place(&v.output, target, left)?;
-                let mut count = a.min(b).min(self.row_of_result(v, target, layer));
-                let result = self.result(v, target, layer);
-                let arrived = match (rescale, layer, result) {
-                    (Some(rescale), Some(layer), Some(result)) => {
-                        let (source, run) = self.rescaled(target, v, rescale, layer)?;
-                        count = count.min(run);
-                        self.same_values(&pieces, start, count * size, source)
-                            .map_err(|fault| fault.of(Operand::Input(0)))?;
-                        Some(Value::Element(result))
-                    }
-                    (None, _, Some(result)) => {
-                        let there = self.same_values(&pieces, start, count * size, result).is_ok();
-                        there.then_some(Value::Element(result))
-                    }
-                    _ => Some(Value::Any),
-                };
-                match read.last_mut() {
-                    Some((_, to)) if *to == start => *to = start + count * size,
-                    _ => read.push((start, start + count * size)),
-                }
-                let covered = crate::walk::within(&pieces, start, start + count * size);
-                defined(&covered, input.space, start, start + count * size)?;
-                match arrived {
-                    Some(value) => written.push(end, end + count * out_size, value),
-                    None => {
-                        for piece in covered {
-                            let at = end + (piece.start - start);
-                            written.push(at, at + (piece.end - piece.start), piece.value);
-                        }
-                    }
-                }
+                let count = self.carry(&arriving, [source, target], left, &mut read, &mut written)?;
                 source += count.cast_signed();
                 target += count.cast_signed();
                 left -= count;
@@ -116,6 +94,57 @@ impl Walk<'_> {
             index[axis] += 1;
             index[axis + 1..].fill(0);
         }
+        self.put(v.output.space, read, written)
+    }
+
+    /// Carries elements from `source` on to `target` on, at most `left` and as many as one stretch of both holds; how many.
+    fn carry(
+        &mut self,
+        arriving: &Arriving<'_>,
+        [source, target]: [i64; 2],
+        left: u64,
+        read: &mut Vec<(u64, u64)>,
+        written: &mut Written,
+    ) -> Result<u64, Fault> {
+        let Arriving { v, input, pieces, rescale, layer } = *arriving;
+        let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
+        let (start, a) = self.place(input, source, left)?;
+        let (end, b) = self.place(&v.output, target, left)?;
+        let mut count = a.min(b).min(self.row_of_result(v, target, layer));
+        let result = self.result(v, target, layer);
+        let arrived = match (rescale, layer, result) {
+            (Some(rescale), Some(layer), Some(result)) => {
+                let (source, run) = self.rescaled(target, v, rescale, layer)?;
+                count = count.min(run);
+                self.same_values(pieces, start, count * size, source).map_err(|fault| fault.of(Operand::Input(0)))?;
+                Some(Value::Element(result))
+            }
+            (None, _, Some(result)) => {
+                let there = self.same_values(pieces, start, count * size, result).is_ok();
+                there.then_some(Value::Element(result))
+            }
+            _ => Some(Value::Any),
+        };
+        match read.last_mut() {
+            Some((_, to)) if *to == start => *to = start + count * size,
+            _ => read.push((start, start + count * size)),
+        }
+        let covered = crate::walk::within(pieces, start, start + count * size);
+        defined(&covered, input.space, start, start + count * size)?;
+        match arrived {
+            Some(value) => written.push(end, end + count * out_size, value),
+            None => {
+                for piece in covered {
+                    let at = end + (piece.start - start);
+                    written.push(at, at + (piece.end - piece.start), piece.value);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Stores what was written, none of it over elements that were read.
+    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: Written) -> Result<(), Fault> {
         // What lies between the elements read was not read.
         self.in_place = true;
         read.sort_unstable();
@@ -124,7 +153,7 @@ impl Walk<'_> {
             let apart = read.get(next).is_none_or(|&(from, _)| from >= end);
             let found = format_args!("elements it reads at {start:#x}..{end:#x}");
             Rule::InPlace.holds(apart, "a place of its own for the result", found)?;
-            self.store(v.output.space, start, end, value)?;
+            self.store(space, start, end, value)?;
         }
         Ok(())
     }

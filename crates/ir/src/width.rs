@@ -13,6 +13,7 @@
 //! Source: docs/arithmetic.md, "Widths".
 
 use crate::error::WidthError;
+use crate::op::Norm;
 use crate::shape::product;
 use crate::{Arithmetic, DType, Epilogue, Graph, Layer, Op, ReduceKind, Requant, Table, Tensor, TensorId};
 
@@ -44,25 +45,10 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
     match &layer.op {
         Op::Conv { weights, epilogue: Arithmetic::Float(_), .. } => finite(tensor(*weights)),
         Op::Conv { input, weights, bias, epilogue: Arithmetic::Fixed(epilogue), .. } => {
-            let (x, w) = (tensor(*input), tensor(*weights));
-            let columns = w.shape[0];
-            let rows = product(&w.shape[1..]);
-            let limit = limit(x, w);
-            constant(w)?;
-            let bias = summed(epilogue, tensor(*bias).integers())?;
-            constant_product(x, w, [rows, columns], [1, rows], &bias, limit)?;
-            epilogue_fits(epilogue, output)
+            convolution(tensor(*input), tensor(*weights), tensor(*bias), epilogue, output)
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
-            let (a, b) = (tensor(*a), tensor(*b));
-            let [.., k, n] = b.shape[..] else { return Err(WidthError::Matrices) };
-            let bias = summed(epilogue, bias.map_or_else(Vec::new, |id| tensor(id).integers()))?;
-            if b.constant.is_some() && b.shape.len() == 2 {
-                constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
-            } else {
-                dynamic_product(a, b, k, &bias, limit(a, b))?;
-            }
-            epilogue_fits(epilogue, output)
+            matrices([tensor(*a), tensor(*b)], bias.map(tensor), epilogue, output)
         }
         Op::AveragePool { input, window, average: Arithmetic::Fixed(average), .. } => {
             let cells = i128::from(window.kernel[0]) * i128::from(window.kernel[1]);
@@ -88,41 +74,13 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
             constant(tensor(*beta))
         }
         Op::LayerNorm { input, gamma, beta, norm: Arithmetic::Fixed(norm), .. } => {
-            let (n, gamma) = (tensor(*input).shape.last().copied().unwrap_or(1), tensor(*gamma));
-            constant(gamma)?;
-            constant(tensor(*beta))?;
-            if gamma.zero_point() != 0 || norm.epsilon == 0 || n == 0 {
-                return Err(WidthError::Normalization);
-            }
-            for (gamma, beta) in gamma.integers().into_iter().zip(tensor(*beta).integers()) {
-                sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
-            }
-            leaves(&norm.requant)
+            normalization([tensor(*input), tensor(*gamma), tensor(*beta)], norm, output)
         }
         Op::Reduce { input, kind, axes, requant: Arithmetic::Fixed(requant) } => {
-            let x = tensor(*input);
-            let count: i128 = axes.iter().map(|&axis| x.shape[axis as usize] as i128).product();
-            let term = magnitude(x);
-            match kind {
-                ReduceKind::Max | ReduceKind::Min => return Ok(()),
-                ReduceKind::Sum | ReduceKind::SumAbs => sum_fits(count * term, WIDE)?,
-                ReduceKind::SumSquare => sum_fits(count * term * term, WIDE)?,
-                ReduceKind::Norm => {}
-            }
-            leaves(requant)
+            reduction(tensor(*input), *kind, axes, requant, output)
         }
         Op::Concat { inputs, requants, .. } => {
-            for (&id, requant) in inputs.iter().zip(requants) {
-                match requant {
-                    Some(requant) if matches!(tensor(id).dtype, DType::I8 | DType::I16) => leaves(requant)?,
-                    None if tensor(id).dtype == output.dtype => {}
-                    _ => {
-                        let operand = tensor(id).name.clone();
-                        return Err(WidthError::Conversion { operand, dtype: output.dtype.name() });
-                    }
-                }
-            }
-            Ok(())
+            concatenation(&inputs.iter().map(|&id| tensor(id)).collect::<Vec<_>>(), requants, output)
         }
         Op::Pad { mode: crate::PadMode::Constant(code), .. } => within_type(output, *code, *code),
         // What only moves or compares, and floats.
@@ -145,6 +103,76 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
         | Op::InsertZeros { .. }
         | Op::Select { .. } => Ok(()),
     }
+}
+
+/// Sums of all filters, whose weights are constant.
+fn convolution(x: &Tensor, w: &Tensor, bias: &Tensor, epilogue: &Epilogue, output: &Tensor) -> Result<(), WidthError> {
+    let columns = w.shape[0];
+    let rows = product(&w.shape[1..]);
+    let limit = limit(x, w);
+    constant(w)?;
+    let bias = summed(epilogue, bias.integers())?;
+    constant_product(x, w, [rows, columns], [1, rows], &bias, limit)?;
+    epilogue_fits(epilogue, output)
+}
+
+/// Products of matrices, of which the second may be constant.
+fn matrices(
+    [a, b]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    epilogue: &Epilogue,
+    output: &Tensor,
+) -> Result<(), WidthError> {
+    let [.., k, n] = b.shape[..] else { return Err(WidthError::Matrices) };
+    let bias = summed(epilogue, bias.map_or_else(Vec::new, Tensor::integers))?;
+    if b.constant.is_some() && b.shape.len() == 2 {
+        constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
+    } else {
+        dynamic_product(a, b, k, &bias, limit(a, b))?;
+    }
+    epilogue_fits(epilogue, output)
+}
+
+/// Normalised codes, by a scale and an offset a channel.
+fn normalization([x, gamma, beta]: [&Tensor; 3], norm: &Norm, output: &Tensor) -> Result<(), WidthError> {
+    let n = x.shape.last().copied().unwrap_or(1);
+    constant(gamma)?;
+    constant(beta)?;
+    if gamma.zero_point() != 0 || norm.epsilon == 0 || n == 0 {
+        return Err(WidthError::Normalization);
+    }
+    for (gamma, beta) in gamma.integers().into_iter().zip(beta.integers()) {
+        sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
+    }
+    within(output, norm.requant.lo, norm.requant.hi)
+}
+
+/// Sums along axes.
+fn reduction(x: &Tensor, kind: ReduceKind, axes: &[u32], requant: &Requant, output: &Tensor) -> Result<(), WidthError> {
+    let count: i128 = axes.iter().map(|&axis| x.shape[axis as usize] as i128).product();
+    let term = magnitude(x);
+    match kind {
+        ReduceKind::Max | ReduceKind::Min => return Ok(()),
+        ReduceKind::Sum | ReduceKind::SumAbs => sum_fits(count * term, WIDE)?,
+        ReduceKind::SumSquare => sum_fits(count * term * term, WIDE)?,
+        ReduceKind::Norm => {}
+    }
+    within(output, requant.lo, requant.hi)
+}
+
+/// Operands joined, some of them rescaled.
+fn concatenation(inputs: &[&Tensor], requants: &[Option<Requant>], output: &Tensor) -> Result<(), WidthError> {
+    for (input, requant) in inputs.iter().zip(requants) {
+        match requant {
+            Some(requant) if matches!(input.dtype, DType::I8 | DType::I16) => within(output, requant.lo, requant.hi)?,
+            None if input.dtype == output.dtype => {}
+            _ => {
+                let operand = input.name.clone();
+                return Err(WidthError::Conversion { operand, dtype: output.dtype.name() });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Largest `|x - Z|` the element type allows.

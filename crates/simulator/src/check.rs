@@ -151,7 +151,7 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
         }
         Work::Vector(v) => {
             let Some(Descriptor::Vector(op)) = kind(v.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
-            crate::values::vector::check(v, op).map_err(|what| (nowhere, shape(what)))?;
+            crate::values::form::check(v, op).map_err(|what| (nowhere, shape(what)))?;
             for input in v.inputs.iter().chain([&v.output]) {
                 view(program, input, Some(Space::Cache))?;
             }

@@ -6,9 +6,12 @@
 //! position by position, tap by tap.
 
 use tpuflow_ir::op::{Average, FloatSlopes, Slopes};
-use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, Op, Requant, TensorId, Window};
+use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, LinearTap, Op, Requant, TensorId, Window};
 
 use super::{Claim, Span};
+
+/// What is said of a part that is not one of the original's operator.
+const DIFFERS: &str = "computes something else";
 
 /// Shows that a tiled graph computes `graph`, or says what it does not.
 pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {
@@ -111,40 +114,12 @@ impl Proof<'_> {
 
     /// Whether `own` makes the box `out` of what `op` makes, from the boxes `from` of its operands.
     fn computed(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), String> {
-        let differs = || "computes something else".to_owned();
+        let differs = || DIFFERS.to_owned();
         let agree = |holds: bool| require(holds, differs);
-        let whole = |id: TensorId, span: &[Span]| span == spans(self.shape(id)).as_slice();
+        let whole = |id: TensorId, span: &[Span]| self.is_whole(id, span);
         match (op, own) {
-            (
-                Op::Conv { input, weights, window, groups, epilogue, .. },
-                Op::Conv { window: w, groups: g, epilogue: e, .. },
-            ) => {
-                let shape = self.shape(*weights);
-                let (depth, channels) = (shape[3], out[3]);
-                let (wide, narrow) = (shape[0] / *groups as usize, (channels.1 - channels.0) / *g as usize);
-                let reads = (channels.0..channels.1).all(|channel| {
-                    let own = from[0][3].0 + (channel - channels.0) / narrow.max(1) * depth;
-                    channel / wide * depth == own && own + depth <= from[0][3].1
-                });
-                let mut rows = spans(shape);
-                rows[0] = channels;
-                agree(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
-                agree(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| whole(id, span)))?;
-                agree(finishes(epilogue, e, channels))?;
-                self.under(*input, window, w, from[0], out, None)
-            }
-            (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) => {
-                let (rank, right) = (out.len(), self.shape(*b).len());
-                let columns = *out.last().ok_or_else(differs)?;
-                agree(from[0][..rank - 1] == out[..rank - 1] && from[0][rank - 1] == spans(self.shape(*a))[rank - 1])?;
-                let (k, n) = (from[1][right - 2], from[1][right - 1]);
-                agree(k == spans(self.shape(*b))[right - 2] && n == columns)?;
-                agree(right == 2 || from[1][..right - 2] == out[..right - 2])?;
-                agree(bias.is_none() || *from[2] == [columns])?;
-                let tables = 2 + usize::from(bias.is_some());
-                agree(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| whole(id, span)))?;
-                agree(finishes(epilogue, e, columns))
-            }
+            (Op::Conv { .. }, Op::Conv { .. }) => self.convolved(op, own, from, out),
+            (Op::MatMul { .. }, Op::MatMul { .. }) => self.multiplied(op, own, from, out),
             (Op::MaxPool { input, window }, Op::MaxPool { window: w, .. }) => {
                 agree(from[0][3] == out[3])?;
                 self.under(*input, window, w, from[0], out, None)
@@ -160,42 +135,17 @@ impl Proof<'_> {
                 agree(from[0] == out && inclines(slopes, own, *out.last().unwrap_or(&(0, 1))))
             }
             (Op::ResizeLinear { rows, columns, .. }, Op::ResizeLinear { rows: r, columns: c, .. }) => {
-                let taps = |all: &[tpuflow_ir::LinearTap], own: &[tpuflow_ir::LinearTap], o: Span, f: Span| {
-                    own.len() == o.1 - o.0
-                        && own.iter().zip(&all[o.0..o.1]).all(|(own, tap)| {
-                            let cell = |own: u32, tap: u32| own as usize + f.0 == tap as usize && (tap as usize) < f.1;
-                            cell(own.first, tap.first) && cell(own.second, tap.second) && own.weight == tap.weight
-                        })
-                };
                 let [n, y, x, depth] = from[0] else { return Err(differs()) };
-                agree((*n, *depth) == (out[0], out[3]) && taps(rows, r, out[1], *y) && taps(columns, c, out[2], *x))
+                let rows = same_taps(rows, r, out[1], *y);
+                agree((*n, *depth) == (out[0], out[3]) && rows && same_taps(columns, c, out[2], *x))
             }
             (Op::Concat { inputs, axis, requants }, Op::Concat { axis: own_axis, requants: own_requants, .. }) => {
-                let along = *axis as usize;
-                // By position, the operand, the position in it, and what becomes of it.
-                let mut all: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
-                for (&id, requant) in inputs.iter().zip(requants) {
-                    all.extend((0..self.shape(id)[along]).map(|position| (id, position, requant)));
-                }
-                let mut found: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
-                for ((id, part), requant) in operands.iter().copied().zip(own_requants) {
-                    let same = (0..out.len()).all(|other| other == along || part[other] == out[other]);
-                    agree(same)?;
-                    found.extend((part[along].0..part[along].1).map(|position| (*id, position, requant)));
-                }
-                agree(axis == own_axis && all.get(out[along].0..out[along].1) == Some(&found[..]))
+                agree(axis == own_axis)?;
+                self.joined((inputs, *axis as usize, requants), (operands, own_requants), out)
             }
             (Op::Pad { input, before, mode, .. }, Op::Pad { before: own, mode: own_mode, .. }) => {
                 let shape = self.shape(*input);
-                let axis = |axis: usize| {
-                    let (from, span) = (from[0][axis], out[axis]);
-                    (span.0..span.1).all(|position| {
-                        let cell = position.checked_sub(before[axis] as usize).filter(|&cell| cell < shape[axis]);
-                        let near = (position - span.0).checked_sub(own[axis] as usize).map(|cell| cell + from.0);
-                        cell == near.filter(|&cell| cell < from.1)
-                    })
-                };
-                agree(mode == own_mode && (0..out.len()).all(axis))
+                agree(mode == own_mode && same_padding((shape, before), (from[0], own), out))
             }
             (Op::Gather { axis, indices, .. }, Op::Gather { axis: own_axis, indices: own, .. }) => {
                 let along = *axis as usize;
@@ -208,33 +158,11 @@ impl Proof<'_> {
                 let others = (0..out.len()).all(|other| other == along || from[0][other] == out[other]);
                 agree(axis == own_axis && same && others)
             }
-            (Op::InsertZeros { stride, .. }, Op::InsertZeros { stride: own, .. }) => {
-                let axis = |axis: usize| {
-                    let (from, span, step) = (from[0][axis], out[axis], stride[axis - 1] as usize);
-                    (span.0..span.1).all(|position| {
-                        let near = position - span.0;
-                        let cell = position.is_multiple_of(step).then_some(position / step);
-                        cell == near.is_multiple_of(step).then_some(from.0 + near / step)
-                            && cell.is_none_or(|c| c < from.1)
-                    })
-                };
-                agree(stride == own && axis(1) && axis(2) && (from[0][0], from[0][3]) == (out[0], out[3]))
-            }
-            (Op::Rearrange { input, dims, strides, offset }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
-                let (shape, result) = (self.shape(*input), spans_of(out));
-                let near: Vec<usize> = spans_of(from[0]);
-                let whole: Vec<usize> = self
-                    .graph
-                    .layers
-                    .iter()
-                    .find(|l| l.op == *op)
-                    .map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
-                agree((0..result.iter().product()).all(|element| {
-                    let source = strided(flat(&whole, &place(out, element)), dims, strides, *offset);
-                    let own = strided(element, d, s, *o);
-                    let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
-                    own.is_some_and(|own| flat(shape, &place(from[0], own)) as i64 == source)
-                }))
+            (Op::InsertZeros { stride, .. }, Op::InsertZeros { stride: own, .. }) => agree(
+                stride == own && same_zeros(*stride, from[0], out) && (from[0][0], from[0][3]) == (out[0], out[3]),
+            ),
+            (Op::Rearrange { .. }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
+                self.viewed(op, (d, s, *o), from[0], out)
             }
             (Op::ArgMax { input, .. }, Op::ArgMax { .. }) => {
                 let lead = self.shape(*input).len() - 1;
@@ -242,16 +170,7 @@ impl Proof<'_> {
                 agree(own.with_operands(&op.operands()) == *op && last && from[0][..lead] == out[..lead])
             }
             (Op::Reduce { input, axes, .. }, Op::Reduce { .. }) => {
-                let all = spans(self.shape(*input));
-                let kept = (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32)));
-                let reduced = axes.iter().all(|&axis| from[0][axis as usize] == all[axis as usize]);
-                let left: Vec<Span> = kept.map(|axis| from[0][axis]).collect();
-                let out: Vec<Span> = if out.len() == all.len() {
-                    (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32))).map(|axis| out[axis]).collect()
-                } else {
-                    out.to_vec()
-                };
-                agree(own.with_operands(&op.operands()) == *op && reduced && left == out)
+                agree(own.with_operands(&op.operands()) == *op && self.reduced(*input, axes, from[0], out))
             }
             (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
                 let lead = out.len() - 1;
@@ -273,6 +192,106 @@ impl Proof<'_> {
             (Op::Binary { .. } | Op::Select { .. }, _) => self.pointwise(op, own, from, out),
             _ => Err(differs()),
         }
+    }
+
+    /// Some channels of a convolution read the filters and the groups of theirs.
+    fn convolved(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+        let (
+            Op::Conv { input, weights, window, groups, epilogue, .. },
+            Op::Conv { window: w, groups: g, epilogue: e, .. },
+        ) = (op, own)
+        else {
+            return Err(DIFFERS.to_owned());
+        };
+        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
+        let shape = self.shape(*weights);
+        let (depth, channels) = (shape[3], out[3]);
+        let (wide, narrow) = (shape[0] / *groups as usize, (channels.1 - channels.0) / *g as usize);
+        let reads = (channels.0..channels.1).all(|channel| {
+            let own = from[0][3].0 + (channel - channels.0) / narrow.max(1) * depth;
+            channel / wide * depth == own && own + depth <= from[0][3].1
+        });
+        let mut rows = spans(shape);
+        rows[0] = channels;
+        agree(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
+        agree(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| self.is_whole(id, span)))?;
+        agree(finishes(epilogue, e, channels))?;
+        self.under(*input, window, w, from[0], out, None)
+    }
+
+    /// Rows and columns of a product read all of the axis it sums over.
+    fn multiplied(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+        let (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) = (op, own) else {
+            return Err(DIFFERS.to_owned());
+        };
+        let differs = || DIFFERS.to_owned();
+        let agree = |holds: bool| require(holds, differs);
+        let (rank, right) = (out.len(), self.shape(*b).len());
+        let columns = *out.last().ok_or_else(differs)?;
+        agree(from[0][..rank - 1] == out[..rank - 1] && from[0][rank - 1] == spans(self.shape(*a))[rank - 1])?;
+        let (k, n) = (from[1][right - 2], from[1][right - 1]);
+        agree(k == spans(self.shape(*b))[right - 2] && n == columns)?;
+        agree(right == 2 || from[1][..right - 2] == out[..right - 2])?;
+        agree(bias.is_none() || *from[2] == [columns])?;
+        let tables = 2 + usize::from(bias.is_some());
+        agree(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| self.is_whole(id, span)))?;
+        agree(finishes(epilogue, e, columns))
+    }
+
+    /// Position by position along the axis, an operand joined is the one of the whole, and rescaled as that is.
+    fn joined(
+        &self,
+        (inputs, along, requants): (&[TensorId], usize, &[Option<Requant>]),
+        (operands, own_requants): (&[&Claim], &[Option<Requant>]),
+        out: &[Span],
+    ) -> Result<(), String> {
+        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
+        // By position, the operand, the position in it, and what becomes of it.
+        let mut all: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
+        for (&id, requant) in inputs.iter().zip(requants) {
+            all.extend((0..self.shape(id)[along]).map(|position| (id, position, requant)));
+        }
+        let mut found: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
+        for ((id, part), requant) in operands.iter().copied().zip(own_requants) {
+            let same = (0..out.len()).all(|other| other == along || part[other] == out[other]);
+            agree(same)?;
+            found.extend((part[along].0..part[along].1).map(|position| (*id, position, requant)));
+        }
+        agree(all.get(out[along].0..out[along].1) == Some(&found[..]))
+    }
+
+    /// Element by element, a view takes what the whole view takes.
+    fn viewed(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), String> {
+        let Op::Rearrange { input, dims, strides, offset } = op else { return Err(DIFFERS.to_owned()) };
+        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
+        let (shape, result) = (self.shape(*input), spans_of(out));
+        let near: Vec<usize> = spans_of(from);
+        let whole: Vec<usize> =
+            self.graph.layers.iter().find(|l| l.op == *op).map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
+        agree((0..result.iter().product()).all(|element| {
+            let source = strided(flat(&whole, &place(out, element)), dims, strides, *offset);
+            let own = strided(element, d, s, o);
+            let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
+            own.is_some_and(|own| flat(shape, &place(from, own)) as i64 == source)
+        }))
+    }
+
+    /// All along the axes of a reduction, and of the others what the result has.
+    fn reduced(&self, input: TensorId, axes: &[u32], from: &[Span], out: &[Span]) -> bool {
+        let all = spans(self.shape(input));
+        let kept = (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32)));
+        let reduced = axes.iter().all(|&axis| from[axis as usize] == all[axis as usize]);
+        let left: Vec<Span> = kept.map(|axis| from[axis]).collect();
+        let out: Vec<Span> = if out.len() == all.len() {
+            (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32))).map(|axis| out[axis]).collect()
+        } else {
+            out.to_vec()
+        };
+        reduced && left == out
+    }
+
+    fn is_whole(&self, id: TensorId, span: &[Span]) -> bool {
+        span == spans(self.shape(id)).as_slice()
     }
 
     /// Element by element; extents of one serve all.
@@ -401,4 +420,39 @@ fn inclines(whole: &Arithmetic<Slopes, FloatSlopes>, own: &Arithmetic<Slopes, Fl
         }
         _ => false,
     }
+}
+
+/// Whether taps of a part read the cells that those of the whole do.
+fn same_taps(all: &[LinearTap], own: &[LinearTap], o: Span, f: Span) -> bool {
+    own.len() == o.1 - o.0
+        && own.iter().zip(&all[o.0..o.1]).all(|(own, tap)| {
+            let cell = |own: u32, tap: u32| own as usize + f.0 == tap as usize && (tap as usize) < f.1;
+            cell(own.first, tap.first) && cell(own.second, tap.second) && own.weight == tap.weight
+        })
+}
+
+/// Whether a part has its cells, and padding, where the whole has them.
+fn same_padding((shape, before): (&[usize], &[u32]), (from, own): (&[Span], &[u32]), out: &[Span]) -> bool {
+    let axis = |axis: usize| {
+        let (from, span) = (from[axis], out[axis]);
+        (span.0..span.1).all(|position| {
+            let cell = position.checked_sub(before[axis] as usize).filter(|&cell| cell < shape[axis]);
+            let near = (position - span.0).checked_sub(own[axis] as usize).map(|cell| cell + from.0);
+            cell == near.filter(|&cell| cell < from.1)
+        })
+    };
+    (0..out.len()).all(axis)
+}
+
+/// Whether a part has its pixels, and the zeros between them, where the whole has them.
+fn same_zeros(stride: [u32; 2], from: &[Span], out: &[Span]) -> bool {
+    let axis = |axis: usize| {
+        let (from, span, step) = (from[axis], out[axis], stride[axis - 1] as usize);
+        (span.0..span.1).all(|position| {
+            let near = position - span.0;
+            let cell = position.is_multiple_of(step).then_some(position / step);
+            cell == near.is_multiple_of(step).then_some(from.0 + near / step) && cell.is_none_or(|c| c < from.1)
+        })
+    };
+    axis(1) && axis(2)
 }

@@ -171,19 +171,8 @@ impl<'a> Reach<'a> {
 fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
     let first = extents.first().ok_or("has no operand")?.clone();
     let rank = result.len();
-    let each = |shape: &[usize]| -> Vec<Reads<'a>> { (0..shape.len()).map(same).collect() };
     Ok(match op {
-        Op::Conv { window: w, groups, .. } => {
-            let ([n, height, width, _], [out, _, _, depth]) = (image(&first)?, image(&extents[1])?);
-            let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
-            let own = out / *groups as usize;
-            let channels = along(3, move |channel| {
-                let group = channel / own;
-                Some(((group * depth) as i64, ((group + 1) * depth) as i64 - 1))
-            });
-            let kernel = vec![same(3), Reads::All, Reads::All, Reads::All];
-            (vec![n, y, x, out], vec![vec![same(0), window(w, 0), window(w, 1), channels], kernel, vec![same(3)]])
-        }
+        Op::Conv { window: w, groups, .. } => convolution(w, *groups as usize, extents)?,
         Op::MaxPool { window: w, .. } | Op::AveragePool { window: w, .. } => {
             let [n, height, width, depth] = image(&first)?;
             let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
@@ -216,27 +205,8 @@ fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec
             let reads = vec![same(0), taps(1, rows), taps(2, columns), same(3)];
             (vec![n, rows.len(), columns.len(), depth], vec![reads])
         }
-        Op::Concat { axis, .. } => {
-            let (axis, mut start, mut operands) = (*axis as usize, 0, Vec::new());
-            for shape in extents {
-                let mut reads = each(shape);
-                *reads.get_mut(axis).ok_or("joins along no axis")? = moved(axis, -(start as i64));
-                start += shape[axis];
-                operands.push(reads);
-            }
-            let mut shape = first;
-            shape[axis] = start;
-            (shape, operands)
-        }
-        Op::Pad { before, after, mode, .. } => {
-            if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
-                return Err("mirrors or repeats its edges".to_owned());
-            }
-            let pads = before.iter().zip(after).map(|(&before, &after)| (before + after) as usize);
-            let shape = first.iter().zip(pads).map(|(extent, pads)| extent + pads).collect();
-            let reads = before.iter().enumerate().map(|(axis, &before)| moved(axis, -i64::from(before))).collect();
-            (shape, vec![reads])
-        }
+        Op::Concat { axis, .. } => joined(extents, *axis as usize)?,
+        Op::Pad { before, after, mode, .. } => padded(&first, [before, after], *mode)?,
         Op::Gather { axis, indices, .. } => {
             let axis = *axis as usize;
             let mut reads = each(&first);
@@ -259,6 +229,57 @@ fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec
             (vec![n, (height - 1) * sh + 1, (width - 1) * sw + 1, depth], vec![reads])
         }
     })
+}
+
+/// Windows over the channels of their group, all of the filters of some results.
+fn convolution<'a>(
+    w: &'a Window,
+    groups: usize,
+    extents: &[Vec<usize>],
+) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+    let ([n, height, width, _], [out, _, _, depth]) = (image(&extents[0])?, image(&extents[1])?);
+    let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
+    let own = out / groups;
+    let channels = along(3, move |channel| {
+        let group = channel / own;
+        Some(((group * depth) as i64, ((group + 1) * depth) as i64 - 1))
+    });
+    let kernel = vec![same(3), Reads::All, Reads::All, Reads::All];
+    Ok((vec![n, y, x, out], vec![vec![same(0), window(w, 0), window(w, 1), channels], kernel, vec![same(3)]]))
+}
+
+/// Operands one behind the other along an axis.
+fn joined<'a>(extents: &[Vec<usize>], axis: usize) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+    let (mut start, mut operands) = (0, Vec::new());
+    for shape in extents {
+        let mut reads = each(shape);
+        *reads.get_mut(axis).ok_or("joins along no axis")? = moved(axis, -(start as i64));
+        start += shape[axis];
+        operands.push(reads);
+    }
+    let mut shape = extents[0].clone();
+    shape[axis] = start;
+    Ok((shape, operands))
+}
+
+/// Cells moved by the padding before them.
+fn padded<'a>(
+    first: &[usize],
+    [before, after]: [&'a [u32]; 2],
+    mode: PadMode,
+) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+    if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
+        return Err("mirrors or repeats its edges".to_owned());
+    }
+    let pads = before.iter().zip(after).map(|(&before, &after)| (before + after) as usize);
+    let shape = first.iter().zip(pads).map(|(extent, pads)| extent + pads).collect();
+    let reads = before.iter().enumerate().map(|(axis, &before)| moved(axis, -i64::from(before))).collect();
+    Ok((shape, vec![reads]))
+}
+
+/// Every axis as the result has it.
+fn each<'a>(shape: &[usize]) -> Vec<Reads<'a>> {
+    (0..shape.len()).map(same).collect()
 }
 
 /// Of `a` all of a row; of `b` all of a column, and the matrix of the same number where there are several.

@@ -86,72 +86,14 @@ impl Plan {
     ) -> Result<Self, ScheduleError> {
         let (machine, code) = (context.machine, &lowered.code);
         let parallel = mode != PipelineMode::Sequential;
-        let mirrored =
-            context.parameters.ram_io_balancing == Balancing::Mirror && (parallel || !context.parameters.parallel());
-        let split = match (mirrored, transfer_options.backward) {
-            (false, _) => ConstantSplit::No,
-            (true, false) => ConstantSplit::Forward,
-            (true, true) => ConstantSplit::Backward,
-        };
-        let lines = transfer_options.lines;
-        let memory = external(code, machine, split, &transfer_options.coalescing, &lowered.outputs, &mut addresses)?;
+        let split = constant_split(context, parallel, transfer_options.backward);
+        let limits = &transfer_options.coalescing;
+        let memory = external(code, machine, split, limits, &lowered.outputs, &mut addresses)?;
         let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-        let place = |virtual_instruction: &VirtualInstruction| {
-            resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), &addresses)
-        };
-        let mut resolved: Vec<Instruction> = code.instructions.iter().map(place).collect();
-        let touch = |instruction: &Instruction| accesses(instruction, &descriptors, machine);
-        let mut touched: Vec<Accesses> = resolved.iter().map(touch).collect();
-        let mut later = vec![None; resolved.len()];
-        if !transfer_options.coalescing.is_empty() {
-            let is_constant = |virtual_instruction: &VirtualInstruction| {
-                constant_space(virtual_instruction, code, &addresses).is_some()
-            };
-            later = coalesce(&code.instructions, &mut resolved, &touched, is_constant, &transfer_options.coalescing);
-            for &last in later.iter().flatten() {
-                touched[last.index()] = touch(&resolved[last.index()]);
-            }
-        }
-        let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
-        let mut places: Vec<InstructionId> = Vec::with_capacity(code.instructions.len());
-        let mut counts = [0u32; Unit::COUNT];
-        let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
-        let stages = context.stages();
-        let mut ends = vec![0; STAGES];
-        for (index, (virtual_instruction, mut instruction)) in code.instructions.iter().zip(resolved).enumerate() {
-            places.push(InstructionId::new(instructions.len()));
-            if later[index].is_some() {
-                continue;
-            }
-            let line = match constant_space(virtual_instruction, code, &addresses) {
-                _ if !parallel => Unit::Dtl0,
-                // A line for each address space of constants keeps all channels busy.
-                Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
-                // The others lie in the first.
-                _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
-                _ => cost.line(lines == LinePolicy::Even),
-            };
-            instruction.unit = Unit::of(&virtual_instruction.work, line);
-            if parallel {
-                instruction.waits = tracker.add(instruction.unit, &touched[index]);
-            } else {
-                let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
-                instruction.waits.extend(last);
-            }
-            counts[instruction.unit.index()] += 1;
-            cost.run(&instruction, &descriptors, &touched[index]);
-            let end: &mut u64 = &mut ends[usize::from(stages[virtual_instruction.layer.index()])];
-            *end = cost.last(instruction.unit).max(*end);
-            instructions.push(instruction);
-        }
-        for (index, last) in later.iter().enumerate() {
-            if let Some(last) = last {
-                places[index] = places[last.index()];
-            }
-        }
-        for stage in 1..ends.len() {
-            ends[stage] = ends[stage].max(ends[stage - 1]);
-        }
+        let lines = parallel.then_some(transfer_options.lines);
+        let resolved = Resolved::new(code, &addresses, &descriptors, machine, limits);
+        let Issued { instructions, places, ends, cycles } =
+            resolved.issue(context, code, &addresses, &descriptors, lines);
         let graph = context.graph;
         let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
             tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
@@ -173,7 +115,7 @@ impl Plan {
             tilings: vec![],
             layers: summary::layers(graph, &context.network),
             bounds: Bounds::default(),
-            predicted_cycles: cost.makespan(),
+            predicted_cycles: cycles,
             allocations: Vec::new(),
         };
         Ok(Self { lowered, addresses, memory, mode, transfer_options, places, ends, program })
@@ -291,6 +233,122 @@ fn spilled(program: &Program, word: usize) -> u64 {
         }
     }
     bytes
+}
+
+/// Which constants lie in which address space: shared out over all where these balance each other, else all in the first.
+fn constant_split(context: &PlanningContext, parallel: bool, backward: bool) -> ConstantSplit {
+    let balanced = context.parameters.ram_io_balancing == Balancing::Mirror;
+    match (balanced && (parallel || !context.parameters.parallel()), backward) {
+        (false, _) => ConstantSplit::No,
+        (true, false) => ConstantSplit::Forward,
+        (true, true) => ConstantSplit::Backward,
+    }
+}
+
+/// Virtual instructions with their addresses.
+struct Resolved {
+    instructions: Vec<Instruction>,
+    touched: Vec<Accesses>,
+    /// By virtual instruction, the later load it travels with.
+    later: Vec<Option<InstructionId>>,
+}
+
+/// Instructions with lines and tokens, as the cost model has them run.
+struct Issued {
+    instructions: Vec<Instruction>,
+    places: Vec<InstructionId>,
+    ends: Vec<u64>,
+    cycles: u64,
+}
+
+impl Resolved {
+    fn new(
+        code: &VirtualProgram,
+        addresses: &Addresses,
+        descriptors: &[Descriptor],
+        machine: &Machine,
+        limits: &CoalescingLimits,
+    ) -> Self {
+        let place = |virtual_instruction: &VirtualInstruction| {
+            resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), addresses)
+        };
+        let mut instructions: Vec<Instruction> = code.instructions.iter().map(place).collect();
+        let touch = |instruction: &Instruction| accesses(instruction, descriptors, machine);
+        let mut touched: Vec<Accesses> = instructions.iter().map(touch).collect();
+        let mut later = vec![None; instructions.len()];
+        if !limits.is_empty() {
+            let is_constant = |virtual_instruction: &VirtualInstruction| {
+                constant_space(virtual_instruction, code, addresses).is_some()
+            };
+            later = coalesce(&code.instructions, &mut instructions, &touched, is_constant, limits);
+            for &last in later.iter().flatten() {
+                touched[last.index()] = touch(&instructions[last.index()]);
+            }
+        }
+        Self { instructions, touched, later }
+    }
+
+    /// Chooses lines and sets tokens; with no policy of lines every instruction waits for the one before it.
+    fn issue(
+        self,
+        context: &PlanningContext,
+        code: &VirtualProgram,
+        addresses: &Addresses,
+        descriptors: &[Descriptor],
+        lines: Option<LinePolicy>,
+    ) -> Issued {
+        let machine = context.machine;
+        let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
+        let mut places: Vec<InstructionId> = Vec::with_capacity(code.instructions.len());
+        let mut counts = [0u32; Unit::COUNT];
+        let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
+        let stages = context.stages();
+        let mut ends = vec![0; STAGES];
+        for (index, (virtual_instruction, mut instruction)) in
+            code.instructions.iter().zip(self.instructions).enumerate()
+        {
+            places.push(InstructionId::new(instructions.len()));
+            if self.later[index].is_some() {
+                continue;
+            }
+            let line = lines.map_or(Unit::Dtl0, |lines| {
+                let constant = constant_space(virtual_instruction, code, addresses);
+                line_of(constant, machine, lines, &mut cost)
+            });
+            instruction.unit = Unit::of(&virtual_instruction.work, line);
+            if lines.is_some() {
+                instruction.waits = tracker.add(instruction.unit, &self.touched[index]);
+            } else {
+                let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
+                instruction.waits.extend(last);
+            }
+            counts[instruction.unit.index()] += 1;
+            cost.run(&instruction, descriptors, &self.touched[index]);
+            let end: &mut u64 = &mut ends[usize::from(stages[virtual_instruction.layer.index()])];
+            *end = cost.last(instruction.unit).max(*end);
+            instructions.push(instruction);
+        }
+        for (index, last) in self.later.iter().enumerate() {
+            if let Some(last) = last {
+                places[index] = places[last.index()];
+            }
+        }
+        for stage in 1..ends.len() {
+            ends[stage] = ends[stage].max(ends[stage - 1]);
+        }
+        Issued { instructions, places, ends, cycles: cost.makespan() }
+    }
+}
+
+/// The line of a transfer, from the address space of the constant it brings.
+fn line_of(constant: Option<u8>, machine: &Machine, lines: LinePolicy, cost: &mut CostModel) -> Unit {
+    match constant {
+        // A line for each address space of constants keeps all channels busy.
+        Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
+        // The others lie in the first.
+        _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
+        _ => cost.line(lines == LinePolicy::Even),
+    }
 }
 
 /// Address space of the constant a virtual instruction loads.

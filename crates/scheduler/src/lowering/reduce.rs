@@ -45,6 +45,33 @@ impl Stretch {
     }
 }
 
+/// What is reduced, and how.
+struct ReductionOf<'a> {
+    shape: &'a [usize],
+    axes: &'a [u32],
+    kind: ReduceKind,
+    input_zero: i32,
+    requant: &'a Arithmetic<Requant, FloatReduction>,
+}
+
+impl ReductionOf<'_> {
+    /// The operator for `extent` of an axis and all of those behind it; `partial`: it leaves running results.
+    fn of(&self, axis: usize, extent: usize, partial: bool) -> VectorOp {
+        let mut shape: Vec<u32> = self.shape[axis..].iter().map(|&n| n as u32).collect();
+        shape[0] = extent as u32;
+        let axes = self.axes.iter().filter_map(|a| a.checked_sub(axis as u32)).collect();
+        let (kind, input_zero) = (self.kind, self.input_zero);
+        match self.requant {
+            Arithmetic::Fixed(requant) => {
+                VectorOp::Reduce { kind, shape, axes, input_zero, scaling: scaling(requant), partial }
+            }
+            Arithmetic::Float(r) => {
+                float(FloatFunction::Reduce { kind, shape, axes, divisor: r.divisor, partial }, &r.finish)
+            }
+        }
+    }
+}
+
 /// `shape` cut into stretches of at most `most` elements, ordered by kept element.
 fn stretches(shape: &[usize], axes: &[u32], most: usize) -> Option<Vec<Stretch>> {
     let inner = |axis: usize| shape[axis + 1..].iter().product::<usize>();
@@ -189,67 +216,78 @@ impl Lowering<'_> {
         output: TensorId,
     ) -> Result<(), Shortage> {
         let (network, word) = (&self.context.network, self.context.machine.word());
-        let (mut shape, zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
+        let (mut shape, input_zero) = (network.tensor(input).shape.clone(), network.tensor(input).zero_point());
         let whole_pixels = shape.last().is_none_or(|&channels| channels == from.channels as usize);
         if let [images, pixels @ .., channels] = &mut shape[..] {
             *images = (from.rows * from.width) as usize / pixels.iter().product::<usize>();
             *channels = from.channels as usize;
         }
-        let results = (to.rows * to.width * to.channels) as usize;
         let whole = staged_bytes(&from, 0..from.rows, word) + staged_bytes(&to, 0..to.rows, word);
-        let operator = |axis: usize, extent: usize, partial: bool| {
-            let mut shape: Vec<u32> = shape[axis..].iter().map(|&n| n as u32).collect();
-            shape[0] = extent as u32;
-            let axes = axes.iter().filter_map(|a| a.checked_sub(axis as u32)).collect();
-            match requant {
-                Arithmetic::Fixed(requant) => {
-                    let scaling = scaling(requant);
-                    VectorOp::Reduce { kind, shape, axes, input_zero: zero, scaling, partial }
-                }
-                Arithmetic::Float(r) => {
-                    float(FloatFunction::Reduce { kind, shape, axes, divisor: r.divisor, partial }, &r.finish)
-                }
-            }
-        };
+        let reduction = ReductionOf { shape: &shape, axes, kind, input_zero, requant };
         let pieces = self.stretches_of_image(&from, &shape, axes);
         if whole <= self.free && pieces <= 1 {
             let (local, result) = (self.stage_in(&from, 0..from.rows), self.stage_out(&to, 0..to.rows));
-            self.reduce(operator(0, shape[0], false), SmallVec::from_iter([local]), result);
+            self.reduce(reduction.of(0, shape[0], false), SmallVec::from_iter([local]), result);
             self.store(&to, &result, 0..to.rows, whole_pixels && self.alone(output));
             return Ok(());
         }
         if from.space == Space::Cache && pieces <= 1 {
             return Err(Shortage(Memory::Cache));
         }
-        let running = VectorOp::running(kind, from.dtype);
         let mut fine = [from];
         refine(&mut fine, word);
         let [fine] = fine;
+        let list = self.fitting_stretches([&fine, &to], &reduction, pieces)?;
+        self.reduce_stretches(&list, [fine, to], &reduction, output)
+    }
+
+    /// The stretches of an operand in at least so many pieces that each fits in, with running results beside it.
+    fn fitting_stretches(
+        &self,
+        [fine, to]: [&View; 2],
+        reduction: &ReductionOf<'_>,
+        pieces: usize,
+    ) -> Result<Vec<Stretch>, Shortage> {
+        let (shape, word) = (reduction.shape, self.context.machine.word());
+        let running = VectorOp::running(reduction.kind, fine.dtype);
         // Operand, running results twice, result, and again what lies about while it is replaced.
         let needs = |stretch: &Stretch| -> Option<u64> {
-            let view = cut_out(&fine, stretch.start, stretch.elements(&shape), word)?;
-            let part = cut_out(&to, stretch.kept[0], stretch.kept[1], word)?;
+            let view = cut_out(fine, stretch.start, stretch.elements(shape), word)?;
+            let part = cut_out(to, stretch.kept[0], stretch.kept[1], word)?;
             let sums = View::whole(&[stretch.kept[1]], running, word, Space::Cache, 0).bytes(word);
             Some(staged_bytes(&view, 0..view.rows, word) + 2 * sums + staged(&part, 0..part.rows, word).bytes(word))
         };
         let budget = self.piece_space();
-        let most = (budget / from.dtype.bytes() as u64) as usize;
+        let most = (budget / fine.dtype.bytes() as u64) as usize;
         let mut most = most.min(shape.iter().product::<usize>().div_ceil(pieces));
-        let list = loop {
-            let list = stretches(&shape, axes, most).ok_or(Shortage(Memory::Cache))?;
+        loop {
+            let list = stretches(shape, reduction.axes, most).ok_or(Shortage(Memory::Cache))?;
             if list.iter().all(|stretch| needs(stretch).is_some_and(|bytes| bytes <= budget)) {
-                break list;
+                return Ok(list);
             }
-            most = list.iter().map(|s| s.elements(&shape)).max().unwrap_or(1).min(most) / 2;
-        };
+            most = list.iter().map(|s| s.elements(shape)).max().unwrap_or(1).min(most) / 2;
+        }
+    }
+
+    /// One stretch after the other, each with the running results of those before it.
+    fn reduce_stretches(
+        &mut self,
+        list: &[Stretch],
+        [fine, to]: [View; 2],
+        reduction: &ReductionOf<'_>,
+        output: TensorId,
+    ) -> Result<(), Shortage> {
+        let ReductionOf { shape, axes, kind, .. } = *reduction;
+        let word = self.context.machine.word();
+        let results = (to.rows * to.width * to.channels) as usize;
+        let running = VectorOp::running(kind, fine.dtype);
         let terms: usize = axes.iter().map(|&axis| shape[axis as usize]).product();
-        let own = |stretch: &Stretch| terms_of(stretch, &shape, axes);
         let mut sums: Option<View> = None;
-        for stretch in &list {
+        for stretch in list {
             let [first, count] = stretch.kept;
-            let view = cut_out(&fine, stretch.start, stretch.elements(&shape), word).ok_or(Shortage(Memory::Cache))?;
+            let view = cut_out(&fine, stretch.start, stretch.elements(shape), word).ok_or(Shortage(Memory::Cache))?;
             let local = self.stage_in(&view, 0..view.rows);
-            let last = stretch.before + own(stretch) == terms;
+            let last = stretch.before + terms_of(stretch, shape, axes) == terms;
             let part = cut_out(&to, first, count, word).ok_or(Shortage(Memory::Cache))?;
             let at_once = count == results && to.space == Space::Cache;
             let result = if last && at_once {
@@ -260,7 +298,7 @@ impl Lowering<'_> {
                 self.running(count, running)
             };
             let inputs = std::iter::once(local).chain(sums.take().filter(|_| stretch.before > 0)).collect();
-            self.reduce(operator(stretch.axis, stretch.extent, !last), inputs, result);
+            self.reduce(reduction.of(stretch.axis, stretch.extent, !last), inputs, result);
             if !last {
                 sums = Some(result);
             } else if at_once {

@@ -5,121 +5,40 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{
-    Codes, FLOAT_NORM_BYTES, FloatFunction, Lookup, NormParameters, Scaling, Slope, Vector, VectorOp,
+    Codes, FLOAT_NORM_BYTES, FloatFunction, Lookup, NormParameters, Scaling, Slope, TableShape, Vector, VectorOp,
 };
 use tpuflow_ir::op::{Exponentials, Norm};
-use tpuflow_ir::{DType, Descriptor, DescriptorId, Finish, Op, Space, TensorId, View, Work, timing};
+use tpuflow_ir::{DType, Descriptor, DescriptorId, Finish, Op, Space, Table, TensorId, View, Work, timing};
 
 use super::{Lowering, Shortage, codes, refine, scaling, slice_rows, slices, staged_bytes};
+use crate::network::Network;
 use crate::virtual_program::{BufferId, Memory, Packing};
 
 impl Lowering<'_> {
     /// Operators that take a row of each operand to a row of the result.
     pub(super) fn elementwise(&mut self, op: &Op, output: TensorId) -> Result<(), Shortage> {
         let network = &self.context.network;
-        let zero = |id: &TensorId| network.tensor(*id).zero_point();
-        let channels = |id: &TensorId| network.tensor(*id).shape.last().copied().unwrap_or(1);
-        let mut parameters = None;
-        let mut constant = |lowering: &mut Self, bytes: usize| {
-            let step = lowering.context.network.parameters_of(lowering.index);
-            parameters = Some((lowering.parameters("parameters", bytes, Packing::Vector { step }), 0));
+        let Some(RowOperator { inputs, vector, parameters }) = of_codes(op, network).or_else(|| of_floats(op, network))
+        else {
+            return Ok(());
         };
-        let space = self.parameter_space() as usize;
-        let (inputs, vector) = match op {
-            Op::Binary { kind, a, b, ka, kb, requant: Fixed(requant) } => {
-                let (zeros, factors) = ([zero(a), zero(b)], [*ka, *kb]);
-                (vec![*a, *b], VectorOp::Binary { kind: *kind, zeros, factors, scaling: scaling(requant) })
-            }
-            Op::Unary { input, function: Fixed(table) } => {
-                if network.tensor(table.entries).bytes() > space {
-                    return Err(Shortage(Memory::Ewp));
-                }
-                let (shape, buffer) = self.table(table);
-                parameters = Some((buffer, 0));
-                (vec![*input], VectorOp::Table(shape))
-            }
-            Op::Rescale { input, requant: Fixed(requant) } => {
-                (vec![*input], VectorOp::Rescale { input_zero: zero(input), scaling: scaling(requant) })
-            }
-            Op::PRelu { input, slopes: Fixed(slopes) } => {
-                let count = slopes.negative_multiplier.len();
-                if count * Slope::BYTES > space {
-                    return Err(Shortage(Memory::Ewp));
-                }
-                constant(self, count * Slope::BYTES);
-                let per_channel = count > 1;
-                let vector =
-                    VectorOp::PRelu { input_zero: zero(input), positive: scaling(&slopes.positive), per_channel };
-                (vec![*input], vector)
-            }
-            Op::Softmax { input, exponentials: Fixed(exponentials), mask } => {
-                let Exponentials { coefficient, multiplier, shift, zero_point, lo, hi } = exponentials;
-                let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
-                let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
-                let inputs = std::iter::once(*input).chain(*mask).collect();
-                (inputs, VectorOp::Softmax { coefficient: *coefficient, scaling })
-            }
-            Op::LayerNorm { input, center, norm: Fixed(norm), .. } => {
-                let Norm { epsilon, multiplier, shift, requant } = norm;
-                let bytes = channels(input) * NormParameters::BYTES;
-                if bytes > space {
-                    return Err(Shortage(Memory::Ewp));
-                }
-                constant(self, bytes);
-                let vector = VectorOp::LayerNorm {
-                    center: *center,
-                    input_zero: zero(input),
-                    epsilon: *epsilon,
-                    normalize: (*multiplier, *shift),
-                    codes: codes(requant),
-                };
-                (vec![*input], vector)
-            }
-            Op::ArgMax { input, largest, select_last } => {
-                (vec![*input], VectorOp::ArgMax { largest: *largest, select_last: *select_last })
-            }
-            Op::Select { condition, a, b } => (vec![*condition, *a, *b], VectorOp::Select),
-            Op::ResizeLinear { input, rows, columns } => {
-                (vec![*input], VectorOp::ResizeLinear { rows: rows.clone(), columns: columns.clone() })
-            }
-            Op::Binary { kind, a, b, requant: Float(finish), .. } => {
-                (vec![*a, *b], float(FloatFunction::Binary(*kind), finish))
-            }
-            Op::Unary { input, function: Float(finish) } | Op::Rescale { input, requant: Float(finish) } => {
-                (vec![*input], float(FloatFunction::Identity, finish))
-            }
-            Op::Dequantize { input, scale, finish } => {
-                let function = FloatFunction::Dequantize { zero_point: zero(input), scale: *scale };
-                (vec![*input], float(function, finish))
-            }
-            Op::Quantize { input, scale, zero_point, lo, hi } => {
-                let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
-                (vec![*input], VectorOp::Quantize { scale: *scale, codes })
-            }
-            Op::PRelu { input, slopes: Float(slopes) } => {
-                let bytes = slopes.negative.len() * DType::F32.bytes();
-                if bytes > space {
-                    return Err(Shortage(Memory::Ewp));
-                }
-                constant(self, bytes);
-                let function = FloatFunction::PRelu { per_channel: slopes.negative.len() > 1 };
-                (vec![*input], float(function, &slopes.finish))
-            }
-            Op::Softmax { input, exponentials: Float(finish), mask } => {
-                (std::iter::once(*input).chain(*mask).collect(), float(FloatFunction::Softmax, finish))
-            }
-            Op::LayerNorm { input, center, norm: Float(norm), .. } => {
-                let bytes = channels(input) * FLOAT_NORM_BYTES;
-                if bytes > space {
-                    return Err(Shortage(Memory::Ewp));
-                }
-                constant(self, bytes);
-                let function = FloatFunction::LayerNorm { center: *center, epsilon: norm.epsilon };
-                (vec![*input], float(function, &norm.finish))
-            }
-            _ => return Ok(()),
+        let bytes = match parameters {
+            Parameters::None => 0,
+            Parameters::Channels(bytes) => bytes,
+            Parameters::Table(table) => network.tensor(table.entries).bytes(),
         };
-        self.rowwise(&inputs, vector, output, parameters)
+        if bytes > self.parameter_space() as usize {
+            return Err(Shortage(Memory::Ewp));
+        }
+        let buffer = match parameters {
+            Parameters::None => None,
+            Parameters::Channels(bytes) => {
+                let step = network.parameters_of(self.index);
+                Some(self.parameters("parameters", bytes, Packing::Vector { step }))
+            }
+            Parameters::Table(table) => Some(self.table(table).1),
+        };
+        self.rowwise(&inputs, vector, output, buffer.map(|buffer| (buffer, 0)))
     }
 
     fn rowwise(
@@ -340,6 +259,126 @@ fn resized_rows(view: &View, out_height: u32, taps: &[tpuflow_ir::LinearTap], ro
         }
     }
     hull.0..hull.1 + 1
+}
+
+/// An operator of rows as the elementwise unit computes it.
+struct RowOperator<'a> {
+    inputs: Vec<TensorId>,
+    vector: VectorOp,
+    parameters: Parameters<'a>,
+}
+
+/// What an operator of rows reads from the unit's own memory.
+#[derive(Clone, Copy)]
+enum Parameters<'a> {
+    None,
+    /// So many bytes for its channels.
+    Channels(usize),
+    Table(&'a Table),
+}
+
+impl RowOperator<'_> {
+    fn new(inputs: &[TensorId], vector: VectorOp) -> Self {
+        Self { inputs: inputs.to_vec(), vector, parameters: Parameters::None }
+    }
+
+    fn with(inputs: &[TensorId], vector: VectorOp, bytes: usize) -> Self {
+        Self { parameters: Parameters::Channels(bytes), ..Self::new(inputs, vector) }
+    }
+}
+
+/// Channels of a tensor.
+fn channels(network: &Network, id: TensorId) -> usize {
+    network.tensor(id).shape.last().copied().unwrap_or(1)
+}
+
+/// An operand and the mask beside it.
+fn masked(input: TensorId, mask: Option<TensorId>) -> Vec<TensorId> {
+    std::iter::once(input).chain(mask).collect()
+}
+
+/// Operators on codes, and those that take elements of any type.
+fn of_codes<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
+    let zero = |id: &TensorId| network.tensor(*id).zero_point();
+    Some(match op {
+        Op::Binary { kind, a, b, ka, kb, requant: Fixed(requant) } => {
+            let (zeros, factors) = ([zero(a), zero(b)], [*ka, *kb]);
+            RowOperator::new(&[*a, *b], VectorOp::Binary { kind: *kind, zeros, factors, scaling: scaling(requant) })
+        }
+        Op::Unary { input, function: Fixed(table) } => {
+            let entries = network.tensor(table.entries).elements() as u32;
+            let shape = TableShape { entries, lo: table.lo, hi: table.hi };
+            RowOperator { parameters: Parameters::Table(table), ..RowOperator::new(&[*input], VectorOp::Table(shape)) }
+        }
+        Op::Rescale { input, requant: Fixed(requant) } => {
+            RowOperator::new(&[*input], VectorOp::Rescale { input_zero: zero(input), scaling: scaling(requant) })
+        }
+        Op::PRelu { input, slopes: Fixed(slopes) } => {
+            let (count, positive) = (slopes.negative_multiplier.len(), scaling(&slopes.positive));
+            let vector = VectorOp::PRelu { input_zero: zero(input), positive, per_channel: count > 1 };
+            RowOperator::with(&[*input], vector, count * Slope::BYTES)
+        }
+        Op::Softmax { input, exponentials: Fixed(exponentials), mask } => {
+            let Exponentials { coefficient, multiplier, shift, zero_point, lo, hi } = exponentials;
+            let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
+            let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
+            RowOperator::new(&masked(*input, *mask), VectorOp::Softmax { coefficient: *coefficient, scaling })
+        }
+        Op::LayerNorm { input, center, norm: Fixed(norm), .. } => {
+            let Norm { epsilon, multiplier, shift, requant } = norm;
+            let vector = VectorOp::LayerNorm {
+                center: *center,
+                input_zero: zero(input),
+                epsilon: *epsilon,
+                normalize: (*multiplier, *shift),
+                codes: codes(requant),
+            };
+            RowOperator::with(&[*input], vector, channels(network, *input) * NormParameters::BYTES)
+        }
+        Op::ArgMax { input, largest, select_last } => {
+            RowOperator::new(&[*input], VectorOp::ArgMax { largest: *largest, select_last: *select_last })
+        }
+        Op::Select { condition, a, b } => RowOperator::new(&[*condition, *a, *b], VectorOp::Select),
+        Op::ResizeLinear { input, rows, columns } => {
+            let vector = VectorOp::ResizeLinear { rows: rows.clone(), columns: columns.clone() };
+            RowOperator::new(&[*input], vector)
+        }
+        _ => return None,
+    })
+}
+
+/// Operators that take floats or give them.
+fn of_floats<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
+    Some(match op {
+        Op::Binary { kind, a, b, requant: Float(finish), .. } => {
+            RowOperator::new(&[*a, *b], float(FloatFunction::Binary(*kind), finish))
+        }
+        Op::Unary { input, function: Float(finish) } | Op::Rescale { input, requant: Float(finish) } => {
+            RowOperator::new(&[*input], float(FloatFunction::Identity, finish))
+        }
+        Op::Dequantize { input, scale, finish } => {
+            let zero_point = network.tensor(*input).zero_point();
+            RowOperator::new(&[*input], float(FloatFunction::Dequantize { zero_point, scale: *scale }, finish))
+        }
+        Op::Quantize { input, scale, zero_point, lo, hi } => {
+            let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
+            RowOperator::new(&[*input], VectorOp::Quantize { scale: *scale, codes })
+        }
+        Op::PRelu { input, slopes: Float(slopes) } => {
+            let count = slopes.negative.len();
+            let vector = float(FloatFunction::PRelu { per_channel: count > 1 }, &slopes.finish);
+            RowOperator::with(&[*input], vector, count * DType::F32.bytes())
+        }
+        Op::Softmax { input, exponentials: Float(finish), mask } => {
+            RowOperator::new(&masked(*input, *mask), float(FloatFunction::Softmax, finish))
+        }
+        Op::LayerNorm { input, center, norm: Float(norm), .. } => {
+            let function = FloatFunction::LayerNorm { center: *center, epsilon: norm.epsilon };
+            let bytes = channels(network, *input) * FLOAT_NORM_BYTES;
+            RowOperator::with(&[*input], float(function, &norm.finish), bytes)
+        }
+        _ => return None,
+    })
 }
 
 pub(super) fn float(function: FloatFunction, finish: &Finish) -> VectorOp {

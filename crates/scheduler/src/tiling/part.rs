@@ -92,39 +92,8 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
             let operands = vec![wanted.clone(), shapes.whole(*gamma), shapes.whole(*beta)];
             Ok(Part { op: layer.op.clone(), region: wanted.clone(), operands })
         }
-        Op::ArgMax { input, .. } => {
-            let mut operand = wanted.clone();
-            let (lead, &extent) =
-                shapes.of(*input).split_last().map(|(n, lead)| (lead, n)).ok_or(TilingError::Scalar)?;
-            match result.split_last() {
-                Some((1, kept)) if kept == lead => operand.0.truncate(lead.len()),
-                _ if result == lead => {}
-                _ => return Err(reshaped(result)),
-            }
-            operand.0.push((0, extent));
-            Ok(Part { op: layer.op.clone(), region: wanted.clone(), operands: vec![operand] })
-        }
-        Op::Reduce { input, axes, .. } => {
-            let shape = shapes.of(*input);
-            let kept = result.len() == shape.len();
-            let mut next = 0;
-            let mut ranges = Vec::new();
-            for (axis, &extent) in shape.iter().enumerate() {
-                let reduced = axes.contains(&(axis as u32));
-                ranges.push(if reduced { (0, extent) } else { *wanted.0.get(next).ok_or_else(|| reshaped(result))? });
-                let expected = if reduced { 1 } else { extent };
-                if kept || !reduced {
-                    if result.get(next) != Some(&expected) {
-                        return Err(reshaped(result));
-                    }
-                    next += 1;
-                }
-            }
-            if next != result.len() {
-                return Err(reshaped(result));
-            }
-            Ok(Part { op: layer.op.clone(), region: wanted.clone(), operands: vec![Region(ranges)] })
-        }
+        Op::ArgMax { input, .. } => last_axis(&shapes, &layer.op, *input, result, wanted),
+        Op::Reduce { input, axes, .. } => reduction(&shapes, &layer.op, (*input, axes), result, wanted),
         Op::Embedding { table, indices } => {
             all_of_last(result, wanted)?;
             same(shapes.of(*indices), &result[..result.len() - 1])?;
@@ -139,79 +108,150 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
             let op = Op::ResizeLinear { input: *input, rows, columns };
             Ok(Part { op, region: wanted.clone(), operands: vec![Region(vec![n, top, left, c])] })
         }
-        Op::Concat { inputs, axis, requants } => {
-            let axis = *axis as usize;
-            let (mut at, (from, to)) = (0, *wanted.0.get(axis).ok_or_else(|| reshaped(result))?);
-            let (mut taken, mut kept, mut operands) = (Vec::new(), Vec::new(), Vec::new());
-            for (&input, requant) in inputs.iter().zip(requants) {
-                let extent = *shapes.of(input).get(axis).ok_or_else(|| reshaped(result))?;
-                if at < to && from < at + extent {
-                    taken.push(input);
-                    kept.push(requant.clone());
-                    operands.push(wanted.with(axis, (from.max(at) - at, to.min(at + extent) - at)));
-                }
-                at += extent;
-            }
-            if at != result[axis] || shapes.of(inputs[0]).len() != result.len() {
-                return Err(reshaped(result));
-            }
-            let op = Op::Concat { inputs: taken, axis: axis as u32, requants: kept };
-            Ok(Part { op, region: wanted.clone(), operands })
-        }
-        Op::Pad { input, before, mode, .. } => {
-            if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
-                return Err(TilingError::Mirrored);
-            }
-            let shape = shapes.of(*input);
-            if shape.len() != result.len() {
-                return Err(reshaped(result));
-            }
-            let (mut ranges, mut first, mut after) = (Vec::new(), Vec::new(), Vec::new());
-            for (axis, &(from, to)) in wanted.0.iter().enumerate() {
-                let pad = before[axis] as usize;
-                let inside = (from.max(pad) - pad, to.min(pad + shape[axis]).saturating_sub(pad));
-                if inside.0 >= inside.1 {
-                    return Err(TilingError::OnlyPadding);
-                }
-                first.push((inside.0 + pad - from) as u32);
-                after.push((to - pad - inside.1) as u32);
-                ranges.push(inside);
-            }
-            let op = Op::Pad { input: *input, before: first, after, mode: *mode };
-            Ok(Part { op, region: wanted.clone(), operands: vec![Region(ranges)] })
-        }
-        Op::Gather { input, axis, indices } => {
-            let (axis, shape) = (*axis as usize, shapes.of(*input));
-            let mut expected = shape.to_vec();
-            expected[axis] = indices.len();
-            same(&expected, result)?;
-            let indices = &indices[wanted.0[axis].0..wanted.0[axis].1];
-            let low = indices.iter().copied().min().unwrap_or(0);
-            let high = indices.iter().copied().max().unwrap_or(0);
-            let op = Op::Gather {
-                input: *input,
-                axis: axis as u32,
-                indices: indices.iter().map(|index| index - low).collect(),
-            };
-            let operand = wanted.with(axis, (low as usize, high as usize + 1));
-            Ok(Part { op, region: wanted.clone(), operands: vec![operand] })
-        }
+        Op::Concat { inputs, axis, requants } => concatenation(&shapes, (inputs, *axis, requants), result, wanted),
+        Op::Pad { input, before, mode, .. } => padded(&shapes, (*input, before, *mode), result, wanted),
+        Op::Gather { input, axis, indices } => gathered(&shapes, (*input, *axis, indices), result, wanted),
         Op::Rearrange { input, dims, strides, offset } => {
             movement::rearranged(*input, shapes.of(*input), (dims, strides, *offset), result, wanted)
         }
-        Op::InsertZeros { input, stride } => {
-            let [n, y, x, c] = four(wanted)?;
-            let [sh, sw] = stride.map(|s| s as usize);
-            let operand = |(from, to): (usize, usize), s: usize| (from / s, (to - 1).div_ceil(s) + 1);
-            let result = |(from, to): (usize, usize), s: usize| (from * s, (to - 1) * s + 1);
-            let (rows, columns) = (operand(y, sh), operand(x, sw));
-            Ok(Part {
-                op: Op::InsertZeros { input: *input, stride: *stride },
-                region: Region(vec![n, result(rows, sh), result(columns, sw), c]),
-                operands: vec![Region(vec![n, rows, columns, c])],
-            })
+        Op::InsertZeros { input, stride } => spread(*input, *stride, wanted),
+    }
+}
+
+/// Operators that take all of the last axis to one element.
+fn last_axis(
+    shapes: &Shapes,
+    op: &Op,
+    input: TensorId,
+    result: &[usize],
+    wanted: &Region,
+) -> Result<Part, TilingError> {
+    let mut operand = wanted.clone();
+    let (lead, &extent) = shapes.of(input).split_last().map(|(n, lead)| (lead, n)).ok_or(TilingError::Scalar)?;
+    match result.split_last() {
+        Some((1, kept)) if kept == lead => operand.0.truncate(lead.len()),
+        _ if result == lead => {}
+        _ => return Err(reshaped(result)),
+    }
+    operand.0.push((0, extent));
+    Ok(Part { op: op.clone(), region: wanted.clone(), operands: vec![operand] })
+}
+
+/// All along some axes; those may be kept with an extent of one, or left out.
+fn reduction(
+    shapes: &Shapes,
+    op: &Op,
+    (input, axes): (TensorId, &[u32]),
+    result: &[usize],
+    wanted: &Region,
+) -> Result<Part, TilingError> {
+    let shape = shapes.of(input);
+    let kept = result.len() == shape.len();
+    let mut next = 0;
+    let mut ranges = Vec::new();
+    for (axis, &extent) in shape.iter().enumerate() {
+        let reduced = axes.contains(&(axis as u32));
+        ranges.push(if reduced { (0, extent) } else { *wanted.0.get(next).ok_or_else(|| reshaped(result))? });
+        let expected = if reduced { 1 } else { extent };
+        if kept || !reduced {
+            if result.get(next) != Some(&expected) {
+                return Err(reshaped(result));
+            }
+            next += 1;
         }
     }
+    if next != result.len() {
+        return Err(reshaped(result));
+    }
+    Ok(Part { op: op.clone(), region: wanted.clone(), operands: vec![Region(ranges)] })
+}
+
+/// Of the operands joined, those that the part has any of.
+fn concatenation(
+    shapes: &Shapes,
+    (inputs, axis, requants): (&[TensorId], u32, &[Option<Requant>]),
+    result: &[usize],
+    wanted: &Region,
+) -> Result<Part, TilingError> {
+    let axis = axis as usize;
+    let (mut at, (from, to)) = (0, *wanted.0.get(axis).ok_or_else(|| reshaped(result))?);
+    let (mut taken, mut kept, mut operands) = (Vec::new(), Vec::new(), Vec::new());
+    for (&input, requant) in inputs.iter().zip(requants) {
+        let extent = *shapes.of(input).get(axis).ok_or_else(|| reshaped(result))?;
+        if at < to && from < at + extent {
+            taken.push(input);
+            kept.push(requant.clone());
+            operands.push(wanted.with(axis, (from.max(at) - at, to.min(at + extent) - at)));
+        }
+        at += extent;
+    }
+    if at != result[axis] || shapes.of(inputs[0]).len() != result.len() {
+        return Err(reshaped(result));
+    }
+    let op = Op::Concat { inputs: taken, axis: axis as u32, requants: kept };
+    Ok(Part { op, region: wanted.clone(), operands })
+}
+
+/// What lies inside of a part, and the padding that is left around it.
+fn padded(
+    shapes: &Shapes,
+    (input, before, mode): (TensorId, &[u32], PadMode),
+    result: &[usize],
+    wanted: &Region,
+) -> Result<Part, TilingError> {
+    if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
+        return Err(TilingError::Mirrored);
+    }
+    let shape = shapes.of(input);
+    if shape.len() != result.len() {
+        return Err(reshaped(result));
+    }
+    let (mut ranges, mut first, mut after) = (Vec::new(), Vec::new(), Vec::new());
+    for (axis, &(from, to)) in wanted.0.iter().enumerate() {
+        let pad = before[axis] as usize;
+        let inside = (from.max(pad) - pad, to.min(pad + shape[axis]).saturating_sub(pad));
+        if inside.0 >= inside.1 {
+            return Err(TilingError::OnlyPadding);
+        }
+        first.push((inside.0 + pad - from) as u32);
+        after.push((to - pad - inside.1) as u32);
+        ranges.push(inside);
+    }
+    let op = Op::Pad { input, before: first, after, mode };
+    Ok(Part { op, region: wanted.clone(), operands: vec![Region(ranges)] })
+}
+
+/// Some picks, counted from the first cell they take.
+fn gathered(
+    shapes: &Shapes,
+    (input, axis, indices): (TensorId, u32, &[u32]),
+    result: &[usize],
+    wanted: &Region,
+) -> Result<Part, TilingError> {
+    let (axis, shape) = (axis as usize, shapes.of(input));
+    let mut expected = shape.to_vec();
+    expected[axis] = indices.len();
+    same(&expected, result)?;
+    let indices = &indices[wanted.0[axis].0..wanted.0[axis].1];
+    let low = indices.iter().copied().min().unwrap_or(0);
+    let high = indices.iter().copied().max().unwrap_or(0);
+    let op = Op::Gather { input, axis: axis as u32, indices: indices.iter().map(|index| index - low).collect() };
+    let operand = wanted.with(axis, (low as usize, high as usize + 1));
+    Ok(Part { op, region: wanted.clone(), operands: vec![operand] })
+}
+
+/// Pixels with zeros between them, from one pixel of the operand to another.
+fn spread(input: TensorId, stride: [u32; 2], wanted: &Region) -> Result<Part, TilingError> {
+    let [n, y, x, c] = four(wanted)?;
+    let [sh, sw] = stride.map(|s| s as usize);
+    let operand = |(from, to): (usize, usize), s: usize| (from / s, (to - 1).div_ceil(s) + 1);
+    let result = |(from, to): (usize, usize), s: usize| (from * s, (to - 1) * s + 1);
+    let (rows, columns) = (operand(y, sh), operand(x, sw));
+    Ok(Part {
+        op: Op::InsertZeros { input, stride },
+        region: Region(vec![n, result(rows, sh), result(columns, sw), c]),
+        operands: vec![Region(vec![n, rows, columns, c])],
+    })
 }
 
 /// Rows, columns and channels of a convolution. Groups are computed whole.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tpuflow_ir::{Arithmetic, DType, Graph, Layer, Op, PadMode, Tensor, TensorId};
-use tpuflow_kernels::elementwise::{self, Binary, PRelu};
+use tpuflow_ir::op::{Average as FixedAverage, Exponentials};
+use tpuflow_ir::{Arithmetic, DType, Graph, Layer, Op, PadMode, Requant, Tensor, TensorId};
+use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
 use tpuflow_kernels::epilogue::Epilogue;
 use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
@@ -67,80 +68,91 @@ pub(super) fn execute(
     tensors: &[Option<Arc<Values>>],
     free: &mut TensorPool,
 ) -> Result<Values, LayerError> {
-    let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
-    let tensor = |id: TensorId| -> &Tensor { graph.tensor(id) };
-    let zero = |id: TensorId| tensor(id).zero_point();
     let output = graph.tensor(layer.output);
     if let (Prepared::Float(prepared), 1..) = (prepared, output.elements()) {
         return Ok(float::execute(graph, layer, prepared, tensors));
     }
+    let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
     let mut y = free.take(output.dtype, output.elements());
     if y.is_empty() {
         return Ok(y);
     }
     if let Some(Layer { op: Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, .. }) = successor {
-        let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
+        let zero_points = [*a, *b].map(|id| graph.tensor(id).zero_point());
+        let function = Binary { kind: *kind, zero_points, multipliers: [*ka, *kb], requant };
         let first = *a == layer.output;
-        if let (Values::I8(other), Values::I8(y)) = (value(if first { *b } else { *a }), &mut y) {
-            let after = |from: usize, y: &mut [i8]| {
-                elementwise::binary_onto(&function, &other[from..][..y.len()], first, y);
-            };
-            match (&layer.op, prepared) {
-                (Op::Conv { input, .. }, Prepared::Conv(conv)) => {
-                    codes!(value(*input), x => conv.run_then(x, y, &after));
-                }
-                (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
-                    codes!(value(*a), x => linear::multiply_then(linear, x, y, &after));
-                }
-                (op, _) => unreachable!("{} has no successor", op.name()),
-            }
-        }
+        fused(layer, prepared, (&function, first, value(if first { *b } else { *a })), value, &mut y);
         return Ok(y);
     }
+    if is_movement(&layer.op) {
+        moved(graph, layer, prepared, value, &mut y)?;
+    } else {
+        computed(graph, layer, prepared, value, &mut y);
+    }
+    Ok(y)
+}
+
+/// Whether an operator gives elements of its operands, or of the lines between them, rather than results of arithmetic.
+fn is_movement(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Concat { .. }
+            | Op::Pad { .. }
+            | Op::Rearrange { .. }
+            | Op::Gather { .. }
+            | Op::Embedding { .. }
+            | Op::ResizeLinear { .. }
+            | Op::InsertZeros { .. }
+            | Op::Select { .. }
+    )
+}
+
+/// Operators of arithmetic on codes.
+fn computed<'v>(
+    graph: &Graph,
+    layer: &Layer,
+    prepared: &Prepared,
+    value: impl Fn(TensorId) -> &'v Values,
+    y: &mut Values,
+) {
+    let tensor = |id: TensorId| graph.tensor(id);
+    let zero = |id: TensorId| tensor(id).zero_point();
     match (&layer.op, prepared) {
         (Op::Conv { input, .. }, Prepared::Conv(conv)) => {
-            codes!(value(*input), x => codes!(&mut y, y => conv.run(x, y)));
+            codes!(value(*input), x => codes!(y, y => conv.run(x, y)));
         }
         (Op::Conv { input, .. }, Prepared::Depthwise { geometry, filters }) => {
-            codes!(value(*input), x => codes!(&mut y, y => filters.run(geometry, x, y)));
+            codes!(value(*input), x => codes!(y, y => filters.run(geometry, x, y)));
         }
         (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
-            codes!(value(*a), a => codes!(&mut y, y => linear::multiply(linear, a, y)));
+            codes!(value(*a), a => codes!(y, y => linear::multiply(linear, a, y)));
         }
         (Op::MatMul { a, b, .. }, Prepared::Dynamic { bias, epilogue }) => {
             let products = Products { a: tensor(*a), b: tensor(*b), bias, epilogue };
-            codes!(value(*a), xs => codes!(&mut y, y => products.run(xs, value(*b), y)));
+            codes!(value(*a), xs => codes!(y, y => products.run(xs, value(*b), y)));
         }
         (Op::MaxPool { input, .. }, Prepared::Pool(geometry)) => {
-            same_codes!(value(*input), &mut y, (x, y) => pool::max_pool(geometry, x, y));
+            same_codes!(value(*input), y, (x, y) => pool::max_pool(geometry, x, y));
         }
         (
             Op::AveragePool { input, count_include_pad, beyond, average: Arithmetic::Fixed(fixed), .. },
             Prepared::Pool(geometry),
         ) => {
-            let average = Average {
-                count_include_pad: *count_include_pad,
-                beyond: *beyond,
-                divisors: &fixed.divisors,
-                input_zero_point: zero(*input),
-                zero_point: fixed.zero_point,
-                lo: fixed.lo,
-                hi: fixed.hi,
-            };
-            codes!(value(*input), x => codes!(&mut y, y => pool::average_pool(geometry, &average, x, y)));
+            let average = average_of(fixed, *count_include_pad, *beyond, zero(*input));
+            codes!(value(*input), x => codes!(y, y => pool::average_pool(geometry, &average, x, y)));
         }
         (Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, Prepared::Binary(broadcast)) => {
             let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
-            codes!(value(*a), a => codes!(value(*b), b => codes!(&mut y, y => {
+            codes!(value(*a), a => codes!(value(*b), b => codes!(y, y => {
                 elementwise::binary(&function, broadcast, a, b, y);
             })));
         }
         (Op::Unary { input, function: Arithmetic::Fixed(_) }, Prepared::Table(lookup)) => {
-            codes!(value(*input), x => codes!(&mut y, y => table::lookup(lookup, x, y)));
+            codes!(value(*input), x => codes!(y, y => table::lookup(lookup, x, y)));
         }
         (Op::Rescale { input, requant: Arithmetic::Fixed(requant) }, _) => {
             let zero = zero(*input);
-            codes!(value(*input), x => codes!(&mut y, y => elementwise::rescale(zero, requant, x, y)));
+            codes!(value(*input), x => codes!(y, y => elementwise::rescale(zero, requant, x, y)));
         }
         (Op::PRelu { input, slopes: Arithmetic::Fixed(slopes) }, _) => {
             let function = PRelu {
@@ -149,83 +161,84 @@ pub(super) fn execute(
                 negative_multiplier: &slopes.negative_multiplier,
                 negative_shift: &slopes.negative_shift,
             };
-            codes!(value(*input), x => codes!(&mut y, y => elementwise::p_relu(&function, x, y)));
+            codes!(value(*input), x => codes!(y, y => elementwise::p_relu(&function, x, y)));
         }
         (Op::Softmax { input, exponentials: Arithmetic::Fixed(fixed), .. }, Prepared::Mask(mask)) => {
-            let function = Softmax {
-                coefficient: fixed.coefficient,
-                multiplier: fixed.multiplier,
-                shift: fixed.shift,
-                zero_point: fixed.zero_point,
-                lo: fixed.lo,
-                hi: fixed.hi,
-            };
+            let function = softmax_of(fixed);
             let n = last(tensor(*input));
-            codes!(value(*input), x => codes!(&mut y, y => function.rows(n, x, mask, y)));
+            codes!(value(*input), x => codes!(y, y => function.rows(n, x, mask, y)));
         }
         (Op::LayerNorm { .. }, Prepared::Norm(norm)) => {
             let input = layer.op.operands()[0];
-            codes!(value(input), x => codes!(&mut y, y => norm.rows(x, y)));
+            codes!(value(input), x => codes!(y, y => norm.rows(x, y)));
         }
         (Op::Reduce { input, kind, requant: Arithmetic::Fixed(requant), .. }, Prepared::Reduce(reduction)) => {
             let zero = zero(*input);
-            codes!(value(*input), x => codes!(&mut y, y => {
+            codes!(value(*input), x => codes!(y, y => {
                 reduce::reduce(reduction, *kind, zero, requant, x, y);
             }));
         }
         (Op::ArgMax { input, largest, select_last }, _) => {
             let n = last(tensor(*input));
-            if let Values::I32(y) = &mut y {
+            if let Values::I32(y) = y {
                 codes!(value(*input), x => reduce::arg_max(n, *largest, *select_last, x, y));
             }
         }
+        (op, _) => unreachable!("{} was prepared as another operator", op.name()),
+    }
+}
+
+fn average_of(fixed: &FixedAverage, count_include_pad: bool, beyond: [u32; 2], input_zero_point: i32) -> Average<'_> {
+    Average {
+        count_include_pad,
+        beyond,
+        divisors: &fixed.divisors,
+        input_zero_point,
+        zero_point: fixed.zero_point,
+        lo: fixed.lo,
+        hi: fixed.hi,
+    }
+}
+
+fn softmax_of(fixed: &Exponentials) -> Softmax {
+    Softmax {
+        coefficient: fixed.coefficient,
+        multiplier: fixed.multiplier,
+        shift: fixed.shift,
+        zero_point: fixed.zero_point,
+        lo: fixed.lo,
+        hi: fixed.hi,
+    }
+}
+
+/// Operators that move elements of any type.
+fn moved<'v>(
+    graph: &Graph,
+    layer: &Layer,
+    prepared: &Prepared,
+    value: impl Fn(TensorId) -> &'v Values,
+    y: &mut Values,
+) -> Result<(), LayerError> {
+    let tensor = |id: TensorId| graph.tensor(id);
+    match (&layer.op, prepared) {
         (Op::Concat { inputs, axis, requants }, _) => {
-            let inner = |t: &Tensor| t.shape[*axis as usize..].iter().product::<usize>();
-            let total = inner(output);
-            let mut start = 0;
-            for (&id, requant) in inputs.iter().zip(requants) {
-                let width = inner(tensor(id));
-                match requant {
-                    None => same!(value(id), &mut y, (x, y) => {
-                        movement::place(width, total, start, x, y, |code| code);
-                    }),
-                    Some(requant) => codes!(value(id), x => codes!(&mut y, y => {
-                        let zero = i64::from(zero(id));
-                        movement::place(width, total, start, x, y, |code| {
-                            narrow(tpuflow_kernels::requant::requantize(i64::from(code.widen()) - zero, requant, 0))
-                        });
-                    })),
-                }
-                start += width;
-            }
+            concatenate((inputs, *axis as usize, requants), graph, tensor(layer.output), value, y)
         }
         (Op::Pad { input, before, after, mode }, _) => {
-            let shape = &tensor(*input).shape;
-            let constant = if let PadMode::Constant(code) = mode { *code } else { 0 };
-            let fill = if let PadMode::Value(value) = mode { value.get() } else { 0.0 };
-            match (value(*input), &mut y) {
-                (Values::I8(x), Values::I8(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
-                (Values::I16(x), Values::I16(y)) => movement::pad(shape, before, after, *mode, narrow(constant), x, y),
-                (Values::I32(x), Values::I32(y)) => movement::pad(shape, before, after, *mode, constant, x, y),
-                (Values::I64(x), Values::I64(y)) => movement::pad(shape, before, after, *mode, constant.into(), x, y),
-                (Values::F16(x), Values::F16(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
-                (Values::BF16(x), Values::BF16(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
-                (Values::F32(x), Values::F32(y)) => movement::pad(shape, before, after, *mode, number(fill), x, y),
-                (x, y) => unreachable!("{} padded to {}", x.dtype().name(), y.dtype().name()),
-            }
+            pad(&tensor(*input).shape, [before, after], *mode, value(*input), y)
         }
         (Op::Rearrange { input, dims, strides, offset }, _) => {
-            same!(value(*input), &mut y, (x, y) => movement::rearrange(dims, strides, *offset, x, y));
+            same!(value(*input), y, (x, y) => movement::rearrange(dims, strides, *offset, x, y));
         }
         (Op::Gather { input, axis, indices }, _) => {
             let shape = &tensor(*input).shape[*axis as usize..];
             let (extent, inner) = (shape[0], shape[1..].iter().product());
-            same!(value(*input), &mut y, (x, y) => movement::gather(extent, inner, indices, x, y));
+            same!(value(*input), y, (x, y) => movement::gather(extent, inner, indices, x, y));
         }
         (Op::Embedding { table, indices }, _) => {
             let Values::I32(at) = value(*indices) else { unreachable!("indices are int32") };
             let [rows, d] = [tensor(*table).shape[0], tensor(*table).shape[1]];
-            let outside = same!(value(*table), &mut y, (t, y) => movement::embedding(d, t, at, y));
+            let outside = same!(value(*table), y, (t, y) => movement::embedding(d, t, at, y));
             if let Some(index) = outside {
                 let table = tensor(*table).name.clone();
                 return Err(LayerError::Index { index, rows, table });
@@ -233,36 +246,110 @@ pub(super) fn execute(
         }
         (Op::ResizeLinear { input, rows, columns }, _) => {
             let shape = image(tensor(*input));
-            same_codes!(value(*input), &mut y, (x, y) => resize::resize_linear(shape, rows, columns, x, y));
+            same_codes!(value(*input), y, (x, y) => resize::resize_linear(shape, rows, columns, x, y));
         }
-        (Op::InsertZeros { input, stride }, _) => {
-            let (shape, zero) = (image(tensor(*input)), zero(*input));
-            match (value(*input), &mut y) {
-                (Values::I8(x), Values::I8(y)) => movement::insert_zeros(shape, *stride, narrow(zero), x, y),
-                (Values::I16(x), Values::I16(y)) => movement::insert_zeros(shape, *stride, narrow(zero), x, y),
-                (Values::I32(x), Values::I32(y)) => movement::insert_zeros(shape, *stride, zero, x, y),
-                (Values::I64(x), Values::I64(y)) => movement::insert_zeros(shape, *stride, zero.into(), x, y),
-                (Values::F16(x), Values::F16(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
-                (Values::BF16(x), Values::BF16(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
-                (Values::F32(x), Values::F32(y)) => movement::insert_zeros(shape, *stride, number(0.0), x, y),
-                (x, y) => unreachable!("{} spread to {}", x.dtype().name(), y.dtype().name()),
-            }
-        }
+        (Op::InsertZeros { input, stride }, _) => insert_zeros(tensor(*input), *stride, value(*input), y),
         (Op::Select { condition, a, b }, Prepared::Select([by_condition, by_a, by_b])) => {
-            let Values::I8(condition) = value(*condition) else { unreachable!("conditions are int8") };
-            let everywhere = vec![(); output.elements()];
-            let mut taken = vec![0i8; output.elements()];
-            by_condition.apply(condition, &everywhere, &mut taken, |c, ()| c);
-            same!(value(*b), &mut y, (b, y) => by_b.apply(b, &everywhere, y, |b, ()| b));
-            same!(value(*a), &mut y, (a, y) => {
-                let other = y.clone();
-                let chosen: Vec<_> = taken.iter().zip(other).collect();
-                by_a.apply(a, &chosen, y, |a, (&taken, b)| if taken != 0 { a } else { b });
-            });
+            select([by_condition, by_a, by_b], [condition, a, b].map(|&id| value(id)), y)
         }
         (op, _) => unreachable!("{} was prepared as another operator", op.name()),
     }
-    Ok(y)
+    Ok(())
+}
+
+/// Joins operands along an axis, some of them rescaled.
+fn concatenate<'v>(
+    (inputs, axis, requants): (&[TensorId], usize, &[Option<Requant>]),
+    graph: &Graph,
+    output: &Tensor,
+    value: impl Fn(TensorId) -> &'v Values,
+    y: &mut Values,
+) {
+    let inner = |t: &Tensor| t.shape[axis..].iter().product::<usize>();
+    let total = inner(output);
+    let mut start = 0;
+    for (&id, requant) in inputs.iter().zip(requants) {
+        let width = inner(graph.tensor(id));
+        match requant {
+            None => same!(value(id), &mut *y, (x, y) => {
+                movement::place(width, total, start, x, y, |code| code);
+            }),
+            Some(requant) => codes!(value(id), x => codes!(&mut *y, y => {
+                let zero = i64::from(graph.tensor(id).zero_point());
+                movement::place(width, total, start, x, y, |code| {
+                    narrow(tpuflow_kernels::requant::requantize(i64::from(code.widen()) - zero, requant, 0))
+                });
+            })),
+        }
+        start += width;
+    }
+}
+
+/// Pads an operand of any element type.
+fn pad(shape: &[usize], [before, after]: [&[u32]; 2], mode: PadMode, x: &Values, y: &mut Values) {
+    let constant = if let PadMode::Constant(code) = mode { code } else { 0 };
+    let fill = if let PadMode::Value(value) = mode { value.get() } else { 0.0 };
+    match (x, y) {
+        (Values::I8(x), Values::I8(y)) => movement::pad(shape, before, after, mode, narrow(constant), x, y),
+        (Values::I16(x), Values::I16(y)) => movement::pad(shape, before, after, mode, narrow(constant), x, y),
+        (Values::I32(x), Values::I32(y)) => movement::pad(shape, before, after, mode, constant, x, y),
+        (Values::I64(x), Values::I64(y)) => movement::pad(shape, before, after, mode, constant.into(), x, y),
+        (Values::F16(x), Values::F16(y)) => movement::pad(shape, before, after, mode, number(fill), x, y),
+        (Values::BF16(x), Values::BF16(y)) => movement::pad(shape, before, after, mode, number(fill), x, y),
+        (Values::F32(x), Values::F32(y)) => movement::pad(shape, before, after, mode, number(fill), x, y),
+        (x, y) => unreachable!("{} padded to {}", x.dtype().name(), y.dtype().name()),
+    }
+}
+
+/// Puts zeros between the pixels of an image of any element type.
+fn insert_zeros(input: &Tensor, stride: [u32; 2], x: &Values, y: &mut Values) {
+    let (shape, zero) = (image(input), input.zero_point());
+    match (x, y) {
+        (Values::I8(x), Values::I8(y)) => movement::insert_zeros(shape, stride, narrow(zero), x, y),
+        (Values::I16(x), Values::I16(y)) => movement::insert_zeros(shape, stride, narrow(zero), x, y),
+        (Values::I32(x), Values::I32(y)) => movement::insert_zeros(shape, stride, zero, x, y),
+        (Values::I64(x), Values::I64(y)) => movement::insert_zeros(shape, stride, zero.into(), x, y),
+        (Values::F16(x), Values::F16(y)) => movement::insert_zeros(shape, stride, number(0.0), x, y),
+        (Values::BF16(x), Values::BF16(y)) => movement::insert_zeros(shape, stride, number(0.0), x, y),
+        (Values::F32(x), Values::F32(y)) => movement::insert_zeros(shape, stride, number(0.0), x, y),
+        (x, y) => unreachable!("{} spread to {}", x.dtype().name(), y.dtype().name()),
+    }
+}
+
+/// Elements of `a` where the condition holds, else of `b`.
+fn select([by_condition, by_a, by_b]: [&Broadcast; 3], [condition, a, b]: [&Values; 3], y: &mut Values) {
+    let Values::I8(condition) = condition else { unreachable!("conditions are int8") };
+    let everywhere = vec![(); y.len()];
+    let mut taken = vec![0i8; y.len()];
+    by_condition.apply(condition, &everywhere, &mut taken, |c, ()| c);
+    same!(b, &mut *y, (b, y) => by_b.apply(b, &everywhere, y, |b, ()| b));
+    same!(a, y, (a, y) => {
+        let other = y.clone();
+        let chosen: Vec<_> = taken.iter().zip(other).collect();
+        by_a.apply(a, &chosen, y, |a, (&taken, b)| if taken != 0 { a } else { b });
+    });
+}
+
+/// Computes a linear layer and, block by block while it is at hand, the binary operator that follows: of the result, which is
+/// its first operand or its second, and of `other`.
+fn fused<'v>(
+    layer: &Layer,
+    prepared: &Prepared,
+    (function, first, other): (&Binary, bool, &Values),
+    value: impl Fn(TensorId) -> &'v Values,
+    y: &mut Values,
+) {
+    let (Values::I8(other), Values::I8(y)) = (other, y) else { return };
+    let after = |from: usize, y: &mut [i8]| {
+        elementwise::binary_onto(function, &other[from..][..y.len()], first, y);
+    };
+    match (&layer.op, prepared) {
+        (Op::Conv { input, .. }, Prepared::Conv(conv)) => codes!(value(*input), x => conv.run_then(x, y, &after)),
+        (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
+            codes!(value(*a), x => linear::multiply_then(linear, x, y, &after));
+        }
+        (op, _) => unreachable!("{} has no successor", op.name()),
+    }
 }
 
 /// A code that is known to be in range.

@@ -163,93 +163,101 @@ impl Dma {
 
     /// The line's requests before `limit`, and what follows from them without anybody else; whether there was anything.
     fn step(&mut self, index: usize, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> Result<bool, SimError> {
+        match self.lines[index].state {
+            State::Idle(from) => self.begin(index, from, books),
+            State::Waiting(..) => Ok(false),
+            State::Indexing { .. } => Ok(self.lines[index].ask_index(books, banks, limit)),
+            State::Moving { .. } => Ok(self.transfer(index, books, banks, limit)),
+        }
+    }
+
+    /// Takes up the line's next instruction, if its tokens are there; `from`: since when the line is idle.
+    fn begin(&mut self, index: usize, from: u64, books: &mut Books<'_>) -> Result<bool, SimError> {
+        let (line, start) = (&mut self.lines[index], self.start);
+        let Some(head) = line.queue.head() else { return Ok(false) };
+        let Tokens::At(cycle) = books.tokens(head) else { return Ok(false) };
+        let began = cycle.max(from);
+        if books.has_begun(line.unit) {
+            books.stall(line.unit, Stall::Dependency, began - from);
+        }
+        books.begin(head, began);
+        books.stall(line.unit, Stall::Issue, start);
+        line.queue.pop();
+        (line.instruction, line.began) = (head, began);
+        let indices = match &books.program.instructions[head].work {
+            tpuflow_ir::Work::Lookup(lookup) => books.indices(head, lookup)?,
+            _ => None,
+        };
+        line.steps = steps(books.program, head, indices.as_deref()).into_iter();
+        line.proceed(began + start, books);
+        Ok(true)
+    }
+
+    /// Moves words of the run under way, bank by bank; whether anything came of it.
+    fn transfer(&mut self, index: usize, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
         let line = &mut self.lines[index];
         let client = line.client;
-        match &mut line.state {
-            State::Idle(from) => {
-                let Some(head) = line.queue.head() else { return Ok(false) };
-                let Tokens::At(cycle) = books.tokens(head) else { return Ok(false) };
-                let began = cycle.max(*from);
-                if books.has_begun(line.unit) {
-                    books.stall(line.unit, Stall::Dependency, began - *from);
+        let State::Moving { run, first, done, refused } = &mut line.state else { return false };
+        let before = (*done, *refused);
+        if let Some(word) = run.first_word {
+            let mut pace = run.pace(*done);
+            while *done < run.words {
+                let cycle = *first + pace.at();
+                if cycle >= limit {
+                    return (*done, *refused) != before;
                 }
-                books.begin(head, began);
-                books.stall(line.unit, Stall::Issue, self.start);
-                line.queue.pop();
-                (line.instruction, line.began) = (head, began);
-                line.steps = match &books.program.instructions[head].work {
-                    tpuflow_ir::Work::Lookup(l) => {
-                        let indices = books.indices(head, l)?;
-                        steps(books.program, head, indices.as_deref())
-                    }
-                    _ => steps(books.program, head, None),
+                // The words of one bank that fall due in this block of cycles, up to the first that is refused.
+                let bank = banks.of(word + *done);
+                let words = run.words.min(banks.end(bank) - word);
+                let block = cycle / 64 * 64;
+                let together = if pace.is_sparse() { words - *done } else { 1 };
+                let (mask, count) = pace.mask(*first, (block, limit.min(block + 64)), together);
+                let held = banks.held(cycle, bank) & mask;
+                if held == 0 {
+                    banks.take(cycle, bank, client, mask);
+                    *done += count;
+                    pace.skip(count);
+                    continue;
                 }
-                .into_iter();
-                line.proceed(began + self.start, books);
-                Ok(true)
-            }
-            State::Waiting(..) => Ok(false),
-            State::Indexing { word, at, refused } => {
-                let bank = banks.of(*word);
-                let before = *at;
-                while *at < limit {
-                    if banks.request(*at, bank, client) {
-                        let (end, refused) = (*at + 1, *refused);
-                        books.stall(line.unit, Stall::BankConflict, refused);
-                        books.busy(line.instruction, 1);
-                        line.proceed(end, books);
-                        return Ok(true);
-                    }
-                    *at += 1;
-                    *refused += 1;
-                }
-                Ok(*at > before)
-            }
-            State::Moving { run, first, done, refused } => {
-                let before = (*done, *refused);
-                if let Some(word) = run.first_word {
-                    let mut pace = run.pace(*done);
-                    while *done < run.words {
-                        let cycle = *first + pace.at();
-                        if cycle >= limit {
-                            return Ok((*done, *refused) != before);
-                        }
-                        // The words of one bank that fall due in this block of cycles, up to the first that is refused.
-                        let bank = banks.of(word + *done);
-                        let words = run.words.min(banks.end(bank) - word);
-                        let block = cycle / 64 * 64;
-                        let together = if pace.is_sparse() { words - *done } else { 1 };
-                        let (mask, count) = pace.mask(*first, (block, limit.min(block + 64)), together);
-                        let held = banks.held(cycle, bank) & mask;
-                        if held == 0 {
-                            banks.take(cycle, bank, client, mask);
-                            *done += count;
-                            pace.skip(count);
-                            continue;
-                        }
-                        let clash = held & held.wrapping_neg();
-                        let free = mask & (clash - 1);
-                        banks.take(cycle, bank, client, free);
-                        banks.refuse(cycle, bank, client, clash);
-                        *done += u64::from(free.count_ones());
-                        pace.skip(free.count_ones().into());
-                        *first += 1;
-                        *refused += 1;
-                    }
-                }
-                let (channel, end) = (run.channel, *first + run.cycles);
-                books.stall(line.unit, Stall::BankConflict, *refused);
-                books.busy(line.instruction, run.cycles);
-                self.channels[channel].user = None;
-                self.channels[channel].free = end;
-                line.proceed(end, books);
-                Ok(true)
+                let clash = held & held.wrapping_neg();
+                let free = mask & (clash - 1);
+                banks.take(cycle, bank, client, free);
+                banks.refuse(cycle, bank, client, clash);
+                *done += u64::from(free.count_ones());
+                pace.skip(free.count_ones().into());
+                *first += 1;
+                *refused += 1;
             }
         }
+        let (channel, end) = (run.channel, *first + run.cycles);
+        books.stall(line.unit, Stall::BankConflict, *refused);
+        books.busy(line.instruction, run.cycles);
+        self.channels[channel].user = None;
+        self.channels[channel].free = end;
+        line.proceed(end, books);
+        true
     }
 }
 
 impl Line {
+    /// Asks for an index word until it is granted or `limit`; whether a cycle went by.
+    fn ask_index(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
+        let State::Indexing { word, at, refused } = &mut self.state else { return false };
+        let (bank, before) = (banks.of(*word), *at);
+        while *at < limit {
+            if banks.request(*at, bank, self.client) {
+                let (end, refused) = (*at + 1, *refused);
+                books.stall(self.unit, Stall::BankConflict, refused);
+                books.busy(self.instruction, 1);
+                self.proceed(end, books);
+                return true;
+            }
+            *at += 1;
+            *refused += 1;
+        }
+        *at > before
+    }
+
     /// The next step begins in `cycle`, or the instruction has finished in the cycle before.
     fn proceed(&mut self, cycle: u64, books: &mut Books<'_>) {
         self.state = match self.steps.next() {

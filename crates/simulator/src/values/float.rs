@@ -82,6 +82,13 @@ fn singles(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
+/// What all rows of a float operator share.
+struct FloatRows {
+    finisher: Finisher,
+    slopes: Vec<f32>,
+    norm: Option<LayerNorm>,
+}
+
 impl Memories {
     pub(super) fn float_matrix(
         &mut self,
@@ -209,90 +216,107 @@ impl Memories {
         function: &FloatFunction,
         output: &FloatOutput,
     ) -> Result<(), Fault> {
-        let finisher = finisher(output);
-        if let FloatFunction::Reduce { kind, shape, axes, divisor, partial } = function {
-            let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
-            let x = self.whole::<f32>(&v.inputs[0])?;
-            let mut results = vec![0.0; elements(&v.output)];
-            if let Some(earlier) = v.inputs.get(1) {
-                results = self.whole::<f32>(earlier)?;
-            }
-            reduce::run(&Reduction::new(&shape, axes), *kind, &x, &mut results, v.inputs.len() > 1);
-            let bytes = float!(v.output.dtype, Y => stored::<Y>(results.len(), |y| {
-                if *partial {
-                    results.iter().zip(y).for_each(|(result, y)| *y = Y::nearest_single(*result));
-                } else {
-                    reduce::finish(*kind, divisor.get() as f32, &finisher, &mut results, y);
-                }
-            }));
-            return self.store_rows(v, &bytes);
+        if let FloatFunction::Reduce { .. } = function {
+            return self.float_reduction(v, function, output);
         }
-        let channels = v.output.channels as usize;
-        let length = v.output.width as usize * channels;
-        let parameters = match function {
-            FloatFunction::PRelu { per_channel } => {
-                singles(self.parameters(v.parameters, 4 * if *per_channel { channels } else { 1 })?)
-            }
-            FloatFunction::LayerNorm { .. } => singles(self.parameters(v.parameters, FLOAT_NORM_BYTES * channels)?),
-            _ => Vec::new(),
-        };
-        let norm = match function {
-            FloatFunction::LayerNorm { center, epsilon } => Some(LayerNorm {
-                center: *center,
-                epsilon: epsilon.get() as f32,
-                gamma: parameters.iter().step_by(2).copied().collect(),
-                beta: parameters.iter().skip(1).step_by(2).copied().collect(),
-                finisher: finisher.clone(),
-            }),
-            _ => None,
-        };
+        let rows = self.float_rows(v, function, output)?;
         for row in v.first_row..v.first_row + v.rows {
-            let operand = |memories: &Self, n: usize| memories.broadcast::<f32>(&v.inputs[n], &v.output, row);
-            let bytes = match function {
-                FloatFunction::Constant(number) => filled(*number, v.output.dtype, length),
-                FloatFunction::Binary(kind) if kind.compares() => {
-                    let (a, b) = (operand(self, 0)?, operand(self, 1)?);
-                    a.iter().zip(&b).map(|(&a, &b)| u8::from(elementwise::holds(*kind, a, b))).collect()
-                }
-                FloatFunction::Softmax => {
-                    let x = operand(self, 0)?;
-                    let mask: Vec<i8> = match v.inputs.get(1) {
-                        Some(view) => self.broadcast::<i8>(view, &v.output, row)?,
-                        None => Vec::new(),
-                    };
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| rows::softmax(channels, &finisher, &x, &mask, y)))
-                }
-                FloatFunction::LayerNorm { .. } => {
-                    let x = operand(self, 0)?;
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| {
-                        if let Some(norm) = &norm {
-                            norm.rows(&x, y);
-                        }
-                    }))
-                }
-                FloatFunction::PRelu { .. } => {
-                    let x = operand(self, 0)?;
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| elementwise::p_relu(&parameters, &finisher, &x, y)))
-                }
-                FloatFunction::Binary(kind) => {
-                    let (a, b) = (operand(self, 0)?, operand(self, 1)?);
-                    let x: Vec<f32> = a.iter().zip(&b).map(|(&a, &b)| elementwise::combined(*kind, a, b)).collect();
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| finisher.apply(&x, y)))
-                }
-                FloatFunction::Dequantize { zero_point, scale } => {
-                    let codes = self.broadcast::<i32>(&v.inputs[0], &v.output, row)?;
-                    let scale = scale.get() as f32;
-                    let x: Vec<f32> = codes.iter().map(|&x| elementwise::dequantize(scale, *zero_point, x)).collect();
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| finisher.apply(&x, y)))
-                }
-                FloatFunction::Identity | FloatFunction::Reduce { .. } => {
-                    let x = operand(self, 0)?;
-                    float!(v.output.dtype, Y => stored::<Y>(length, |y| finisher.apply(&x, y)))
-                }
-            };
+            let bytes = self.float_row(v, function, &rows, row)?;
             self.store_row(&v.output, row, &bytes)?;
         }
         Ok(())
+    }
+
+    /// A reduction, from running results where there are some.
+    fn float_reduction(&mut self, v: &Vector, function: &FloatFunction, output: &FloatOutput) -> Result<(), Fault> {
+        let FloatFunction::Reduce { kind, shape, axes, divisor, partial } = function else { return Ok(()) };
+        let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
+        let x = self.whole::<f32>(&v.inputs[0])?;
+        let mut results = vec![0.0; elements(&v.output)];
+        if let Some(earlier) = v.inputs.get(1) {
+            results = self.whole::<f32>(earlier)?;
+        }
+        reduce::run(&Reduction::new(&shape, axes), *kind, &x, &mut results, v.inputs.len() > 1);
+        let bytes = float!(v.output.dtype, Y => stored::<Y>(results.len(), |y| {
+            if *partial {
+                results.iter().zip(y).for_each(|(result, y)| *y = Y::nearest_single(*result));
+            } else {
+                reduce::finish(*kind, divisor.get() as f32, &finisher(output), &mut results, y);
+            }
+        }));
+        self.store_rows(v, &bytes)
+    }
+
+    /// What all rows of an operator share: its parameters, read once.
+    fn float_rows(&self, v: &Vector, function: &FloatFunction, output: &FloatOutput) -> Result<FloatRows, Fault> {
+        let channels = v.output.channels as usize;
+        let mut rows = FloatRows { finisher: finisher(output), slopes: Vec::new(), norm: None };
+        match function {
+            FloatFunction::PRelu { per_channel } => {
+                let count = if *per_channel { channels } else { 1 };
+                rows.slopes = singles(self.parameters(v.parameters, DType::F32.bytes() * count)?);
+            }
+            FloatFunction::LayerNorm { center, epsilon } => {
+                let parameters = singles(self.parameters(v.parameters, FLOAT_NORM_BYTES * channels)?);
+                rows.norm = Some(LayerNorm {
+                    center: *center,
+                    epsilon: epsilon.get() as f32,
+                    gamma: parameters.iter().step_by(2).copied().collect(),
+                    beta: parameters.iter().skip(1).step_by(2).copied().collect(),
+                    finisher: rows.finisher.clone(),
+                });
+            }
+            _ => {}
+        }
+        Ok(rows)
+    }
+
+    /// The elements of one row of the result.
+    fn float_row(&self, v: &Vector, function: &FloatFunction, rows: &FloatRows, row: u32) -> Result<Vec<u8>, Fault> {
+        let FloatRows { finisher, slopes, norm } = rows;
+        let channels = v.output.channels as usize;
+        let length = v.output.width as usize * channels;
+        let operand = |n: usize| self.broadcast::<f32>(&v.inputs[n], &v.output, row);
+        let finished = |x: &[f32]| float!(v.output.dtype, Y => stored::<Y>(length, |y| finisher.apply(x, y)));
+        Ok(match function {
+            FloatFunction::Constant(number) => filled(*number, v.output.dtype, length),
+            FloatFunction::Binary(kind) if kind.compares() => {
+                let (a, b) = (operand(0)?, operand(1)?);
+                a.iter().zip(&b).map(|(&a, &b)| u8::from(elementwise::holds(*kind, a, b))).collect()
+            }
+            FloatFunction::Softmax => {
+                let x = operand(0)?;
+                let mask: Vec<i8> = match v.inputs.get(1) {
+                    Some(view) => self.broadcast::<i8>(view, &v.output, row)?,
+                    None => Vec::new(),
+                };
+                float!(v.output.dtype, Y => stored::<Y>(length, |y| rows::softmax(channels, finisher, &x, &mask, y)))
+            }
+            FloatFunction::LayerNorm { .. } => {
+                let x = operand(0)?;
+                float!(v.output.dtype, Y => stored::<Y>(length, |y| {
+                    if let Some(norm) = norm {
+                        norm.rows(&x, y);
+                    }
+                }))
+            }
+            FloatFunction::PRelu { .. } => {
+                let x = operand(0)?;
+                float!(v.output.dtype, Y => stored::<Y>(length, |y| elementwise::p_relu(slopes, finisher, &x, y)))
+            }
+            FloatFunction::Binary(kind) => {
+                let (a, b) = (operand(0)?, operand(1)?);
+                let x: Vec<f32> = a.iter().zip(&b).map(|(&a, &b)| elementwise::combined(*kind, a, b)).collect();
+                finished(&x)
+            }
+            FloatFunction::Dequantize { zero_point, scale } => {
+                let codes = self.broadcast::<i32>(&v.inputs[0], &v.output, row)?;
+                let scale = scale.get() as f32;
+                let x: Vec<f32> = codes.iter().map(|&x| elementwise::dequantize(scale, *zero_point, x)).collect();
+                finished(&x)
+            }
+            FloatFunction::Identity | FloatFunction::Reduce { .. } => finished(&operand(0)?),
+        })
     }
 
     /// Row-wise operators that are not float arithmetic but take or give floats.

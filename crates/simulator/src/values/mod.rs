@@ -12,12 +12,13 @@
 
 mod channels;
 mod float;
+pub(crate) mod form;
 mod matrix;
 mod non_finite;
 mod pool;
 mod register;
 mod tensor;
-pub(crate) mod vector;
+mod vector;
 mod windows;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Values of the elementwise unit.
 
-use tpuflow_ir::isa::{FloatFunction, NormParameters, Scaling, Slope, Vector, VectorOp};
+use tpuflow_ir::isa::{Codes, NormParameters, Scaling, Slope, TableShape, Vector, VectorOp};
 use tpuflow_ir::op::LinearTap;
 use tpuflow_ir::{DType, Requant};
 use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
@@ -23,115 +23,23 @@ fn requant(scaling: &Scaling) -> Requant {
     }
 }
 
-/// What must hold of an elementwise instruction whatever its operands hold.
-///
-/// # Errors
-/// What does not.
-pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
-    let operands = match op {
-        VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0..=0,
-        VectorOp::Softmax { .. } | VectorOp::Float { function: FloatFunction::Softmax, .. } => 1..=2,
-        _ if op.reduces() => 1..=2,
-        VectorOp::Binary { .. } | VectorOp::Float { function: FloatFunction::Binary(_), .. } => 2..=2,
-        VectorOp::Select => 3..=3,
-        _ => 1..=1,
+/// Shares of exponentials along rows of `channels`.
+fn softmax<'o>(channels: usize, coefficient: u64, scaling: &Scaling) -> RowFunction<'o> {
+    let softmax = Softmax {
+        coefficient,
+        multiplier: scaling.multiplier,
+        shift: scaling.shift,
+        zero_point: scaling.codes.zero_point,
+        lo: scaling.codes.lo,
+        hi: scaling.codes.hi,
     };
-    require(operands.contains(&v.inputs.len()), "has the wrong number of operands")?;
-    require(v.rows > 0, "has no rows")?;
-    let codes = |dtype| matches!(dtype, DType::I8 | DType::I16);
-    let sound = |view: &tpuflow_ir::View| {
-        view.rows > 0 && view.width > 0 && view.channels > 0 && view.height > 0 && view.rows.is_multiple_of(view.height)
-    };
-    require(v.inputs.iter().chain([&v.output]).all(sound), "has an empty view")?;
-    let broadcasts = v.inputs.iter().all(|i| {
-        let fits = |own: u32, result: u32| own == result || own == 1;
-        let images = |view: &tpuflow_ir::View| view.rows / view.height;
-        fits(i.width, v.output.width)
-            && fits(i.channels, v.output.channels)
-            && fits(i.height, v.output.height)
-            && fits(images(i), images(&v.output))
-    });
-    let computes = v.inputs.iter().all(|i| codes(i.dtype));
-    let floats = v.inputs.first().is_some_and(|i| i.dtype.is_float());
-    match op {
-        VectorOp::Move { dims, input_strides, output_strides, rescale, .. } => {
-            let even = !dims.is_empty() && dims.len() == input_strides.len() && dims.len() == output_strides.len();
-            require(even && dims.iter().all(|&d| d > 0), "moves with uneven or empty loops")?;
-            require(v.first_row + v.rows <= dims[0], "moves beyond its outermost loop")?;
-            let same = v.inputs[0].dtype == v.output.dtype;
-            require(same || rescale.is_some(), "moves between element types")?;
-            require(rescale.is_none() || (computes && codes(v.output.dtype)), "rescales elements that are no codes")
+    Box::new(move |x, y| {
+        let mask: Vec<i8> = x.get(1).map_or(vec![], |m| m.iter().map(|&m| i8::from(m != 0)).collect());
+        for (i, (x, y)) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)).enumerate() {
+            let mask = if mask.is_empty() { &[][..] } else { &mask[i * channels..][..channels] };
+            softmax.row(x, mask, y);
         }
-        VectorOp::Gather { outer, extent, inner, indices } => {
-            require(v.inputs[0].dtype == v.output.dtype, "gathers between element types")?;
-            let sizes = *inner > 0 && !indices.is_empty() && indices.iter().all(|i| i < extent);
-            require(sizes, "gathers beyond its operand")?;
-            let loops = u64::from(*outer) * indices.len() as u64;
-            require(u64::from(v.first_row) + u64::from(v.rows) <= loops, "gathers beyond its loops")
-        }
-        VectorOp::Fill { .. } => Ok(()),
-        VectorOp::Reduce { kind, shape, axes, partial, .. }
-        | VectorOp::Float { function: FloatFunction::Reduce { kind, shape, axes, partial, .. }, .. } => {
-            let count: u64 = shape.iter().map(|&n| u64::from(n)).product();
-            let kept: u64 =
-                (0u32..).zip(shape).filter(|(i, _)| !axes.contains(i)).map(|(_, &n)| u64::from(n)).product();
-            let elements = |v: &tpuflow_ir::View| u64::from(v.rows) * u64::from(v.width) * u64::from(v.channels);
-            let fits = elements(&v.inputs[0]) == count && elements(&v.output) == kept;
-            let real = matches!(op, VectorOp::Float { .. });
-            let kinded = |dtype: DType| if real { dtype.is_float() } else { dtype.is_code() };
-            let running = VectorOp::running(*kind, v.inputs[0].dtype);
-            let given = v.inputs.get(1).is_none_or(|r| r.dtype == running && elements(r) == kept && r.rows == 1);
-            let left = if *partial { v.output.dtype == running && v.output.rows == 1 } else { kinded(v.output.dtype) };
-            let types = kinded(v.inputs[0].dtype) && given && left;
-            require(fits && types, "reduces to another number of elements")
-        }
-        VectorOp::ArgMax { .. } => {
-            let i = &v.inputs[0];
-            let pixels =
-                |view: &tpuflow_ir::View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
-            let per_pixel = u64::from(i.rows) * u64::from(i.width) == pixels(&v.output);
-            let rows = i.rows == v.output.rows;
-            require(per_pixel && rows && (computes || floats), "has other than one result per pixel")?;
-            require(v.output.dtype == DType::I32, "gives indices that are not int32")
-        }
-        VectorOp::ResizeLinear { rows, columns } => {
-            let i = &v.inputs[0];
-            let taps = rows.len() == v.output.height as usize && columns.len() == v.output.width as usize;
-            let within = |taps: &[LinearTap], n: u32| taps.iter().all(|t| t.first < n && t.second < n);
-            let images = i.rows / i.height == v.output.rows / v.output.height && i.channels == v.output.channels;
-            let fits = taps && within(rows, i.height) && within(columns, i.width) && images;
-            require(fits && (computes || floats) && i.dtype == v.output.dtype, "resizes to another size than its taps")
-        }
-        VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } => {
-            let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
-            require(whole && broadcasts && computes && codes(v.output.dtype), "has operands that do not fit")
-        }
-        VectorOp::Select => {
-            let same = v.inputs[1..].iter().all(|i| i.dtype == v.output.dtype);
-            require(broadcasts && codes(v.inputs[0].dtype) && same, "chooses between elements of other types")
-        }
-        VectorOp::Float { function, .. } => {
-            let whole = v.inputs.first().is_none_or(|i| i.channels == v.output.channels && i.width == v.output.width);
-            let whole = whole || !matches!(function, FloatFunction::Softmax | FloatFunction::LayerNorm { .. });
-            let operands = match function {
-                FloatFunction::Dequantize { .. } => !floats && v.inputs[0].dtype != DType::I64,
-                FloatFunction::Softmax => floats && v.inputs[1..].iter().all(|mask| mask.dtype == DType::I8),
-                _ => v.inputs.iter().all(|i| i.dtype.is_float()),
-            };
-            let compares = matches!(function, FloatFunction::Binary(kind) if kind.compares());
-            let result = if compares { v.output.dtype == DType::I8 } else { v.output.dtype.is_float() };
-            require(whole && broadcasts && operands && result, "has operands that do not fit")
-        }
-        VectorOp::Quantize { .. } => {
-            let result = !v.output.dtype.is_float() && v.output.dtype != DType::I64;
-            require(broadcasts && floats && result, "quantises elements of the wrong types")
-        }
-        _ => require(broadcasts && computes && codes(v.output.dtype), "has operands that do not broadcast"),
-    }
-}
-
-fn require(condition: bool, what: &'static str) -> Result<(), &'static str> {
-    if condition { Ok(()) } else { Err(what) }
+    })
 }
 
 impl Memories {
@@ -276,81 +184,26 @@ impl Memories {
                     }
                 })
             }
-            VectorOp::Table(shape) => {
-                let bits = v.inputs[0].dtype.bits();
-                let table = self.table(v.parameters, *shape, bits)?;
-                if bits == 8 {
-                    // Every code's value, once.
-                    let values: Vec<i16> = (-128..=127).map(|code| table.at(code) as i16).collect();
-                    return Ok(Box::new(move |x, y| {
-                        for (y, &x) in y.iter_mut().zip(&x[0]) {
-                            *y = values[(x + 128) as u8 as usize];
-                        }
-                    }));
-                }
-                Box::new(move |x, y| {
-                    for (y, &x) in y.iter_mut().zip(&x[0]) {
-                        *y = table.at(x.into()) as i16;
-                    }
-                })
-            }
+            VectorOp::Table(shape) => self.lookup(v, *shape)?,
             VectorOp::Rescale { input_zero, scaling } => {
                 let requant = requant(scaling);
                 Box::new(move |x, y| elementwise::rescale(*input_zero, &requant, &x[0], y))
             }
             VectorOp::PRelu { input_zero, positive, per_channel } => {
-                let count = if *per_channel { channels } else { 1 };
-                let bytes = self.parameters(v.parameters, Slope::BYTES * count)?;
-                let slopes: Vec<Slope> = bytes.chunks_exact(Slope::BYTES).map(Slope::decode).collect();
-                let multipliers: Vec<i32> = slopes.iter().map(|s| s.multiplier.into()).collect();
-                let shifts: Vec<i8> = slopes.iter().map(|s| s.shift).collect();
-                let requant = requant(positive);
-                Box::new(move |x, y| {
-                    let function = PRelu {
-                        zero_point: *input_zero,
-                        positive: &requant,
-                        negative_multiplier: &multipliers,
-                        negative_shift: &shifts,
-                    };
-                    elementwise::p_relu(&function, &x[0], y);
-                })
+                self.p_relu(v, *input_zero, positive, if *per_channel { channels } else { 1 })?
             }
-            VectorOp::Softmax { coefficient, scaling } => {
-                let softmax = Softmax {
-                    coefficient: *coefficient,
-                    multiplier: scaling.multiplier,
-                    shift: scaling.shift,
-                    zero_point: scaling.codes.zero_point,
-                    lo: scaling.codes.lo,
-                    hi: scaling.codes.hi,
-                };
-                Box::new(move |x, y| {
-                    let mask: Vec<i8> = x.get(1).map_or(vec![], |m| m.iter().map(|&m| i8::from(m != 0)).collect());
-                    for (i, (x, y)) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)).enumerate() {
-                        let mask = if mask.is_empty() { &[][..] } else { &mask[i * channels..][..channels] };
-                        softmax.row(x, mask, y);
-                    }
-                })
-            }
+            VectorOp::Softmax { coefficient, scaling } => softmax(channels, *coefficient, scaling),
             VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes } => {
-                let bytes = self.parameters(v.parameters, NormParameters::BYTES * channels)?;
-                let parameters: Vec<NormParameters> =
-                    bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).collect();
+                let (gamma, beta, requant) = self.norm_parameters(v, codes)?;
                 let norm = LayerNorm {
                     center: *center,
                     input_zero_point: *input_zero,
                     epsilon: *epsilon,
                     multiplier: normalize.0,
                     shift: normalize.1,
-                    gamma: parameters.iter().map(|p| p.gamma.into()).collect(),
-                    beta: parameters.iter().map(|p| p.beta).collect(),
-                    requant: Requant {
-                        multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
-                        shift: parameters.iter().map(|p| p.shift).collect(),
-                        zero_point: codes.zero_point,
-                        lo: codes.lo,
-                        hi: codes.hi,
-                    },
+                    gamma,
+                    beta,
+                    requant,
                 };
                 Box::new(move |x, y| {
                     for (x, y) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)) {
@@ -368,6 +221,63 @@ impl Memories {
             | VectorOp::Float { .. }
             | VectorOp::Quantize { .. } => Box::new(|_, _| {}),
         })
+    }
+
+    /// Codes through a table, those of eight bits through the values of all of them.
+    fn lookup<'o>(&self, v: &Vector, shape: TableShape) -> Result<RowFunction<'o>, Fault> {
+        let bits = v.inputs[0].dtype.bits();
+        let table = self.table(v.parameters, shape, bits)?;
+        if bits == 8 {
+            // Every code's value, once.
+            let values: Vec<i16> = (-128..=127).map(|code| table.at(code) as i16).collect();
+            return Ok(Box::new(move |x, y| {
+                for (y, &x) in y.iter_mut().zip(&x[0]) {
+                    *y = values[(x + 128) as u8 as usize];
+                }
+            }));
+        }
+        Ok(Box::new(move |x, y| {
+            for (y, &x) in y.iter_mut().zip(&x[0]) {
+                *y = table.at(x.into()) as i16;
+            }
+        }))
+    }
+
+    /// Negative codes by slopes of their own, of which there are `count`.
+    fn p_relu<'o>(
+        &self,
+        v: &Vector,
+        zero_point: i32,
+        positive: &Scaling,
+        count: usize,
+    ) -> Result<RowFunction<'o>, Fault> {
+        let bytes = self.parameters(v.parameters, Slope::BYTES * count)?;
+        let slopes: Vec<Slope> = bytes.chunks_exact(Slope::BYTES).map(Slope::decode).collect();
+        let multipliers: Vec<i32> = slopes.iter().map(|s| s.multiplier.into()).collect();
+        let shifts: Vec<i8> = slopes.iter().map(|s| s.shift).collect();
+        let requant = requant(positive);
+        Ok(Box::new(move |x, y| {
+            let function =
+                PRelu { zero_point, positive: &requant, negative_multiplier: &multipliers, negative_shift: &shifts };
+            elementwise::p_relu(&function, &x[0], y);
+        }))
+    }
+
+    /// Scales, offsets and requantisation of the channels of a normalisation.
+    fn norm_parameters(&self, v: &Vector, codes: &Codes) -> Result<(Vec<i32>, Vec<i64>, Requant), Fault> {
+        let bytes = self.parameters(v.parameters, NormParameters::BYTES * v.output.channels as usize)?;
+        let parameters: Vec<NormParameters> =
+            bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).collect();
+        let gamma = parameters.iter().map(|p| p.gamma.into()).collect();
+        let beta = parameters.iter().map(|p| p.beta).collect();
+        let requant = Requant {
+            multiplier: parameters.iter().map(|p| p.multiplier.into()).collect(),
+            shift: parameters.iter().map(|p| p.shift).collect(),
+            zero_point: codes.zero_point,
+            lo: codes.lo,
+            hi: codes.hi,
+        };
+        Ok((gamma, beta, requant))
     }
 
     /// One output row of a linear resize, from the two input lines it lies between.

@@ -25,6 +25,30 @@ pub(super) struct Gathered {
     bits: u32,
 }
 
+/// What windows take of an operand: some channels of every pixel under them.
+struct Wanted<'a> {
+    input: &'a View,
+    window: &'a Window,
+    result: &'a View,
+    /// Bytes from the first channel of a pixel to the first that is wanted.
+    offset: u64,
+    /// Bytes wanted of a pixel.
+    length: usize,
+    channels: usize,
+}
+
+impl Wanted<'_> {
+    /// Whether all of a pixel is wanted.
+    fn whole(&self) -> bool {
+        self.length == self.input.pixel_bytes as usize
+    }
+
+    /// First column under the windows of a column of the result; negative in the padding.
+    fn left(&self, column: u32) -> i64 {
+        i64::from(column * self.window.stride[1]) - i64::from(self.window.pads[1])
+    }
+}
+
 /// An image row under the window.
 struct Line<'a> {
     /// Byte address of its first pixel.
@@ -74,86 +98,128 @@ impl Memories {
         zero: X,
         rows: &mut Vec<X>,
     ) -> Result<(), Fault> {
-        let (input, window) = (&m.input, &d.window);
+        let input = &m.input;
         let size = input.dtype.bytes();
-        let (offset, length) = (u64::from(channels.start) * size as u64, channels.len() * size);
-        let pixel_bytes = u64::from(input.pixel_bytes);
-        rows.reserve(m.pixels as usize * (window.kernel[0] * window.kernel[1]) as usize * channels.len());
-        let whole = length == input.pixel_bytes as usize;
-        let plain = is_plain(window);
+        let wanted = Wanted {
+            input,
+            window: &d.window,
+            result: &m.output,
+            offset: u64::from(channels.start) * size as u64,
+            length: channels.len() * size,
+            channels: channels.len(),
+        };
+        rows.reserve(m.pixels as usize * (d.window.kernel[0] * d.window.kernel[1]) as usize * channels.len());
+        let plain = is_plain(&d.window);
         // Pixels of the result that lie in one row, and whose operands do.
         let width = if plain { input.width } else { m.output.width };
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
         while pixel < end {
             let (row, column) = (pixel / width, pixel % width);
-            let side_by_side = if plain { self.side_by_side(input, length, pixel, end - pixel) } else { None };
+            let side_by_side = if plain { self.side_by_side(input, wanted.length, pixel, end - pixel) } else { None };
             if let Some(at) = side_by_side {
-                return self.codes(input.dtype, at + offset, length * (end - pixel) as usize, rows);
+                return self.codes(input.dtype, at + wanted.offset, wanted.length * (end - pixel) as usize, rows);
             }
             let count = (width - column).min(end - pixel);
             pixel += count;
             if plain {
-                let at = input.pixel_address(row, column, self.word) + offset;
-                if whole {
-                    self.codes(input.dtype, at, length * count as usize, rows)?;
-                } else {
-                    let pieces = [length, input.pixel_bytes as usize, count as usize];
-                    self.pixels(Space::Cache, input.dtype, at, pieces, rows)?;
+                self.pixels_of_row(&wanted, row, column..column + count, rows)?;
+            } else {
+                self.windows_of_row(&wanted, row, column..column + count, zero, rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends pixels of one row of the operand, where every window is a pixel.
+    fn pixels_of_row<X: Load>(
+        &self,
+        wanted: &Wanted<'_>,
+        row: u32,
+        columns: Range<u32>,
+        rows: &mut Vec<X>,
+    ) -> Result<(), Fault> {
+        let (input, length, count) = (wanted.input, wanted.length, columns.len());
+        let at = input.pixel_address(row, columns.start, self.word) + wanted.offset;
+        if wanted.whole() {
+            return self.codes(input.dtype, at, length * count, rows);
+        }
+        self.pixels(Space::Cache, input.dtype, at, [length, input.pixel_bytes as usize, count], rows)
+    }
+
+    /// Appends the windows of some pixels in one row of the result.
+    fn windows_of_row<X: Load>(
+        &self,
+        wanted: &Wanted<'_>,
+        row: u32,
+        columns: Range<u32>,
+        zero: X,
+        rows: &mut Vec<X>,
+    ) -> Result<(), Fault> {
+        let window = wanted.window;
+        let last = wanted.left(columns.end - 1) + i64::from((window.kernel[1] - 1) * window.dilation[1]);
+        // Columns from the first window's to the last one's.
+        let span = wanted.left(columns.start).max(0)..(last + 1).min(i64::from(wanted.input.width));
+        let lines: SmallVec<[Option<Line<'_>>; 8]> =
+            (0..window.kernel[0]).map(|kh| self.line_under(wanted, row, kh, &span)).collect();
+        for column in columns {
+            for line in &lines {
+                match line {
+                    Some(line) => self.taps_of_line(wanted, line, wanted.left(column), zero, rows)?,
+                    None => rows.resize(rows.len() + window.kernel[1] as usize * wanted.channels, zero),
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The image row under row `kh` of the windows over a row of the result, with its pixels in `span`; `None` outside the image.
+    fn line_under(&self, wanted: &Wanted<'_>, row: u32, kh: u32, span: &Range<i64>) -> Option<Line<'_>> {
+        let Wanted { input, window, result, .. } = wanted;
+        let (image, line) = (row / result.height, row % result.height);
+        let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
+        if !(0..i64::from(input.height)).contains(&y) {
+            return None;
+        }
+        let start = input.pixel_address(image * input.height + y as u32, 0, self.word) + wanted.offset;
+        let pixels = (span.start < span.end).then(|| {
+            let at = start + span.start as u64 * u64::from(input.pixel_bytes);
+            let bytes = (span.end - span.start - 1) as usize * input.pixel_bytes as usize + wanted.length;
+            Some((span.start as usize, self.read(Space::Cache, at, bytes).ok()?))
+        });
+        Some(Line { start, pixels: pixels.flatten() })
+    }
+
+    /// Appends one row of a window whose first column is `left`.
+    fn taps_of_line<X: Load>(
+        &self,
+        wanted: &Wanted<'_>,
+        line: &Line<'_>,
+        left: i64,
+        zero: X,
+        rows: &mut Vec<X>,
+    ) -> Result<(), Fault> {
+        let Wanted { input, window, channels, .. } = wanted;
+        let pixel_bytes = input.pixel_bytes as usize;
+        // Pixels all of whose channels are wanted lie side by side.
+        let side_by_side = wanted.whole() && window.dilation[1] == 1;
+        let mut kw = 0;
+        while kw < window.kernel[1] {
+            let x = left + i64::from(kw * window.dilation[1]);
+            if !(0..i64::from(input.width)).contains(&x) {
+                rows.resize(rows.len() + channels, zero);
+                kw += 1;
                 continue;
             }
-            let (image, line) = (row / m.output.height, row % m.output.height);
-            let left = |column: u32| i64::from(column * window.stride[1]) - i64::from(window.pads[1]);
-            let last = left(column + count - 1) + i64::from((window.kernel[1] - 1) * window.dilation[1]);
-            let inside = 0..i64::from(input.width);
-            // Columns from the first window's to the last one's.
-            let (first, beyond) = (left(column).max(0), (last + 1).min(inside.end));
-            let lines: SmallVec<[Option<Line<'_>>; 8]> = (0..window.kernel[0])
-                .map(|kh| {
-                    let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
-                    let here = (0..i64::from(input.height)).contains(&y);
-                    here.then(|| {
-                        let start = input.pixel_address(image * input.height + y as u32, 0, self.word) + offset;
-                        let bytes = |count: i64| (count - 1) as usize * pixel_bytes as usize + length;
-                        let pixels = (first < beyond).then(|| {
-                            let at = start + first as u64 * pixel_bytes;
-                            let bytes = self.read(Space::Cache, at, bytes(beyond - first)).ok()?;
-                            Some((first as usize, bytes))
-                        });
-                        Line { start, pixels: pixels.flatten() }
-                    })
-                })
-                .collect();
-            for column in column..column + count {
-                let left = left(column);
-                for line in &lines {
-                    let Some(line) = line else {
-                        rows.resize(rows.len() + window.kernel[1] as usize * channels.len(), zero);
-                        continue;
-                    };
-                    let mut kw = 0;
-                    while kw < window.kernel[1] {
-                        let x = left + i64::from(kw * window.dilation[1]);
-                        if !inside.contains(&x) {
-                            rows.resize(rows.len() + channels.len(), zero);
-                            kw += 1;
-                            continue;
-                        }
-                        // Pixels all of whose channels are wanted lie side by side.
-                        let side_by_side = whole && window.dilation[1] == 1;
-                        let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
-                        let length = length * count as usize;
-                        match line.pixels {
-                            Some((first, bytes)) => {
-                                let from = (x as usize - first) * pixel_bytes as usize;
-                                X::append(input.dtype, &bytes[from..from + length], rows);
-                            }
-                            None => self.codes(input.dtype, line.start + x as u64 * pixel_bytes, length, rows)?,
-                        }
-                        kw += count;
-                    }
+            let count = if side_by_side { (window.kernel[1] - kw).min(input.width - x as u32) } else { 1 };
+            let length = wanted.length * count as usize;
+            match line.pixels {
+                Some((first, bytes)) => {
+                    let from = (x as usize - first) * pixel_bytes;
+                    X::append(input.dtype, &bytes[from..from + length], rows);
                 }
+                None => self.codes(input.dtype, line.start + x as u64 * pixel_bytes as u64, length, rows)?,
             }
+            kw += count;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tpuflow.compiler.units import UNITS
 from tpuflow.errors import ProgramError
 from tpuflow.execution.debug.replay import Instruction, Replay, in_parts
 from tpuflow.execution.debug.written import written
@@ -28,7 +29,7 @@ __all__ = ["LayerVectors", "Tensor", "VectorError", "layer_vectors"]
 
 Array = NDArray[Any]
 Progress = Callable[[int, int], None]
-LINES = ("dtl0", "dtl1")
+LINES = frozenset(unit.name for unit in UNITS if unit.is_dma)
 
 
 class VectorError(ProgramError):

@@ -13,6 +13,7 @@ use tpuflow_ir::{InstructionId, LayerId, Unit};
 
 use super::ListScheduler;
 use crate::virtual_program::bank_traffic::waits;
+use crate::virtual_program::dependence::Edge;
 use crate::virtual_program::{BufferId, VirtualProgram};
 
 /// A key and the instruction it is of.
@@ -34,87 +35,12 @@ pub(super) struct ListSchedule {
 impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
     pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> ListSchedule {
-        let count = self.jobs.len();
-        let (before, after) = if reverse {
-            (&self.dependences.after, &self.dependences.before)
-        } else {
-            (&self.dependences.before, &self.dependences.after)
-        };
-        let mut left: Vec<u32> = before.iter().map(|list| list.len() as u32).collect();
-        let mut ready = vec![0u64; count];
-        let mut starts = vec![0u64; count];
-        let mut order = Vec::with_capacity(count);
-        let mut lanes: [Lane; Unit::COUNT] = Default::default();
-        let mut memory = Open::new(self, room);
-        let mut group = Group::new(self.code, if reverse { u32::MAX } else { self.window });
-        let mut makespan = 0;
-        for instruction in self.code.ids().filter(|d| left[d.index()] == 0) {
-            lanes[self.unit(instruction)].push(0, instruction);
+        let mut under_way = UnderWay::new(self, keys, reverse, room);
+        while under_way.order.len() < self.jobs.len() {
+            let Some((time, instruction)) = under_way.choose() else { break };
+            under_way.take_up(time, instruction);
         }
-        while order.len() < count {
-            // The lane that can decide first.
-            let next = lanes.iter().enumerate().filter_map(|(i, lane)| Some((lane.decision()?, i))).min();
-            let (time, instruction) = if let Some((time, at)) = next {
-                lanes[at].wake(time, keys, &memory);
-                let is_near = |&(_, instruction): &Entry| group.has(self.layer(instruction));
-                let found = if self.traffic.is_empty() || reverse {
-                    lanes[at].first(is_near, 1, &memory).first().copied()
-                } else {
-                    let choices = lanes[at].first(is_near, CHOICES, &memory);
-                    choices
-                        .into_iter()
-                        .min_by_key(|&(key, instruction)| key + self.met(&lanes, instruction, time).iter().sum::<u64>())
-                };
-                let Some(found) = found else {
-                    lanes[at].blocked = true;
-                    continue;
-                };
-                lanes[at].remove(found, &memory);
-                (time, found.1)
-            } else {
-                // Everybody waits for room.
-                let waiting = lanes.iter().filter_map(|lane| lane.numbers.first());
-                let Some(&instruction) = waiting.min() else { break };
-                let lane = &mut lanes[self.unit(instruction)];
-                lane.remove((keys[instruction.index()], instruction), &memory);
-                (lane.free.max(ready[instruction.index()]), instruction)
-            };
-            let mut job = self.jobs[instruction.index()];
-            if !self.traffic.is_empty() && !reverse {
-                let met = self.met(&lanes, instruction, time);
-                for (other, cycles) in Unit::ALL.into_iter().zip(met) {
-                    if waits(job.unit, other) {
-                        job.busy += cycles;
-                    } else {
-                        lanes[other.index()].free += cycles;
-                    }
-                }
-                lanes[job.unit.index()].last = Some(instruction);
-            }
-            starts[instruction.index()] = time;
-            makespan = makespan.max(time + job.busy + job.tail);
-            lanes[job.unit.index()].free = time + job.busy;
-            order.push(instruction);
-            let changed = |user: InstructionId, needed: [u64; 2]| {
-                lanes[self.unit(user)].needs(needed, (keys[user.index()], user));
-            };
-            if memory.touch(self, instruction, changed) | group.placed(self.layer(instruction)) {
-                lanes.iter_mut().for_each(|lane| lane.blocked = false);
-            }
-            for edge in &after[instruction.index()] {
-                let other = edge.instruction.index();
-                let tail = match (edge.finish, reverse) {
-                    (false, _) => 0,
-                    (true, false) => job.tail,
-                    (true, true) => self.jobs[other].tail,
-                };
-                ready[other] = ready[other].max(time + job.busy + tail);
-                left[other] -= 1;
-                if left[other] == 0 {
-                    lanes[self.unit(edge.instruction)].push(ready[other], edge.instruction);
-                }
-            }
-        }
+        let UnderWay { order, starts, makespan, .. } = under_way;
         ListSchedule { order, starts, makespan }
     }
 
@@ -136,6 +62,126 @@ impl ListScheduler<'_> {
             }
             _ => 0,
         })
+    }
+}
+
+/// A list schedule that is being made.
+struct UnderWay<'a> {
+    scheduler: &'a ListScheduler<'a>,
+    keys: &'a [u64],
+    reverse: bool,
+    /// By virtual instruction, those that wait for it.
+    after: &'a [SmallVec<[Edge; 6]>],
+    /// By virtual instruction, predecessors not yet taken up.
+    left: Vec<u32>,
+    /// By virtual instruction, when its predecessors so far are done.
+    ready: Vec<u64>,
+    lanes: [Lane; Unit::COUNT],
+    memory: Open,
+    group: Group,
+    order: Vec<InstructionId>,
+    starts: Vec<u64>,
+    makespan: u64,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, room: u64) -> Self {
+        let count = scheduler.jobs.len();
+        let (before, after) = if reverse {
+            (&scheduler.dependences.after, &scheduler.dependences.before)
+        } else {
+            (&scheduler.dependences.before, &scheduler.dependences.after)
+        };
+        let left: Vec<u32> = before.iter().map(|list| list.len() as u32).collect();
+        let mut lanes: [Lane; Unit::COUNT] = Default::default();
+        for instruction in scheduler.code.ids().filter(|d| left[d.index()] == 0) {
+            lanes[scheduler.unit(instruction)].push(0, instruction);
+        }
+        Self {
+            scheduler,
+            keys,
+            reverse,
+            after,
+            left,
+            ready: vec![0; count],
+            lanes,
+            memory: Open::new(scheduler, room),
+            group: Group::new(scheduler.code, if reverse { u32::MAX } else { scheduler.window }),
+            order: Vec::with_capacity(count),
+            starts: vec![0; count],
+            makespan: 0,
+        }
+    }
+
+    /// Whether lanes are compared by what they lose at banks.
+    fn meets_at_banks(&self) -> bool {
+        !self.scheduler.traffic.is_empty() && !self.reverse
+    }
+
+    /// The instruction taken up next, out of its lane, and when it begins; `None` where nothing is left.
+    fn choose(&mut self) -> Option<(u64, InstructionId)> {
+        // The lane that can decide first.
+        while let Some((time, at)) = self.lanes.iter().enumerate().filter_map(|(i, l)| Some((l.decision()?, i))).min() {
+            self.lanes[at].wake(time, self.keys, &self.memory);
+            let is_near = |&(_, instruction): &Entry| self.group.has(self.scheduler.layer(instruction));
+            let found = if self.meets_at_banks() {
+                let lost = |instruction| self.scheduler.met(&self.lanes, instruction, time).iter().sum::<u64>();
+                let choices = self.lanes[at].first(is_near, CHOICES, &self.memory);
+                choices.into_iter().min_by_key(|&(key, instruction)| key + lost(instruction))
+            } else {
+                self.lanes[at].first(is_near, 1, &self.memory).first().copied()
+            };
+            if let Some(found) = found {
+                self.lanes[at].remove(found, &self.memory);
+                return Some((time, found.1));
+            }
+            self.lanes[at].blocked = true;
+        }
+        // Everybody waits for room.
+        let instruction = *self.lanes.iter().filter_map(|lane| lane.numbers.first()).min()?;
+        let lane = &mut self.lanes[self.scheduler.unit(instruction)];
+        lane.remove((self.keys[instruction.index()], instruction), &self.memory);
+        Some((lane.free.max(self.ready[instruction.index()]), instruction))
+    }
+
+    /// Books an instruction from `time` on: its unit, its buffers, and what may begin after it.
+    fn take_up(&mut self, time: u64, instruction: InstructionId) {
+        let scheduler = self.scheduler;
+        let mut job = scheduler.jobs[instruction.index()];
+        if self.meets_at_banks() {
+            let met = scheduler.met(&self.lanes, instruction, time);
+            for (other, cycles) in Unit::ALL.into_iter().zip(met) {
+                if waits(job.unit, other) {
+                    job.busy += cycles;
+                } else {
+                    self.lanes[other.index()].free += cycles;
+                }
+            }
+            self.lanes[job.unit.index()].last = Some(instruction);
+        }
+        self.starts[instruction.index()] = time;
+        self.makespan = self.makespan.max(time + job.busy + job.tail);
+        self.lanes[job.unit.index()].free = time + job.busy;
+        self.order.push(instruction);
+        let changed = |user: InstructionId, needed: [u64; 2]| {
+            self.lanes[scheduler.unit(user)].needs(needed, (self.keys[user.index()], user));
+        };
+        if self.memory.touch(scheduler, instruction, changed) | self.group.placed(scheduler.layer(instruction)) {
+            self.lanes.iter_mut().for_each(|lane| lane.blocked = false);
+        }
+        for edge in &self.after[instruction.index()] {
+            let other = edge.instruction.index();
+            let tail = match (edge.finish, self.reverse) {
+                (false, _) => 0,
+                (true, false) => job.tail,
+                (true, true) => scheduler.jobs[other].tail,
+            };
+            self.ready[other] = self.ready[other].max(time + job.busy + tail);
+            self.left[other] -= 1;
+            if self.left[other] == 0 {
+                self.lanes[scheduler.unit(edge.instruction)].push(self.ready[other], edge.instruction);
+            }
+        }
     }
 }
 

@@ -1,0 +1,75 @@
+//! Operators over rows, and over some axes.
+
+use super::{Output, broadcast, kind, positive, requant, single};
+use crate::error::ShapeError;
+use crate::op::{Exponentials, FloatNorm, FloatReduction, Norm, ReduceKind};
+use crate::{Arithmetic, DType, Finish, Requant, Tensor};
+
+/// Shares of exponentials along rows, some of them masked.
+pub(super) fn softmax(
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    exponentials: &Arithmetic<Exponentials>,
+) -> Result<(usize, Output), ShapeError> {
+    let output = kind(exponentials, &[x])?;
+    exponentials.float().map_or(Ok(()), Finish::check)?;
+    if let Some(mask) = mask
+        && (mask.constant.is_none()
+            || mask.dtype != DType::I8
+            || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]))
+    {
+        return Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() });
+    }
+    Ok((x.elements(), output))
+}
+
+/// Normalised rows by a scale and an offset a channel.
+pub(super) fn layer_norm(
+    [x, g, b]: [&Tensor; 3],
+    norm: &Arithmetic<Norm, FloatNorm>,
+) -> Result<(usize, Output), ShapeError> {
+    let output = kind(norm, &[x])?;
+    let n = x.shape.last().copied().unwrap_or(1);
+    let expected = if norm.float().is_some() { DType::F32 } else { DType::I64 };
+    if g.elements() != n || b.elements() != n || b.dtype != expected {
+        let (gamma, beta, dtype) = (g.shape.clone(), b.shape.clone(), expected.name());
+        return Err(ShapeError::Normalization { gamma, beta, dtype, elements: n });
+    }
+    match norm {
+        Arithmetic::Fixed(norm) => {
+            Output::Codes.check(g)?;
+            requant(&norm.requant, n)?;
+        }
+        Arithmetic::Float(norm) => {
+            Output::Exactly(DType::F32).check(g)?;
+            norm.finish.check()?;
+            if single(norm.epsilon, "epsilon")? < 0.0 {
+                return Err(ShapeError::NegativeEpsilon(norm.epsilon));
+            }
+        }
+    }
+    Ok((x.elements(), output))
+}
+
+/// One element for all along some axes.
+pub(super) fn reduce(
+    x: &Tensor,
+    kind: ReduceKind,
+    axes: &[u32],
+    arithmetic: &Arithmetic<Requant, FloatReduction>,
+) -> Result<(usize, Output), ShapeError> {
+    let output = super::kind(arithmetic, &[x])?;
+    match arithmetic {
+        Arithmetic::Fixed(r) => requant(r, 1)?,
+        Arithmetic::Float(r) => {
+            r.finish.check()?;
+            positive(r.divisor)?;
+        }
+    }
+    if axes.is_empty() || axes.iter().any(|&a| a as usize >= x.shape.len()) || !axes.is_sorted() {
+        return Err(ShapeError::Axes { axes: axes.to_vec(), shape: x.shape.clone() });
+    }
+    let kept = x.shape.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u32)));
+    let passes = matches!(kind, ReduceKind::Max | ReduceKind::Min);
+    Ok((kept.map(|(_, n)| n).product(), if passes { Output::Exactly(x.dtype) } else { output }))
+}
