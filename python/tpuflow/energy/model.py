@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpuflow.compiler.units import UNITS
 from tpuflow.energy.table import EnergyTable, Interval
 
 __all__ = ["Energy", "area", "energy", "least_energy"]
 
 PICO, MICRO = 1e-12, 1e-6
-UNITS = ("dtl0", "dtl1", "me", "ewp", "pdp")
 BYTES = {"int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "float32": 4}
 SUM_BYTES = 4
 """Of a running sum on its way down a column."""
@@ -110,7 +110,7 @@ def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -
 
 
 def _layer(layer: Mapping[str, Any], machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
-    busy = dict(zip(UNITS, layer["busy_by_unit"], strict=True))
+    busy = dict(zip((unit.name for unit in UNITS), layer["busy_by_unit"], strict=True))
     dtype = layer["dtype"] if layer["dtype"] in BYTES else "int16"
     rows, columns = machine["array.rows"], machine["array.columns"]
     moved = busy["me"] * rows * columns * (BYTES[dtype] + SUM_BYTES)
