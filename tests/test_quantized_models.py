@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
+from cli.conftest import run_command
 from end_to_end.levels import config
 from models.builder import Builder, samples
 from tpuflow.calibration import calibrate
@@ -140,3 +141,15 @@ def test_raw_codes_at_the_border(dtype: str, *, given: bool, returned: bool) -> 
             np.float32
         )
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_build_says_that_scales_of_the_model_are_used(tmp_path: Path) -> None:
+    onnx.save(quantized(tmp_path, "QDQ", "QInt8", per_channel=True), tmp_path / "qdq.onnx")
+    told = {}
+    for name in ("float.onnx", "qdq.onnx"):
+        done = run_command("build", tmp_path / name, "-o", tmp_path / "out.tpu")
+        assert done.status == 0, done.err
+        told[name] = done.out + done.err
+    assert "accuracy is not calibrated" in told["float.onnx"]
+    assert "accuracy is not calibrated" not in told["qdq.onnx"]
+    assert "the model states scales, which are used as they are" in told["qdq.onnx"]

@@ -338,3 +338,18 @@ def test_a_program_that_does_not_compute_its_graph_gives_no_vectors(
 
 def test_the_command_starts_without_its_work() -> None:
     assert "numpy" not in vars(golden_command)
+
+
+def test_a_layer_without_instructions_names_those_beside_it(tmp_path: Path) -> None:
+    b = Builder("joined")
+    x = b.input("x", [1, 4, 6, 6])
+    b.output(b.conv(b.node("Concat", b.conv(x, 4), b.conv(x, 4), axis=1), 4))
+    program = build(tmp_path, "joined", b.model())
+    rows = json.loads(_core.Program.load(program).to_json())
+    own = {instruction["layer"] for instruction in rows["instructions"]}
+    silent = [row["name"] for at, row in enumerate(rows["layers"]) if at not in own]
+    assert silent
+    done = run_command("golden", program, "--layer", silent[0], "-o", tmp_path / "vectors")
+    assert done.status == 1 and not (tmp_path / "vectors").exists()
+    named = done.err.split("take ")[1]
+    assert any(f'"{row["name"]}"' in named for at, row in enumerate(rows["layers"]) if at in own)

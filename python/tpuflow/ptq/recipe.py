@@ -188,9 +188,15 @@ def _calibrate(state: CalibratedModel, job: _Job) -> CalibratedModel:
     alone = bool(file) and not config.calibrate.ignore_missing_statistic
     if data.generated and not alone:
         what = f"ranges of what {file} lacks" if file else "ranges"
-        listener.remark(
-            f"no --calib and no --ranges: {what} come from {data.generated}, accuracy is not calibrated"
-        )
+        if any(node.op_type == "DequantizeLinear" for node in state.model.model.graph):
+            listener.remark(
+                "the model states scales, which are used as they are; no --calib and no --ranges: "
+                f"{what} of values without one come from {data.generated}"
+            )
+        else:
+            listener.remark(
+                f"no --calib and no --ranges: {what} come from {data.generated}, accuracy is not calibrated"
+            )
     if alone:
         listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
     samples: Samples | dict[str, Any] = {} if alone else data.samples

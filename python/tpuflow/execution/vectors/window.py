@@ -115,7 +115,11 @@ def layer_vectors(
     number = replay.find_layer(layer)
     own = [each for each in replay.instructions if each.layer == number]
     if not own:
-        raise VectorError(f'layer "{replay.layer_name(number)}" has no instruction: others write its result')
+        with_own = sorted({each.layer for each in replay.instructions}, key=lambda other: abs(other - number))
+        near = " or ".join(f'"{replay.layer_name(other)}"' for other in sorted(with_own[:2]))
+        raise VectorError(
+            f'layer "{replay.layer_name(number)}" has no instruction, others write its result: take {near}'
+        )
     computing = [each for each in own if each.unit not in LINES] or own
     span = min(each.begin for each in computing), max(each.end for each in own)
     first, last = cycles or span
