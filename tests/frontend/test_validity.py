@@ -110,6 +110,8 @@ def test_rewrites_leave_alone_what_they_would_write_again() -> None:
     ("node", "constants"),
     [
         (("Resize", "x _ s", "z", {"axes": [1, 2]}), {"s": array(2) * 0 + 2}),
+        (("ScatterND", "x i u", "z"), {"i": integers(*range(5)).reshape(1, 5), "u": array(1)}),
+        (("GatherND", "x i", "z"), {"i": np.zeros((2, 0), np.int64)}),
         (("Trilu", "x k", "z"), {"k": integers(2**62).reshape(())}),
         (("AveragePool", "x", "z", {"kernel_shape": [2, 2], "pads": [0]}), {}),
         (("ConvTranspose", "x w", "z", {"output_shape": [9]}), {"w": array(4, 6, 3, 3)}),
@@ -185,3 +187,13 @@ def test_a_network_that_is_as_the_standard_says_is_not_objected_to() -> None:
     ]
     constants = WEIGHTS | {"s": array(6, 1, 1), "g": np.ones(8, np.float32)}
     assert check_model(graph(nodes, {"x": IMAGE}, ["z"], constants)) == []
+
+
+def test_data_in_the_field_of_another_type_is_refused() -> None:
+    proto = graph([("Cast", "w", "z", {"to": 1})], {}, ["z"], {"w": array(2)}, opset=21)
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_type = onnx.TensorProto.FLOAT8E4M3FN
+    tensor.int64_data.extend([1, 2])
+    with pytest.raises(ModelError, match=r"its data does not fill|not a valid ONNX model"):
+        load(proto)

@@ -308,7 +308,7 @@ def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir
         return tensor
     try:
         array = tensor.numpy()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AssertionError) as error:  # asserted: data in the field of another type
         raise ModelError(f"{what} is truncated: its data does not fill shape {list(tensor.shape)}") from error
     if tensor.dtype.is_floating_point() and not np.isfinite(array).all():
         if np.isnan(array).any():

@@ -57,7 +57,9 @@ def _picked(
 
 
 def _valid(indices: Array, size: int | Array) -> Array | None:
-    """Indices counted from the front; None where one lies outside."""
+    """Indices counted from the front; None where one lies outside, or there are more of them than axes."""
+    if isinstance(size, np.ndarray) and size.shape != indices.shape[-1:]:
+        return None
     if np.any(indices < -np.asarray(size)) or np.any(indices >= size):
         return None
     return np.where(indices < 0, indices + size, indices).astype(np.int64)
