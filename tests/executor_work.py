@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from pathlib import Path
 
 from tpuflow.errors import ModelError
+from tpuflow.executors import local_copy
 
 
 class OddError(Exception):
@@ -36,3 +39,15 @@ def unsendable() -> object:
 
 def odd_error() -> None:
     raise OddError("one", "two")
+
+
+def die_once(marker: Path) -> int:
+    """Ends its process the first time it is run."""
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 5
+
+
+def content(path: Path) -> bytes:
+    return local_copy(path).read_bytes()

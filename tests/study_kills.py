@@ -77,7 +77,7 @@ def campaign(kills: int, seed: int) -> tuple[int, int]:
         start = time.perf_counter()
         subprocess.run(words(folder, folder / "whole.db", 1), check=True, capture_output=True)
         seconds, whole = time.perf_counter() - start, rows(folder / "whole.db")
-        number = 0
+        number, study = 0, folder / "0.db"
         while number < kills:
             study = folder / f"{finished}.db"
             process = subprocess.Popen(

@@ -53,6 +53,7 @@ PACKAGES = {
     "kernels": {"errors", "_core"},
     "config": BASE,
     "executors": {"errors"},
+    "ray_cluster": {"errors", "executors"},
     "importers": {"errors"},
     "frontend": BASE | {"config", "importers"},
     "partitioning": BASE | {"_core", "frontend"},

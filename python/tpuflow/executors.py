@@ -9,11 +9,11 @@
 
 | executor | work runs | `cancel` of work under way |
 |---|---|---|
-| `InProcess` | in this process, one piece after another, when results are asked for | impossible, it is never
-seen | | `LocalProcesses` | in so many processes of this computer at a time | ends its process, another takes
-its place |
+| `InProcess` | in this process, one piece after another, when results are asked for | cannot occur |
+| `LocalProcesses` | in so many processes of this computer at a time | ends its process |
+| `RayCluster` (`tpuflow.ray_cluster`) | on a cluster | ends its process |
 
-Both give the same results for work that depends on its arguments alone; only the order in which they come may
+All give the same results for work that depends on its arguments alone; only the order in which they come may
 differ. A piece that fails raises its own exception where its result is asked for, the others go on. Leaving
 the block cancels whatever has not begun or not ended, so that an interrupted search leaves no process behind.
 """
@@ -26,16 +26,38 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from tpuflow.errors import TpuflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
-__all__ = ["CancelledError", "Executor", "ExecutorError", "InProcess", "LocalProcesses", "Task"]
+__all__ = [
+    "COPIES",
+    "CancelledError",
+    "Executor",
+    "ExecutorError",
+    "InProcess",
+    "LocalProcesses",
+    "Task",
+    "TaskQueue",
+    "local_copy",
+    "outcome",
+    "portable",
+]
+
+COPIES: dict[Path, Path] = {}
+"""Where this process finds files that were shipped to it from another computer."""
+
+
+def local_copy(path: Path) -> Path:
+    """Where work finds a file that was shipped: on a cluster it may lie elsewhere than where it was named."""
+    return COPIES.get(path, path)
+
 
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
@@ -93,6 +115,9 @@ class Executor(Protocol):
     def finished(self) -> Iterator[Task[Any]]:
         """Hands out every task once it has ended, whether it is done or failed, until none is left."""
 
+    def ship(self, files: Sequence[Path]) -> None:
+        """Sees to it that work finds files by `local_copy`, each sent once to a computer."""
+
     def cancel(self, task: Task[Any]) -> bool:
         """Sees to it that a task is not run, or not to its end; tells whether it came in time."""
 
@@ -103,7 +128,7 @@ class Executor(Protocol):
         """Cancels what has not ended."""
 
 
-class _Queue:
+class TaskQueue:
     """Tasks in the order of submission."""
 
     def __init__(self) -> None:
@@ -118,6 +143,10 @@ class _Queue:
         self._count += 1
         self._waiting.append(task)
         return task
+
+    def ship(self, files: Sequence[Path]) -> None:
+        """See `Executor`."""
+        del files  # work runs where they lie
 
     def cancel(self, task: Task[Any]) -> bool:
         """See `Executor`."""
@@ -147,18 +176,18 @@ class _Call:
         return self.work(*self.args, **self.kwargs)
 
 
-class InProcess(_Queue):
+class InProcess(TaskQueue):
     """Runs work in this process, one piece after another."""
 
     def finished(self) -> Iterator[Task[Any]]:
         """See `Executor`."""
         while self._waiting:
             task = self._waiting.popleft()
-            task.state, task._value = _outcome(task._work)  # noqa: SLF001 - executors fill in their tasks
+            task.state, task._value = outcome(task._work)  # noqa: SLF001 - executors fill in their tasks
             yield task
 
 
-class LocalProcesses(_Queue):
+class LocalProcesses(TaskQueue):
     """Runs work in processes of this computer, which are started when there is work for them.
 
     Work, arguments and results are sent between processes, so they must be picklable: functions of a module,
@@ -255,16 +284,16 @@ def _serve(connection: Connection) -> None:
         except Exception as error:  # noqa: BLE001 - such as a function of a module that is not there
             connection.send(("failed", ExecutorError(f"the work cannot be received: {error}")))
             continue
-        state, value = _outcome(call)
+        state, value = outcome(call)
         if state == "failed":
-            value = _portable(value)
+            value = portable(value)
         try:
             connection.send((state, value))
         except Exception as error:  # noqa: BLE001 - whatever pickling raises is the caller's to know
             connection.send(("failed", ExecutorError(f"the result cannot be sent back: {error}")))
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """Gives an error that another process can be sent: itself, or its text."""
     try:
         pickle.loads(pickle.dumps(error))
@@ -273,7 +302,8 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _outcome(work: Callable[[], Any] | None) -> tuple[State, Any]:
+def outcome(work: Callable[[], Any] | None) -> tuple[State, Any]:
+    """Runs work; what it returned or raised."""
     assert work is not None, "tasks are submitted with their work"
     try:
         return "done", work()

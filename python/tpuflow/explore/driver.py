@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
@@ -80,6 +81,8 @@ def explore(
     strategy = STRATEGIES[settings.strategy](
         settings.space, len(settings.objectives), settings.trials, settings.seed
     )
+    table = Path(settings.energy_table)
+    executor.ship([each.graph for each in workloads] + ([table] if table.is_file() else []))
     run = _Run(settings, workloads, executor, journal, progress or (lambda _what, _done, _total: None))
     if journal.find("settings") is None:
         journal.note("settings", settings.to_json(), number=-1, seed=settings.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
@@ -13,14 +14,13 @@ from tpuflow.compiler.program import lower_bounds
 from tpuflow.energy import area, energy, least_energy, load_table
 from tpuflow.errors import TpuflowError
 from tpuflow.execution.simulation import simulate
+from tpuflow.executors import local_copy
 from tpuflow.explore.objectives import Figures
 from tpuflow.explore.space import BATCH, PRECISION
 from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_graph
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tpuflow import _core
     from tpuflow.explore.space import Point
     from tpuflow.partitioning.storage import AnyGraph
@@ -101,7 +101,7 @@ class Measurement:
 
 @lru_cache(maxsize=HELD)
 def _graph(path: Path) -> AnyGraph:
-    return load_graph(path)
+    return load_graph(local_copy(path))
 
 
 @lru_cache(maxsize=HELD)
@@ -133,7 +133,11 @@ def bounded(machine: Machine | str, workloads: Sequence[Workload], table_name: s
     """Lower bounds of a machine's figures, without a program; a text is why there is no machine."""
     if isinstance(machine, str):
         return Measurement(0.0, {}, {}, machine)
-    table, networks, cycles = load_table(table_name), dict[str, Figures](), dict[str, int]()
+    table, networks, cycles = (
+        load_table(str(local_copy(Path(table_name)))),
+        dict[str, Figures](),
+        dict[str, int](),
+    )
     sizes = area(machine.parameters, table)
     for own in workloads:
         try:
@@ -151,7 +155,11 @@ def measured(
     machine: Machine, workloads: Sequence[Workload], table_name: str, level: int, seed: int
 ) -> Measurement:
     """Figures of the checked programs of a machine."""
-    table, networks, cycles = load_table(table_name), dict[str, Figures](), dict[str, int]()
+    table, networks, cycles = (
+        load_table(str(local_copy(Path(table_name)))),
+        dict[str, Figures](),
+        dict[str, int](),
+    )
     sizes = area(machine.parameters, table)
     for own in workloads:
         try:

@@ -82,6 +82,10 @@ def explore(
     workers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes; the result is the same for any number.")
     ] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS|local", help="Run on a Ray cluster instead: tpuflow[ray]."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many points there are and how long they take at most.")
     ] = False,
@@ -121,7 +125,7 @@ def explore(
             note(f"{output}: goes on behind {journal.resumed:,} finished steps")
         try:
             networks = workloads(settings, graphs, calib, quantized, note)
-            results = _run(settings, networks, workers, journal)
+            results = _run(settings, networks, _executor(workers, ray), journal)
         except BaseException:
             if not journal.holds_trials:
                 journal.remove()
@@ -137,12 +141,10 @@ def explore(
             say(f"{path}")
 
 
-def _run(settings: Settings, networks: list[Workload], workers: int, journal: Any) -> Results:
+def _run(settings: Settings, networks: list[Workload], chosen: Executor, journal: Any) -> Results:
     from tpuflow.explore import explore as explored
 
-    if workers > 1:  # programs are the same for any number of threads
-        os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    with _executor(workers) as executor, progress("bounds") as task:
+    with chosen as executor, progress("bounds") as task:
 
         def told(what: str, done: int, total: int) -> None:
             if what != task.label:
@@ -152,9 +154,15 @@ def _run(settings: Settings, networks: list[Workload], workers: int, journal: An
         return explored(settings, networks, executor, journal, told)
 
 
-def _executor(workers: int) -> Executor:
+def _executor(workers: int, ray: str | None) -> Executor:
+    if ray is not None:
+        from tpuflow.ray_cluster import RayCluster
+
+        return RayCluster(ray, workers)
     from tpuflow.executors import InProcess, LocalProcesses
 
+    if workers > 1:  # programs are the same for any number of threads
+        os.environ.setdefault("RAYON_NUM_THREADS", "1")
     return InProcess() if workers == 1 else LocalProcesses(workers)
 
 
