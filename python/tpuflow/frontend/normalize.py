@@ -234,13 +234,22 @@ def _prepare(model: ir.Model) -> None:
             output.shape = stated_shape(output)
     to_float32(model)
     common.NameFixPass()(model)
-    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    _infer_shapes(model)
+    while windows.drop_windows_of_padding(model.graph):
+        for node in model.graph:
+            for output in node.outputs:
+                output.shape = None
+        _infer_shapes(model)
     opset.note_versions(model, model.graph.opset_imports.get("", opset.TARGET))
     note_types(model.graph)
     model.graph.opset_imports[""] = opset.TARGET
     apply_rules(model, opset.RULES)
     apply_once(model, opset.RULES, within_bodies=True)
     model.ir_version = 10
+
+
+def _infer_shapes(model: ir.Model) -> None:
+    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
 
 
 def _finish(model: ir.Model) -> None:

@@ -28,12 +28,12 @@ from tpuflow.frontend.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tpuflow.frontend.rewrite import Emitter, Rules
     from tpuflow.frontend.values import Attribute
 
-__all__ = ["ONE_AXIS", "RULES"]
+__all__ = ["ONE_AXIS", "RULES", "drop_windows_of_padding"]
 
 POOLS = ("MaxPool", "AveragePool")
 
@@ -90,6 +90,30 @@ def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
     if attributes_of(node) == stated:
         return None
     return [emit(node.op_type, *node.inputs, attributes=stated)]
+
+
+def drop_windows_of_padding(nodes: Iterable[ir.Node]) -> bool:
+    """Has pools round down whose last window would lie wholly in the padding; True if there are any.
+
+    Until opset 22 the standard counts such a window, which runtimes leave out, as the standard does since.
+    """
+    found = [node for node in nodes if _ends_in_padding(node)]
+    for node in found:
+        node.attributes["ceil_mode"] = ir.AttrInt64("ceil_mode", 0)
+    return bool(found)
+
+
+def _ends_in_padding(node: ir.Node) -> bool:
+    if node.domain or node.op_type not in POOLS or not node.attributes.get_int("ceil_mode", 0):
+        return False
+    x, y = shape_of(input_at(node, 0)), shape_of(node.outputs[0])
+    if x is None or y is None:
+        return False
+    rank = len(x) - 2
+    pads = node.attributes.get_ints("pads", []) or [0] * 2 * rank
+    strides = node.attributes.get_ints("strides", []) or [1] * rank
+    begins = zip(x[2:], pads, strides, y[2:], strict=False)
+    return any((count - 1) * stride >= size + begin for size, begin, stride, count in begins)
 
 
 def _pads(node: ir.Node, totals: Sequence[int], rank: int) -> list[int] | None:
