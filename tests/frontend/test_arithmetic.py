@@ -344,6 +344,22 @@ def test_reductions(operator: str, opset: int) -> None:
     normalized(graph(nodes, X, ["z"], constants, opset=opset))
 
 
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_sum_of_exponentials_written_out_is_taken_of_what_is_at_most_zero(keep: int) -> None:
+    """Exponentials of numbers from -60 to 60 have no common grid; those of what is less the largest do."""
+    nodes: list[Node] = [
+        ("Exp", "y", "e"),
+        ("ReduceSum", "e axes", "s", {"keepdims": keep}),
+        ("Log", "s", "z"),
+    ]
+    scaled = [("Mul", "x k", "y"), *nodes]
+    constants = {"axes": integers(1), "k": np.array(20, np.float32)}
+    model = normalised(graph(scaled, X, ["z"], constants, opset=18))
+    assert operators(model)["ReduceMax"] >= 1
+    again = normalised(graph([("ReduceLogSumExp", "x axes", "z")], X, ["z"], {"axes": integers(1)}, opset=18))
+    assert operators(again)["ReduceMax"] == 1
+
+
 def test_reduction_over_everything_and_over_nothing() -> None:
     model = normalized(graph([("ReduceSum", "x", "z")], X, ["z"]))
     assert operators(model) == {"ReduceSum": 1}

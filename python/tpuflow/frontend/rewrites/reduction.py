@@ -2,6 +2,7 @@
 
     ReduceLogSum                              ->  ReduceSum Log
     ReduceLogSumExp                           ->  of x less its maximum: Exp ReduceSum Log, plus the maximum
+    Log of ReduceSum of Exp                   ->  ReduceLogSumExp, unless its operand is less its maximum
     LogSoftmax                                ->  x less its maximum, less ReduceLogSum of Exp of that
     mean or maximum over both spatial axes    ->  GlobalAveragePool, GlobalMaxPool
     ReduceProd of up to 64 elements           ->  Slice and Mul, half by half
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.values import attributes_of, axes_of, input_at, integers_of, shape_of
+from tpuflow.frontend.values import attributes_of, axes_of, input_at, integers_of, produced_by, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -114,6 +115,21 @@ def log_sum_exp(node: ir.Node, emit: Emitter) -> ir.Value:
     return emit("Add", emit("Log", total), largest)
 
 
+def summed_exponentials(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Recognises ReduceLogSumExp written out, whose exponentials have no common grid."""
+    total = produced_by(node.inputs[0], "ReduceSum")
+    power = None if total is None else produced_by(total.inputs[0], "Exp")
+    if total is None or power is None or any(len(each.outputs[0].uses()) > 1 for each in (total, power)):
+        return None
+    less = produced_by(power.inputs[0], "Sub")
+    largest = None if less is None else less.inputs[1]
+    while (held := produced_by(largest, "Clip", "Reshape")) is not None:
+        largest = held.inputs[0]
+    if produced_by(largest, "ReduceMax") is not None:
+        return None
+    return emit("ReduceLogSumExp", power.inputs[0], *total.inputs[1:], attributes=attributes_of(total))
+
+
 def log_softmax(node: ir.Node, emit: Emitter) -> ir.Value:
     """Writes LogSoftmax without Softmax, whose small results have no bits to take logarithms of."""
     x, axis = node.inputs[0], emit.constant(np.array([node.attributes.get_int("axis", -1)]), "axis")
@@ -139,6 +155,7 @@ RULES: Rules = {
     "ReduceProd": [stated_axes, product],
     "ReduceLogSum": [log_sum],
     "ReduceLogSumExp": [log_sum_exp],
+    "Log": [summed_exponentials],
     "LogSoftmax": [log_softmax],
     "Softmax": [counted_axis],
     "ArgMax": [counted_axis],
