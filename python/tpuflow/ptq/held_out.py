@@ -55,6 +55,10 @@ WIDEST_DB = 4.0
 MANY = 32
 """Samples of calibration."""
 
+DRAW_DB = 32.0
+"""So many decibels over the number of samples, where there are fewer than `MANY`, an interval reaches further
+down: ranges of few samples are a draw themselves, of which two halves tell little."""
+
 Change = Callable[["FloatModel", "Ranges", "Samples"], "tuple[FloatModel, Ranges]"]
 """A model and its ranges after a change, made of some samples."""
 
@@ -213,4 +217,5 @@ def interval(noise: np.ndarray, signal: np.ndarray, calibrated: int) -> Interval
     if calibrated >= MANY:
         half = min(half, WIDEST_DB / 2)
     middle = 10 * math.log10(power / total)
-    return Interval(middle - BELOW * half, middle + (2 - BELOW) * half)
+    drawn = DRAW_DB / calibrated if calibrated < MANY else 0.0
+    return Interval(middle - BELOW * half - drawn, middle + (2 - BELOW) * half)
