@@ -170,6 +170,14 @@ def test_what_is_wrong_is_told_in_one_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_margin_is_kept_and_held_within_bounds() -> None:
+    wide = Ranges({"x": Range(-1.0, 2.0, margin=3.0), "y": Range(0.0, 1.0)})
+    again = Ranges.from_json(wide.to_json())
+    assert [each.margin for each in again.tensors.values()] == [3.0, 1.0]
+    with pytest.raises(RangesError, match=r'tensor "x": field "margin" is 9\.0, it must be from 0 to 8'):
+        Ranges.from_json(wide.to_json().replace("3.0", "9"))
+
+
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(RangesError, match=r"none\.json: cannot be read: no such file or directory"):
         Ranges.load(tmp_path / "none.json")

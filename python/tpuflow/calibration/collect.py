@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tpuflow.calibration.activations import ActivationSession, handed_out
 from tpuflow.calibration.masks import FAR, Masks, reaching_masks, unseen_masks
 from tpuflow.calibration.means import ChannelSums, linear_operands
@@ -37,6 +39,15 @@ logger = logging.getLogger(__name__)
 
 COUNTING = frozenset({"bins", "count_all", "trim_infinity"})
 """Keys that decide what is counted; all others only how ranges follow from it."""
+
+MANY = 8
+"""Samples whose largest magnitudes tell how much these differ, at least."""
+
+DEVIATIONS = 16.0
+"""By so many standard deviations of samples' largest magnitudes an input's 16-bit grid reaches further."""
+
+FEW_MARGIN = 3.0
+"""With fewer samples than `MANY` all 16-bit grids reach so many times as far beyond what was seen."""
 
 FEW = 32
 """Fewer samples do not reach as far as others will: ranges get headroom."""
@@ -294,7 +305,9 @@ def fit(
         further = 1.0
         if strategy == "mse" and tensor.step is None and 0 < statistics.samples < FEW:
             further += settings.headroom / statistics.samples
-        return name, Range(further * min(low, 0.0), further * max(high, 0.0))
+        return name, Range(
+            further * min(low, 0.0), further * max(high, 0.0), margin=_margin(name, statistics)
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ranges = dict(pool.map(fitted, statistics.tensors.items()))
@@ -302,3 +315,15 @@ def fit(
         name: Means(sums.axis, found) for name, sums in statistics.sums.items() if (found := sums.means())
     }
     return Ranges(ranges, statistics.samples or None, config.strategy, means)
+
+
+def _margin(name: str, statistics: Statistics) -> float:
+    """How much of the configured margin a tensor needs: an input whose samples reach about as far, little."""
+    if 0 < statistics.samples < MANY:
+        return FEW_MARGIN
+    tensor = statistics.tensors[name]
+    if name not in statistics.inputs or len(tensor.batches) < MANY:
+        return 1.0
+    largest = np.abs(np.array(tensor.batches)).max(axis=1)
+    spread = largest.std(ddof=1) / max(largest.max(), np.finfo(np.float64).tiny)
+    return min(1.0, DEVIATIONS * float(spread))

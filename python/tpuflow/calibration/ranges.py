@@ -20,11 +20,12 @@
 ```
 
 The file is meant to be edited by hand: one tensor per line, and whatever is wrong is told with file, tensor
-and field. `samples` and `strategy` say where the numbers come from and may be missing, and so may `means`,
-the averages by channel of what linear layers read: without them biases are not corrected. `errors` are what
-the network in integers adds to sums of its last layers on average, which their biases take back, and
-`errors_of` says which network that is: errors of another are left alone. `factors`, written like means with a
-list "factor", say what channels of the network were divided by before it was calibrated.
+and field. A tensor may have a "margin" (`Range`). `samples` and `strategy` say where the numbers come from
+and may be missing, and so may `means`, the averages by channel of what linear layers read: without them
+biases are not corrected. `errors` are what the network in integers adds to sums of its last layers on
+average, which their biases take back, and `errors_of` says which network that is: errors of another are left
+alone. `factors`, written like means with a list "factor", say what channels of the network were divided by
+before it was calibrated.
 A file whose name ends in `.table` is a calibration table (`table.py`): ranges alone, one per tensor.
 """
 
@@ -52,6 +53,7 @@ __all__ = ["Means", "Range", "Ranges"]
 
 FORMAT = 1
 TABLE = ".table"
+LARGEST_MARGIN = 8.0
 _LARGEST = 3.4028234663852886e38
 
 
@@ -63,6 +65,7 @@ class Range:
         min: One number, or one per index of `axis`.
         max: Likewise.
         axis: The axis ranges differ along; None for one range of the whole tensor.
+        margin: How many times as far beyond the range as configured (`headroom_16`) a 16-bit grid reaches.
 
     Raises:
         RangesError: The numbers are not such a range; the text names the field.
@@ -71,6 +74,7 @@ class Range:
     min: float | tuple[float, ...]
     max: float | tuple[float, ...]
     axis: int | None = None
+    margin: float = dataclass_field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.min, tuple) != isinstance(self.max, tuple):
@@ -85,6 +89,8 @@ class Range:
                 )
         elif self.axis is not None:
             raise RangesError(f'field "axis" is {self.axis}, single numbers "min" and "max" need null')
+        if not 0 <= self.margin <= LARGEST_MARGIN:
+            raise RangesError(f'field "margin" is {self.margin}, it must be from 0 to {LARGEST_MARGIN:g}')
         if self.axis is not None and self.axis < 0:
             raise RangesError(f'field "axis" is {self.axis}, it must not be negative')
         for low, high in self.pairs:
@@ -224,8 +230,7 @@ class Ranges:
             head["strategy"] = self.strategy
         lines = [f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
         rows = [
-            f"    {json.dumps(name)}: "
-            + json.dumps({"min": entry.min, "max": entry.max, "axis": entry.axis}, allow_nan=False)
+            f"    {json.dumps(name)}: " + json.dumps(_fields(entry), allow_nan=False)
             for name, entry in self.tensors.items()
         ]
         tail = ""
@@ -266,6 +271,11 @@ class Ranges:
                     f'{path}: tensor "{name}" has ranges along an axis, a table has one each: write .json'
                 )
         return to_table({name: next(iter(entry.pairs)) for name, entry in self.tensors.items()})
+
+
+def _fields(entry: Range) -> dict[str, Any]:
+    margin = {} if entry.margin == 1.0 else {"margin": entry.margin}
+    return {"min": entry.min, "max": entry.max, "axis": entry.axis} | margin
 
 
 def _block(rows: list[str]) -> str:
@@ -354,7 +364,7 @@ def _parse_range(entry: Any) -> Range:
     if not isinstance(entry, dict):
         raise RangesError(f'an object with "min", "max" and "axis" is needed, this is {_kind(entry)}')
     for key in entry:
-        if key not in ("min", "max", "axis"):
+        if key not in ("min", "max", "axis", "margin"):
             raise RangesError(f'unknown field "{key}"')
     for key in ("min", "max"):
         if key not in entry:
@@ -362,7 +372,8 @@ def _parse_range(entry: Any) -> Range:
     axis = entry.get("axis")
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
         raise RangesError(f'field "axis" must be a whole number or null, it is {_kind(axis)}')
-    return Range(_parse_bound(entry["min"], "min"), _parse_bound(entry["max"], "max"), axis)
+    margin = _parse_number(entry.get("margin", 1.0), "margin")
+    return Range(_parse_bound(entry["min"], "min"), _parse_bound(entry["max"], "max"), axis, margin)
 
 
 def _parse_bound(value: Any, field: str) -> float | tuple[float, ...]:

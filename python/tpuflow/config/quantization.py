@@ -71,7 +71,8 @@ class QuantizeConfig(Section):
     """Width of the grid of activations, at most that of their type; alone it chooses the type: int8 for 8,
     else int16. Unset: all of the type."""
     activation_mode: Annotated[ActivationMode, PerLayer()] = "asymmetric"
-    """Grid of activations; 16-bit activations are symmetric in any case."""
+    """Grid of activations; 16-bit ones with both signs are symmetric in any case, and `asymmetric` spends all
+    codes on those that are never negative."""
     unsigned: Annotated[bool, PerLayer()] = False
     """Symmetric grids of tensors that are never negative spend all codes on positive numbers."""
     force_dtype_int: Annotated[bool, PerLayer()] = False
@@ -116,7 +117,9 @@ class QuantizeConfig(Section):
     """A function of a 16-bit operand takes `2^table_bits` equal steps where they suffice, otherwise
     segments of different steps with at most four times as many words."""
     headroom_16: float = Field(default=2.0, ge=1.0, le=16.0)
-    """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit."""
+    """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit. Grids of
+    inputs whose samples all reach about as far do less; by fewer than 8 samples all reach three times as far
+    beyond."""
     resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False
     """Bilinear and cubic resizing takes the nearest cell instead."""
     with_winograd: Annotated[bool, PerLayer()] = False

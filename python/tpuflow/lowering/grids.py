@@ -18,6 +18,7 @@ import onnx_ir as ir
 from tpuflow.errors import TpuflowError
 from tpuflow.frontend.values import MASKED, bound_of
 from tpuflow.lowering import scheme
+from tpuflow.lowering.functions import FUNCTIONS
 from tpuflow.lowering.int16_values import AVERAGES, added_values, head_values, int16_values
 from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
@@ -60,6 +61,9 @@ SHARED_QUANT = frozenset({"Concat", "Where"})
 
 JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
 """Operators whose operands stand on one scale, or on scales that are brought to one."""
+
+POINTS, BETWEEN = 1 << 14, 2.0**-9
+"""Where a function is looked at for all it gives, and what it may give beyond between two such places."""
 
 CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
 """Operators whose output keeps its operand's quantisation; so do all views."""
@@ -236,16 +240,47 @@ class Grids:
             return scheme.floating(config.dtype)
         low, high = self.unified.get(value) or self.range_of(value)
         if config.dtype == "int16" and not self.has_fixed_range(value):
-            low, high = low * config.headroom_16, high * config.headroom_16
+            low, high = self._reached(value, config)
         return grid_of(low, high, config)
+
+    def _reach(self, value: ir.Value, config: QuantizeConfig) -> float:
+        """How many times its calibrated range the 16-bit grid of a value reaches."""
+        if self.has_fixed_range(value):
+            return 1.0
+        stated = None if value in self.unified else self._ranges.get(value.name or "")
+        return 1.0 + (config.headroom_16 - 1.0) * (1.0 if stated is None else stated.margin)
+
+    def _reached(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
+        """What the 16-bit grid of a value holds: range and margin, but nothing its function never gives."""
+        low, high = self.unified.get(value) or self.range_of(value)
+        reach = self._reach(value, config)
+        node = value.producer()
+        if node is None or node.op_type not in FUNCTIONS or value in self.unified or node.domain:
+            return low * reach, high * reach
+        operand = node.inputs[0]
+        if operand is None or operand.name not in self._ranges or any(map(_computed, node.inputs[1:])):
+            return low * reach, high * reach
+        furthest = self._reach(operand, config)
+        first, last = (end * furthest for end in self.range_of(operand))
+        with np.errstate(all="ignore"):
+            image = FUNCTIONS[node.op_type](node)(np.append(np.linspace(first, last, POINTS), 0.0))
+        least, largest = float(image.min()), float(image.max())
+        if not (math.isfinite(least) and math.isfinite(largest)):
+            return low * reach, high * reach
+        between = (largest - least) * BETWEEN
+        return max(low * reach, min(low, least - between)), min(high * reach, max(high, largest + between))
 
     def intermediate(self, step: Step) -> Quant:
         """The symmetric 16-bit quantisation of what a step's fused function reads."""
         value = step.before_activation
         self._settings.honors(step.names, RANGE)
         low, high = self.range_of(value)
-        magnitude = max(-low, high) * self._settings.defaults.headroom_16
+        magnitude = max(-low, high) * self._reach(value, self._settings.defaults)
         return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)
+
+
+def _computed(value: ir.Value | None) -> bool:
+    return value is not None and not is_constant(value)
 
 
 def grid_of(low: float, high: float, config: QuantizeConfig) -> Quant:

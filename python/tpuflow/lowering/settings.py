@@ -78,7 +78,9 @@ class Settings:
         self.entries = config.layers
         said = self.defaults.model_dump(exclude_unset=True)
         if self.defaults.dtype == "int16" and said.get("activation_mode") == "asymmetric":
-            logger.info("16-bit activations are symmetric: activation_mode = asymmetric is for 8 bits")
+            logger.info(
+                "16-bit activations with both signs are symmetric: activation_mode = asymmetric is for 8 bits"
+            )
         self.met: set[UnifyRule] = set()
         """Rules of unified scales that some operator is under."""
         self._honored: dict[int, set[str]] = {}

@@ -33,6 +33,12 @@ Array = npt.NDArray[np.float64]
 TOP = 32767
 """Largest operand multiplier."""
 
+ALIGNED = frozenset({"add", "sub", "max", "min"})
+"""Kinds whose operands are brought to one scale; of one grid they are as they are."""
+
+EXACT = 2.0**-10
+"""A constant so near to codes of the other operand's grid is meant to be on it: `1 - x` is 0 where x is 1."""
+
 
 def alignment(a: float, b: float, out: float) -> tuple[int, int, float]:
     """Integers ka, kb and a factor with `ka ~ a / u`, `kb ~ b / u`, `factor = u / out` for a common unit u.
@@ -61,7 +67,7 @@ def binary(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError(f"{len(node.inputs)} operands")
     if _scaled(context, step):
         return
-    a, b, shape, view = placed_operands(context, step)
+    a, b, shape, view = placed_operands(context, step, slack=EXACT if kind in ALIGNED else 0.0)
     target = context.grids.target(step)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     ka = kb = 1
@@ -120,12 +126,12 @@ def _scaled(context: Lowering, step: Step) -> bool:
 
 
 def placed_operands(
-    context: Lowering, step: Step, *, one_grid: bool = False
+    context: Lowering, step: Step, *, slack: float = 0.0
 ) -> tuple[StoredValue, StoredValue, tuple[int, ...], View]:
     """Both operands as tensors that broadcast, and how the result lies in its own tensor.
 
-    With `one_grid` a constant lies on the grid of the other operand, if that reaches so far: what is equal
-    then has equal codes.
+    A constant whose elements are less than `slack` from codes of the other operand's grid lies on that grid:
+    what is equal then has equal codes.
     """
     values = [step.node.inputs[0], step.node.inputs[1]]
     out = shape_of(step.node.outputs[0])
@@ -152,8 +158,8 @@ def placed_operands(
         elif value is not None and not is_constant(value):
             placed.append(context.stored[value])
         else:
-            grid = anchor.quant if one_grid else None
-            placed.append(_constant(context, step, value, anchor.shape, view, grid))
+            grid = anchor.quant if slack else None
+            placed.append(_constant(context, step, value, anchor.shape, view, grid, slack))
     return placed[0], placed[1], anchor.shape, view
 
 
@@ -214,8 +220,9 @@ def _constant(
     shape: tuple[int, ...],
     view: View,
     grid: Quant | None = None,
+    slack: float = 0.0,
 ) -> StoredValue:
-    """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if that reaches so far."""
+    """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if its codes are so near."""
     array = float_constant(value)
     if array is None or value is None:
         raise UnsupportedNodeError("an operand is left out")
@@ -230,7 +237,8 @@ def _constant(
     quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
     if grid is not None and not grid.is_float:
         steps = placed / grid.scale + grid.zero_point
-        quant = grid if steps.min() > grid.lo - 0.5 and steps.max() < grid.hi + 0.5 else quant
+        near = np.abs(steps - np.clip(np.rint(steps), grid.lo, grid.hi)).max() <= slack
+        quant = grid if near else quant
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
     return StoredValue(index, placed.shape, View.dense(placed.shape), quant)
 

@@ -31,7 +31,7 @@ AS_IT_IS = Requant((1,), (0,), 0, 0, 1).fields()
 @lowers(*KINDS)
 def comparison(context: Lowering, step: Step) -> None:
     """1 where it holds, else 0."""
-    a, b, shape, view = placed_operands(context, step, one_grid=True)
+    a, b, shape, view = placed_operands(context, step, slack=0.5)
     op: dict[str, Any] = {
         "op": "binary",
         "kind": KINDS[step.node.op_type],
