@@ -354,9 +354,9 @@ def test_a_sum_of_exponentials_written_out_is_taken_of_what_is_at_most_zero(keep
     ]
     scaled = [("Mul", "x k", "y"), *nodes]
     constants = {"axes": integers(1), "k": np.array(20, np.float32)}
-    model = normalised(graph(scaled, X, ["z"], constants, opset=18))
+    model = normalized(graph(scaled, X, ["z"], constants, opset=18))
     assert operators(model)["ReduceMax"] >= 1
-    again = normalised(graph([("ReduceLogSumExp", "x axes", "z")], X, ["z"], {"axes": integers(1)}, opset=18))
+    again = normalized(graph([("ReduceLogSumExp", "x axes", "z")], X, ["z"], {"axes": integers(1)}, opset=18))
     assert operators(again)["ReduceMax"] == 1
 
 

@@ -55,7 +55,7 @@ def test_windows_that_lie_wholly_in_the_padding_are_left_out(pool: str, opset: i
     """Until opset 22 the standard counts them; runtimes never compute one. What follows knows the shape."""
     window = {"kernel_shape": [1, 2], "strides": [1, 3], "pads": [0, 0, 0, 1], "ceil_mode": 1}
     nodes = [(pool, "x", "a", window), (pool, "a", "b", window), ("Relu", "b", "z")]
-    model = normalised(graph(nodes, {"x": [1, 3, 4, 14]}, ["z"], opset=opset))
+    model = normalized(graph(nodes, {"x": [1, 3, 4, 14]}, ["z"], opset=opset))
     assert model.outputs[0].shape == (1, 3, 4, 2)
 
 
