@@ -67,8 +67,8 @@ def test_a_function_has_no_codes_for_what_it_never_gives() -> None:
     """Operands may reach twice as far as calibration saw; roots then 1.41 times, sines not at all."""
     for name, limit in (("Sqrt", math.sqrt(2 * 9)), ("Sin", 1.0)):
         ranges = Ranges({"x": Range(0, 9), "z": Range(-1 if name == "Sin" else 0, limit / math.sqrt(2))})
-        quantised = tpuflow.quantize(function(name), ranges, INT16)
-        (out,) = (quantised.tensors[i] for i in quantised.outputs)
+        quantized = tpuflow.quantize(function(name), ranges, INT16)
+        (out,) = (quantized.tensors[i] for i in quantized.outputs)
         assert out.scale is not None
         assert out.scale[0] * (32767 - out.zero_point) == pytest.approx(limit, rel=0.01)
 
@@ -87,8 +87,8 @@ def test_inputs_that_reach_equally_far_need_no_margin_and_few_samples_a_wide_one
 @pytest.mark.parametrize("margin", [0.0, 1.0, 3.0])
 def test_a_margin_is_so_many_times_that_of_the_configuration(margin: float) -> None:
     model = tpuflow.load(graph([("Add", "x x", "z")], {"x": [1, 4]}, ["z"]))
-    quantised = tpuflow.quantize(model, Ranges({"x": Range(-1, 1, margin=margin), "z": Range(-2, 2)}), INT16)
-    scale = quantised.tensors[quantised.inputs[0]].scale
+    quantized = tpuflow.quantize(model, Ranges({"x": Range(-1, 1, margin=margin), "z": Range(-2, 2)}), INT16)
+    scale = quantized.tensors[quantized.inputs[0]].scale
     assert scale is not None
     assert scale[0] * 32767 == pytest.approx(1 + margin)
 
@@ -100,7 +100,7 @@ def test_one_less_a_mask_is_zero_where_the_mask_is_one(dtype: str) -> None:
     model = tpuflow.load(graph([("Sub", "one m", "z")], {"m": [1, 64]}, ["z"], constants))
     config = Config.parse({"quantize": {"dtype": dtype, "output_dtype": "int16"}})
     samples = {"m": np.resize(np.array([0, 1], np.float32), (16, 64))}
-    quantised = tpuflow.quantize(model, tpuflow.calibrate(model, samples, config), config)
-    found = GraphLevel(quantised).run({"m": samples["m"][:1]})["z"]
+    quantized = tpuflow.quantize(model, tpuflow.calibrate(model, samples, config), config)
+    found = GraphLevel(quantized).run({"m": samples["m"][:1]})["z"]
     assert (found[samples["m"][:1] == 1] == 0).all()
     assert np.abs(found[samples["m"][:1] == 0] - 1).max() < 1e-4
