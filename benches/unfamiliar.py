@@ -30,7 +30,7 @@ def _transformer(b: Builder, x: str, blocks: int, heads: int) -> str:
             "Reshape", b.linear(b.layer_norm(x), 3 * width), b.integers(1, tokens, 3, heads, depth)
         )
         turned = b.node("Transpose", joint, perm=[2, 0, 3, 1, 4])
-        q, k, v = (b.node("Gather", turned, b.constant(np.int64(index)), axis=0) for index in range(3))
+        q, k, v = (b.node("Gather", turned, b.constant(np.array(index)), axis=0) for index in range(3))
         scaled = b.node("Mul", q, b.constant(np.float32(1 / math.sqrt(depth))))
         scores = b.node("MatMul", scaled, b.node("Transpose", k, perm=[0, 1, 3, 2]))
         mixed = b.node("MatMul", b.node("Softmax", scores, axis=-1), v)
@@ -46,7 +46,7 @@ def deit_tiny() -> onnx.ModelProto:
     x = b.conv(b.input("image", [1, 3, 224, 224]), 192, (16, 16), strides=[16, 16])
     x = b.node("Transpose", b.node("Reshape", x, b.integers(1, 192, 196)), perm=[0, 2, 1])
     x = b.node("Add", b.node("Concat", b.spread(1, 1, 192), x, axis=1), b.spread(1, 197, 192))
-    x = b.node("Gather", _transformer(b, x, 12, 3), b.constant(np.int64(0)), axis=1)
+    x = b.node("Gather", _transformer(b, x, 12, 3), b.constant(np.array(0)), axis=1)
     b.output(b.linear(x, 1000))
     return b.model()
 

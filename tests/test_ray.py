@@ -42,7 +42,7 @@ def cluster() -> Iterator[Any]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.add_node(num_cpus=1)
     yield made
-    made.shutdown()  # type: ignore[no-untyped-call]
+    made.shutdown()
     for name in ("PYTHONPATH", "RAY_AUTH_MODE", "RAY_worker_niceness"):
         del os.environ[name]
 
@@ -64,7 +64,7 @@ def test_results_failures_and_kills_stay_with_their_task(cluster: Any, tmp_path:
         assert odd.state in {"done", "failed"}  # Ray sends functions that pickle does not
 
 
-def test_files_are_shipped_and_work_under_way_is_cancelled(cluster: Any, tmp_path: Path) -> None:
+def test_files_are_shipped_and_pending_work_is_canceled(cluster: Any, tmp_path: Path) -> None:
     path = tmp_path / "graph.bin"
     path.write_bytes(b"here")
     with RayCluster(cluster.address, 2) as executor:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import tpuflow
 from cli.conftest import Command
 from frontend.decoders import VOCABULARY, decoder
 from tpuflow.errors import FileError, SampleError
@@ -32,14 +33,17 @@ def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> No
     names = ["prefill4_context8", "decode1_context8", "prefill4_context16", "decode1_context16"]
     held = load_bundle(file)
     assert list(held.programs) == list(held.graphs) == names
-    grids = [
-        {
-            tensor.name: (tensor.scale, tensor.zero_point)
-            for tensor in held.graph(name).tensors
-            if tensor.name in {"past_key_values.0.key", "past_key_values.0.value"}
-        }
-        for name in names
-    ]
+    grids = []
+    for name in names:
+        graph = held.graph(name)
+        assert isinstance(graph, tpuflow.Graph)
+        grids.append(
+            {
+                tensor.name: (tensor.scale, tensor.zero_point)
+                for tensor in graph.tensors
+                if tensor.name in {"past_key_values.0.key", "past_key_values.0.value"}
+            }
+        )
     assert all(each == grids[0] for each in grids)
 
     done = command(

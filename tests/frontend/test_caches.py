@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -16,11 +16,14 @@ from frontend.graphs import array, operators
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 CACHE, SIZE = [1, 2, 6, 4], 6
 
 
 def _model(
-    nodes: list[Any], inputs: dict[str, list[int]], constants: dict[str, Any], opset: int
+    nodes: list[Any], inputs: Mapping[str, list[int]], constants: dict[str, Any], opset: int
 ) -> onnx.ModelProto:
     return helper.make_model(
         helper.make_graph(
@@ -55,7 +58,8 @@ def _compared(
     for place in places:
         feed: dict[str, Any] = {"c": array(*CACHE, seed=place), "u": array(*rows, seed=place + 20)}
         feed |= {"w": np.array([place])} if any(v.name == "w" for v in proto.graph.input) else {}
-        np.testing.assert_allclose(session.run(feed)["y"], reference.run(None, feed)[0], atol=1e-6)
+        wanted: Any = reference.run(None, feed)
+        np.testing.assert_allclose(session.run(feed)["y"], wanted[0], atol=1e-6)
         feeds.append(feed)
     return feeds
 
@@ -77,6 +81,7 @@ def test_tensor_scatter(mode: str, count: int, *, known: bool) -> None:
 
 @pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
 def test_one_row_is_scattered_and_the_integers_agree(operator: str) -> None:
+    nodes: list[Any]
     if operator == "ScatterElements":
         nodes = [
             ("Reshape", "w four", "i", {}),
@@ -100,5 +105,5 @@ def test_one_row_is_scattered_and_the_integers_agree(operator: str) -> None:
     samples = {name: np.stack([feed[name] for feed in feeds]) for name in feeds[0]}
     level = GraphLevel(tpuflow.quantize(loaded, samples=samples))
     for feed in feeds:
-        wanted = ReferenceEvaluator(proto).run(None, feed)[0]
-        np.testing.assert_allclose(level.run(feed)["y"], wanted, atol=0.05)
+        wanted: Any = ReferenceEvaluator(proto).run(None, feed)
+        np.testing.assert_allclose(level.run(feed)["y"], wanted[0], atol=0.05)

@@ -18,21 +18,23 @@ from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import FloatSession, specialize
 
-IDS = np.random.default_rng(0).integers(0, VOCABULARY, 11)
+IDS: list[int] = np.random.default_rng(0).integers(0, VOCABULARY, 11).tolist()
 
 
-def _whole(model: onnx.ModelProto) -> np.ndarray:
+def _whole(model: onnx.ModelProto) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Logits of all tokens at once, without a past, in onnxruntime."""
-    session, feed = FloatSession(model), {}
+    session = FloatSession(model)
+    feed: dict[str, Any] = {}
     for value in model.graph.input:
         sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in value.type.tensor_type.shape.dim]
         if value.name.startswith("past"):
             feed[value.name] = np.zeros([1, *sizes[1:]], np.float32)
-    feed["input_ids"] = IDS[None]
+    feed["input_ids"] = np.array([IDS])
     if any(value.name == "position_ids" for value in model.graph.input):
         feed["position_ids"] = np.arange(len(IDS))[None]
     feed["attention_mask"] = np.ones((1, len(IDS)), np.int64)
-    return session.run(feed)["logits"][0]
+    logits: np.ndarray[Any, np.dtype[np.float32]] = session.run(feed)["logits"][0]
+    return logits
 
 
 @pytest.mark.parametrize("style", ["exported", "contributed"])

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from programs.write_programs import HERE, LEVELS, program_text
+import tpuflow
+from programs.write_programs import HERE, LEVELS, compiled, program_text
 
 MOST_BYTES = 30_000
 WORKS = {"dtl0 Transfer", "dtl1 Transfer", "dtl0 Lookup", "me Matrix", "pdp Pool", "ewp Vector"}
@@ -39,3 +40,10 @@ def test_the_files_are_small_and_show_every_kind_of_work() -> None:
             " ".join(each) for each in re.findall(r"^(\w+) layer=.*?\b([A-Z]\w+)\(", kept(name), re.MULTILINE)
         }
     assert found >= WORKS, json.dumps(sorted(WORKS - found))
+
+
+def test_texts_that_spell_normalize_the_old_way_are_read() -> None:
+    now = compiled("attention").to_text()
+    before = now.replace("normalize=", "normalise=")
+    assert before != now
+    assert tpuflow.Program.from_text(before).to_text() == now

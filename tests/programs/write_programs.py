@@ -16,7 +16,7 @@ import tpuflow
 from models.make_models import MODELS, samples
 from tpuflow.calibration.ranges import Range, Ranges
 
-__all__ = ["HERE", "LEVELS", "program_text"]
+__all__ = ["HERE", "LEVELS", "compiled", "program_text"]
 
 HERE = Path(__file__).parent
 LEVELS = {
@@ -34,13 +34,18 @@ LEVELS = {
 """The networks, and the level each is compiled at."""
 
 
-def program_text(name: str) -> str:
+def compiled(name: str) -> tpuflow.Program:
     """A network's program as the compiler makes it now."""
     original = MODELS[name]()
     model = tpuflow.load(original)
     ranges = tpuflow.calibrate(model, samples(original, 4))
     graph = tpuflow.quantize(model, _rounded(ranges))
-    return tpuflow.compile(graph, machine="128x128_asic", level=LEVELS[name]).to_text(constants=False)
+    return tpuflow.compile(graph, machine="128x128_asic", level=LEVELS[name])
+
+
+def program_text(name: str) -> str:
+    """The same as text, without its constants."""
+    return compiled(name).to_text(constants=False)
 
 
 def _rounded(ranges: Ranges) -> Ranges:

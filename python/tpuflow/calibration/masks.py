@@ -139,8 +139,8 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
             pairs = [*(found.get(made) or ranges[made]).pairs] if made in ranges else []
             if use.node.op_type == "Add":
                 other = use.node.inputs[1 - use.idx]
-                if other is not None and other.name in ranges:
-                    pairs += [(high, high) for _, high in ranges[other.name].pairs]
+                if other is not None and (reached := ranges.get(other.name or "")) is not None:
+                    pairs += [(high, high) for _, high in reached.pairs]
             spans += [max(high for _, high in pairs) - min(low for low, _ in pairs)] if pairs else []
         low, high = min(low for low, _ in ranges[name].pairs), max(high for _, high in ranges[name].pairs)
         if spans and low < -max(spans):
