@@ -257,6 +257,7 @@ class RegularModel:
         self._config = Config.parse({"calibrate": way, "layers": layers, "quantize": swish}, "RegularModel")
         self._batch: int | None = None
         self._means: Mapping[str, Means] = {}
+        self._margins: Mapping[str, float] = {}
         self.model = self._load()
 
     def _load(self) -> FloatModel:
@@ -297,6 +298,7 @@ class RegularModel:
         ranges = recipe.calibrate(self.model, CalibrationData(samples)).ranges
         assert ranges is not None, "the stage makes them"
         self._means = ranges.means
+        self._margins = {name: found.margin for name, found in ranges.tensors.items()}
         kept = Artifacts(
             save_dir, save_output_histograms, debug_sample_number, original_model_statistic_filename
         )
@@ -344,11 +346,9 @@ class RegularModel:
             SampleError: The samples do not fit.
             MissingTensorBoardError: There is a folder, but no TensorBoard to write curves with.
         """
-        tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
-        ranges = Ranges(tensors, means=self._means)
         found = fine_tune(
             self.model,
-            ranges,
+            self._ranges(thresholds),
             self._samples(fine_tuning_data),
             epochs=fine_tuning_epochs,
             folder=working_dir,
@@ -368,12 +368,17 @@ class RegularModel:
         Raises:
             QuantizeError: A threshold is missing.
         """
-        tensors = {name: Range(float(low), float(high)) for name, (low, high) in thresholds.items()}
-        # Thresholds are ranges alone; the averages by which biases are corrected stay with the model.
-        ranges = Ranges(tensors, means=self._means)
-        graph = Recipe(self._config).lower(CalibratedModel(self.model, ranges))
+        graph = Recipe(self._config).lower(CalibratedModel(self.model, self._ranges(thresholds)))
         assert not isinstance(graph, Partitioned), "the model is whole"
         return InMemoryQuantizedModel(graph, self, thresholds)
+
+    def _ranges(self, thresholds: Mapping[str, tuple[float, float]]) -> Ranges:
+        # Thresholds are pairs alone; margins and the averages for bias correction stay with the model.
+        tensors = {
+            name: Range(float(low), float(high), margin=self._margins.get(name, 1.0))
+            for name, (low, high) in thresholds.items()
+        }
+        return Ranges(tensors, means=self._means)
 
 
 def _by_batch(function: Callable[[ProgramPort, Array], Array], port: ProgramPort, array: Array) -> Array:
