@@ -4,7 +4,7 @@
 use tpuflow_ir::{Graph, Program, Tiling};
 
 use crate::rule::Violation;
-use crate::walk::{State, walk, walk_from};
+use crate::walk::{State, walk_from};
 
 /// What is known of a sound program before some of its instructions.
 pub struct Checkpoints {
@@ -15,7 +15,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Checks a program, and remembers what is known before every instruction whose number is a multiple of `every`.
+    /// Checks a program, and remembers what is known before every instruction whose number is a multiple of `every`, and behind
+    /// the last.
     ///
     /// # Errors
     /// The first violation, if there is one.
@@ -23,7 +24,7 @@ impl Checkpoints {
         let graph = crate::as_divided(graph, program)?;
         let mut states = Vec::new();
         walk_from(Some(&graph), program, 1, None, |steps| {
-            if steps.at.is_multiple_of(every) {
+            if steps.at.is_multiple_of(every) || steps.at == program.instructions.len() {
                 states.push(steps.state());
             }
         })?;
@@ -32,7 +33,8 @@ impl Checkpoints {
     }
 
     /// Checks a program of the same graph and tilings up to the violation number `most`: from the instruction `alike` on, if
-    /// header, machine, inputs, constants, and all that comes before that instruction are those of the sound program.
+    /// machine, sizes of memories, constants, and all instructions before that one are those of the sound program. Header and
+    /// ports are always compared.
     ///
     /// # Errors
     /// As [`crate::check_to`].
@@ -42,10 +44,7 @@ impl Checkpoints {
     pub fn check(&self, program: &Program, alike: Option<usize>, most: usize) -> Result<(), Vec<Violation>> {
         assert_eq!(program.tilings, self.tilings, "a program of another graph");
         let before = alike.and_then(|alike| self.states.iter().rev().find(|state| state.at <= alike));
-        match before {
-            Some(state) => walk_from(Some(&self.graph), program, most, Some(state), |_| {}),
-            None => walk(Some(&self.graph), program, most),
-        }
-        .and_then(|()| crate::limits(program))
+        let from = self.states.first().zip(before).map(|(first, state)| [first, state]);
+        walk_from(Some(&self.graph), program, most, from, |_| {}).and_then(|()| crate::limits(program))
     }
 }

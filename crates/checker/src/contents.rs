@@ -117,7 +117,7 @@ pub(crate) struct Actor {
 /// Tokens of every unit.
 pub(crate) type Tokens = [u32; 5];
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     end: u64,
     value: Value,
@@ -137,6 +137,8 @@ pub(crate) struct Piece {
 #[derive(Clone, Default)]
 pub(crate) struct Memories {
     spaces: BTreeMap<Space, BTreeMap<u64, Run>>,
+    /// Runs that were read or replaced.
+    visited: u64,
 }
 
 impl Memories {
@@ -158,6 +160,7 @@ impl Memories {
         }
         let mut pieces: Vec<Piece> = Vec::new();
         for (&at, run) in memory.range_mut(start..end) {
+            self.visited += 1;
             if let Some(writer) = run.writer {
                 written[writer.unit] = written[writer.unit].max(writer.number);
             }
@@ -173,6 +176,21 @@ impl Memories {
             }
         }
         pieces
+    }
+
+    /// Whether every byte holds the same, by the same writers and readers.
+    pub(crate) fn alike(&self, other: &Self) -> bool {
+        self.spaces == other.spaces
+    }
+
+    /// How many runs were read or replaced until now.
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// How many runs there are.
+    pub(crate) fn runs(&self) -> u64 {
+        self.spaces.values().map(|memory| memory.len() as u64).sum()
     }
 
     /// End of the last byte that was read or written.
@@ -199,6 +217,7 @@ impl Memories {
         split(memory, start);
         split(memory, end);
         let covered: Vec<u64> = memory.range(start..end).map(|(&at, _)| at).collect();
+        self.visited += covered.len() as u64;
         for at in covered {
             if let Some(run) = memory.remove(&at) {
                 if let Some(writer) = run.writer {

@@ -76,6 +76,8 @@ fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {
     let ends = ends.and(m.output.origin[1].checked_add(m.output_channel));
     let some = ends.is_some() && m.pixels > 0 && m.columns > 0;
     Rule::Extent.holds(some, "some pixels and columns", format_args!("{} and {}", m.pixels, m.columns))?;
+    let near = m.weights.address <= program.machine.cache_bytes();
+    Rule::Memory.holds(near, "weights in the cache", format_args!("weights at {:#x}", m.weights.address))?;
     Rule::Unused.holds(d.table.is_some() || m.table == 0, "no address of a table", m.table)
 }
 
@@ -126,15 +128,18 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
     Rule::Unused.holds(reads || v.parameters == 0, "no address of parameters", v.parameters)?;
     let single = |what: &str| Rule::Operands.equal(what, &1, &v.inputs.len());
     match op {
-        VectorOp::Move { dims, input_strides, output_strides, .. } => {
+        VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, .. } => {
             let even = dims.len() == input_strides.len() && dims.len() == output_strides.len();
             let loops = even && !dims.is_empty() && dims.iter().all(|&extent| extent > 0);
             Rule::Loops.holds(loops, "even loops", format_args!("{dims:?} {input_strides:?} {output_strides:?}"))?;
+            let near = reaches(dims, input_strides, *input_offset) && reaches(dims, output_strides, *output_offset);
+            Rule::Loops.holds(near, "elements below 2^48", format_args!("{input_strides:?} {output_strides:?}"))?;
             single("a move of")?;
             rows(v.first_row, v.rows, dims[0].into())
         }
         VectorOp::Gather { outer, extent, inner, indices } => {
-            let loops = *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
+            let counted = outer.checked_mul(*extent).is_some();
+            let loops = counted && *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
             Rule::Loops.holds(loops, "indices inside their axis", format_args!("{indices:?} of {extent}"))?;
             single("a gather of")?;
             rows(v.first_row, v.rows, u64::from(*outer) * indices.len() as u64)
@@ -172,6 +177,7 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         && pixel
         && payload <= u64::from(v.pixel_bytes)
         && v.channel_offset.is_multiple_of(v.dtype.bytes() as u32)
+        && v.origin[1].checked_add(v.channels).is_some()
         && v.address.is_multiple_of(word.into());
     Rule::View.holds(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
     let end =
@@ -202,8 +208,16 @@ fn taps(window: &Window) -> Result<u64, Fault> {
     Ok(u64::from(window.kernel[0]) * u64::from(window.kernel[1]))
 }
 
+/// Whether loops reach no element beyond all memories.
+fn reaches(dims: &[u32], strides: &[i64], offset: i64) -> bool {
+    let far = dims.iter().zip(strides).try_fold(offset.unsigned_abs(), |far, (&extent, stride)| {
+        far.checked_add(stride.unsigned_abs().checked_mul(u64::from(extent))?)
+    });
+    far.is_some_and(|far| far < 1 << 48)
+}
+
 /// Some of `limit` rows, at least one.
 fn rows(first: u32, count: u32, limit: u64) -> Result<(), Fault> {
-    let some = count > 0 && u64::from(first) + u64::from(count) <= limit;
+    let some = count > 0 && u64::from(first) + u64::from(count) <= limit.min(u32::MAX.into());
     Rule::Extent.holds(some, format_args!("some of {limit} rows"), format_args!("{count} from {first} on"))
 }

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod alike;
+mod budget;
 mod contents;
 mod expect;
 mod form;

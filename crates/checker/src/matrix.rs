@@ -152,6 +152,7 @@ impl Walk<'_> {
             let from = m.first_pixel.max(row * width) - row * width;
             let to = (m.first_pixel + m.pixels).min((row + 1) * width) - row * width;
             let (image, y) = (row / m.output.height, row % m.output.height);
+            self.spend(d.window.kernel[0].into())?;
             for (line, columns) in under_window(&d.window, y, from..to, m.input.height, m.input.width) {
                 let line = image * m.input.height + line;
                 self.consume(&m.input, input, line..line + 1, columns, channels.clone())?;
@@ -248,6 +249,7 @@ impl Walk<'_> {
             if single.is_some_and(|key| self.compared.contains(&key)) {
                 continue;
             }
+            self.spend(rows.saturating_mul(1 + u64::from(m.columns) / 64))?;
             for k in 0..rows {
                 let found = self.image_bytes(&pieces, start + k * stride, inner)?;
                 let expected = self.constant_row(m, linear, k, plane, apart);

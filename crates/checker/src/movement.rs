@@ -58,7 +58,7 @@ impl Walk<'_> {
     ) -> Result<(), Fault> {
         let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.broken(1, v.inputs.len())) };
         let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
-        if rescale.is_none() && size != out_size {
+        if rescale.is_none() && input.dtype != v.output.dtype {
             return Err(
                 Rule::ElementTypes.broken(format_args!("{:?}", input.dtype), format_args!("{:?}", v.output.dtype))
             );
@@ -85,6 +85,7 @@ impl Walk<'_> {
                 target += i.cast_signed() * output_stride;
             }
             while left > 0 {
+                self.spend(1)?;
                 let count = self.carry(&arriving, [source, target], left, &mut read, &mut written)?;
                 source += count.cast_signed();
                 target += count.cast_signed();
@@ -130,6 +131,7 @@ impl Walk<'_> {
             _ => read.push((start, start + count * size)),
         }
         let covered = crate::walk::within(pieces, start, start + count * size);
+        self.spend(covered.len() as u64)?;
         defined(&covered, input.space, start, start + count * size)?;
         match arrived {
             Some(value) => written.push(end, end + count * out_size, value),

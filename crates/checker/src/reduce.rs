@@ -50,8 +50,8 @@ impl Walk<'_> {
             return Err(Rule::Operands.broken("one operand, and running results", v.inputs.len()));
         };
         let sizes = |view: &View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
-        let all: u64 = claim.shape.iter().map(|&n| u64::from(n)).product();
-        if sizes(operand) != all || claim.axes.iter().any(|&axis| axis as usize >= claim.shape.len()) {
+        let all = claim.shape.iter().try_fold(1u64, |all, &n| all.checked_mul(n.into()));
+        if Some(sizes(operand)) != all || claim.axes.iter().any(|&axis| axis as usize >= claim.shape.len()) {
             let stretch = format_args!("{:?} over {:?}", claim.shape, claim.axes);
             return Err(Rule::Stretches.broken(format_args!("a stretch of {} elements", sizes(operand)), stretch));
         }

@@ -442,6 +442,7 @@ impl Walk<'_> {
             let (from, to) = (&graph.tensor(tensor).shape, &graph.tensor(result).shape);
             // Pixels go up by one at most: where both ends of a row are right, so is all between, unless one pixel serves all.
             let step = if view.width == 1 { 1 } else { (output.width - 1).max(1) };
+            self.spend(u64::from(output.width / step))?;
             for column in (0..output.width).step_by(step as usize) {
                 let pixel = u64::from(output.origin[0]) + u64::from(row) * u64::from(output.width) + u64::from(column);
                 let x = if view.width == 1 { 0 } else { column };

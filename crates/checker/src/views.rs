@@ -16,12 +16,21 @@ impl Walk<'_> {
         columns: std::ops::Range<u32>,
         channels: std::ops::Range<u32>,
         whole: u64,
-    ) -> Vec<Stretch> {
+    ) -> impl Iterator<Item = Stretch> + use<> {
         let (word, size) = (self.machine().word(), view.dtype.bytes());
         let bytes = u64::from(channels.end - channels.start) * size as u64;
         let payload = whole as u32 * size as u32;
         let natural = pixel_bytes(payload as usize, word) as u32;
-        let at = |column: u32, bytes: u64, padded: bool| Stretch {
+        let joined = bytes == u64::from(payload) && view.pixel_bytes == natural && view.channel_offset == 0;
+        let (bytes, padded) = if joined {
+            let count = u64::from(columns.end - columns.start);
+            ((count - 1) * u64::from(natural) + bytes, natural != payload && count > 1)
+        } else {
+            (bytes, false)
+        };
+        let columns = if joined { columns.start..columns.start + 1 } else { columns };
+        let view = *view;
+        columns.map(move |column| Stretch {
             start: view.pixel_address(row, column, word) + u64::from(channels.start) * size as u64,
             bytes,
             padded,
@@ -29,13 +38,7 @@ impl Walk<'_> {
             natural,
             pixel: u64::from(view.origin[0]) + u64::from(row) * u64::from(view.width) + u64::from(column),
             within: u64::from(view.origin[1] + channels.start) * size as u64,
-        };
-        if bytes == u64::from(payload) && view.pixel_bytes == natural && view.channel_offset == 0 {
-            let count = u64::from(columns.end - columns.start);
-            let all = (count - 1) * u64::from(natural) + bytes;
-            return vec![at(columns.start, all, natural != payload && count > 1)];
-        }
-        columns.map(|column| at(column, bytes, false)).collect()
+        })
     }
 
     pub(crate) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {

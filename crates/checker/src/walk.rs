@@ -6,6 +6,7 @@ use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::{Direction, Transfer, Work};
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
 
+use crate::budget::Budget;
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use crate::expect::{Expectation, same};
 use crate::order::Order;
@@ -38,6 +39,7 @@ pub(crate) struct Walk<'a> {
     known: Tokens,
     /// Whether the instruction may write over what it has read: each element over itself.
     pub(crate) in_place: bool,
+    budget: Budget,
     /// Weights already compared.
     pub(crate) compared: std::collections::BTreeSet<Compared>,
     /// What constants stand for, by their places.
@@ -55,18 +57,21 @@ pub(crate) struct State {
     compared: std::collections::BTreeSet<Compared>,
     places: Option<Places>,
     order: Order,
+    steps: u64,
 }
 
 pub(crate) fn walk(graph: Option<&Graph>, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
     walk_from(graph, program, most, None, |_| {})
 }
 
-/// Walks from a state on, or from the beginning; `each` is shown the walk before every instruction.
+/// Walks from the beginning, or from a state on if what stands in memory before the first instruction is what stood there in the
+/// sound program; `from` is the state there, and that to go on from. `each` is shown the walk before every instruction and
+/// behind the last.
 pub(crate) fn walk_from(
     graph: Option<&Graph>,
     program: &Program,
     most: usize,
-    from: Option<&State>,
+    from: Option<[&State; 2]>,
     mut each: impl FnMut(&Steps),
 ) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
@@ -74,13 +79,14 @@ pub(crate) fn walk_from(
         violations.push(fault.by(instruction));
         violations.len() >= most
     };
-    let mut steps = Steps::new(graph, program, from);
-    if from.is_none()
-        && let Err(fault) = steps.walk.start()
+    let mut steps = Steps::new(graph, program);
+    if let Err(fault) = steps.walk.start()
         && report(None, fault)
     {
         return Err(violations);
     }
+    let from = from.filter(|[first, _]| first.memories.alike(&steps.walk.memories));
+    steps.resume(from.map(|[_, state]| state));
     while let Some(instruction) = program.instructions.get(steps.at) {
         each(&steps);
         let at = steps.at;
@@ -90,9 +96,17 @@ pub(crate) fn walk_from(
             return Err(violations);
         }
     }
+    each(&steps);
     steps.walk.actor = None;
-    if let Err(fault) = steps.walk.finish() {
-        report(None, fault);
+    if let Err(fault) = steps.walk.finish()
+        && report(None, fault)
+    {
+        return Err(violations);
+    }
+    if violations.is_empty()
+        && let Err(fault) = steps.walk.figures()
+    {
+        violations.push(fault.by(None));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
@@ -105,16 +119,32 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn new(graph: Option<&'a Graph>, program: &'a Program, from: Option<&State>) -> Self {
-        let fresh = || graph.map(|graph| Places::new(EqualConstants::of(graph)));
-        let (memories, compared, places, order, at) = match from.cloned() {
-            Some(State { at, memories, compared, places, order }) => (memories, compared, places, order, at),
-            None => (Memories::default(), Default::default(), fresh(), Order::default(), 0),
+    fn new(graph: Option<&'a Graph>, program: &'a Program) -> Self {
+        let walk = Walk {
+            program,
+            expectation: graph.map(Expectation::new),
+            memories: Memories::default(),
+            actor: None,
+            known: [0; 5],
+            in_place: false,
+            budget: Budget::new(graph, program),
+            compared: std::collections::BTreeSet::new(),
+            places: None,
+            layer: LayerId::new(0),
         };
-        let (expectation, places) = (graph.map(Expectation::new), places.map(RefCell::new));
-        let (actor, known, in_place, layer) = (None, [0; 5], false, LayerId::new(0));
-        let walk = Walk { program, expectation, memories, actor, known, in_place, compared, places, layer };
-        Self { walk, order, at }
+        Self { walk, order: Order::default(), at: 0 }
+    }
+
+    /// Goes on from a state, or knows of no place yet.
+    fn resume(&mut self, state: Option<&State>) {
+        let Some(State { at, memories, compared, places, order, steps }) = state.cloned() else {
+            let graph = self.walk.expectation.as_ref().map(|e| e.graph);
+            self.walk.places = graph.map(|graph| RefCell::new(Places::new(EqualConstants::of(graph))));
+            return;
+        };
+        (self.at, self.order, self.walk.memories, self.walk.compared) = (at, order, memories, compared);
+        self.walk.places = places.map(RefCell::new);
+        self.walk.budget.resume(steps);
     }
 
     fn follow(&mut self, instruction: &Instruction) -> Result<(), Fault> {
@@ -127,7 +157,8 @@ impl<'a> Steps<'a> {
     pub(crate) fn state(&self) -> State {
         let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
         let places = self.walk.places.as_ref().map(|places| places.borrow().clone());
-        State { at: self.at, memories, compared, places, order: self.order.clone() }
+        let (order, steps) = (self.order.clone(), self.walk.budget.taken());
+        State { at: self.at, memories, compared, places, order, steps }
     }
 }
 
@@ -183,7 +214,7 @@ impl<'a> Walk<'a> {
         for (i, port) in self.program.outputs.iter().enumerate() {
             self.output(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
         }
-        crate::header::memory(self.program, self.memories.end(Space::Cache))
+        Ok(())
     }
 
     fn output(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
@@ -194,6 +225,11 @@ impl<'a> Walk<'a> {
             same_port(graph.tensor(tensor), port)?;
         }
         self.consume(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)
+    }
+
+    /// What the header says of memories is what a sound program uses of them.
+    fn figures(&self) -> Result<(), Fault> {
+        crate::header::memory(self.program, self.memories.end(Space::Cache))
     }
 
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
@@ -223,6 +259,11 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Takes steps, if so many are left.
+    pub(crate) fn spend(&self, steps: u64) -> Result<(), Fault> {
+        self.budget.spend(steps, &self.memories)
+    }
+
     fn limit(&self, space: Space) -> u64 {
         match space {
             Space::Cache => self.machine().cache_bytes(),
@@ -240,6 +281,7 @@ impl<'a> Walk<'a> {
     /// Reads a stretch; its writers must be known to have finished.
     pub(crate) fn load(&mut self, space: Space, start: u64, end: u64) -> Result<Vec<Piece>, Fault> {
         self.in_range(space, start, end)?;
+        self.spend(1)?;
         let mut written = [0; 5];
         let pieces = self.memories.read(space, start, end, self.actor, &mut written);
         self.must_know(written, space, start, end, Rule::ReadOrder)?;
@@ -249,6 +291,7 @@ impl<'a> Walk<'a> {
     /// Writes a stretch; whoever read or wrote it on another unit must be known to have finished.
     pub(crate) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
         self.in_range(space, start, end)?;
+        self.spend(1)?;
         let mut disturbed = [0; 5];
         let own = self.memories.write(space, start, end, value, self.actor, &mut disturbed);
         let found = format_args!("what it reads at {space:?} bytes {start:#x}..{end:#x}");
@@ -355,6 +398,7 @@ impl<'a> Walk<'a> {
         let Some(expectation) = &self.expectation else { return Ok(()) };
         let mut done = 0;
         while done < bytes {
+            self.spend(1)?;
             let at = start + done;
             let wanted = Value::Element(expected).advance(done);
             let piece = covering(pieces, at);
@@ -453,7 +497,8 @@ impl<'a> Walk<'a> {
 
     /// The constant bytes behind a stretch of a cache.
     pub(crate) fn image_bytes(&self, pieces: &[Piece], start: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
-        let mut out = Vec::with_capacity(bytes as usize);
+        self.spend(bytes / 64)?;
+        let mut out = Vec::new();
         while (out.len() as u64) < bytes {
             let at = start + out.len() as u64;
             let piece = covering(pieces, at)
@@ -480,6 +525,12 @@ impl<'a> Walk<'a> {
 
     fn transfer(&mut self, transfer: &Transfer) -> Result<(), Fault> {
         let ddr_space = Space::Ddr(transfer.ddr_space);
+        // A byte is not brought twice: what arrives fits where it arrives.
+        let filled = self.limit(if transfer.direction == Direction::Load { transfer.local_space } else { ddr_space });
+        let runs = transfer.counts.map(u128::from);
+        let (all, most) =
+            (runs[0] * runs[1] * u128::from(transfer.bytes), format_args!("at most {filled} bytes moved"));
+        Rule::Limits.holds(all <= u128::from(filled), most, all)?;
         for (ddr, local) in transfer.runs() {
             let bytes = u64::from(transfer.bytes);
             let ((from_space, from), (to_space, to)) = match transfer.direction {

@@ -1,7 +1,7 @@
 //! Wrong programs made on purpose: valid values of one place put into another, where only what they mean is wrong.
 
 use tpuflow_checker::{Operand, Rule, Violation, check};
-use tpuflow_ir::isa::{Direction, Transfer};
+use tpuflow_ir::isa::{Direction, Transfer, VectorOp};
 use tpuflow_ir::{
     BinaryKind, DType, Descriptor, Graph, Instruction, Machine, Program, Quant, Source, Space, Unit, View, Work,
 };
@@ -38,6 +38,36 @@ fn constant_loads(program: &Program) -> Vec<(usize, Transfer)> {
         _ => None,
     };
     program.instructions.iter().enumerate().filter_map(load).collect()
+}
+
+/// A move computes nothing: what it reads and writes are elements of one type, however large those of another are.
+#[test]
+fn moves_between_types_of_one_size_are_refused() {
+    let mut net = Net::new(9);
+    net.wide = true;
+    let x = net.input(&[1, 6, 10, 4]);
+    let mut y = net.conv(x, 4, window(1, 1, 0), 1);
+    y = net.transpose(y, &[0, 2, 1, 3]);
+    y = net.gather(y, 1, &[4, 0, 0, 3]);
+    let z = net.conv(y, 8, window(1, 1, 0), 1);
+    let graph = net.finish(&[z, y]);
+    let mut tried = 0;
+    for machine in [fpga(), Machine::preset("128x128_asic").unwrap()] {
+        let sound = compiled(&graph, &machine, 1);
+        for at in 0..sound.instructions.len() {
+            for dtype in [DType::F16, DType::BF16] {
+                let mut wrong = sound.clone();
+                let Work::Vector(v) = &mut wrong.instructions[at].work else { continue };
+                let Descriptor::Vector(op) = &sound.descriptors[v.descriptor.index()] else { unreachable!() };
+                if matches!(op, VectorOp::Move { rescale: None, .. } | VectorOp::Gather { .. }) {
+                    v.inputs[0].dtype = dtype;
+                    assert_eq!(refused(&graph, &wrong).rule, Rule::ElementTypes, "instruction {at}");
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried > 3, "{tried}");
 }
 
 #[test]

@@ -110,22 +110,28 @@ impl Mutant {
 
     /// The first instruction of which the base knows something else, if nothing that comes before all of them is changed.
     pub fn first(&self, base: &Program) -> Option<usize> {
-        let of = |item: Item| match item {
+        let end = base.instructions.len();
+        let of = |site: &Site| match site.item {
             Item::Instruction(at) => Some(at),
             // Descriptors are read by those that name them.
             Item::Descriptor(number) => {
                 let names = |instruction: &Instruction| descriptor(instruction) == Some(number);
-                Some(base.instructions.iter().position(names).unwrap_or(base.instructions.len()))
+                Some(base.instructions.iter().position(names).unwrap_or(end))
             }
-            Item::Output(_) | Item::Allocation(_) | Item::Bounds => Some(base.instructions.len()),
-            Item::Header | Item::Machine | Item::Tiling(_) | Item::Layer(_) | Item::Input(_) => None,
+            Item::Machine | Item::Tiling(_) => None,
+            Item::Header if site.pointer.starts_with("/ddr_bytes") => None,
+            Item::Header | Item::Layer(_) | Item::Input(_) => Some(end),
+            Item::Output(_) | Item::Allocation(_) | Item::Bounds => Some(end),
         };
         match &self.edit {
-            Edit::Sets(sets) => sets.iter().map(|(site, _)| of(site.item)).min().flatten(),
+            Edit::Sets(sets) => sets.iter().try_fold(end, |first, (site, _)| Some(first.min(of(site)?))),
             Edit::Drop(at) => Some(*at),
             Edit::Duplicate(_, to) => Some(*to),
             Edit::Swap(a, b) | Edit::Move(a, b) => Some(*a.min(b)),
-            Edit::Bytes(_) => None,
+            Edit::Bytes(changes) => {
+                let taken = |instruction: &Instruction| changes.iter().any(|change| may_read(instruction, change));
+                Some(base.instructions.iter().position(taken).unwrap_or(end))
+            }
         }
     }
 
@@ -191,6 +197,19 @@ fn descriptor(instruction: &Instruction) -> Option<usize> {
         Work::Pool(p) => Some(p.descriptor.index()),
         Work::Vector(v) => Some(v.descriptor.index()),
         Work::Transfer(_) | Work::Lookup(_) => None,
+    }
+}
+
+/// Whether an instruction may read constants that are changed.
+fn may_read(instruction: &Instruction, (space, at, bytes): &(usize, usize, Vec<u8>)) -> bool {
+    match &instruction.work {
+        Work::Transfer(t) => {
+            let reach = |axis: usize| u64::from(t.counts[axis] - 1) * t.ddr_strides[axis];
+            let end = t.ddr_address + reach(0) + reach(1) + u64::from(t.bytes);
+            usize::from(t.ddr_space) == *space && t.ddr_address < (at + bytes.len()) as u64 && *at as u64 <= end
+        }
+        Work::Lookup(_) => true,
+        Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => false,
     }
 }
 

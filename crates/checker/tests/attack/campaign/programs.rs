@@ -53,7 +53,7 @@ pub const SUBJECTS: [Subject; 24] = [
     subject("segment", segment, asic, 5),
     Subject { parts: [2, 2], ..subject("parts", pyramid, fpga, 5) },
     subject("deep-int16", deep_int16, datacenter, 5),
-    subject("deep-tiny", || deep(34, 4, 6), tiny64, 5),
+    subject("deep-tiny", || deep(34, 12, 18), tiny64, 5),
 ];
 
 impl Subject {

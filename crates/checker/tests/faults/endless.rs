@@ -1,0 +1,122 @@
+//! Programs whose numbers ask for more than can be followed: each is refused, at once or when the steps are used up.
+
+use tpuflow_checker::{Rule, Violation, check, check_rules};
+use tpuflow_ir::isa::{Direction, Transfer, VectorOp};
+use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, Work};
+
+use crate::{joined, moves, subject, tiny};
+
+/// A graph and a sound program of it.
+fn sound(graph: Graph, machine: &Machine) -> (Graph, Program) {
+    let subject = subject("endless", &graph, machine, 5).unwrap();
+    (graph, subject.program)
+}
+
+fn transfers(program: &mut Program, direction: Direction) -> Vec<&mut Transfer> {
+    let all = program.instructions.iter_mut().filter_map(|instruction| match &mut instruction.work {
+        Work::Transfer(transfer) => Some(transfer),
+        _ => None,
+    });
+    all.filter(|transfer| transfer.direction == direction).collect()
+}
+
+/// The loops of the first move: extents and strides.
+fn first_move(program: &mut Program) -> (&mut Vec<u32>, &mut Vec<i64>, &mut Vec<i64>, usize) {
+    let (at, number) = program
+        .instructions
+        .iter()
+        .enumerate()
+        .find_map(|(at, instruction)| match &instruction.work {
+            Work::Vector(v) => {
+                let is_move =
+                    matches!(program.descriptors[v.descriptor.index()], Descriptor::Vector(VectorOp::Move { .. }));
+                is_move.then_some((at, v.descriptor.index()))
+            }
+            _ => None,
+        })
+        .unwrap();
+    let Descriptor::Vector(VectorOp::Move { dims, input_strides, output_strides, .. }) =
+        &mut program.descriptors[number]
+    else {
+        panic!("found as a move")
+    };
+    (dims, input_strides, output_strides, at)
+}
+
+/// With and without its graph the program is refused by one of the rules.
+fn refused(graph: &Graph, program: &Program, rules: &[Rule]) {
+    let holds = |found: Result<(), Vec<Violation>>| {
+        let found = found.unwrap_err();
+        assert!(found.iter().any(|violation| rules.contains(&violation.rule)), "{}", found[0]);
+    };
+    holds(check(graph, program));
+    holds(check_rules(program));
+}
+
+#[test]
+fn transfers_bring_no_byte_twice() {
+    let (graph, program) = sound(joined(), &tiny());
+    for direction in [Direction::Load, Direction::Store] {
+        for counts in [[u32::MAX, u32::MAX], [1 << 21, 1], [1, 1 << 27]] {
+            let mut endless = program.clone();
+            let transfer = transfers(&mut endless, direction).into_iter().next().unwrap();
+            transfer.counts = counts;
+            (transfer.ddr_strides, transfer.local_strides) = ([0, 0], [0, 0]);
+            refused(&graph, &endless, &[Rule::Limits]);
+        }
+    }
+    // As many bytes as fit where they arrive, but from where nothing is.
+    let mut far = program;
+    let transfer = transfers(&mut far, Direction::Load).into_iter().next().unwrap();
+    (transfer.counts, transfer.ddr_strides) = ([2, 2], [u64::MAX / 2, 1]);
+    refused(&graph, &far, &[Rule::Memory]);
+}
+
+#[test]
+fn loops_of_moves_end() {
+    let (graph, program) = sound(moves(), &tiny());
+    // The same element over and over.
+    let mut endless = program.clone();
+    let (dims, from, to, at) = first_move(&mut endless);
+    (*dims, *from, *to) = (vec![1 << 11; 3], vec![0; 3], vec![0; 3]);
+    let Work::Vector(v) = &mut endless.instructions[at].work else { panic!("found as a move") };
+    (v.first_row, v.rows) = (0, 1 << 11);
+    refused(&graph, &endless, &[Rule::Limits]);
+    for stride in [i64::MAX, i64::MIN, 1 << 47] {
+        let mut far = program.clone();
+        let (dims, from, ..) = first_move(&mut far);
+        dims[0] = dims[0].max(3);
+        from[0] = stride;
+        refused(&graph, &far, &[Rule::Loops, Rule::Extent]);
+        let mut far = program.clone();
+        let (dims, _, to, _) = first_move(&mut far);
+        dims[0] = dims[0].max(3);
+        to[0] = stride;
+        refused(&graph, &far, &[Rule::Loops, Rule::Extent]);
+    }
+}
+
+/// Every second byte of a large cache, again and again: what the memories hold falls into ever more runs.
+#[test]
+fn memories_do_not_fall_to_pieces() {
+    let (graph, mut program) = sound(joined(), &tiny());
+    program.machine.cache.words = 1 << 20;
+    let bytes = program.machine.cache_bytes();
+    let pieces = (0..6u64).map(|n| {
+        let work = Work::Transfer(Transfer {
+            direction: Direction::Load,
+            ddr_space: 0,
+            ddr_address: 0,
+            local_space: Space::Cache,
+            local_address: n % 2 + bytes / 6 * n,
+            bytes: 1,
+            counts: [(bytes / 12) as u32, 1],
+            ddr_strides: [0, 0],
+            local_strides: [2, 0],
+        });
+        Instruction { work, waits: Default::default(), ..program.instructions[0].clone() }
+    });
+    let first: Vec<Instruction> = pieces.collect();
+    program.instructions.splice(0..0, first);
+    refused(&graph, &program, &[Rule::Limits]);
+}
