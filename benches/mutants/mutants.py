@@ -174,7 +174,7 @@ MISSED = [
         "path: stored(chains.ends() + 200, machine)",
     ),
 ]
-"""Changes that tests once missed, run first: stratum, file, a piece of its only line, what takes its place."""
+"""Changes that tests once missed, run first: stratum, file, a piece of its only line, what replaces it."""
 
 
 @dataclass(frozen=True)

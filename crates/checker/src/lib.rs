@@ -33,6 +33,7 @@ mod places;
 mod pool;
 mod reduce;
 mod rule;
+mod transfer;
 mod vector;
 mod views;
 mod walk;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use tpuflow_ir::constants::EqualConstants;
-use tpuflow_ir::isa::{Direction, Transfer, Work};
+use tpuflow_ir::isa::Work;
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
 
 use crate::budget::Budget;
@@ -264,7 +264,7 @@ impl<'a> Walk<'a> {
         self.budget.spend(steps, &self.memories)
     }
 
-    fn limit(&self, space: Space) -> u64 {
+    pub(crate) fn limit(&self, space: Space) -> u64 {
         match space {
             Space::Cache => self.machine().cache_bytes(),
             Space::EwpCache => self.machine().ewp_cache_bytes(),
@@ -521,42 +521,6 @@ impl<'a> Walk<'a> {
         let (start, bytes) = (u64::from(address), bytes as u64);
         let pieces = self.load(Space::EwpCache, start, start + bytes)?;
         self.image_bytes(&pieces, start, bytes)
-    }
-
-    fn transfer(&mut self, transfer: &Transfer) -> Result<(), Fault> {
-        let ddr_space = Space::Ddr(transfer.ddr_space);
-        // A byte is not brought twice: what arrives fits where it arrives.
-        let filled = self.limit(if transfer.direction == Direction::Load { transfer.local_space } else { ddr_space });
-        let runs = transfer.counts.map(u128::from);
-        let (all, most) =
-            (runs[0] * runs[1] * u128::from(transfer.bytes), format_args!("at most {filled} bytes moved"));
-        Rule::Limits.holds(all <= u128::from(filled), most, all)?;
-        for (ddr, local) in transfer.runs() {
-            let bytes = u64::from(transfer.bytes);
-            let ((from_space, from), (to_space, to)) = match transfer.direction {
-                Direction::Load => ((ddr_space, ddr), (transfer.local_space, local)),
-                Direction::Store => ((transfer.local_space, local), (ddr_space, ddr)),
-            };
-            if transfer.direction == Direction::Store {
-                let constants = self.program.constants.get(usize::from(transfer.ddr_space)).map_or(0, |c| c.len());
-                let behind = format_args!("a store behind {constants:#x}");
-                Rule::ConstantsKept.holds(to >= constants as u64, behind, format_args!("{to:#x}"))?;
-            }
-            // What is undefined at the source wipes out what the destination held.
-            let mut done = from;
-            let pieces = self.load(from_space, from, from + bytes)?;
-            if pieces.is_empty() && bytes > 0 {
-                return Err(Rule::Undefined.broken("something to move", format_args!("nothing from {from:#x} on")));
-            }
-            for piece in pieces {
-                let at = to + (piece.start - from);
-                self.store(to_space, to + (done - from), at, Value::Undefined)?;
-                self.store(to_space, at, at + (piece.end - piece.start), piece.value)?;
-                done = piece.end;
-            }
-            self.store(to_space, to + (done - from), to + bytes, Value::Undefined)?;
-        }
-        Ok(())
     }
 }
 
