@@ -17,6 +17,7 @@ pub const RANGE: &[Rule] = &[
     Rule::TileSize,
     Rule::ConstantsKept,
     Rule::Unused,
+    Rule::Limits,
 ];
 pub const DESCRIPTOR: &[Rule] = &[
     Rule::DescriptorKind,
