@@ -57,7 +57,6 @@ impl Walk<'_> {
         layer: Option<&Layer>,
     ) -> Result<(), Fault> {
         let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.broken(1, v.inputs.len())) };
-        let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
         if rescale.is_none() && input.dtype != v.output.dtype {
             return Err(
                 Rule::ElementTypes.broken(format_args!("{:?}", input.dtype), format_args!("{:?}", v.output.dtype))
