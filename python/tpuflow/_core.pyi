@@ -33,6 +33,16 @@ class GraphBuilder:
         scale: float | Sequence[float] | None = None,
         zero_point: int = 0,
     ) -> int: ...
+    def packed_constant(
+        self,
+        name: str,
+        codes: NDArray[np.uint8],
+        scales: NDArray[np.uint8],
+        zero_points: NDArray[np.uint8] | None = None,
+        *,
+        block: int,
+        scale: float | Sequence[float] | None = None,
+    ) -> int: ...
     def layer(
         self,
         name: str,
@@ -97,6 +107,9 @@ class Graph:
     @property
     def macs(self) -> int: ...
     def constant(self, tensor: int) -> NDArray[Any]: ...
+    def packed(
+        self, tensor: int
+    ) -> tuple[int, NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8] | None] | None: ...
     def to_json(self) -> str: ...
     def save(self, path: str | PathLike[str]) -> None: ...
     @staticmethod

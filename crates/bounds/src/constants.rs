@@ -73,6 +73,16 @@ impl Constants {
     }
 }
 
+/// Bytes of the weights of a product where they lie, none of what is computed: packed ones are not there in another form.
+fn stored(graph: &Graph, weights: TensorId) -> u64 {
+    let tensor = graph.tensor(weights);
+    match &tensor.packed {
+        Some(packed) => packed.bytes(&tensor.shape),
+        None if tensor.constant.is_some() => tensor.bytes() as u64,
+        None => 0,
+    }
+}
+
 /// Constants a layer cannot do without.
 fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Vec<(Source, Piece)> {
     let layer = graph.layer(id);
@@ -96,7 +106,7 @@ fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Ve
         let leads = u64::from(linear.leads).max(1);
         let every = |bytes: u64| if whole { bytes / leads } else { 0 };
         // Of a batch in part it is not said which matrices are needed.
-        let right = if linear.leads > 1 && !whole { 0 } else { share(size(linear.right)) };
+        let right = if linear.leads > 1 && !whole { 0 } else { share(stored(graph, linear.right)) };
         let plain = !is_depthwise(graph, &layer.op) && whole && linear.leads == 1;
         let weights = if plain && is_plain(&layer.op, graph) { right } else { 0 };
         add(of(linear.right), [right, every(right), weights]);

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::{DType, Real, Space};
 
+use crate::packed::PackedImage;
+
 /// Byte of a tensor, counted as the tensor lies in memory: pixels of `payload` bytes, `pixel` bytes apart. A row of pixels is
 /// then one run, padding included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(crate) enum Value {
     Element(Element),
     /// Byte `byte` of the constants of a DDR address space.
     Image { space: u8, byte: u64 },
+    /// Element `byte` of those that packed weights stand for.
+    Expanded { image: PackedImage, byte: u64 },
     /// Byte `byte` of an element of `size` bytes that is this code (fills).
     Code { code: i32, size: u8, byte: u8 },
     /// Byte `byte` of a float element that is this number, rounded to its type (fills).
@@ -69,6 +73,15 @@ impl Value {
     pub(crate) fn dense(self) -> Option<(u32, u64)> {
         match self {
             Self::Element(Element { tensor, pixel: 1, byte, .. }) => Some((tensor, byte)),
+            _ => None,
+        }
+    }
+
+    /// Address space and byte of a constant, and the packed weights it is an element of, if it is.
+    pub(crate) fn constant(self) -> Option<(u8, u64, Option<PackedImage>)> {
+        match self {
+            Self::Image { space, byte } => Some((space, byte, None)),
+            Self::Expanded { image, byte } => Some((image.space, byte, Some(image))),
             _ => None,
         }
     }
@@ -94,6 +107,7 @@ impl Value {
         match self {
             Self::Element(element) => Self::Element(Element { byte: element.byte + bytes, ..element }),
             Self::Image { space, byte } => Self::Image { space, byte: byte + bytes },
+            Self::Expanded { image, byte } => Self::Expanded { image, byte: byte + bytes },
             Self::Running { tensor, terms, byte } => Self::Running { tensor, terms, byte: byte + bytes },
             Self::Code { code, size, byte } => {
                 Self::Code { code, size, byte: ((u64::from(byte) + bytes) % u64::from(size)) as u8 }

@@ -1,7 +1,7 @@
 //! Whether an instruction makes sense by itself: views that do not contradict themselves, in memories their unit has a port to,
 //! and loops that are not empty. Only what passes is followed further.
 
-use tpuflow_ir::isa::{Descriptor, FloatFunction, Lookup, Matrix, Pool, PoolKind, Vector, VectorOp, Work};
+use tpuflow_ir::isa::{Descriptor, Expand, FloatFunction, Lookup, Matrix, Pool, PoolKind, Vector, VectorOp, Work};
 use tpuflow_ir::{DType, Instruction, Port, Program, Space, View, Window};
 
 use crate::rule::{Fault, Operand, Rule};
@@ -23,10 +23,25 @@ pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Resul
             Rule::Memory.holds(ends.is_some(), "addresses below 2^64", "a transfer beyond all memories")
         }
         Work::Lookup(l) => lookup(program, l),
+        Work::Expand(e) => expand(program, e),
         Work::Matrix(m) => matrix(program, m),
         Work::Pool(p) => pool(program, p),
         Work::Vector(v) => vector(program, v),
     }
+}
+
+fn expand(program: &Program, e: &Expand) -> Result<(), Fault> {
+    let some = e.rows > 0 && e.row_bytes > 0 && e.block > 0;
+    let found = format_args!("{} rows of {} in blocks of {}", e.rows, e.row_bytes, e.block);
+    Rule::Empty.holds(some, "packed weights to expand", found)?;
+    let word = program.machine.word() as u64;
+    let address = format_args!("{:#x}", e.local_address);
+    Rule::View.holds(e.local_address.is_multiple_of(word), "rows from the start of a word on", address)?;
+    // More than a byte and a half for each of the codes is never read.
+    let most = 2 * u128::from(e.row_bytes) * (u128::from(e.rows) + u128::from(e.rows.div_ceil(e.block))) + 2;
+    let ends = [e.ddr_address, e.local_address].map(|address| u128::from(address) + most);
+    let below = ends.iter().all(|&end| end <= u128::from(u64::MAX));
+    Rule::Memory.holds(below, "addresses below 2^64", "packed weights beyond all memories")
 }
 
 fn lookup(program: &Program, l: &Lookup) -> Result<(), Fault> {

@@ -21,6 +21,7 @@
 mod alike;
 mod budget;
 mod contents;
+mod expansion;
 mod expect;
 mod form;
 mod header;
@@ -28,6 +29,7 @@ mod lookup;
 mod matrix;
 mod movement;
 mod order;
+mod packed;
 mod parts;
 mod places;
 mod pool;

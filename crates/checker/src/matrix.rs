@@ -4,7 +4,8 @@ use tpuflow_ir::isa::{ChannelParameters, Codes, FloatOutput, Matrix, MatrixDescr
 use tpuflow_ir::op::Epilogue;
 use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, View, Window};
 
-use crate::contents::{Element, Value};
+use crate::contents::Element;
+use crate::expansion::expanded;
 use crate::places::{Constant, Stands};
 use crate::rule::{Fault, Operand, Rule};
 use crate::walk::{Compared, Walk};
@@ -231,8 +232,8 @@ impl Walk<'_> {
                 continue;
             }
             let single = match pieces.as_slice() {
-                [one] if (one.start, one.end) == (start, start + span) => match one.value {
-                    Value::Image { space, byte } => Some(Compared {
+                [one] if (one.start, one.end) == (start, start + span) => match one.value.constant() {
+                    Some((space, byte, packed)) => Some(Compared {
                         layer: id,
                         batch: self.batch_entry(m, linear)?,
                         plane: apart.then_some(plane),
@@ -241,8 +242,9 @@ impl Walk<'_> {
                         row_bytes: m.weights.row_bytes,
                         space,
                         byte,
+                        packed,
                     }),
-                    _ => None,
+                    None => None,
                 },
                 _ => None,
             };
@@ -251,6 +253,9 @@ impl Walk<'_> {
             }
             self.spend(rows.saturating_mul(1 + u64::from(m.columns) / 64))?;
             for k in 0..rows {
+                if let Some((image, byte)) = expanded(&pieces, start + k * stride) {
+                    self.packed_row(linear.weights, image, byte, k, [m.first_column, m.columns].map(u64::from))?;
+                }
                 let found = self.image_bytes(&pieces, start + k * stride, inner)?;
                 let expected = self.constant_row(m, linear, k, plane, apart);
                 if expected.as_deref() != Some(&found[..]) {

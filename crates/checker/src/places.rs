@@ -18,6 +18,12 @@ pub(crate) enum Constant {
     ByColumn(TensorId),
     /// One of the two planes of the bytes of weights, by row and column.
     Plane(TensorId, u64),
+    /// Codes of 4 bits, two from one of this parity on, row by row.
+    Codes(TensorId, u64),
+    /// Scales of blocks of packed weights, by block and column.
+    Scales(TensorId),
+    /// Zero points of blocks, two from one of this parity on.
+    ZeroPoints(TensorId, u64),
     /// What a layer reads for each of its channels.
     Parameters(LayerId),
 }
@@ -62,6 +68,9 @@ impl Places {
             Constant::Dense(id) => Constant::Dense(self.equal.tensor(id)),
             Constant::ByColumn(id) => Constant::ByColumn(self.equal.tensor(id)),
             Constant::Plane(id, plane) => Constant::Plane(self.equal.tensor(id), plane),
+            Constant::Codes(id, first) => Constant::Codes(self.equal.tensor(id), first),
+            Constant::Scales(id) => Constant::Scales(self.equal.tensor(id)),
+            Constant::ZeroPoints(id, first) => Constant::ZeroPoints(self.equal.tensor(id), first),
             Constant::Parameters(layer) => Constant::Parameters(self.equal.parameters(layer)),
         };
         let (mut stands, end) = (Stands { of, ..stands }, at + bytes);

@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
 use crate::expect::{Expectation, same};
 use crate::order::Order;
+use crate::packed::PackedImage;
 use crate::places::{Constant, Places, Stands};
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
@@ -28,6 +29,8 @@ pub(crate) struct Compared {
     /// DDR address space of the constants, and the first byte there.
     pub(crate) space: u8,
     pub(crate) byte: u64,
+    /// The packed weights they were, and `byte` one of the elements these stand for.
+    pub(crate) packed: Option<PackedImage>,
 }
 
 /// State of the walk.
@@ -243,6 +246,7 @@ impl<'a> Walk<'a> {
         match (&instruction.work, instruction.unit) {
             (Work::Transfer(t), Dtl0 | Dtl1) => self.transfer(t),
             (Work::Lookup(l), Dtl0 | Dtl1) => self.lookup(l, layer),
+            (Work::Expand(e), Dtl0 | Dtl1) => self.expand(e),
             (Work::Matrix(m), Me) => self.matrix(m, layer, instruction.layer),
             (Work::Pool(p), Pdp) => self.pool(p, layer),
             (Work::Vector(v), Ewp) => self.vector(v, layer),
@@ -250,6 +254,7 @@ impl<'a> Walk<'a> {
                 let name = match work {
                     Work::Transfer(_) => "transfer",
                     Work::Lookup(_) => "lookup",
+                    Work::Expand(_) => "load of packed weights",
                     Work::Matrix(_) => "product",
                     Work::Pool(_) => "pooling",
                     Work::Vector(_) => "work on elements",
@@ -438,7 +443,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Bytes of the constants stand for this and for nothing else.
-    fn keep(&self, space: u8, at: u64, bytes: u64, stands: Stands) -> Result<(), Fault> {
+    pub(crate) fn keep(&self, space: u8, at: u64, bytes: u64, stands: Stands) -> Result<(), Fault> {
         let Some(places) = &self.places else { return Ok(()) };
         let kept = places.borrow_mut().stand(space, at, bytes, stands);
         kept.map_err(|other| {
@@ -504,6 +509,15 @@ impl<'a> Walk<'a> {
             let piece = covering(pieces, at)
                 .ok_or_else(|| Rule::Undefined.broken("a byte of a parameter", format_args!("nothing at {at:#x}")))?;
             let run = (piece.end - at).min(bytes - out.len() as u64);
+            if let Value::Expanded { image, byte } = piece.value.advance(at - piece.start) {
+                let constants = self.program.constants.get(usize::from(image.space)).map(|c| &c[..]);
+                for byte in byte..byte + run {
+                    let element = constants.and_then(|constants| image.element(constants, byte));
+                    let none = || Rule::Memory.broken("a code of the constants", format_args!("{image:?}"));
+                    out.push(element.ok_or_else(none)?.cast_unsigned());
+                }
+                continue;
+            }
             let Value::Image { space, byte } = piece.value.advance(at - piece.start) else {
                 return Err(Rule::NotConstant.broken("a constant", format_args!("{:?} at {at:#x}", piece.value)));
             };

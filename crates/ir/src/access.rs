@@ -79,6 +79,11 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
                 }
             }
         }
+        Work::Expand(e) => {
+            let end = e.ddr_address + e.packed_bytes();
+            found.reads.push(Stretch { space: Space::Ddr(e.ddr_space), start: e.ddr_address, end });
+            found.writes.push(whole_words(Space::Cache, e.local_address, e.local_address + e.bytes(), word));
+        }
         Work::Lookup(l) => {
             found.reads.push(rows(&l.table, 0, 1, word));
             found.reads.push(rows(&l.indices, l.indices.first_row, l.indices.stored_rows, word));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::Arithmetic::{Fixed, Float};
 use crate::isa::{ChannelParameters, NormParameters, Slope};
-use crate::{DType, Graph, LayerId, Op, TensorId, timing};
+use crate::{Graph, LayerId, Op, TensorId, timing};
 
 /// Constants of a graph by the first that is equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,11 +19,13 @@ impl EqualConstants {
     /// them.
     #[must_use]
     pub fn of(graph: &Graph) -> Self {
-        let mut known: BTreeMap<(DType, &[usize], &[u8]), TensorId> = BTreeMap::new();
+        let mut known = BTreeMap::new();
         let mut tensors: Vec<TensorId> = (0..graph.tensors.len()).map(TensorId::new).collect();
         for (own, tensor) in tensors.iter_mut().zip(&graph.tensors) {
             if let Some(bytes) = tensor.constant.as_deref() {
-                *own = *known.entry((tensor.dtype, &tensor.shape, bytes)).or_insert(*own);
+                // Equal elements of other codes lie elsewhere.
+                let packed = tensor.packed.as_ref().map(|p| (p.block, &p.codes[..], &p.scales[..], &p.zero_points[..]));
+                *own = *known.entry((tensor.dtype, &tensor.shape, bytes, packed)).or_insert(*own);
             }
         }
         let mut sets: BTreeMap<Vec<u8>, LayerId> = BTreeMap::new();

@@ -12,7 +12,7 @@ pub use crate::function::FunctionError;
 pub use crate::memory::MemoryError;
 pub use crate::table::TableError;
 pub use file::{FileError, Kind, Versions};
-pub use graph::{GraphError, GraphErrors, LayerError};
+pub use graph::{GraphError, GraphErrors, LayerError, PackedError};
 pub use limits::{LimitError, Place};
 pub use machine::MachineError;
 pub use program::{ProgramError, SyntaxError};

@@ -12,11 +12,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
-use crate::error::{FileError, GraphErrors, Kind, Versions};
-use crate::{DType, Error, Graph, Image};
+use crate::error::{FileError, GraphError, GraphErrors, Kind, Versions};
+use crate::{DType, Error, Graph, Image, Tensor};
 
-/// Version of the form; files of another version are refused.
+/// Version of the form of graphs without packed constants, the oldest that is read.
 const VERSION: u32 = 2;
+/// Version of the form of graphs with packed constants, which are stored as their codes, scales and zero points.
+const WITH_PACKED: u32 = 3;
+/// Ends of the names of the parts of a packed constant.
+const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
 const KEY: &str = "tpuflow.graph";
 
@@ -33,7 +37,7 @@ struct Version {
     version: u32,
 }
 
-fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {
+fn digest(graph: &str, constants: &[(String, &[u8])]) -> String {
     let mut hash = Sha256::new();
     hash.update(graph);
     for (name, bytes) in constants {
@@ -45,8 +49,24 @@ fn digest(graph: &str, constants: &[(&str, &[u8])]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn constants(graph: &Graph) -> Vec<(&str, &[u8])> {
-    graph.tensors.iter().filter_map(|t| Some((t.name.as_str(), t.constant.as_deref()?))).collect()
+/// What is stored of a constant, by name.
+fn stored(tensor: &Tensor) -> Vec<(String, &[u8])> {
+    match (&tensor.packed, &tensor.constant) {
+        (Some(packed), _) => {
+            let parts = [&packed.codes, &packed.scales, &packed.zero_points];
+            PARTS.iter().zip(parts).map(|(end, part)| (format!("{}{end}", tensor.name), &part[..])).collect()
+        }
+        (None, Some(constant)) => vec![(tensor.name.clone(), &constant[..])],
+        (None, None) => vec![],
+    }
+}
+
+fn constants(graph: &Graph) -> Vec<(String, &[u8])> {
+    graph.tensors.iter().flat_map(stored).collect()
+}
+
+fn version(graph: &Graph) -> u32 {
+    if graph.tensors.iter().any(|tensor| tensor.packed.is_some()) { WITH_PACKED } else { VERSION }
 }
 
 impl Graph {
@@ -69,14 +89,18 @@ impl Graph {
     /// The file form.
     fn to_file(&self) -> Result<Vec<u8>, FileError> {
         let graph = serde_json::to_string(self)?;
-        let header = Header { version: VERSION, sha256: digest(&graph, &constants(self)), graph };
+        let header = Header { version: version(self), sha256: digest(&graph, &constants(self)), graph };
         let header = serde_json::to_string(&header)?;
         let mut views = Vec::new();
         let mut names = HashSet::new();
         for tensor in &self.tensors {
-            if let Some(bytes) = tensor.constant.as_deref() {
-                if !names.insert(tensor.name.as_str()) {
-                    return Err(FileError::TwoConstants(tensor.name.clone()));
+            for (name, bytes) in stored(tensor) {
+                if !names.insert(name.clone()) {
+                    return Err(FileError::TwoConstants(name));
+                }
+                if tensor.packed.is_some() {
+                    views.push((name, TensorView::new(Dtype::U8, vec![bytes.len()], bytes)?));
+                    continue;
                 }
                 let dtype = match tensor.dtype {
                     DType::I8 => Dtype::I8,
@@ -87,7 +111,7 @@ impl Graph {
                     DType::BF16 => Dtype::BF16,
                     DType::F32 => Dtype::F32,
                 };
-                views.push((tensor.name.as_str(), TensorView::new(dtype, tensor.shape.clone(), bytes)?));
+                views.push((name, TensorView::new(dtype, tensor.shape.clone(), bytes)?));
             }
         }
         let metadata = HashMap::from([(KEY.to_owned(), header)]);
@@ -110,20 +134,33 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if version != VERSION {
-            let reads = Versions { oldest: VERSION, newest: VERSION };
+        if !(VERSION..=WITH_PACKED).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_PACKED };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
         let file = SafeTensors::deserialize(bytes).map_err(unreadable)?;
         let mut graph: Self = serde_json::from_str(&header.graph).map_err(FileError::Header)?;
         for tensor in &mut graph.tensors {
-            if let Ok(view) = file.tensor(&tensor.name) {
+            if let Some(packed) = &mut tensor.packed {
+                let parts = [&mut packed.codes, &mut packed.scales, &mut packed.zero_points];
+                for (end, part) in PARTS.iter().zip(parts) {
+                    let view = file.tensor(&format!("{}{end}", tensor.name)).map_err(unreadable)?;
+                    *part = bytes.part_at(view.data());
+                }
+            } else if let Ok(view) = file.tensor(&tensor.name) {
                 tensor.constant = Some(bytes.part_at(view.data()));
             }
         }
         if digest(&header.graph, &constants(&graph)) != header.sha256 {
             return Err(FileError::Altered);
+        }
+        for tensor in &mut graph.tensors {
+            if let Some(packed) = &tensor.packed {
+                let fail = |reason| GraphError::Packed { name: tensor.name.clone(), reason };
+                packed.check(&tensor.shape).map_err(|reason| FileError::from(GraphErrors::from(fail(reason))))?;
+                tensor.constant = Some(packed.expand(&tensor.shape).into());
+            }
         }
         let broken = graph.verify();
         if broken.is_empty() { Ok(graph) } else { Err(GraphErrors(broken).into()) }
@@ -143,6 +180,7 @@ mod tests {
             quant: Some(Quant { scale: vec![0.1], zero_point: 0 }),
             source: None,
             constant: constant.map(Image::from),
+            packed: None,
         }
     }
 
@@ -213,7 +251,7 @@ mod tests {
         altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 7 of the graph file is newer than this build, which reads 2: update tpuflow";
+        let end = "version 7 of the graph file is newer than this build, which reads 2 to 3: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{GraphError, GraphErrors, LayerError};
+use crate::error::{GraphError, GraphErrors, LayerError, PackedError};
 use crate::shape::{Output, output_type, product};
-use crate::{DType, Error, Image, LayerId, Op, Quant, TensorId};
+use crate::{DType, Error, Image, LayerId, Op, Packed, Quant, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct Tensor {
     /// Little-endian elements of a constant; absent for activations.
     #[serde(skip)]
     pub constant: Option<Image>,
+    /// The codes of 4 bits an int8 constant is made of, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Packed>,
 }
 
 impl Tensor {
@@ -55,6 +58,15 @@ impl Tensor {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
+    }
+
+    /// Whether the constant is what its packed form stands for.
+    fn check_packed(&self) -> Result<(), GraphError> {
+        let Some(packed) = &self.packed else { return Ok(()) };
+        let fail = |reason| GraphError::Packed { name: self.name.clone(), reason };
+        packed.check(&self.shape).map_err(fail)?;
+        let same = self.dtype == DType::I8 && self.constant.as_deref() == Some(&packed.expand(&self.shape));
+        if same { Ok(()) } else { Err(fail(PackedError::Elements)) }
     }
 
     /// The zero point, 0 where the tensor has no quantisation.
@@ -177,6 +189,7 @@ impl Graph {
             if tensor.constant.as_ref().is_some_and(|bytes| bytes.len() != tensor.bytes()) {
                 broken.push(unfilled(tensor));
             }
+            broken.extend(tensor.check_packed().err());
             if let Some(quant) = &tensor.quant
                 && (quant.scale.is_empty() || !quant.scale.iter().all(|s| s.is_finite() && *s > 0.0))
             {
@@ -271,6 +284,7 @@ impl GraphBuilder {
         if tensor.constant.as_ref().is_none_or(|bytes| bytes.len() != tensor.bytes()) {
             return Err(unfilled(&tensor).into());
         }
+        tensor.check_packed()?;
         self.tensor(tensor)
     }
 

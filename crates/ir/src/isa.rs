@@ -8,6 +8,7 @@
 //! instructions of a layer stands once in a [`Descriptor`].
 
 mod descriptor;
+mod expand;
 mod parameters;
 mod unit;
 
@@ -17,6 +18,7 @@ use smallvec::SmallVec;
 use crate::{DescriptorId, LayerId, Space, View};
 
 pub use descriptor::*;
+pub use expand::Expand;
 pub use parameters::*;
 pub use unit::{Law, StartUp, UNITS, Unit, UnitSpec, WorkKind};
 
@@ -55,6 +57,8 @@ pub enum Work {
     Pool(Pool),
     /// Rows of an elementwise operator.
     Vector(Vector),
+    /// DMA of packed weights.
+    Expand(Expand),
 }
 
 /// Direction of a transfer.

@@ -7,8 +7,8 @@
 
 use crate::error::{LimitError, Place};
 use crate::isa::{
-    Codes, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind, Scaling,
-    TableShape, Transfer, Vector, VectorOp,
+    Codes, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind,
+    Scaling, TableShape, Transfer, Vector, VectorOp,
 };
 use crate::quant::{MULTIPLIER_MAX, SHIFT_MAX, SHIFT_MIN};
 use crate::{Descriptor, Finish, Instruction, Machine, Port, Program, Space, View, Window, Work};
@@ -105,7 +105,7 @@ impl Program {
             return Err(LimitError::Layer { layer, layers });
         }
         let (id, kind) = match &instruction.work {
-            Work::Transfer(_) | Work::Lookup(_) => return Ok(()),
+            Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) => return Ok(()),
             Work::Matrix(m) => (m.descriptor, "matrix"),
             Work::Pool(p) => (p.descriptor, "pool"),
             Work::Vector(v) => (v.descriptor, "vector"),
@@ -126,6 +126,7 @@ impl Program {
         match work {
             Work::Transfer(t) => check_transfer(t, &self.machine),
             Work::Lookup(l) => check_lookup(l, word),
+            Work::Expand(e) => check_expand(e, &self.machine),
             Work::Matrix(m) => match descriptor(m.descriptor) {
                 Some(Descriptor::Matrix(d)) => check_matrix(m, d, word),
                 _ => Ok(()),
@@ -209,6 +210,17 @@ fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
         strides.iter().try_for_each(|&stride| most(&format!("{end}_strides"), stride, ADDRESS))?;
     }
     Ok(())
+}
+
+fn check_expand(e: &Expand, machine: &Machine) -> Refused {
+    for (what, value) in [("rows", e.rows), ("row_bytes", e.row_bytes), ("block", e.block)] {
+        least(what, value)?;
+        most(what, value, COUNT)?;
+    }
+    most("rows * row_bytes", product([e.rows.into(), e.row_bytes.into()]), ELEMENTS)?;
+    most("local_address", e.local_address, ADDRESS)?;
+    most("the bytes of codes, scales and zero points", e.packed_bytes(), u32::MAX.into())?;
+    check_transfer(&e.run(), machine)
 }
 
 fn check_lookup(l: &Lookup, word: usize) -> Refused {

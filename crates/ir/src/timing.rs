@@ -3,8 +3,11 @@
 //! `docs/machine.md` states the laws. Everything here is a count of cycles or words of one instruction in isolation; how
 //! instructions meet at banks, channels and tokens is the simulator's business.
 
+use std::ops::Range;
+
 use crate::isa::{
-    Descriptor, FloatFunction, FloatOutput, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector, VectorOp,
+    Descriptor, Expand, FloatFunction, FloatOutput, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector,
+    VectorOp,
 };
 use crate::{DType, Machine, View};
 
@@ -308,6 +311,24 @@ pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
         }
     }
     runs
+}
+
+/// Cycles by which the words of packed weights follow their codes: those of the scales and zero points in front of a block, so that
+/// no word is written before its bytes are there, however they are spread over a page.
+#[must_use]
+pub fn expand_lead(expand: &Expand, machine: &Machine) -> u64 {
+    machine.ddr_cycles(expand.header_bytes())
+}
+
+/// Words of the shared cache that a page run of packed weights (one of [`page_runs`] of [`Expand::run`]) completes.
+#[must_use]
+pub fn expanded_words(expand: &Expand, run: &PageRun, machine: &Machine) -> Range<u64> {
+    let word = machine.word() as u64;
+    let start = run.local - expand.local_address;
+    let end = start + run.bytes;
+    let complete = |packed| expand.local_address + expand.complete(packed);
+    let last = if end == expand.packed_bytes() { complete(end).div_ceil(word) } else { complete(end) / word };
+    complete(start) / word..last
 }
 
 /// Channel cycles of a transfer when every page run opens its page only where it differs from the one before.

@@ -3,14 +3,18 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tpuflow_ir::{Op, Quant, Source, Tensor, TensorId};
+use tpuflow_ir::{Op, Packed, Quant, Source, Tensor, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_simulator::{Interpreter, Keep, Tensors};
 
 use crate::arrays;
 use crate::error::Failure;
+
+/// Rows of a block, codes, scales and zero points.
+type PackedArrays<'py> = (u32, Bound<'py, PyArray2<u8>>, Bound<'py, PyArray2<u8>>, Option<Bound<'py, PyArray2<u8>>>);
 
 /// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -64,7 +68,7 @@ impl GraphBuilder {
     ) -> PyResult<u32> {
         let source = source(&name, source_json)?;
         let (dtype, quant) = (arrays::dtype(dtype)?, quant(scale, zero_point));
-        let tensor = Tensor { name, shape, dtype, quant, source, constant: None };
+        let tensor = Tensor { name, shape, dtype, quant, source, constant: None, packed: None };
         Ok(self.0.input(tensor).map_err(Failure::from)?.0)
     }
 
@@ -79,8 +83,48 @@ impl GraphBuilder {
     ) -> PyResult<u32> {
         let (shape, values) = arrays::values(array, &format!("constant \"{name}\""))?;
         let constant = Some(values.to_le_bytes().into());
-        let tensor =
-            Tensor { name, shape, dtype: values.dtype(), quant: quant(scale, zero_point), source: None, constant };
+        let tensor = Tensor {
+            name,
+            shape,
+            dtype: values.dtype(),
+            quant: quant(scale, zero_point),
+            source: None,
+            constant,
+            packed: None,
+        };
+        Ok(self.0.constant(tensor).map_err(Failure::from)?.0)
+    }
+
+    /// Adds an int8 constant of two axes as codes of 4 bits in blocks of rows and returns its number.
+    #[pyo3(signature = (name, codes, scales, zero_points=None, *, block, scale=None))]
+    fn packed_constant(
+        &mut self,
+        name: String,
+        codes: PyReadonlyArray2<'_, u8>,
+        scales: PyReadonlyArray2<'_, u8>,
+        zero_points: Option<PyReadonlyArray2<'_, u8>>,
+        block: u32,
+        scale: Option<Scale>,
+    ) -> PyResult<u32> {
+        let fail = |reason: String| Failure::graph(format!("constant \"{name}\": {reason}"));
+        let (shape, codes) = (codes.shape().to_vec(), codes.as_array());
+        if let Some(code) = codes.iter().find(|&&code| code > 15) {
+            return Err(fail(format!("codes of packed weights are 0 to 15, not {code}")).into());
+        }
+        let codes: Vec<u8> = codes.iter().copied().collect();
+        let pairs = codes.chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4);
+        let dense = |array: &PyReadonlyArray2<'_, u8>| array.as_array().iter().copied().collect::<Vec<u8>>().into();
+        let packed = Packed {
+            block,
+            has_zero_points: zero_points.is_some(),
+            codes: pairs.collect::<Vec<u8>>().into(),
+            scales: dense(&scales),
+            zero_points: zero_points.as_ref().map_or_else(|| Vec::new().into(), dense),
+        };
+        packed.check(&shape).map_err(|error| fail(error.to_string()))?;
+        let (constant, quant) = (Some(packed.expand(&shape).into()), quant(scale, 0));
+        let dtype = tpuflow_ir::DType::I8;
+        let tensor = Tensor { name, shape, dtype, quant, source: None, constant, packed: Some(packed) };
         Ok(self.0.constant(tensor).map_err(Failure::from)?.0)
     }
 
@@ -103,7 +147,7 @@ impl GraphBuilder {
         let op: Op = serde_json::from_str(op_json).map_err(fail)?;
         let source = source(&output_name, source_json)?;
         let (dtype, quant) = (arrays::dtype(dtype)?, quant(scale, zero_point));
-        let output = Tensor { name: output_name, shape, dtype, quant, source, constant: None };
+        let output = Tensor { name: output_name, shape, dtype, quant, source, constant: None, packed: None };
         Ok(self.0.layer(name, op, output, nodes).map_err(Failure::from)?.0)
     }
 
@@ -275,6 +319,23 @@ impl Graph {
         let tensor = found.ok_or_else(|| Failure::graph(format!("tensor {tensor} is no constant")))?;
         let values = Values::from_le_bytes(tensor.dtype, tensor.constant.as_deref().unwrap_or_default());
         arrays::array(py, &tensor.shape, &values)
+    }
+
+    /// Rows of a block, codes, scales and zero points of a constant of 4 bits, one byte each; None of any other tensor.
+    fn packed<'py>(&self, py: Python<'py>, tensor: u32) -> PyResult<Option<PackedArrays<'py>>> {
+        let Some((tensor, packed)) =
+            self.graph.tensors.get(tensor as usize).and_then(|tensor| Some((tensor, tensor.packed.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let columns = tensor.shape[1].max(1);
+        let array = |bytes: Vec<u8>| {
+            let rows = bytes.len() / columns;
+            PyArray1::from_vec(py, bytes).reshape([rows, columns])
+        };
+        let codes = array((0..tensor.elements()).map(|index| packed.code(index)).collect())?;
+        let zero_points = packed.has_zero_points.then(|| array(packed.zero_points.to_vec())).transpose()?;
+        Ok(Some((packed.block, codes, array(packed.scales.to_vec())?, zero_points)))
     }
 
     /// The graph as JSON, without the elements of its constants.

@@ -108,6 +108,12 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             let kept = t.direction == Direction::Load || t.ddr_address >= constants;
             require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)
         }
+        Work::Expand(e) => {
+            let some = e.rows > 0 && e.row_bytes > 0 && e.block > 0;
+            require!(some, nowhere, shape("expands nothing"))?;
+            let aligned = e.local_address.is_multiple_of(program.machine.word() as u64);
+            require!(aligned, (Space::Cache, e.local_address), Rule::Placement("expands to the middle of a word"))
+        }
         Work::Lookup(l) => {
             require!(l.count > 0, nowhere, shape("looks nothing up"))?;
             require!(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;

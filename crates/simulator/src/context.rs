@@ -46,6 +46,7 @@ impl Moved {
         let (ddr_read_bytes, ddr_write_bytes) = match work {
             Work::Transfer(t) if t.direction == Direction::Load => (t.total_bytes(), 0),
             Work::Transfer(t) => (0, t.total_bytes()),
+            Work::Expand(e) => (e.packed_bytes(), 0),
             Work::Lookup(l) => (u64::from(l.count) * l.table.payload() as u64, 0),
             _ => (0, 0),
         };

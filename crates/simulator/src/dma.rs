@@ -7,10 +7,11 @@
 //! A transfer is a list of page runs. A run owns its channel from the cycle it is granted to its last data cycle. Its data take
 //! `D = max(ddr cycles, words)` cycles of the run's own clock, which stands still while a bank refuses a word: a load writes
 //! word `i` of `n` in data cycle `ceil((i + 1) D / n) - 1`, when its last byte is there; a store reads it in `floor(i D / n)`.
-//! Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
+//! Packed weights are a load whose page run writes the words it completes, all of them later by the cycles of a block's header, which
+//! count as start-up. Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
 
-use tpuflow_ir::isa::{Direction, Lookup, Transfer};
-use tpuflow_ir::timing::page_runs;
+use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
+use tpuflow_ir::timing::{expand_lead, expanded_words, page_runs};
 use tpuflow_ir::{Machine, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
@@ -82,7 +83,6 @@ pub(crate) struct Dma {
     lines: [Line; 2],
     /// Open page and line being served.
     channels: Vec<(Option<u64>, Option<usize>)>,
-    start: u64,
     page_miss: u64,
 }
 
@@ -114,7 +114,6 @@ impl Dma {
         Self {
             lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
             channels: vec![(None, None); machine.ddr.channels as usize],
-            start: machine.dma.start + machine.dma.latency,
             page_miss: machine.page_miss(),
         }
     }
@@ -122,7 +121,7 @@ impl Dma {
     /// One cycle.
     pub(crate) fn step(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
         for line in &mut self.lines {
-            line.prepare(context, self.start)?;
+            line.prepare(context)?;
         }
         self.grant(context);
         for index in 0..self.lines.len() {
@@ -209,7 +208,7 @@ impl Dma {
 
 impl Line {
     /// Starts the next instruction, ends start-up.
-    fn prepare(&mut self, context: &mut Context<'_>, start: u64) -> Result<(), SimError> {
+    fn prepare(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
         if let State::Idle = self.state
             && let Some(head) = self.queue.ready(context.program, &context.tokens)
         {
@@ -223,7 +222,7 @@ impl Line {
             };
             self.steps = steps(context.program, head, indices.as_deref()).into_iter();
             self.next = self.steps.next();
-            self.state = State::Starting { until: context.cycle + start };
+            self.state = State::Starting { until: context.cycle + start(context.program, head) };
         }
         if let State::Starting { until } = self.state
             && until <= context.cycle
@@ -267,11 +266,22 @@ fn state_of(step: Option<Step>, since: u64) -> State {
     }
 }
 
+/// Cycles of a line from an instruction's tokens to its first step.
+pub(crate) fn start(program: &Program, position: usize) -> u64 {
+    let machine = &program.machine;
+    let lead = match &program.instructions[position].work {
+        Work::Expand(e) => expand_lead(e, machine),
+        _ => 0,
+    };
+    machine.dma.start + machine.dma.latency + lead
+}
+
 /// The steps of an instruction; of a lookup by `indices`, if they are known.
 pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>) -> Vec<Step> {
     match &program.instructions[position].work {
         Work::Transfer(t) => transfer_steps(t, &program.machine),
         Work::Lookup(l) => lookup_steps(l, indices, &program.machine),
+        Work::Expand(e) => expand_steps(e, &program.machine),
         _ => Vec::new(),
     }
 }
@@ -290,6 +300,24 @@ fn transfer_steps(transfer: &Transfer, machine: &Machine) -> Vec<Step> {
                 cycles: machine.ddr_cycles(run.bytes).max(words),
                 words,
                 first_word: (transfer.local_space == Space::Cache).then_some(first),
+            })
+        })
+        .collect()
+}
+
+fn expand_steps(expand: &Expand, machine: &Machine) -> Vec<Step> {
+    page_runs(&expand.run(), machine)
+        .into_iter()
+        .map(|run| {
+            let completed = expanded_words(expand, &run, machine);
+            let words = completed.end - completed.start;
+            Step::Run(Run {
+                channel: run.channel,
+                page: run.page,
+                load: true,
+                cycles: machine.ddr_cycles(run.bytes).max(words),
+                words,
+                first_word: (words > 0).then_some(completed.start),
             })
         })
         .collect()

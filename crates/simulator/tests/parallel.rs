@@ -8,7 +8,7 @@ mod twin;
 use build::{CODES, cache_view, pool, product, program, push, tiny, vector};
 use proptest::prelude::*;
 use tpuflow_ir::access::{Accesses, Stretch, accesses};
-use tpuflow_ir::isa::{Direction, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
+use tpuflow_ir::isa::{Direction, Expand, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{BinaryKind, DType, Descriptor, Machine, Program, Space, Unit, View, Window, Work};
 use tpuflow_simulator::{Options, Run, SimError, simulate};
 
@@ -60,6 +60,18 @@ fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Wo
     let long = |n: usize, most: usize| 1 + usize::from(sizes[n]) % (most * scale);
     let dtype = if sizes[4] % 4 == 0 { DType::I16 } else { DType::I8 };
     match kind % 8 {
+        0 if sizes[3] % 4 == 0 => {
+            let expand = Expand {
+                ddr_space: if machine.ddr_spaces() > 1 { sizes[4] % 2 } else { 0 },
+                ddr_address: u64::from(places[1]) % (DDR / 2),
+                local_address: place(&machine, places[0], 1024),
+                rows: size(0, 40) as u32,
+                row_bytes: size(1, 24) as u32,
+                block: [3, 8, 32][size(2, 3) - 1],
+                has_zero_points: sizes[4] % 3 == 0,
+            };
+            (Unit::Dtl0, Work::Expand(expand))
+        }
         0 | 1 => {
             let (bytes, outer, inner) = (size(0, 60) as u64, size(1, 3) as u64, size(2, 3) as u64);
             let span = (outer - 1) * 200 + (inner - 1) * 64 + bytes;

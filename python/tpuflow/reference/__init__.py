@@ -25,7 +25,9 @@ from tpuflow.reference.movement import (
     rearrange,
     resize_linear,
 )
+from tpuflow.reference.normalisation import arg_max, layer_norm, reduce
 from tpuflow.reference.normalization import arg_max, layer_norm, reduce
+from tpuflow.reference.packed import expand
 from tpuflow.reference.pooling import average_pool, max_pool
 from tpuflow.reference.rounding import approximate, requantize, round_divide, round_shift
 
@@ -37,6 +39,7 @@ __all__ = [
     "concat",
     "conv",
     "embedding",
+    "expand",
     "gather",
     "insert_zeros",
     "layer_norm",

@@ -19,6 +19,7 @@ from tpuflow.reference import (
     pooling,
 )
 from tpuflow.reference.layer import Layer
+from tpuflow.reference.packed import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +43,9 @@ class Graph(Protocol):
 
     def constant(self, tensor: int) -> NDArray[Any]:
         """Elements of a constant."""
+
+    def packed(self, tensor: int) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
+        """Rows of a block, codes, scales and zero points of a constant of 4 bits; None of others."""
 
 
 def _conv(layer: Layer) -> Integers:
@@ -182,7 +186,7 @@ def run(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     produced = {layer["output"] for layer in document["layers"]}
     fed = {number: inputs[tensors[number]["name"]] for number in document["inputs"]}
     constants = set(range(len(tensors))) - produced - set(fed)
-    values: dict[int, NDArray[Any]] = fed | {number: graph.constant(number) for number in constants}
+    values: dict[int, NDArray[Any]] = fed | {number: _constant(graph, number) for number in constants}
     for layer in document["layers"]:
         output = tensors[layer["output"]]
         seen = Layer(layer["op"], values, tensors)
@@ -193,6 +197,14 @@ def run(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
             continue
         values[layer["output"]] = _stored(OPERATORS[layer["op"]["op"]](seen), output)
     return {tensors[number]["name"]: values[number] for number in sorted(values) if number not in constants}
+
+
+def _constant(graph: Graph, tensor: int) -> NDArray[Any]:
+    packed = graph.packed(tensor)
+    if packed is None:
+        return graph.constant(tensor)
+    block, codes, scales, zero_points = packed
+    return expand(codes, scales, zero_points, block).astype(np.int8)
 
 
 def _stored(codes: Integers, tensor: Mapping[str, Any]) -> NDArray[Any]:

@@ -105,7 +105,7 @@ fn tensor(graph: &Graph, piece: &Piece, name: &str) -> Tensor {
     });
     let quant = whole.quant.as_ref().map(|quant| scales(quant, whole, &piece.span));
     let shape = extents(&piece.span);
-    Tensor { name: name.to_owned(), shape, dtype: whole.dtype, quant, source: None, constant }
+    Tensor { name: name.to_owned(), shape, dtype: whole.dtype, quant, source: None, constant, packed: None }
 }
 
 /// Scales of a box: those of its positions along the first axis that has as many as there are scales.

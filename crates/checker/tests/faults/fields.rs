@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use tpuflow_ir::isa::{
-    ChannelParameters, Codes, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, NormParameters, Pool,
-    PoolDescriptor, PoolKind, Scaling, Slope, TableShape, Transfer, Vector, VectorOp, Weights,
+    ChannelParameters, Codes, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, NormParameters,
+    Pool, PoolDescriptor, PoolKind, Scaling, Slope, TableShape, Transfer, Vector, VectorOp, Weights,
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
@@ -71,6 +71,7 @@ fn named() -> BTreeSet<String> {
         Transfer {
             direction, ddr_space, ddr_address, local_space, local_address, bytes, counts, ddr_strides, local_strides
         }
+        Expand { ddr_space, ddr_address, local_address, rows, row_bytes, block, has_zero_points }
         Lookup { table, indices, output, first, count }
         Weights { address, row_bytes, plane_bytes }
         Matrix {
@@ -98,7 +99,7 @@ fn named() -> BTreeSet<String> {
     };
     names.extend(enums! {
         Parts { Grid { images, rows, columns }, Boxes(_) }
-        Work { Transfer(_), Lookup(_), Matrix(_), Pool(_), Vector(_) }
+        Work { Transfer(_), Lookup(_), Matrix(_), Pool(_), Vector(_), Expand(_) }
         Descriptor { Matrix(_), Pool(_), Vector(_) }
         PoolKind {
             Max, Average { input_zero, count_include_pad, beyond, divisors, codes },

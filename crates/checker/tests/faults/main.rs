@@ -16,6 +16,7 @@ mod fields;
 mod kinds;
 mod listing;
 mod numbers;
+mod packed;
 mod rules;
 
 use common::wild::{long_lines, wild_floats};

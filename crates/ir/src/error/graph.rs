@@ -14,6 +14,9 @@ pub enum GraphError {
     /// A constant with too many or too few bytes.
     #[error("constant \"{name}\" does not fill its shape {shape:?}")]
     Constant { name: String, shape: Vec<usize> },
+    /// Codes of 4 bits that are not those of the constant.
+    #[error("constant \"{name}\": {reason}")]
+    Packed { name: String, reason: PackedError },
     /// A scale of 0, below, or no number.
     #[error("tensor \"{0}\" has a scale that is not positive")]
     Scale(String),
@@ -38,6 +41,27 @@ pub enum GraphError {
     /// An output nobody computes.
     #[error("output {0} is never produced")]
     Output(u32),
+}
+
+/// What is wrong with codes of 4 bits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum PackedError {
+    /// No matrix.
+    #[error("packed weights have two axes, not {0:?}")]
+    Axes(Vec<usize>),
+    /// Blocks of a size the machine does not have.
+    #[error("a block of packed weights has 32, 64 or 128 rows, not {0}")]
+    Block(u32),
+    /// Too many or too few parts.
+    #[error("packed weights of {shape:?} have {wanted} bytes of {what}, not {found}")]
+    Bytes { shape: Vec<usize>, what: &'static str, wanted: usize, found: usize },
+    /// A zero point beyond the codes.
+    #[error("zero points of packed weights are 0 to 15, not {0}")]
+    ZeroPoint(u8),
+    /// Elements that are others.
+    #[error("its elements are not those its codes stand for")]
+    Elements,
 }
 
 /// What is wrong with a layer.

@@ -38,6 +38,8 @@ pub enum WorkKind {
     Pool,
     /// [`Work::Vector`].
     Vector,
+    /// [`Work::Expand`].
+    Expand,
 }
 
 impl Work {
@@ -50,6 +52,7 @@ impl Work {
             Self::Matrix(_) => WorkKind::Matrix,
             Self::Pool(_) => WorkKind::Pool,
             Self::Vector(_) => WorkKind::Vector,
+            Self::Expand(_) => WorkKind::Expand,
         }
     }
 }
@@ -100,7 +103,7 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         name: "dtl0",
         short: "DTL0",
         title: "DMA line 0",
-        work: &[WorkKind::Transfer, WorkKind::Lookup],
+        work: &[WorkKind::Transfer, WorkKind::Lookup, WorkKind::Expand],
         law: Law::Transfer,
         color: ["#8059c9", "#9d7be0"],
     },
@@ -109,7 +112,7 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         name: "dtl1",
         short: "DTL1",
         title: "DMA line 1",
-        work: &[WorkKind::Transfer, WorkKind::Lookup],
+        work: &[WorkKind::Transfer, WorkKind::Lookup, WorkKind::Expand],
         law: Law::Transfer,
         color: ["#1a9aa8", "#35b5c3"],
     },

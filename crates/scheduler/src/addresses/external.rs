@@ -31,6 +31,7 @@ pub(crate) enum ConstantSplit {
 fn traffic(instruction: &VirtualInstruction) -> u64 {
     match &instruction.work {
         Work::Transfer(t) => t.total_bytes(),
+        Work::Expand(e) => e.packed_bytes(),
         Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
         _ => 0,
     }
@@ -41,6 +42,7 @@ fn cycles(instruction: &VirtualInstruction, machine: &Machine) -> u64 {
     let start = machine.dma.start + machine.dma.latency;
     match &instruction.work {
         Work::Transfer(t) => start + timing::transfer_cycles(t, machine),
+        Work::Expand(e) => start + timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine),
         Work::Lookup(l) => {
             start + u64::from(l.count) * (machine.page_miss() + machine.ddr_cycles(l.table.payload() as u64))
         }

@@ -87,6 +87,14 @@ impl<'a> CostModel<'a> {
                 let start = ready.max(self.free[unit]) + lead;
                 self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))
             }
+            Work::Expand(expand) => {
+                let run = expand.run();
+                let runs = timing::page_runs(&run, machine);
+                let lead = machine.dma.start + machine.dma.latency + timing::expand_lead(expand, machine);
+                self.moved[unit] += lead + timing::transfer_cycles(&run, machine);
+                let start = ready.max(self.free[unit]) + lead;
+                self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))
+            }
             Work::Lookup(lookup) => {
                 let start = ready.max(self.free[unit]) + machine.dma.start + machine.dma.latency;
                 let bytes = lookup.table.payload() as u64;

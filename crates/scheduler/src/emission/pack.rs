@@ -7,7 +7,7 @@
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, NormParameters, Slope};
 use tpuflow_ir::layout::pack as pack_activation;
-use tpuflow_ir::{DType, Op, TensorId, timing};
+use tpuflow_ir::{DType, Op, Packed, TensorId, timing};
 
 use crate::network::Network;
 use crate::network::{Linear, row_bytes};
@@ -62,6 +62,9 @@ fn activation(network: &Network, tensor: TensorId, word: usize, out: &mut [u8]) 
 
 fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u8]) {
     let Some(linear) = Linear::of(op, network) else { return };
+    if let Some(packed) = linear.packed(network) {
+        return packed_weights(&linear, packed, tiles, word, out);
+    }
     let tensor = network.tensor(linear.right);
     let (bytes, size) = (tensor.constant.as_deref().unwrap_or_default(), tensor.dtype.bytes());
     let k = linear.k() as usize;
@@ -86,6 +89,31 @@ fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u
             }
         }
         at += total;
+    }
+}
+
+/// Tiles of packed weights as [`Expand`] reads them.
+fn packed_weights(linear: &Linear, packed: &Packed, tiles: &[Tile], word: usize, mut out: &mut [u8]) {
+    let (rows, columns) = (linear.k() as usize, linear.columns() as usize);
+    for &(_, first, count) in tiles {
+        let expand = linear.expand(packed, count, word);
+        let (header, row) = (expand.header_bytes() as usize, expand.code_bytes() as usize);
+        let (tile, rest) = out.split_at_mut(expand.packed_bytes() as usize);
+        out = rest;
+        for (block, bytes) in tile.chunks_mut(header + packed.block as usize * row).enumerate() {
+            let first_row = block * packed.block as usize;
+            for column in 0..count as usize {
+                let (cell, shift) = (block * columns + first as usize + column, column % 2 * 4);
+                bytes[column] = packed.scales[cell];
+                if packed.has_zero_points {
+                    bytes[expand.row_bytes as usize + column / 2] |= packed.zero_point(cell) << shift;
+                }
+                for k in first_row..rows.min(first_row + packed.block as usize) {
+                    let at = header + (k - first_row) * row + column / 2;
+                    bytes[at] |= packed.code(k * columns + first as usize + column) << shift;
+                }
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::isa::{ChannelParameters, Codes, Direction, FloatOutput, Matrix, MatrixDescriptor, Weights};
+use tpuflow_ir::isa::{ChannelParameters, Codes, Direction, Expand, FloatOutput, Matrix, MatrixDescriptor, Weights};
 use tpuflow_ir::{DType, Descriptor, Op, Space, Table, TensorId, View, Work, timing};
 
 use super::cut::{Cut, Shape};
@@ -251,6 +251,8 @@ impl Lowering<'_> {
     ) -> (Vec<Weights>, Vec<Vec<VirtualInstruction>>) {
         let word = self.context.machine.word();
         let (linear, dtype) = (&nest.shape.linear, nest.shape.weight_dtype);
+        let packed = linear.packed(&self.context.network).cloned();
+        let packed = packed.as_ref();
         let name = format!("weights of {}", self.context.network.layer_name(self.index));
         let at_once = if self.options.mode.paired() { 1 } else { tiles.len() };
         let mut weights = Vec::with_capacity(tiles.len());
@@ -258,14 +260,22 @@ impl Lowering<'_> {
         for part in tiles.chunks(at_once.max(1)) {
             let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
+            let expands: Option<Vec<Expand>> =
+                packed.map(|packed| part.iter().map(|&(_, n)| linear.expand(packed, n, word)).collect());
+            let stored = expands.as_ref().map_or(bytes, |list| list.iter().map(Expand::packed_bytes).sum());
             let step = self.context.network.weights_of(self.index);
             let content = Content::Constant(Packing::Weights { step, tiles: list });
-            let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, content);
+            let from = self.code.buffer(name.clone(), stored, Memory::Ddr, content);
             let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             let loads = self.code.instructions.len();
             let last = part.last() == nest.cut.tiles.last();
-            for bytes in self.weight_parts(bytes, last) {
-                self.code.load(self.layer, from, to, Memory::Cache, bytes);
+            match expands {
+                Some(expands) => self.expand(&expands, from, to, last),
+                None => {
+                    for bytes in self.weight_parts(bytes, last) {
+                        self.code.load(self.layer, from, to, Memory::Cache, bytes);
+                    }
+                }
             }
             pending.push(if self.options.mode.paired() { self.code.instructions.split_off(loads) } else { Vec::new() });
             pending.resize(weights.len() + part.len(), Vec::new());
@@ -281,6 +291,28 @@ impl Lowering<'_> {
             }
         }
         (weights, pending)
+    }
+
+    /// Loads tiles of packed weights, one behind the other in both buffers, each in as many parts as it would have otherwise.
+    fn expand(&mut self, tiles: &[Expand], from: BufferId, to: BufferId, last: bool) {
+        let word = self.context.machine.word() as u64;
+        let (mut packed, mut local) = (0, 0);
+        for tile in tiles {
+            let parts = self.weight_parts(tile.packed_bytes(), last).len() as u32;
+            let step = tile.rows.div_ceil(parts.max(1)).next_multiple_of(tile.block);
+            for first in (0..tile.rows).step_by(step as usize) {
+                let before = Expand { rows: first, ..*tile };
+                let part = Expand {
+                    ddr_address: from.at(packed + before.packed_bytes()),
+                    local_address: to.at(local + before.bytes()),
+                    rows: step.min(tile.rows - first),
+                    ..*tile
+                };
+                self.code.instructions.push(VirtualInstruction::new(self.layer, Work::Expand(part)));
+            }
+            packed += tile.packed_bytes();
+            local += tile.bytes().next_multiple_of(word);
+        }
     }
 
     /// Weights that are an activation: where it lies, or the group's columns of it staged.

@@ -81,6 +81,7 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
         }
         match &mut instruction.work {
             Work::Transfer(t) => shift(&mut t.local_address),
+            Work::Expand(e) => shift(&mut e.local_address),
             Work::Matrix(m) => {
                 shift(&mut m.weights.address);
                 shift(&mut m.input.address);

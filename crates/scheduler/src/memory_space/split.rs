@@ -287,7 +287,7 @@ fn copy(
 
 fn views(work: &Work) -> impl Iterator<Item = &View> {
     let list: Vec<&View> = match work {
-        Work::Transfer(_) => vec![],
+        Work::Transfer(_) | Work::Expand(_) => vec![],
         Work::Lookup(l) => vec![&l.table, &l.indices, &l.output],
         Work::Matrix(m) => vec![&m.input, &m.output],
         Work::Pool(p) => vec![&p.input, &p.output],
@@ -322,6 +322,8 @@ fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: 
                 t.local_address = piece.buffer.at(at - piece.all().start);
             }
         }
+        // What is loaded is never cut.
+        Work::Expand(_) => {}
         Work::Lookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),
         Work::Matrix(m) => [&mut m.input, &mut m.output].into_iter().for_each(put),
         Work::Pool(p) => [&mut p.input, &mut p.output].into_iter().for_each(put),

@@ -1,8 +1,8 @@
 //! Convolutions and matrix products in the array's terms: rows of weights, columns, groups, and tiles of columns.
 
-use tpuflow_ir::isa::{Codes, MatrixDescriptor};
+use tpuflow_ir::isa::{Codes, Expand, MatrixDescriptor};
 use tpuflow_ir::layout::pixel_bytes;
-use tpuflow_ir::{DType, Machine, Op, TensorId, View, Window, timing};
+use tpuflow_ir::{DType, Machine, Op, Packed, TensorId, View, Window, timing};
 
 use crate::network::Network;
 
@@ -111,6 +111,25 @@ impl Linear {
         let planes = if dtype.is_float() { 1 } else { dtype.bytes() };
         let plane = (self.k() as usize * row_bytes(columns, dtype, word)).next_multiple_of(word);
         (plane * planes) as u64
+    }
+
+    /// The packed form of the weights, if they have one: that of products, whose tiles are rows and columns of it.
+    pub fn packed<'a>(&self, network: &'a Network) -> Option<&'a Packed> {
+        let right = network.tensor(self.right);
+        right.packed.as_ref().filter(|_| self.is_plain() && right.shape.len() == 2)
+    }
+
+    /// How a tile of packed weights is loaded, without addresses.
+    pub fn expand(&self, packed: &Packed, columns: u32, word: usize) -> Expand {
+        Expand {
+            ddr_space: 0,
+            ddr_address: 0,
+            local_address: 0,
+            rows: self.k(),
+            row_bytes: row_bytes(columns, DType::I8, word) as u32,
+            block: packed.block,
+            has_zero_points: packed.has_zero_points,
+        }
     }
 
     /// The packing of groups that takes fewer array slots.

@@ -115,6 +115,7 @@ impl Network {
             quant: like.quant.clone(),
             source: None,
             constant: None,
+            packed: None,
         });
         id
     }

@@ -215,6 +215,7 @@ mod tests {
     /// Three changes of scale, one after the other.
     fn chain() -> Graph {
         let tensor = |name: &str| Tensor {
+            packed: None,
             name: name.to_owned(),
             shape: vec![1, 8, 8, 16],
             dtype: DType::I8,

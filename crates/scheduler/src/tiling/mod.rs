@@ -306,6 +306,7 @@ impl<'a> Writer<'a> {
         self.claims.push((of, region.clone()));
         let quant = whole.quant.as_ref().map(|quant| some_scales(quant, &whole.shape, region));
         self.tensors.push(Tensor {
+            packed: None,
             name,
             shape: region.shape(),
             dtype: whole.dtype,

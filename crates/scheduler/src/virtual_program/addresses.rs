@@ -52,6 +52,14 @@ pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addr
             t.ddr_address = address;
             (t.local_space, t.local_address) = resolved(addresses, t.local_address);
         }
+        Work::Expand(e) => {
+            let (space, address) = resolved(addresses, e.ddr_address);
+            if let Space::Ddr(space) = space {
+                e.ddr_space = space;
+            }
+            e.ddr_address = address;
+            e.local_address = resolved(addresses, e.local_address).1;
+        }
         Work::Lookup(l) => [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(view),
         Work::Matrix(m) => {
             view(&mut m.input);

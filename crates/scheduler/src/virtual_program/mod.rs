@@ -129,9 +129,13 @@ impl VirtualInstruction {
 
     /// Destination and source buffer of a load.
     pub fn load(&self) -> Option<(BufferId, BufferId)> {
-        let t = self.transfer().filter(|t| t.direction == Direction::Load)?;
         let buffer = |field| VirtualAddress::of_field(field).buffer;
-        Some((buffer(t.local_address), buffer(t.ddr_address)))
+        let (to, from) = match &self.work {
+            Work::Transfer(t) if t.direction == Direction::Load => (t.local_address, t.ddr_address),
+            Work::Expand(e) => (e.local_address, e.ddr_address),
+            _ => return None,
+        };
+        Some((buffer(to), buffer(from)))
     }
 
     /// Every buffer it touches, repeated if touched twice.
@@ -142,6 +146,10 @@ impl VirtualInstruction {
             Work::Transfer(t) => {
                 add(t.local_address);
                 add(t.ddr_address);
+            }
+            Work::Expand(e) => {
+                add(e.local_address);
+                add(e.ddr_address);
             }
             Work::Lookup(l) => [&l.table, &l.indices, &l.output].into_iter().for_each(|v| add(v.address)),
             Work::Matrix(m) => [m.input.address, m.output.address, m.weights.address].into_iter().for_each(add),

@@ -47,6 +47,10 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                     .is_some_and(|(_, from)| matches!(code.buffers[from.index()].content, Content::Constant(_)));
                 transfer(start + timing::transfer_cycles(t, machine), constant || machine.ddr_spaces() == 1)
             }
+            Work::Expand(e) => {
+                let cycles = timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine);
+                transfer(start + cycles, true)
+            }
             Work::Lookup(l) => {
                 let row = machine.ddr_cycles(l.table.payload() as u64) + machine.page_miss();
                 transfer(start + u64::from(l.count) * row, machine.ddr_spaces() == 1)

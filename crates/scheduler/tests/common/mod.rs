@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by several test files, each of which uses a part")]
 
 pub mod operators;
+mod packed;
 mod random;
 mod tables;
 pub mod wild;
@@ -103,7 +104,15 @@ impl Net {
     fn tensor(&mut self, name: &str, shape: &[usize], dtype: DType) -> Tensor {
         let zero_point = self.random.range(-20, 20) as i32;
         let quant = (!dtype.is_float()).then(|| Quant { scale: vec![0.05], zero_point });
-        Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, quant, source: None, constant: None }
+        Tensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype,
+            quant,
+            source: None,
+            constant: None,
+            packed: None,
+        }
     }
 
     pub fn input(&mut self, shape: &[usize]) -> TensorId {

@@ -8,7 +8,7 @@ use tpuflow_ir::Unit;
 use super::banks::Banks;
 use super::books::{Books, Tokens};
 use crate::counters::{Client, Stall};
-use crate::dma::{Run, Step, steps};
+use crate::dma::{Run, Step, start, steps};
 use crate::error::SimError;
 use crate::queue::Queue;
 use crate::run::Phase;
@@ -49,7 +49,6 @@ struct Channel {
 pub(super) struct Dma {
     lines: [Line; 2],
     channels: Vec<Channel>,
-    start: u64,
     page_miss: u64,
 }
 
@@ -69,7 +68,6 @@ impl Dma {
         Self {
             lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
             channels: std::iter::repeat_with(channel).take(machine.ddr.channels as usize).collect(),
-            start: machine.dma.start + machine.dma.latency,
             page_miss: machine.page_miss(),
         }
     }
@@ -100,7 +98,7 @@ impl Dma {
         let line = &self.lines[index];
         match line.state {
             State::Idle(from) => line.queue.head().map_or(u64::MAX, |head| match books.tokens(head) {
-                Tokens::At(cycle) | Tokens::NotBefore(cycle) => cycle.max(from) + self.start,
+                Tokens::At(cycle) | Tokens::NotBefore(cycle) => cycle.max(from) + start(books.program, head),
             }),
             State::Waiting(since, run) => {
                 let channel = &self.channels[run.channel];
@@ -173,8 +171,9 @@ impl Dma {
 
     /// Takes up the line's next instruction, if its tokens are there; `from`: since when the line is idle.
     fn begin(&mut self, index: usize, from: u64, books: &mut Books<'_>) -> Result<bool, SimError> {
-        let (line, start) = (&mut self.lines[index], self.start);
+        let line = &mut self.lines[index];
         let Some(head) = line.queue.head() else { return Ok(false) };
+        let start = start(books.program, head);
         let Tokens::At(cycle) = books.tokens(head) else { return Ok(false) };
         let began = cycle.max(from);
         if books.has_begun(line.unit) {

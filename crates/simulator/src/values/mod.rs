@@ -26,8 +26,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tpuflow_ir::isa::{Direction, Lookup, TableShape, Transfer};
-use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, View, Window, Work, layout};
+use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape, Transfer};
+use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
 
 use crate::check::hazard;
@@ -195,7 +195,7 @@ impl Memories {
             Work::Transfer(t) if t.direction == Direction::Store && t.local_space == Space::Cache => {
                 t.runs().for_each(|(_, inside)| cache.settle(inside, t.bytes as usize));
             }
-            Work::Transfer(_) => {}
+            Work::Transfer(_) | Work::Expand(_) => {}
         }
     }
 
@@ -215,6 +215,26 @@ impl Memories {
                 return Err((at, Rule::NeverWritten));
             }
         }
+        Ok(())
+    }
+
+    /// Writes the int8 elements that packed weights stand for.
+    fn expand(&mut self, e: &Expand) -> Result<(), Fault> {
+        let packed = self.read(Space::Ddr(e.ddr_space), e.ddr_address, e.packed_bytes() as usize)?;
+        let (columns, header, row) = (e.row_bytes as usize, e.header_bytes() as usize, e.code_bytes() as usize);
+        let nibble = |bytes: &[u8], column: usize| bytes[column / 2] >> (column % 2 * 4) & 15;
+        let mut elements = Vec::with_capacity(e.bytes() as usize);
+        for block in packed.chunks(header + e.block as usize * row) {
+            let (header, codes) = block.split_at(header);
+            let (scales, zero_points) = header.split_at(columns);
+            let zero_point = |column| if e.has_zero_points { nibble(zero_points, column) } else { packed::SYMMETRIC };
+            let zero_points: Vec<u8> = (0..columns).map(zero_point).collect();
+            for codes in codes.chunks(row) {
+                let element = |column| packed::element(nibble(codes, column), zero_points[column], scales[column]);
+                elements.extend((0..columns).map(|column| element(column).cast_unsigned()));
+            }
+        }
+        self.cache.write(e.local_address, &elements);
         Ok(())
     }
 
@@ -297,6 +317,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let done = match &instruction.work {
             Work::Transfer(t) => memories.transfer(t).map(|()| 0),
             Work::Lookup(l) => memories.look_up(l).map(|()| 0),
+            Work::Expand(e) => memories.expand(e).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
                 Descriptor::Matrix(d) => memories.matrix(instruction.layer, m, d, self.array, &self.program.machine),
                 _ => wrong(),

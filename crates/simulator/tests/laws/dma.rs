@@ -3,7 +3,7 @@
 //! Alone, a transfer that begins in cycle 10 takes 6 + 2 cycles, then for every page run 5 if the page is not open, and
 //! `max(ceil(bytes / 3), words)`. Pages are of 64 bytes, words of 8.
 
-use tpuflow_ir::isa::{Direction, Lookup, Transfer};
+use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
 use tpuflow_ir::{DType, Program, Space, Unit, View, Work};
 
 use crate::build::{cache_view, constants, load, program, push, store};
@@ -98,6 +98,33 @@ fn channels_alternate_when_interleaved() {
     p.instructions.truncate(1);
     p.instructions[0].work = strided(8, [2, 2], [8, 64]);
     assert_eq!(run(&p).cycles, 10 + 8 + 2 * (5 + 3) + 2 * 3);
+}
+
+fn packed(ddr_address: u64, rows: u32, row_bytes: u32, has_zero_points: bool) -> Work {
+    Work::Expand(Expand { ddr_space: 0, ddr_address, local_address: 0, rows, row_bytes, block: 32, has_zero_points })
+}
+
+/// Scales of a row of 8 take 8 bytes and 3 cycles, with zero points 12 and 4; a row's codes take 4 bytes.
+#[test]
+fn packed_weights() {
+    let cases = [
+        ("8 rows behind their scales", packed(0, 8, 8, false), 3 + 5 + 14, 8),
+        ("with zero points", packed(0, 8, 8, true), 4 + 5 + 15, 8),
+        ("14 rows fill a page", packed(0, 14, 8, false), 3 + 5 + 22, 14),
+        ("across a page: 4 rows each", packed(40, 8, 8, false), 3 + (5 + 8) + (5 + 6), 8),
+        ("a page of nothing but scales", packed(56, 2, 8, false), 3 + (5 + 3) + (5 + 3), 2),
+        ("two rows a word, the last word half", packed(0, 5, 4, false), 2 + 5 + 5, 3),
+        ("a second block", packed(0, 33, 2, false), 1 + 5 + 13, 9),
+    ];
+    for unit in [Unit::Dtl0, Unit::Dtl1] {
+        for (name, work, cycles, words) in cases.clone() {
+            let mut p = program(&primes(), 1024);
+            push(&mut p, unit, &[], work);
+            let run = run(&p);
+            assert_eq!(run.cycles, 10 + 6 + 2 + cycles, "{name}");
+            assert_eq!(run.counters.bank_accesses.iter().sum::<u64>(), words, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! of a list made in advance, waits are counted down. It shares no code with the units it checks, only the closed forms and
 //! geometry of `tpuflow-ir`.
 
+mod packed;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use tpuflow_ir::access::accesses;
@@ -92,10 +94,13 @@ impl Dma {
                 && let Some(head) = s.take(&mut line.queue)
             {
                 line.current = Some(head);
-                line.countdown = s.machine.dma.start + s.machine.dma.latency;
+                line.countdown = s.machine.dma.start
+                    + s.machine.dma.latency
+                    + packed::lead(&s.program.instructions[head].work, s.machine);
                 line.steps = match &s.program.instructions[head].work {
                     Work::Transfer(t) => steps(t, s.machine).into(),
                     Work::Lookup(l) => lookup(l, s.machine).into(),
+                    Work::Expand(e) => packed::expanded(e, s.machine).into(),
                     _ => unreachable!("lines move data"),
                 };
             }

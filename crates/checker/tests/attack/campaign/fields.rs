@@ -188,6 +188,7 @@ pub fn kind(instruction: &Instruction) -> &'static str {
         tpuflow_ir::Work::Matrix(_) => "Matrix",
         tpuflow_ir::Work::Pool(_) => "Pool",
         tpuflow_ir::Work::Vector(_) => "Vector",
+        tpuflow_ir::Work::Expand(_) => "Expand",
     }
 }
 

@@ -196,7 +196,7 @@ fn descriptor(instruction: &Instruction) -> Option<usize> {
         Work::Matrix(m) => Some(m.descriptor.index()),
         Work::Pool(p) => Some(p.descriptor.index()),
         Work::Vector(v) => Some(v.descriptor.index()),
-        Work::Transfer(_) | Work::Lookup(_) => None,
+        Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) => None,
     }
 }
 

@@ -432,7 +432,8 @@ fn apart(code: &VirtualProgram, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
     for (position, &owner) in owners.iter().enumerate() {
         place[owner] = Some(position);
     }
-    let computing = code.instructions.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_)));
+    let computing =
+        code.instructions.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_)));
     let instructions: Vec<(Unit, Vec<usize>)> = computing
         .map(|instruction| {
             let mut touched: Vec<usize> = instruction.touches().iter().filter_map(|b| place[b.index()]).collect();

@@ -1,0 +1,69 @@
+//! Instructions that load packed weights: where the codes come from, and where the elements go.
+
+use tpuflow_ir::isa::Expand;
+use tpuflow_ir::{Space, TensorId};
+
+use crate::contents::{Piece, Value};
+use crate::packed::PackedImage;
+use crate::places::{Constant, Stands};
+use crate::rule::{Fault, Rule};
+use crate::walk::{Walk, covering};
+
+/// The packed weights a byte of the cache is an element of, and which.
+pub(crate) fn expanded(pieces: &[Piece], at: u64) -> Option<(PackedImage, u64)> {
+    let piece = covering(pieces, at)?;
+    match piece.value.advance(at - piece.start) {
+        Value::Expanded { image, byte } => Some((image, byte)),
+        _ => None,
+    }
+}
+
+impl Walk<'_> {
+    /// Packed weights become int8 elements in the cache.
+    pub(crate) fn expand(&mut self, e: &Expand) -> Result<(), Fault> {
+        let (rows, columns) = (u64::from(e.rows), u64::from(e.row_bytes));
+        let line = columns.div_ceil(2);
+        let header = columns + if e.has_zero_points { line } else { 0 };
+        let bytes = rows.div_ceil(e.block.into()) * header + rows * line;
+        let (start, end) = (e.ddr_address, e.ddr_address + bytes);
+        let constants = self.program.constants.get(usize::from(e.ddr_space)).map_or(0, |c| c.len() as u64);
+        let within = end <= constants;
+        let found = format_args!("{start:#x}..{end:#x}");
+        Rule::NotConstant.holds(within, format_args!("packed weights below {constants:#x}"), found)?;
+        self.load(Space::Ddr(e.ddr_space), start, end)?;
+        let value = Value::Expanded { image: PackedImage::new(e), byte: 0 };
+        self.store(Space::Cache, e.local_address, e.local_address + rows * columns, value)
+    }
+
+    /// Row `row` of a constant, `columns` (first and number) of it, is made of a row that was packed: the constant is packed in the
+    /// same blocks, and codes, scales and zero points stand for nothing else.
+    pub(crate) fn packed_row(
+        &self,
+        weights: TensorId,
+        image: PackedImage,
+        byte: u64,
+        row: u64,
+        columns: [u64; 2],
+    ) -> Result<(), Fault> {
+        let Some(e) = &self.expectation else { return Ok(()) };
+        let tensor = e.graph.tensor(weights);
+        let sound = tensor.packed.as_ref().is_some_and(|packed| image.is_row_of(packed, byte, row));
+        let expected = format_args!("row {row} of \"{}\" in its own blocks", tensor.name);
+        Rule::Weights.holds(sound, expected, format_args!("{image:?}"))?;
+        let [first, count] = columns;
+        let all = tensor.shape.last().copied().unwrap_or(1) as u64;
+        let (lines, block) = (image.lines(byte / u64::from(image.columns)), u64::from(image.block));
+        let (code, cell) = (row * all + first, row / block * all + first);
+        let codes = Stands { of: Constant::Codes(weights, code % 2), byte: code / 2 };
+        self.keep(image.space, lines.codes, count.div_ceil(2), codes)?;
+        if row % block > 0 {
+            return Ok(());
+        }
+        self.keep(image.space, lines.scales, count, Stands { of: Constant::Scales(weights), byte: cell })?;
+        if !image.has_zero_points {
+            return Ok(());
+        }
+        let zero_points = Stands { of: Constant::ZeroPoints(weights, cell % 2), byte: cell / 2 };
+        self.keep(image.space, lines.zero_points, count.div_ceil(2), zero_points)
+    }
+}

@@ -1,0 +1,71 @@
+//! Weights of 4 bits: what an instruction that loads them leaves in the cache, element by element, from `docs/machine.md`.
+
+use tpuflow_ir::Packed;
+use tpuflow_ir::isa::Expand;
+
+/// Where packed weights lie among the constants, and in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PackedImage {
+    /// DDR address space.
+    pub(crate) space: u8,
+    pub(crate) has_zero_points: bool,
+    /// Rows of a block.
+    pub(crate) block: u32,
+    /// Elements of a row.
+    pub(crate) columns: u32,
+    /// The first byte.
+    start: u64,
+}
+
+/// Addresses of the first column's scale, zero point and code.
+pub(crate) struct Lines {
+    pub(crate) scales: u64,
+    pub(crate) zero_points: u64,
+    pub(crate) codes: u64,
+}
+
+impl PackedImage {
+    /// What an instruction loads.
+    pub(crate) fn new(e: &Expand) -> Self {
+        Self {
+            space: e.ddr_space,
+            has_zero_points: e.has_zero_points,
+            block: e.block,
+            columns: e.row_bytes,
+            start: e.ddr_address,
+        }
+    }
+
+    /// Where the parts of a row begin among the constants.
+    pub(crate) fn lines(&self, row: u64) -> Lines {
+        let (columns, rows) = (u64::from(self.columns), u64::from(self.block));
+        let line = columns.div_ceil(2);
+        let header = columns + if self.has_zero_points { line } else { 0 };
+        let scales = self.start + row / rows * (header + rows * line);
+        Lines { scales, zero_points: scales + columns, codes: scales + header + row % rows * line }
+    }
+
+    /// The element that stands at `byte` of the rows: of the code `q`, the block's zero point `z` and its scale `s` the integer
+    /// next to `(q - z) s / 16`.
+    pub(crate) fn element(&self, constants: &[u8], byte: u64) -> Option<i8> {
+        let (row, column) = (byte / u64::from(self.columns), byte % u64::from(self.columns));
+        let Lines { scales, zero_points, codes } = self.lines(row);
+        let byte_at = |at: u64| constants.get(usize::try_from(at).ok()?).copied();
+        let half_byte = |at: u64| Some(if column % 2 == 0 { byte_at(at)? % 16 } else { byte_at(at)? / 16 });
+        let scale = i32::from(byte_at(scales + column)?);
+        let zero = if self.has_zero_points { half_byte(zero_points + column / 2)? } else { 8 };
+        let code = half_byte(codes + column / 2)?;
+        let product = (i32::from(code) - i32::from(zero)) * scale;
+        let nearest = (product + 8).div_euclid(16);
+        let is_tie = (product + 8).rem_euclid(16) == 0;
+        Some((nearest - i32::from(is_tie && nearest % 2 != 0)).clamp(-128, 127) as i8)
+    }
+
+    /// Whether elements from `byte` on, a row of the first columns, are row `row` of a constant in this form: blocks of the one are
+    /// blocks of the other, so that whoever brings in the rows brings in all of their scales.
+    pub(crate) fn is_row_of(&self, packed: &Packed, byte: u64, row: u64) -> bool {
+        let own = byte / u64::from(self.columns);
+        let same = (packed.block, packed.has_zero_points) == (self.block, self.has_zero_points);
+        same && byte.is_multiple_of(self.columns.into()) && own % u64::from(self.block) == row % u64::from(self.block)
+    }
+}

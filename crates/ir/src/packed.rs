@@ -1,0 +1,156 @@
+//! Weights of 4 bits in blocks: what a graph stores in place of an int8 constant, and the int8 elements it stands for.
+//!
+//! A constant of K rows and N columns is cut into blocks of rows. Every column of a block has a scale of 8 bits and, if the
+//! constant has any, a zero point of 4; an element is `clamp(RNE((code - zero) * scale / 16), -128, 127)` (`docs/arithmetic.md`,
+//! section 2). Scales of columns, floats, are those of the int8 constant.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Image;
+use crate::error::PackedError;
+
+/// Rows a block may have.
+pub const BLOCKS: [u32; 3] = [32, 64, 128];
+/// The zero point of constants without any: codes 0 to 15 stand for -8 to 7.
+pub const SYMMETRIC: u8 = 8;
+/// Fraction bits of a block's scale.
+const FRACTION: u32 = 4;
+
+/// An int8 constant of two axes as codes of 4 bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Packed {
+    /// Rows of a block, the last may have fewer.
+    pub block: u32,
+    /// Whether columns of blocks have zero points.
+    pub has_zero_points: bool,
+    /// Row-major codes of 0 to 15, two a byte, the first in the low bits.
+    #[serde(skip, default = "nothing")]
+    pub codes: Image,
+    /// By block and column.
+    #[serde(skip, default = "nothing")]
+    pub scales: Image,
+    /// By block and column, 0 to 15; empty without zero points.
+    #[serde(skip, default = "nothing")]
+    pub zero_points: Image,
+}
+
+fn nothing() -> Image {
+    Vec::new().into()
+}
+
+/// The int8 element a code stands for.
+#[must_use]
+pub fn element(code: u8, zero_point: u8, scale: u8) -> i8 {
+    let exact = (i32::from(code) - i32::from(zero_point)) * i32::from(scale);
+    let (floor, rest) = (exact >> FRACTION, exact & ((1 << FRACTION) - 1));
+    let half = 1 << (FRACTION - 1);
+    let rounded = floor + i32::from(rest > half || (rest == half && floor & 1 == 1));
+    rounded.clamp(-128, 127) as i8
+}
+
+impl Packed {
+    /// Blocks of a constant of so many rows.
+    #[must_use]
+    pub fn blocks(&self, rows: usize) -> usize {
+        rows.div_ceil(self.block.max(1) as usize)
+    }
+
+    /// Code number `index`, row-major.
+    #[must_use]
+    pub fn code(&self, index: usize) -> u8 {
+        self.codes[index / 2] >> (index % 2 * 4) & 15
+    }
+
+    /// Zero point of a column of a block, by `block * columns + column`.
+    #[must_use]
+    pub fn zero_point(&self, index: usize) -> u8 {
+        if self.has_zero_points { self.zero_points[index] } else { SYMMETRIC }
+    }
+
+    /// Bytes of codes, scales and zero points of a constant of this shape, in the densest form.
+    #[must_use]
+    pub fn bytes(&self, shape: &[usize]) -> u64 {
+        let [rows, columns] = shape else { return 0 };
+        let cells = self.blocks(*rows) * columns;
+        let zero_points = if self.has_zero_points { cells.div_ceil(2) } else { 0 };
+        ((rows * columns).div_ceil(2) + cells + zero_points) as u64
+    }
+
+    /// What is wrong with this as the packed form of a constant of `shape`.
+    ///
+    /// # Errors
+    /// [`PackedError`].
+    pub fn check(&self, shape: &[usize]) -> Result<(), PackedError> {
+        let &[rows, columns] = shape else {
+            return Err(PackedError::Axes(shape.to_vec()));
+        };
+        if !BLOCKS.contains(&self.block) {
+            return Err(PackedError::Block(self.block));
+        }
+        let cells = self.blocks(rows) * columns;
+        let wanted = [
+            ("codes", (rows * columns).div_ceil(2), self.codes.len()),
+            ("scales", cells, self.scales.len()),
+            ("zero points", if self.has_zero_points { cells } else { 0 }, self.zero_points.len()),
+        ];
+        for (what, wanted, found) in wanted {
+            if wanted != found {
+                return Err(PackedError::Bytes { shape: shape.to_vec(), what, wanted, found });
+            }
+        }
+        match self.zero_points.iter().find(|&&zero_point| zero_point > 15) {
+            Some(&zero_point) => Err(PackedError::ZeroPoint(zero_point)),
+            None => Ok(()),
+        }
+    }
+
+    /// The int8 elements of a constant of `shape`, for which [`Self::check`] has found nothing wrong.
+    #[must_use]
+    pub fn expand(&self, shape: &[usize]) -> Vec<u8> {
+        let [rows, columns] = [0, 1].map(|axis| shape.get(axis).copied().unwrap_or(0));
+        let mut out = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            let block = row / self.block as usize * columns;
+            out.extend((0..columns).map(|column| {
+                let (scale, zero_point) = (self.scales[block + column], self.zero_point(block + column));
+                element(self.code(row * columns + column), zero_point, scale).cast_unsigned()
+            }));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_round_to_even_and_saturate() {
+        let of = |code, scale| element(code, SYMMETRIC, scale);
+        assert_eq!([of(9, 8), of(11, 8), of(7, 8), of(5, 8)], [0, 2, 0, -2]);
+        assert_eq!([of(0, 255), of(15, 255), element(15, 0, 255), element(0, 15, 255)], [-128, 112, 127, -128]);
+        assert_eq!([of(8, 255), of(15, 0)], [0, 0]);
+    }
+
+    #[test]
+    fn a_last_block_may_be_short() {
+        let rows = 33;
+        let codes: Vec<u8> = (0..rows).map(|row| if row < 32 { 0x9F } else { 0x1F }).collect();
+        let scales = vec![16, 32, 48, 64];
+        let packed = Packed {
+            block: 32,
+            has_zero_points: false,
+            codes: codes.into(),
+            scales: scales.into(),
+            zero_points: nothing(),
+        };
+        assert_eq!(packed.check(&[rows, 2]), Ok(()));
+        let elements = packed.expand(&[rows, 2]);
+        assert_eq!(&elements[..2], &[7, 2]);
+        assert_eq!(&elements[64..], &[21, (-28i8).cast_unsigned()]);
+        assert_eq!(packed.bytes(&[rows, 2]), 33 + 4);
+        let bytes = PackedError::Bytes { shape: vec![32, 2], what: "codes", wanted: 32, found: 33 };
+        assert_eq!(packed.check(&[32, 2]), Err(bytes));
+    }
+}
