@@ -147,7 +147,7 @@ def test_one_layer_of_an_integer_network() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"quantize": {"per_block": True}}, "per_block needs weight_only = true"),
+        ({"quantize": {"per_block": True}}, "per_block needs weight_bits = 4, or weight_only = true"),
         ({"quantize": {"quant_type": "w8f16", "per_block": False}}, "no effect without per_block"),
         ({"layers": [{"match": "*", "weight_only": True}]}, "has weights in codes under floats"),
         (

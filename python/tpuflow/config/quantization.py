@@ -93,7 +93,8 @@ class QuantizeConfig(Section):
     """Linear layers in floats have weights that stand for codes of `weight_bits` bits (unset: 8), each
     channel's with a scale of their own. Programs hold the floats these codes stand for."""
     per_block: Annotated[bool, PerLayer()] = False
-    """One scale per block of a channel's weights, where layers have `weight_only`."""
+    """One scale per block of a channel's weights, where layers have `weight_only`, or where matrix products
+    have weights of 4 bits: programs hold these packed, the machine expands them to int8 on their way in."""
     weight_block_size: Annotated[int, PerLayer(), Field(ge=1)] = 256
     """Weights in a block; the last one of a channel is as long as what is left."""
     bias_correction: Annotated[bool, PerLayer()] = True
@@ -188,7 +189,7 @@ class QuantizeConfig(Section):
     def _makes_sense(self) -> QuantizeConfig:
         check_widths(self.dtype, self.activation_bits)
         if self.per_block and not self.weight_only:
-            raise ValueError("blocks are for weights of layers in floats: per_block needs weight_only = true")
+            _check_blocks(self.weight_bits, self.weight_block_size)
         if not self.weight_only:
             _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
         if "weight_block_size" in self.model_fields_set and not self.per_block:
@@ -214,6 +215,13 @@ def without_winograd(*, wanted: bool) -> bool:
     if wanted:
         raise ValueError("the machine has no Winograd convolution: leave it out")
     return wanted
+
+
+def _check_blocks(bits: int | None, size: int) -> None:
+    if bits != 4:
+        raise ValueError("per_block needs weight_bits = 4, or weight_only = true for layers in floats")
+    if size not in {32, 64, 128}:
+        raise ValueError(f"weight_block_size = {size}: weights of 4 bits have blocks of 32, 64 or 128 rows")
 
 
 def _check_weights(mode: str, strategy: str, *, per_channel: bool) -> None:

@@ -55,6 +55,7 @@ from tpuflow.lowering.view import View
 if TYPE_CHECKING:
     from tpuflow.calibration import Means, Range
     from tpuflow.config import Config, QuantizeConfig
+    from tpuflow.lowering.packed import Packed
 
 __all__ = ["Graph", "Layer", "Lowering", "Tensor"]
 
@@ -291,6 +292,17 @@ class Lowering:
     ) -> int:
         """Adds weights with one scale, or one per channel, and one zero point."""
         return self.builder.constant(self.unique(name), np.ascontiguousarray(codes), list(scales), zero_point)
+
+    def packed_weights(self, name: str, packed: Packed) -> int:
+        """Adds weights of 4 bits in blocks."""
+        return self.builder.packed_constant(
+            self.unique(name),
+            packed.codes,
+            packed.scales,
+            packed.zero_points,
+            block=packed.block,
+            scale=list(packed.columns),
+        )
 
     def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> dict[str, Any]:
         """A node's function from `source` to `target`: a table of codes, a program of floats.

@@ -24,6 +24,7 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.blocks import in_blocks
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import given
+from tpuflow.lowering.packed import Packed, pack, packed_codes
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import BIASES, FLOAT_WEIGHTS, SCALE, WEIGHTS, WIDE_SUMS
@@ -77,6 +78,7 @@ class Sums:
         before: Bits by which they are rounded before the biases, if any.
         wide: Whether an operand has 16 bits.
         target: What the sums become.
+        packed: The codes of 4 bits that weights of one matrix are made of, if they are.
     """
 
     weights: Codes | Weights
@@ -88,6 +90,7 @@ class Sums:
     before: int | None
     wide: bool
     target: Quant
+    packed: Packed | None = None
 
     def constants(
         self, context: Lowering, step: Step, name: str, weights: Codes | Weights, *, times: int = 1
@@ -99,6 +102,8 @@ class Sums:
         factors = np.tile(self.factors, times) if self.factors.size > 1 else self.factors
         if self.scales is None:
             kept = context.constant(name, weights, self.grid)
+        elif self.packed is not None:
+            kept = context.packed_weights(name, self.packed)
         else:
             scales = self.scales * times if len(self.scales) > 1 else self.scales
             kept = context.weights(name, weights, scales, self.zero_point)
@@ -132,13 +137,26 @@ def linear(
     arrange: Callable[[Any], Codes | Weights] = lambda codes: codes,
     *,
     stated: Array | None = None,
+    steps: npt.NDArray[Any] | None = None,
+    is_matrix: bool = False,
     mean: Array | None = None,
 ) -> Linear:
     """Quantises weights and bias of a step, as `sums` does, and puts them into the graph.
 
     `arrange` puts the codes, which are smaller than the weights, in the order the operator takes.
     """
-    made = sums(context, step, stored, weights, axis, bias, stated=stated, mean=mean)
+    made = sums(
+        context,
+        step,
+        stored,
+        weights,
+        axis,
+        bias,
+        stated=stated,
+        steps=steps,
+        is_matrix=is_matrix,
+        mean=mean,
+    )
     return made.constants(context, step, name, arrange(made.weights))
 
 
@@ -151,13 +169,16 @@ def sums(
     bias: Array,
     *,
     stated: Array | None = None,
+    steps: npt.NDArray[Any] | None = None,
+    is_matrix: bool = False,
     mean: Array | None = None,
 ) -> Sums:
     """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
 
     Where the model states the weights as integers, `stated` holds their scales, one per channel, and they are
-    kept. `mean`, which broadcasts to the weights, is the average of what each of them is multiplied with:
-    biases take back what the rounding of weights adds on average.
+    kept; with blocks, `steps` holds one scale for each. Weights of 4 bits in blocks are those of the right
+    operand of a product, of two axes: `is_matrix`. `mean`, which broadcasts to the weights, is the average of
+    what each of them is multiplied with: biases take back what the rounding of weights adds on average.
     """
     config = context.config(step)
     target = context.grids.target(step)
@@ -173,6 +194,9 @@ def sums(
     dtype: scheme.DType = (
         config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
     )
+    by_block = is_matrix and (config.per_block or packed_codes(weights, steps) is not None)
+    if by_block:
+        dtype = "int8"
     wide = "int16" in {dtype, stored.grid.dtype}
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
     end = context.grids.intermediate(step) if fused else target
@@ -183,7 +207,10 @@ def sums(
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
     per_channel = config.per_channel or stated is not None
     zero = 0
-    if config.weight_mode == "asymmetric" and stated is None:
+    packed = _packed(context, step, weights, steps, floor) if by_block else None
+    if packed is not None:
+        codes, scales = packed.elements(), packed.columns
+    elif config.weight_mode == "asymmetric" and stated is None:
         _check_asymmetric(step, config)
         codes, scales, zero = scheme.asymmetric_weights(
             weights, dtype, float(floor.max()), width=config.weight_bits, power_of_two=config.power_of_two
@@ -211,7 +238,31 @@ def sums(
     if before is not None:
         limits = np.iinfo(np.int32)
         biases = np.clip(biases >> before, limits.min, limits.max)
-    return Sums(codes, list(scales), zero, biases, stored.grid, factors, before, wide=wide, target=target)
+    return Sums(
+        codes,
+        list(scales),
+        zero,
+        biases,
+        stored.grid,
+        factors,
+        before,
+        wide=wide,
+        target=target,
+        packed=packed,
+    )
+
+
+def _packed(
+    context: Lowering, step: Step, weights: Weights, steps: npt.NDArray[Any] | None, floor: Array
+) -> Packed | None:
+    """Weights of 4 bits in blocks: those the model states, or those the configuration asks for."""
+    config = context.config(step)
+    floors = np.broadcast_to(floor, weights.shape[1:])
+    found = packed_codes(weights, steps, floors)
+    if config.per_block:
+        context.settings.honors(step.names, FLOAT_WEIGHTS)
+        found = found or pack(weights, config.weight_block_size, floors)
+    return found
 
 
 def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config: QuantizeConfig) -> Weights:

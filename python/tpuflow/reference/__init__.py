@@ -25,7 +25,6 @@ from tpuflow.reference.movement import (
     rearrange,
     resize_linear,
 )
-from tpuflow.reference.normalisation import arg_max, layer_norm, reduce
 from tpuflow.reference.normalization import arg_max, layer_norm, reduce
 from tpuflow.reference.packed import expand
 from tpuflow.reference.pooling import average_pool, max_pool

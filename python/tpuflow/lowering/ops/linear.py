@@ -168,6 +168,8 @@ def _constant_right(context: Lowering, step: Step) -> None:
         bias,
         weight_name(step),
         stated=stated,
+        steps=steps_of(step.node.inputs[1]) if stated is None and weights.ndim == 2 else None,
+        is_matrix=weights.ndim == 2,
         mean=None if mean is None else mean[:, np.newaxis],
     )
     op = {
