@@ -103,6 +103,7 @@ fn step<T: Into<i64> + TryFrom<i64> + Copy>(value: &mut T, random: &mut Random) 
 fn views(work: &mut Work) -> Vec<&mut View> {
     match work {
         Work::Transfer(_) => vec![],
+        Work::Expand(_) => vec![],
         Work::Lookup(l) => vec![&mut l.table, &mut l.indices, &mut l.output],
         Work::Matrix(m) => vec![&mut m.input, &mut m.output],
         Work::Pool(p) => vec![&mut p.input, &mut p.output],
@@ -379,6 +380,7 @@ fn rows_short(program: &mut Program, random: &mut Random) -> bool {
             Work::Matrix(m) => &mut m.pixels,
             Work::Pool(p) => &mut p.rows,
             Work::Vector(v) => &mut v.rows,
+            Work::Expand(e) => &mut e.rows,
             Work::Lookup(l) => &mut l.count,
             Work::Transfer(_) => return false,
         };
