@@ -455,10 +455,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("table")
-    for name in ("list", "run"):
-        command = commands.add_parser(name)
+    subparsers = {name: commands.add_parser(name) for name in ("list", "run")}
+    for command in subparsers.values():
         command.add_argument("stratum", nargs="?", choices=list(STRATA))
-    command.add_argument("-n", type=int, default=5 * WANTED, help="how many at most")
+    subparsers["run"].add_argument("-n", type=int, default=5 * WANTED, help="how many at most")
     arguments = parser.parse_args()
     if arguments.command == "list":
         draw(arguments.stratum)

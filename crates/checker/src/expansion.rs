@@ -56,7 +56,7 @@ impl Walk<'_> {
         let (code, cell) = (row * all + first, row / block * all + first);
         let codes = Stands { of: Constant::Codes(weights, code % 2), byte: code / 2 };
         self.keep(image.space, lines.codes, count.div_ceil(2), codes)?;
-        if row % block > 0 {
+        if !row.is_multiple_of(block) {
             return Ok(());
         }
         self.keep(image.space, lines.scales, count, Stands { of: Constant::Scales(weights), byte: cell })?;
