@@ -81,7 +81,15 @@ impl Network {
 
     fn tensor(name: &str, shape: &[usize], dtype: DType) -> Tensor {
         let quant = (dtype == DType::I8).then(|| Quant { scale: vec![0.05], zero_point: 0 });
-        Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, quant, source: None, constant: None }
+        Tensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype,
+            quant,
+            source: None,
+            constant: None,
+            packed: None,
+        }
     }
 
     fn input(&mut self, shape: &[usize]) -> TensorId {
