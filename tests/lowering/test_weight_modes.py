@@ -51,7 +51,7 @@ def test_names_of_modes_for_weights(name: str) -> None:
             made.equals_reference(feed)
             assert all(alike.cosine > 0.99 for alike in made.compare(feed).values())
     else:
-        words = "per_block needs weight_only = true" if what == "block" else "need per_channel = false"
+        words = "per_block needs weight_bits = 4" if what == "block" else "need per_channel = false"
         with pytest.raises(ConfigError, match=words):
             Config.parse({"quantize": {"quantize_method_for_weight": name}})
 
