@@ -100,7 +100,8 @@ fn weights_that_are_not_packed_are_loaded_as_they_are() {
         let violations = check(&plain, &sound).expect_err("codes of 4 bits for weights of 8");
         assert_eq!(violations[0].rule, Rule::Weights);
         let input = vec![3u8; 210];
-        let run = |program: &Program| simulate(program, &[input.clone()], &Default::default()).unwrap().outputs;
+        let run =
+            |program: &Program| simulate(program, std::slice::from_ref(&input), &Default::default()).unwrap().outputs;
         let program = schedule(&plain, &sound.machine, &Options { level: 1, ..Options::default() }).unwrap();
         assert_eq!(run(&program), run(&sound));
         assert!(program.constants[0].len() + program.constants.get(1).map_or(0, |c| c.len()) > 70 * 64);
