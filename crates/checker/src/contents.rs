@@ -86,6 +86,19 @@ impl Value {
         }
     }
 
+    /// How far bytes from `at` on, at most to `end`, are defined where the byte at `start` holds this: padding between pixels
+    /// need not have been written.
+    pub(crate) fn defined_to(self, start: u64, at: u64, end: u64) -> u64 {
+        let Self::Element(element) = self else { return end };
+        let mut at = at;
+        while at < end {
+            let element = Element { byte: element.byte + (at - start), ..element };
+            let (Some(_), run) = element.place() else { break };
+            at = at.saturating_add(run).min(end);
+        }
+        at
+    }
+
     /// Whether these are pixels of the same size, `first` bytes into one, so that their padding is padding still.
     pub(crate) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
         matches!(self, Self::Element(e)

@@ -13,8 +13,9 @@
 //! the original does is shown first ([`parts`]).
 //!
 //! Nothing here is shared with the planner, the emitter or the simulator beyond the definitions of the instruction set; in
-//! particular the bytes an instruction touches are worked out anew. Without a graph the same walk checks everything but the
-//! meaning of values.
+//! particular the bytes whose values an instruction reads and writes are worked out anew. That everything else it touches is in
+//! order, too, is checked against the definition of what that is ([`tpuflow_ir::access`]). Without a graph the same walk checks
+//! everything but the meaning of values.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ mod places;
 mod pool;
 mod reduce;
 mod rule;
+mod stretches;
 mod transfer;
 mod vector;
 mod views;

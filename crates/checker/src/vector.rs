@@ -253,10 +253,9 @@ impl Walk<'_> {
         let (gammas, betas) = (graph.tensor(*gamma).integers(), graph.tensor(*beta).integers());
         let parameters =
             bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).enumerate().all(|(i, p)| {
-                let (m, n) = requant.of(i);
                 gammas.get(i) == Some(&i64::from(p.gamma))
                     && betas.get(i) == Some(&p.beta)
-                    && (i32::from(p.multiplier), p.shift) == (m, n)
+                    && (i32::from(p.multiplier), p.shift) == requant.of(i)
             });
         Rule::Parameters.holds(parameters, "gamma, beta and factors of the layer", "others")?;
         Ok((center, epsilon, *normalize) == (c, e, (*multiplier, *shift))

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use tpuflow_ir::access::{self, Stretch};
 use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::Work;
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
@@ -14,6 +15,7 @@ use crate::packed::PackedImage;
 use crate::places::{Constant, Places, Stands};
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
+use crate::stretches::Stretches;
 
 /// Weights that were compared: everything that says which bytes of the graph's they must be, and where they were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +40,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) program: &'a Program,
     pub(crate) expectation: Option<Expectation<'a>>,
     memories: Memories,
+    stretches: Stretches,
     actor: Option<Actor>,
     known: Tokens,
     /// Whether the instruction may write over what it has read: each element over itself.
@@ -57,6 +60,7 @@ pub(crate) struct State {
     /// Instructions that were followed.
     pub(crate) at: usize,
     memories: Memories,
+    stretches: Stretches,
     compared: std::collections::BTreeSet<Compared>,
     places: Option<Places>,
     order: Order,
@@ -127,6 +131,7 @@ impl<'a> Steps<'a> {
             program,
             expectation: graph.map(Expectation::new),
             memories: Memories::default(),
+            stretches: Stretches::default(),
             actor: None,
             known: [0; 5],
             in_place: false,
@@ -140,12 +145,13 @@ impl<'a> Steps<'a> {
 
     /// Goes on from a state, or knows of no place yet.
     fn resume(&mut self, state: Option<&State>) {
-        let Some(State { at, memories, compared, places, order, steps }) = state.cloned() else {
+        let Some(State { at, memories, stretches, compared, places, order, steps }) = state.cloned() else {
             let graph = self.walk.expectation.as_ref().map(|e| e.graph);
             self.walk.places = graph.map(|graph| RefCell::new(Places::new(EqualConstants::of(graph))));
             return;
         };
         (self.at, self.order, self.walk.memories, self.walk.compared) = (at, order, memories, compared);
+        self.walk.stretches = stretches;
         self.walk.places = places.map(RefCell::new);
         self.walk.budget.resume(steps);
     }
@@ -154,14 +160,15 @@ impl<'a> Steps<'a> {
         let (actor, known, outcome) = self.order.start(instruction);
         (self.walk.actor, self.walk.known) = (Some(actor), known);
         self.at += 1;
-        outcome.and_then(|()| self.walk.step(instruction))
+        outcome.and_then(|()| self.walk.step(instruction)).and_then(|()| self.walk.apart(instruction, actor))
     }
 
     pub(crate) fn state(&self) -> State {
         let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
+        let stretches = self.walk.stretches.clone();
         let places = self.walk.places.as_ref().map(|places| places.borrow().clone());
         let (order, steps) = (self.order.clone(), self.walk.budget.taken());
-        State { at: self.at, memories, compared, places, order, steps }
+        State { at: self.at, memories, stretches, compared, places, order, steps }
     }
 }
 
@@ -262,6 +269,24 @@ impl<'a> Walk<'a> {
                 Err(Rule::Unit.broken(format_args!("work of {}", unit.name()), format_args!("a {name}")))
             }
         }
+    }
+
+    /// All it touches, bytes between values included, lies in the memories and is ordered by waits.
+    fn apart(&mut self, instruction: &Instruction, actor: Actor) -> Result<(), Fault> {
+        let touched = access::accesses(instruction, &self.program.descriptors, self.machine());
+        for Stretch { space, start, end } in touched.reads.iter().chain(&touched.writes).copied() {
+            self.in_range(space, start, end)?;
+        }
+        let before = self.stretches.visited();
+        for stretch @ Stretch { space, start, end } in &touched.reads {
+            let needed = self.stretches.read(stretch, actor);
+            self.must_know(needed, *space, *start, *end, Rule::ReadOrder)?;
+        }
+        for stretch @ Stretch { space, start, end } in &touched.writes {
+            let needed = self.stretches.write(stretch, actor);
+            self.must_know(needed, *space, *start, *end, Rule::WriteOrder)?;
+        }
+        self.spend(self.stretches.visited() - before)
     }
 
     /// Takes steps, if so many are left.
@@ -569,10 +594,10 @@ fn same_port(tensor: &Tensor, port: &Port) -> Result<(), Fault> {
 pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
     let mut at = start;
     for piece in pieces {
-        if piece.start > at {
+        if piece.start > at || at >= end {
             break;
         }
-        at = piece.end;
+        at = piece.value.defined_to(piece.start, at, piece.end.min(end));
     }
     Rule::Undefined.holds(at >= end, "a byte that was written", format_args!("nothing at {space:?} {at:#x}"))
 }

@@ -2,7 +2,7 @@
 //! machine, it stays inside the memories, and its views hold the rows it touches.
 
 use tpuflow_ir::access::{self, Accesses};
-use tpuflow_ir::isa::{Direction, Matrix, PoolKind, VectorOp, Work};
+use tpuflow_ir::isa::{Codes, Direction, Matrix, PoolKind, TableShape, VectorOp, Work};
 use tpuflow_ir::{DType, Descriptor, Instruction, Program, Space, Unit, View, Window};
 
 use crate::error::SimError;
@@ -151,6 +151,11 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
                 }
             };
             require!(types, nowhere, shape("computes on elements of the wrong types"))?;
+            match &d.kind {
+                PoolKind::Average { codes, .. } => clamp_sound(codes, None, to)?,
+                PoolKind::Depthwise { codes, table, .. } => clamp_sound(codes, table.as_ref(), to)?,
+                _ => {}
+            }
             window_sound(&d.window)?;
             held(&p.output, p.first_row, p.first_row + (p.rows - 1))?;
             window_rows(&p.input, &p.output, &d.window, p.first_row, p.first_row + (p.rows - 1))
@@ -202,6 +207,15 @@ fn pixel_rows(v: &View, first: u32, count: u32) -> Result<(), Broken> {
     held(v, first / v.width, (first + (count - 1)) / v.width)
 }
 
+/// Results are clamped to codes of their type; those that a table follows, to what it is indexed by, int16.
+fn clamp_sound(codes: &Codes, table: Option<&TableShape>, result: DType) -> Result<(), Broken> {
+    let bits = if table.is_some() { DType::I16.bytes() * 8 } else { result.bytes() * 8 };
+    let most = (1i64 << (bits - 1)) - 1;
+    let (lo, hi) = (i64::from(codes.lo), i64::from(codes.hi));
+    let sound = -most - 1 <= lo && lo <= hi && hi <= most;
+    require!(sound, (Space::Cache, 0), Rule::Shape(format!("clamps to {lo}..={hi}, which no {bits} bits hold")))
+}
+
 fn window_sound(window: &Window) -> Result<(), Broken> {
     let positive = window.kernel.iter().chain(&window.stride).chain(&window.dilation).all(|&n| n > 0);
     require!(positive, (Space::Cache, 0), shape("has an empty window"))
@@ -241,6 +255,9 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     let zero_point = d.codes.zero_point;
     let is_code = i16::try_from(zero_point).is_ok();
     require!(is_code, at, Rule::Shape(format!("has zero point {zero_point}, which is no int16 code")))?;
+    if d.float.is_none() {
+        clamp_sound(&d.codes, d.table.as_ref(), m.output.dtype)?;
+    }
     let wide = tpuflow_ir::timing::wide(m.input.dtype, d.weight_dtype);
     let limit = machine.matrix_rows(wide);
     require!(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;

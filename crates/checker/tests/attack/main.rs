@@ -42,6 +42,29 @@ fn mutants_are_judged_alike_from_where_they_change() {
     assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused");
 }
 
+/// Classes in which mutants were accepted once, or in which a judge fell: waits between stores whose rows interleave, reads of
+/// padding nobody wrote, bytes beyond the last pixel, a normalization of more channels than there are, clamps beyond a table.
+#[test]
+fn classes_that_passed_once_pass_no_more() {
+    let classes = [
+        ("joined", "set waits"),
+        ("residual-spilled", "set waits/count"),
+        ("attention-f16", "duplicate Vector"),
+        ("attention-int16", "set Vector/inputs/pixel_bytes"),
+        ("wild-f32", "set Matrix/output/pixel_bytes"),
+        ("functions", "set Vector/output/channels"),
+        ("batched-product", "set descriptor Matrix/codes/"),
+    ];
+    for (program, class) in classes {
+        let subject = SUBJECTS.iter().find(|subject| subject.name == program).unwrap();
+        let campaign = Campaign::new(subject, 1, 500, Some(class)).unwrap();
+        assert!(campaign.mutants.len() > 100, "{program}: {} of {class}", campaign.mutants.len());
+        let results = campaign.run(0..campaign.mutants.len());
+        let found: Vec<String> = results.findings.iter().map(|f| format!("{}: {}", f.change, f.difference)).collect();
+        assert!(found.is_empty(), "{program}, {class}:\n{}", found.join("\n"));
+    }
+}
+
 /// What a port says of its codes counts, even where the codes are the same.
 #[test]
 fn a_changed_meaning_of_a_port_is_seen() {
