@@ -46,6 +46,22 @@ def test_the_length_of_a_word_takes_the_array_and_the_lanes_along(key: str, size
     assert made.name == f"{ASIC}_{key}-{size}"
 
 
+@pytest.mark.parametrize("channels", [4, 8])
+def test_ganged_channels_are_two_of_longer_words(channels: int) -> None:
+    base, gang = Machine.preset(ASIC).replace({"cache.bytes": 1 << 16}), channels // 2
+    sizes = {
+        f"ddr.{key}": gang * base[f"ddr.{key}"] for key in ("word_bytes", "page_bytes", "capacity_bytes")
+    }
+    model = tpuflow.load(MODELS["residual"]())
+    graph = tpuflow.quantize(model, tpuflow.calibrate(model, samples(MODELS["residual"](), 2)))
+    ganged, longer = (
+        tpuflow.compile(graph, base.replace(changes), 5) for changes in ({"ddr.channels": channels}, sizes)
+    )
+    plain = tpuflow.compile(graph, base, 5)
+    cycles = [tpuflow.simulate(program, values=False).cycles for program in (ganged, longer, plain)]
+    assert cycles[0] == cycles[1] < cycles[2]
+
+
 def test_what_is_given_does_not_follow() -> None:
     made = Machine.preset(ASIC).replace({"array.rows": 64, "array.columns": 32, "ewp.lanes": 64}, name="mine")
     assert (made["array.columns"], made["ewp.lanes"], made["pdp.lanes"], made.name) == (32, 64, 64, "mine")

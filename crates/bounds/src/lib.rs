@@ -188,12 +188,12 @@ impl Every<'_> {
 
 /// Cycles of one channel for `bytes`, every page opened once.
 fn channel(bytes: u64, machine: &Machine) -> u64 {
-    machine.ddr_cycles(bytes) + bytes.div_ceil(machine.ddr.page_bytes.max(1)) * machine.page_miss()
+    machine.ddr_cycles(bytes) + bytes.div_ceil(machine.page_bytes().max(1)) * machine.page_miss()
 }
 
 /// Cycles for `bytes` split over all channels in the best way.
 fn split(bytes: u64, machine: &Machine) -> u64 {
-    channel(bytes.div_ceil(machine.ddr.channels.into()), machine)
+    channel(bytes.div_ceil(machine.channels() as u64), machine)
 }
 
 /// Operators whose result may be where it is without anything being written for it.

@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
             let (space, len) = (space as u8, bytes.len() as u64);
             self.store(Space::Ddr(space), 0, len, Value::Image { space, byte: 0 })?;
         }
-        let capacity = self.machine().ddr.capacity_bytes;
+        let capacity = self.machine().ddr_capacity();
         for bytes in &program.ddr_bytes {
             Rule::Ddr.holds(*bytes <= capacity, format_args!("at most {capacity} bytes"), bytes)?;
         }

@@ -199,7 +199,7 @@ fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
     least("bytes", t.bytes)?;
     t.counts.iter().try_for_each(|&count| least("counts", count))?;
     most("counts[0] * counts[1]", product(runs), RUNS)?;
-    let pages = u64::from(t.bytes).div_ceil(machine.ddr.page_bytes) + 1;
+    let pages = u64::from(t.bytes).div_ceil(machine.page_bytes()) + 1;
     most("counts[0] * counts[1] * the pages of a run", product(runs) * u128::from(pages), RUNS)?;
     for (end, address, strides) in [("ddr", t.ddr_address, t.ddr_strides), ("local", t.local_address, t.local_strides)]
     {

@@ -170,7 +170,7 @@ section! {
 section! {
     /// External memory.
     Ddr {
-        /// Channels.
+        /// Channels: 1, 2, 4 or 8. Of more than two, halves work in lockstep, see [`Machine::gang`].
         channels: u32,
         /// Bytes per DDR clock and channel.
         word_bytes: u32,
@@ -245,14 +245,14 @@ impl Machine {
         if self.dma.lines != 2 {
             return Err(MachineError::Lines(self.dma.lines));
         }
-        if !(1..=2).contains(&self.ddr.channels) {
+        if ![1, 2, 4, 8].contains(&self.ddr.channels) {
             return Err(MachineError::Channels(self.ddr.channels));
         }
         if !self.ddr.page_bytes.is_power_of_two() || self.ddr.page_bytes < u64::from(word) {
             return Err(MachineError::Page(self.ddr.page_bytes));
         }
-        if !self.ddr.interleave_bytes.is_multiple_of(self.ddr.page_bytes) {
-            return Err(MachineError::Interleave(self.ddr.interleave_bytes));
+        if !self.ddr.interleave_bytes.is_multiple_of(self.page_bytes()) {
+            return Err(MachineError::Interleave(self.ddr.interleave_bytes, self.page_bytes()));
         }
         Ok(())
     }
@@ -353,22 +353,47 @@ impl Machine {
         self.array.accumulators as usize / if wide { 4 } else { 2 }
     }
 
+    /// Channels that transfers see: there are as many as DMA lines at most. Further ones are ganged.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.ddr.channels.min(self.dma.lines) as usize
+    }
+
+    /// Physical channels that work in lockstep as one: every access uses all of them, a page is as many times as long, and data
+    /// come as many times as fast.
+    #[must_use]
+    pub fn gang(&self) -> u32 {
+        (self.ddr.channels / self.dma.lines).max(1)
+    }
+
+    /// Bytes of a page of a channel, over all it gangs.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.ddr.page_bytes * u64::from(self.gang())
+    }
+
+    /// Bytes of an address space of the DDR.
+    #[must_use]
+    pub fn ddr_capacity(&self) -> u64 {
+        self.ddr.capacity_bytes * u64::from(self.gang()) * (self.channels() / self.ddr_spaces()) as u64
+    }
+
     /// Address spaces of the DDR: one per channel, or a single one when interleaved.
     #[must_use]
     pub fn ddr_spaces(&self) -> usize {
-        if self.ddr.interleave_bytes > 0 { 1 } else { self.ddr.channels as usize }
+        if self.ddr.interleave_bytes > 0 { 1 } else { self.channels() }
     }
 
     /// Channel that serves byte `address` of address space `space`.
     #[must_use]
     pub fn channel(&self, space: usize, address: u64) -> usize {
-        address.checked_div(self.ddr.interleave_bytes).map_or(space, |b| (b % u64::from(self.ddr.channels)) as usize)
+        address.checked_div(self.ddr.interleave_bytes).map_or(space, |b| (b % self.channels() as u64) as usize)
     }
 
     /// Cycles a channel needs for `bytes`, rounded up.
     #[must_use]
     pub fn ddr_cycles(&self, bytes: u64) -> u64 {
-        let per_second = u128::from(self.ddr.word_bytes) * u128::from(self.ddr.clock_hz);
+        let per_second = u128::from(self.ddr.word_bytes) * u128::from(self.gang()) * u128::from(self.ddr.clock_hz);
         (u128::from(bytes) * u128::from(self.clock_hz)).div_ceil(per_second) as u64
     }
 

@@ -296,7 +296,7 @@ pub struct PageRun {
 /// even where they are neighbours; a transfer of neighbouring rows is better written as one run.
 #[must_use]
 pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
-    let page_bytes = machine.ddr.page_bytes;
+    let page_bytes = machine.page_bytes();
     let space = usize::from(transfer.ddr_space);
     let mut runs: Vec<PageRun> = Vec::new();
     for (ddr, local) in transfer.runs() {

@@ -113,7 +113,7 @@ impl Dma {
         };
         Self {
             lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
-            channels: vec![(None, None); machine.ddr.channels as usize],
+            channels: vec![(None, None); machine.channels()],
             page_miss: machine.page_miss(),
         }
     }

@@ -204,9 +204,7 @@ fn check_sizes(program: &Program) -> Result<(), ProgramError> {
         return Err(ProgramError::Spaces { spaces, available });
     }
     for (space, &bytes) in program.ddr_bytes.iter().enumerate() {
-        // An interleaved space is all channels.
-        let channels = if machine.ddr.interleave_bytes > 0 { u64::from(machine.ddr.channels) } else { 1 };
-        if bytes > machine.ddr.capacity_bytes * channels {
+        if bytes > machine.ddr_capacity() {
             return Err(ProgramError::Capacity { bytes, space });
         }
     }

@@ -74,7 +74,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(program: &Program, window: Range<u64>, most: usize) -> Self {
-        let users = vec![None; program.machine.ddr.channels as usize];
+        let users = vec![None; program.machine.channels()];
         let window = window.start.max(program.machine.control.start)..window.end;
         let activities = [Activity::Off; Unit::COUNT];
         Self { window, most, activities, users, signals: Signals::default() }

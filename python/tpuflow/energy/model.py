@@ -116,7 +116,8 @@ def _layer(layer: Mapping[str, Any], machine: Parameters, table: EnergyTable) ->
     moved = busy["me"] * rows * columns * (BYTES[dtype] + SUM_BYTES)
     pooled = 0.0 if layer["macs"] else busy["pdp"] * machine["pdp.lanes"] * machine["pdp.taps"]
     ddr_bits = 8 * (layer["ddr_read_bytes"] + layer["ddr_write_bytes"])
-    pages = layer["page_misses"] * machine["ddr.page_bytes"]
+    ganged = max(1, machine["ddr.channels"] // machine["dma.lines"])
+    pages = layer["page_misses"] * machine["ddr.page_bytes"] * ganged
     counted = {
         "mac": ((f"mac.{dtype}", layer["macs"]),),
         "registers": (("array.register_byte", moved),),

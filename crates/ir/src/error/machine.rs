@@ -32,14 +32,14 @@ pub enum MachineError {
     #[error("dma.lines {0} must be 2")]
     Lines(u32),
     /// Another number of channels.
-    #[error("ddr.channels {0} must be 1 or 2")]
+    #[error("ddr.channels {0} must be 1, 2, 4 or 8")]
     Channels(u32),
     /// A page of an impossible size.
     #[error("ddr.page_bytes {0} must be a power of two of at least a word")]
     Page(u64),
     /// Channels that alternate inside a page.
-    #[error("ddr.interleave_bytes {0} must be a multiple of a page")]
-    Interleave(u64),
+    #[error("ddr.interleave_bytes {0} must be a multiple of a page (of {1} bytes, over ganged channels)")]
+    Interleave(u64, u64),
     /// Clocks too fast or too far apart.
     #[error(
         "clock_hz {clock} and ddr.clock_hz {ddr} must not exceed {fastest}, \

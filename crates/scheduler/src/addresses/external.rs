@@ -187,13 +187,13 @@ pub(crate) fn external(
     for kind in [Content::Input, Content::Output, Content::Computed] {
         for (index, buffer) in code.buffers.iter().enumerate() {
             if buffer.memory == Memory::Ddr && buffer.content == kind {
-                let start = ends[0].next_multiple_of(machine.ddr.page_bytes.max(word));
+                let start = ends[0].next_multiple_of(machine.page_bytes().max(word));
                 addresses[index] = (Space::Ddr(0), start);
                 ends[0] = start + buffer.bytes.next_multiple_of(word);
             }
         }
     }
-    let capacity = machine.ddr.capacity_bytes * if spaces == 1 { u64::from(machine.ddr.channels) } else { 1 };
+    let capacity = machine.ddr_capacity();
     if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
         return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });
     }

@@ -53,7 +53,7 @@ impl<'a> CostModel<'a> {
             free: [machine.control.start; Unit::COUNT],
             moved: [0; Unit::COUNT],
             recent: Default::default(),
-            channels: vec![Channel::default(); machine.ddr.channels as usize],
+            channels: vec![Channel::default(); machine.channels()],
         }
     }
 

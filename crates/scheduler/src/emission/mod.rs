@@ -164,7 +164,7 @@ impl Plan {
     /// Whether bringing in what lies in external memory takes more than half of the time.
     pub fn loading(&self, machine: &Machine) -> bool {
         let bytes: u64 = self.memory.bytes.iter().sum();
-        2 * machine.ddr_cycles(bytes) / u64::from(machine.ddr.channels.max(1)) > self.program.predicted_cycles
+        2 * machine.ddr_cycles(bytes) / machine.channels() as u64 > self.program.predicted_cycles
     }
 
     /// Tensors of the graph that live in external memory though they are neither constants nor ports.

@@ -141,7 +141,7 @@ impl Lowering<'_> {
         }
         let bytes = |width: u32| shape.linear.tile_bytes(width, shape.weight_dtype, machine.word());
         let count = |width: u32| u64::from(shape.linear.columns().div_ceil(width));
-        let arrival = machine.ddr_cycles(bytes(columns) * count(columns)) / u64::from(machine.ddr.channels.max(1));
+        let arrival = machine.ddr_cycles(bytes(columns) * count(columns)) / machine.channels() as u64;
         let blocks = bytes(columns) / u64::from(columns * machine.array.rows * shape.weight_dtype.bytes() as u32) + 1;
         let pixels = u64::from(shape.rows) * u64::from(shape.output.width);
         let busy = |width: u32| count(width) * blocks * pixels.max(machine.array.rows.into());

@@ -104,7 +104,7 @@ impl Lowering<'_> {
         let machine = self.context.machine;
         let last = last && self.options.mode.paired() && self.last_weights == Some(self.index);
         let parts = if last { self.transfer_count(machine.ddr_cycles(bytes)) } else { 1 };
-        let step = bytes.div_ceil(parts).next_multiple_of(machine.ddr.page_bytes.max(machine.word() as u64));
+        let step = bytes.div_ceil(parts).next_multiple_of(machine.page_bytes().max(machine.word() as u64));
         (0..bytes).step_by(step as usize).map(|first| first..(first + step).min(bytes)).collect()
     }
 
@@ -123,8 +123,8 @@ pub(super) fn last_weights(network: &Network) -> Option<usize> {
 /// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.
 pub(crate) fn piece_bytes(machine: &Machine) -> u64 {
     let start = machine.dma.start + machine.dma.latency;
-    let per_page = machine.ddr_cycles(machine.ddr.page_bytes) + machine.page_miss();
-    (64 * start).div_ceil(per_page.max(1)).max(4) * machine.ddr.page_bytes
+    let per_page = machine.ddr_cycles(machine.page_bytes()) + machine.page_miss();
+    (64 * start).div_ceil(per_page.max(1)).max(4) * machine.page_bytes()
 }
 
 /// A view of some rows in their natural layout, still without an address.

@@ -31,7 +31,7 @@ pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addr
 /// What every virtual instruction asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
 pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-    let lines = if machine.ddr.channels > 1 { 2 } else { 1 };
+    let lines = machine.channels() as u64;
     let mut traffic = [0u64; 2];
     let job = |virtual_instruction: &VirtualInstruction| {
         let mut transfer = |busy: u64, anywhere: bool| {

@@ -67,7 +67,7 @@ impl Dma {
         let channel = || Channel { page: None, user: None, free: 0 };
         Self {
             lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
-            channels: std::iter::repeat_with(channel).take(machine.ddr.channels as usize).collect(),
+            channels: std::iter::repeat_with(channel).take(machine.channels()).collect(),
             page_miss: machine.page_miss(),
         }
     }

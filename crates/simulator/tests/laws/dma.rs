@@ -100,6 +100,30 @@ fn channels_alternate_when_interleaved() {
     assert_eq!(run(&p).cycles, 10 + 8 + 2 * (5 + 3) + 2 * 3);
 }
 
+#[test]
+fn ganged_channels_are_one_that_is_as_many_times_as_fast() {
+    // Of four channels two work in lockstep: 6 bytes a cycle and pages of 128 bytes. A channel of its own opens two pages.
+    let mut machine = primes();
+    let apart = program(&machine, 1024);
+    machine.ddr.channels = 4;
+    let ganged = program(&machine, 1024);
+    let cycles = |mut p: tpuflow_ir::Program| {
+        push(&mut p, Unit::Dtl0, &[], load(0, 0, 0, 128));
+        (run(&p).cycles, run(&p).counters.page_misses)
+    };
+    assert_eq!(cycles(apart), (10 + 8 + 2 * (5 + 22), 2));
+    assert_eq!(cycles(ganged), (10 + 8 + 5 + 22, 1));
+    // Eight are two of four: 64 bytes of a word a cycle are as fast as the cache takes them.
+    machine.ddr.channels = 8;
+    assert_eq!(cycles(program(&machine, 1024)), (10 + 8 + 5 + 16, 1));
+    // There are two address spaces or one, whatever the number.
+    assert_eq!((machine.ddr_spaces(), machine.channels(), machine.gang()), (2, 2, 4));
+    machine.ddr.interleave_bytes = 128;
+    assert!(machine.validate().is_err(), "channels that alternate inside a page");
+    machine.ddr.interleave_bytes = 256;
+    assert_eq!((machine.ddr_spaces(), machine.ddr_capacity()), (1, 8 * machine.ddr.capacity_bytes));
+}
+
 fn packed(ddr_address: u64, rows: u32, row_bytes: u32, has_zero_points: bool) -> Work {
     Work::Expand(Expand { ddr_space: 0, ddr_address, local_address: 0, rows, row_bytes, block: 32, has_zero_points })
 }

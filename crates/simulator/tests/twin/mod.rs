@@ -562,7 +562,7 @@ pub fn ends(program: &Program) -> Vec<u64> {
         finishing: vec![],
     };
     let line = |unit| Line { queue: queue(program, unit), ..Line::default() };
-    let mut dma = Dma { lines: [line(Unit::Dtl0), line(Unit::Dtl1)], open: vec![None; machine.ddr.channels as usize] };
+    let mut dma = Dma { lines: [line(Unit::Dtl0), line(Unit::Dtl1)], open: vec![None; machine.channels()] };
     let mut matrix = MatrixEngine {
         queue: queue(program, Unit::Me),
         issue: None,

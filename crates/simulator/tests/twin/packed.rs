@@ -24,7 +24,7 @@ pub fn expanded(e: &Expand, machine: &Machine) -> Vec<Step> {
         ends.extend(vec![0; line as usize - 1]);
         ends.push(u64::from(row + 1) * columns);
     }
-    let (page, mut steps, mut written, mut at) = (machine.ddr.page_bytes, Vec::new(), 0, 0);
+    let (page, mut steps, mut written, mut at) = (machine.page_bytes(), Vec::new(), 0, 0);
     while at < ends.len() as u64 {
         let address = e.ddr_address + at;
         let end = (at + page - address % page).min(ends.len() as u64);

@@ -62,7 +62,7 @@ impl<'a> Model<'a> {
     /// Cycles until the last virtual instruction is done.
     pub fn makespan(&self, placement: &Placement) -> u64 {
         let lines = [Unit::Dtl0, Unit::Dtl1];
-        let count = self.ahead.machine.ddr.channels.min(2) as usize;
+        let count = self.ahead.machine.channels();
         let before = self.before(placement);
         let (mut taken, mut finished) = (vec![0u64; self.jobs.len()], vec![0u64; self.jobs.len()]);
         let mut free = [0u64; Unit::COUNT];
