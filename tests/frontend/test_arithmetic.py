@@ -19,6 +19,12 @@ CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
     "max of three": ([("Max", "x y x", "z")], {}, {"Max": 2}),
     "subtract a constant": ([("Sub", "x c", "z")], {"c": array(4)}, {"Add": 1}),
     "subtract from a constant": ([("Sub", "c x", "z")], {"c": array(4)}, {"Sub": 1}),
+    "subtract a mask": (
+        [("Sub", "one x", "s"), ("Mul", "s c", "m"), ("Sub", "y m", "z")],
+        {"one": 1.0, "c": 1e4},
+        {"Sub": 1, "Mul": 1, "Add": 1},
+    ),
+    "subtract a product": ([("Mul", "x c", "m"), ("Sub", "y m", "z")], {"c": 3.0}, {"Mul": 1, "Sub": 1}),
     "divide by a constant": ([("Div", "x c", "z")], {"c": 3.0}, {"Mul": 1}),
     "divide by a tiny constant": (
         [("Mul", "x small", "m"), ("Div", "m c", "z")],

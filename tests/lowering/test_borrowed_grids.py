@@ -44,6 +44,17 @@ def test_an_operand_of_zero_range_behind_a_view(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor", [1e-3, 50.0, -700.0])
+@pytest.mark.parametrize("operator", ["Add", "Sub"])
+def test_an_operand_of_zero_range_that_is_multiplied(operator: str, factor: float, dtype: str) -> None:
+    nodes = [("Sub", "one m", "s"), ("Mul", "s c", "t"), (operator, "x t", "z")]
+    constants = {"one": np.float32(1), "c": np.float32(factor)}
+    model = tpuflow.load(graph(nodes, {"x": [1, 64], "m": [1, 64]}, ["z"], constants))
+    x = (np.random.default_rng(0).standard_normal((8, 64)) * 0.1).astype(np.float32)
+    assert decibels(x[:1], ran(model, {"x": x, "m": np.ones_like(x)}, dtype)) > 35
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [1.0, -3.0])
 def test_what_is_padded_with_belongs_to_the_grid(value: float, dtype: str) -> None:
     constants = {"p": integers(0, 0, 0, 0, 0, 0, 0, 1), "v": np.float32(value)}

@@ -185,6 +185,11 @@ class Grids:
             elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
                 further = self._borrowed(node.outputs[0])
                 found += [] if further is None else [further]
+            elif node.op_type == "Mul" and (factor := _constant_factor(node, use.idx)):
+                # What is multiplied is aligned with its factor: a step of 1 would be one of the factor.
+                low, high = self._observed(node.outputs[0]) or (0.0, 0.0)
+                further = self._borrowed(node.outputs[0]) if high - low < scheme.SMALLEST_SPAN else None
+                found += [] if further is None else [(further[0] / factor, further[1] / factor)]
         usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
         return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
 
@@ -360,6 +365,12 @@ def stated_input(value: ir.Value) -> Quant | None:
             return None
         value = user.outputs[0]
     return None
+
+
+def _constant_factor(node: ir.Node, index: int) -> float | None:
+    """The largest magnitude of the constants that a product multiplies an operand by; None if it has none."""
+    array = float_constant(node.inputs[1 - index])
+    return None if array is None or not array.size else float(np.abs(array).max())
 
 
 def padding(node: ir.Node) -> float | None:

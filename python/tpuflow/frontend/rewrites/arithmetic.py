@@ -3,6 +3,7 @@
     Sum(a, b, c), Max(a, b, c), ...  ->  Add(Add(a, b), c)        Mean  ->  sum, then Mul by 1/n
     c + x  ->  x + c                 c * x  ->  x * c
     x - c  ->  x + (-c)              x / c  ->  x * (1/c)         c a constant
+    x - y * c  ->  x + y * (-c)      where -c masks a softmax, as in s - (1 - keep) * 10000
     (x + c) + d  ->  x + (c + d)     (x * c) * d  ->  x * (c d)   where the inner one has no other user
     Max(x, c), Min(x, c), Relu6      ->  Clip, c a scalar         Clip(Clip), Relu(Clip), ...  ->  Clip
     x ** 1, 0.5, -1  ->  x, Sqrt, Reciprocal
@@ -65,6 +66,16 @@ def subtraction_of_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if c is None or array_of(node.inputs[0]) is not None or not np.issubdtype(c.dtype, np.floating):
         return None
     return emit("Add", node.inputs[0], emit.constant(-c, "minus"))
+
+
+def subtraction_of_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Replaces x - y * c by x + y * (-c) where -c is a mask: one form for what masks scores."""
+    product = produced_by(node.inputs[1], "Mul")
+    c = None if product is None else array_of(input_at(product, 1))
+    if product is None or c is None or not np.issubdtype(c.dtype, np.floating) or not is_mask(-c):
+        return None
+    masking = emit("Mul", product.inputs[0], emit.constant(-c, "minus"), label="mask")
+    return emit("Add", node.inputs[0], masking)
 
 
 def division_by_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -212,7 +223,7 @@ RULES: Rules = {
     "Min": [variadic, bound, constant_second],
     "Add": [constant_second, without_effect, chained_constants],
     "Mul": [constant_second, without_effect, chained_constants],
-    "Sub": [subtraction_of_constant],
+    "Sub": [subtraction_of_constant, subtraction_of_mask],
     "Div": [division_by_constant],
     "Clip": [nested_clips, plain_clip],
     "Relu": [nested_clips],
