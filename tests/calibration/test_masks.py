@@ -16,6 +16,7 @@ from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load, run_float
 from tpuflow.io.samples import Samples
+from tpuflow.ptq import quantize
 from tpuflow.ptq.confirmation import graph_of
 
 LENGTH, WIDTH = 6, 8
@@ -102,7 +103,7 @@ def test_masks_are_found_in_sums_and_in_front_of_a_scale() -> None:
 
 @pytest.mark.parametrize("masked", [-1e4, -1e9, LOWEST])
 @pytest.mark.parametrize("scaled", [1.0, 0.25])
-@pytest.mark.parametrize("kind", ["given", "computed", "chosen"])
+@pytest.mark.parametrize("kind", ["given", "computed", "subtracted", "chosen"])
 def test_a_mask_that_no_sample_sets_still_masks(
     masked: float, scaled: float, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,13 +112,14 @@ def test_a_mask_that_no_sample_sets_still_masks(
     x, mask = b.input("x", [1, length, WIDTH]), b.input("mask", [1, 1, length])
     query, key, value = (b.node("MatMul", x, b.weight(WIDTH, WIDTH, fan_in=WIDTH)) for _ in range(3))
     scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 2, 1]))
-    if kind == "computed":
+    if kind in {"computed", "subtracted"}:
+        masked = masked if kind == "computed" else -masked
         mask = b.node("Mul", b.node("Sub", b.constant(np.float32(1)), mask), b.constant(np.float32(masked)))
     if kind == "chosen":
         kept = b.node("Greater", mask, b.constant(np.float32(0.5)))
         scores = b.node("Where", kept, scores, b.constant(np.float32(masked)))
     else:
-        scores = b.node("Add", scores, mask)
+        scores = b.node("Sub" if kind == "subtracted" else "Add", scores, mask)
     scores = b.node("Mul", scores, b.constant(np.float32(scaled)))
     b.output(b.node("MatMul", b.node("Softmax", scores, axis=-1), value))
     source = b.model()
@@ -150,3 +152,16 @@ def test_scores_with_a_mask_that_is_set_keep_their_ranges() -> None:
     model = load(attention("added", -1e4))
     ranges = calibrate(model, Samples.of(shown(16), model.inputs), Config())
     assert unseen_masks(model.model.graph, ranges.tensors) == ({}, [])
+
+
+def test_a_mask_that_no_sample_sets_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Though the recipe calibrates halves of the samples, with and without factors, as well."""
+    model = load(attention("added", -1e4))
+    given = shown(16)
+    given["keep"][:] = 1
+    with caplog.at_level("WARNING"):
+        quantize(model, samples=given)
+    assert [record.getMessage() for record in caplog.records if "left nothing out" in record.getMessage()][
+        1:
+    ] == []
+    assert caplog.records

@@ -13,7 +13,7 @@ This package chooses no bit widths and touches no weights.
 """
 
 from tpuflow.calibration.artifacts import Artifacts, save_artifacts
-from tpuflow.calibration.collect import calibrate, collect, fit, ranges_of
+from tpuflow.calibration.collect import calibrate, collect, fit, ranges_of, without_warnings
 from tpuflow.calibration.config import CalibrationConfig
 from tpuflow.calibration.ranges import Means, Range, Ranges
 from tpuflow.calibration.statistics import Statistics, TensorStatistics
@@ -37,4 +37,5 @@ __all__ = [
     "ranges_of",
     "save_artifacts",
     "save_statistics",
+    "without_warnings",
 ]

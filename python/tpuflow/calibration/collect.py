@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-__all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of"]
+__all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of", "without_warnings"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +54,21 @@ FEW_MARGIN = 3.0
 FEW = 32
 """Fewer samples do not reach as far as others will: ranges get headroom."""
 
+_warns: ContextVar[bool] = ContextVar("_warns", default=True)
+"""Whether what is wrong with samples is logged."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of samples done and the number there are."""
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Lets samples be calibrated with once more without what is wrong with them being logged again."""
+    token = _warns.set(False)
+    try:
+        yield
+    finally:
+        _warns.reset(token)
 
 
 def calibrate(
@@ -165,7 +180,7 @@ def _state(model: FloatModel, statistics: Statistics) -> None:
 def _completed(model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None) -> Ranges:
     """The ranges with those that no sample shows: of masks that were never set, and of stated weights."""
     masks, names = unseen_masks(model.model.graph, ranges.tensors)
-    for name in names:
+    for name in names if _warns.get() else ():
         logger.warning(
             '"%s" masks scores and left nothing out in any sample: the scores are given room below their '
             "range, and what is added to them a range down to -%g; calibrate with samples in which something "
@@ -257,7 +272,8 @@ def collect(
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)
-    _report_masks(statistics)
+    if _warns.get():
+        _report_masks(statistics)
     logger.info("calibrated with %d samples, %d tensors", statistics.samples, len(statistics.tensors))
     return statistics
 

@@ -31,11 +31,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
-from tpuflow.calibration import Ranges, ranges_of
+from tpuflow.calibration import Ranges, ranges_of, without_warnings
 from tpuflow.calibration import calibrate as find_ranges
 from tpuflow.config import Config, ConfigError, refuse_calibration
 from tpuflow.errors import FileError
@@ -305,7 +306,9 @@ class Recipe:
         for name in self.stages:
             listener.part(name)
             start = time.perf_counter()
-            state = STAGES[name](state, job)
+            # Other stages calibrate with the same samples, or some of them, over and over.
+            with nullcontext() if name == "calibrate" else without_warnings():
+                state = STAGES[name](state, job)
             listener.stage(name, time.perf_counter() - start)
         if state.ranges is None:
             return state
