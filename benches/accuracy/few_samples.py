@@ -73,10 +73,12 @@ def ours(network: Network) -> tuple[Forward, dict[str, Any]]:
 
 
 def found_by_search(network: Network) -> tuple[Forward, dict[str, Any]]:
-    """What `tpuflow search` finds; it states no interval."""
+    """What `tpuflow search` finds, and the interval it states for the first output."""
     samples = Samples.of({network.port: network.calibration}, network.model.inputs)
     found = search(network.model, samples, remark=lambda _: None)
-    return GraphLevel(device_networks(found.graph)[0]).run, {"interval": None}
+    stated = None if found.estimate is None else found.estimate.outputs.get(network.outputs[0])
+    interval = stated and [stated.low_db, stated.high_db]
+    return GraphLevel(device_networks(found.graph)[0]).run, {"interval": interval}
 
 
 def peer(network: Network) -> tuple[Forward, dict[str, Any]]:

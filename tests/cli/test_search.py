@@ -49,15 +49,29 @@ def test_methods_that_need_samples_say_so(built: Built, command: Command, tmp_pa
     assert "global_calibration needs samples" in refused.err
 
 
+@pytest.fixture
+def enough(built: Built, tmp_path: Path) -> Path:
+    """Samples to choose by."""
+    generator = np.random.default_rng(5)
+    with np.load(built.calibration) as arrays:
+        more = {name: np.concatenate([arrays[name]] * 2)[:8] for name in arrays.files}
+    more = {name: array * generator.uniform(0.5, 1, array.shape).astype("f") for name, array in more.items()}
+    np.savez(tmp_path / "enough.npz", allow_pickle=False, **more)
+    return tmp_path / "enough.npz"
+
+
 @pytest.mark.feature("GCA-13")
-def test_search_writes_the_best_graph(built: Built, command: Command, tmp_path: Path) -> None:
+def test_search_writes_the_best_graph(built: Built, enough: Path, command: Command, tmp_path: Path) -> None:
     graph, report = tmp_path / "m.tpuq", tmp_path / "r.json"
-    found = command("search", built.model, "--calib", built.calibration, "-o", graph, "--json", report)
+    found = command("search", built.model, "--calib", enough, "-o", graph, "--json", report)
     assert found.status == 0, found.err
     rows = json.loads(report.read_text(encoding="utf-8"))["candidates"]
     best = [row for row in rows if row["kept"]][-1]
     assert best["sqnr_db"] >= max(row["sqnr_db"] for row in rows) - 2 * MARGIN_DB
-    assert f"{best['sqnr_db']:.1f} dB on samples held out" in found.out + found.err
+    shown = json.loads(report.read_text(encoding="utf-8"))
+    assert shown["chosen"] in {best["name"], "default recipe"}
+    (interval,) = shown["validation"]["outputs"].values()
+    assert f"{interval['low_db']:.1f} to {interval['high_db']:.1f} dB" in found.out + found.err
     inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
     with np.load(built.calibration) as arrays:
         np.savez(inputs, **{name: arrays[name] for name in arrays.files})
@@ -82,14 +96,19 @@ def test_without_data_it_is_said_what_stands_in(
 
 @pytest.mark.parametrize("command_name", ["search", "mixed"])
 def test_a_search_that_was_interrupted_goes_on_where_it_was(
-    command_name: str, built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command_name: str,
+    built: Built,
+    enough: Path,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     cut.mkdir()
     calls = 0
 
-    def run(folder: Path, calib: Path = built.calibration) -> Result:
+    def run(folder: Path, calib: Path = enough) -> Result:
         words = {
             "search": ["-o", folder / "m.out"],
             "mixed": ["--budget", "cycles=1e9", "-o", folder / "m.out"],
@@ -130,7 +149,7 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(
     assert run(cut).status == 130
     monkeypatch.undo()
     other = tmp_path / "other.npz"
-    with np.load(built.calibration) as arrays:
+    with np.load(enough) as arrays:
         np.savez(other, **{name: arrays[name] * 2 for name in arrays.files})
     done = run(cut, other)
     assert done.status == 0

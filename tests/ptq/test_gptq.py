@@ -24,7 +24,7 @@ from tpuflow.ptq import refine_weights, search
 from tpuflow.ptq.adaround import adaround
 from tpuflow.ptq.gptq import better, cost, descended, gptq, nearest, steps_by_cost
 from tpuflow.ptq.layers import linear_layers
-from tpuflow.ptq.search import MARGIN_DB
+from tpuflow.ptq.search import DEFAULT, MARGIN_DB
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -242,11 +242,15 @@ def test_a_search_keeps_the_best_it_tried() -> None:
     config = Config.parse({"quantize": {"weight_bits": 4}})
     told: list[str] = []
     found = search(model, Samples.of({"x": images(24)}, model.inputs), config, told.append)
-    assert len(told) == len(found.candidates) >= 6
+    assert len(told) == len(found.candidates) + 1 >= 7  # and what samples kept apart say of the best
     kept = [entry for entry in found.candidates if entry.kept]
     scored = [entry for entry in found.candidates if len(entry.parts) == len(kept[0].parts)]
     assert kept[-1].fidelity.score >= max(entry.fidelity.score for entry in scored) - 2 * MARGIN_DB
     for before, after in itertools.pairwise(kept):
         gain = after.fidelity.score - before.fidelity.score
         assert gain > (-MARGIN_DB if after.plan.steps > before.plan.steps else MARGIN_DB)
-    assert found.config == next(e.config for e in reversed(found.candidates) if e.kept)
+    assert found.validation is not None
+    chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
+    assert (found.name, found.config) == (
+        (chosen.name, chosen.config) if found.validation.holds else (DEFAULT, config)
+    )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+import tpuflow
 from models.builder import Builder
 from ptq.test_gptq import images, network
 from tpuflow.config import Config
 from tpuflow.errors import SampleError
+from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.ptq import search
-from tpuflow.ptq.search import divided
+from tpuflow.ptq.search import DEFAULT, Plan, divided
+from tpuflow.ptq.validation import kept_apart, validated
 from tpuflow.ptq.walk import Walk
 
 
@@ -112,10 +118,88 @@ def test_two_samples_are_enough_for_a_search() -> None:
 @pytest.mark.feature("GCA-13")
 def test_a_search_counts_all_values_unless_told_otherwise() -> None:
     model = network()
-    samples = Samples.of({"x": images(4)}, model.inputs)
+    samples = Samples.of({"x": images(8)}, model.inputs)
     for stated, expected in (({}, True), ({"calibrate": {"count_all": False}}, False)):
         found = search(model, samples, Config.parse(stated), growth=1)
-        assert found.config.calibrate.count_all is expected
+        assert found.candidates[0].config.calibrate.count_all is expected
+
+
+def test_what_is_worse_than_the_default_on_samples_kept_apart_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that takes whatever it tried last, which clips half of all values."""
+    model = network()
+    samples = Samples.of({"x": images(16)}, model.inputs)
+    fair = search(model, samples, growth=1)
+    assert fair.validation is not None
+    assert fair.validation.samples == 8
+    assert fair.estimate is not None
+    assert fair.estimate.samples == 8
+    module = importlib.import_module("tpuflow.ptq.search")
+    plans = [
+        Plan(Config.parse({"calibrate": {"strategy": each, "count_all": True}}))
+        for each in ("mse", "pct[50]")
+    ]
+    monkeypatch.setattr(module, "_steps", lambda *_: zip(("mse", "half"), plans, strict=True))
+    monkeypatch.setattr(module, "LOST_DB", 1e3)
+    monkeypatch.setattr(Fidelity, "beats", lambda *_: True)
+    narrow = Config.parse({"calibrate": {"equalize": False}, "quantize": {"bias_correction": False}})
+    told: list[str] = []
+    found = search(model, samples, narrow, told.append, growth=1)
+    assert [entry.name for entry in found.candidates if entry.kept] == ["mse", "half"]
+    assert found.validation is not None
+    assert not found.validation.holds
+    assert found.name == DEFAULT
+    assert told[-1].endswith("the default is taken")
+    x = {"x": images(1)}
+    default = tpuflow.quantize(model, config=narrow, samples=samples)
+    np.testing.assert_array_equal(
+        *(next(iter(GraphLevel(each).run(x).values())) for each in (found.graph, default))  # type: ignore[arg-type]
+    )
+
+
+def test_decisions_may_differ_more_often_by_chance_alone() -> None:
+    model = network()
+    x = images(24)
+    evaluator = Evaluator(model, Samples.of({"x": x}, model.inputs))
+    graphs = [
+        tpuflow.quantize(model, tpuflow.calibrate(model, {"x": x}, config), config)
+        for config in (Config(), Config.parse({"calibrate": {"strategy": "pct[60]"}}))
+    ]
+    flips = [evaluator.flips_by_sample(evaluator.outputs(graph)) for graph in graphs]
+    for graph, own in zip(graphs, flips, strict=True):
+        assert own.sum() == pytest.approx(evaluator.fidelity(graph).flips * len(x))
+    assert flips[1].sum() > flips[0].sum() + 1
+    same = validated(evaluator, graphs[0], graphs[0], 24)
+    assert same.holds
+    assert (same.more_flips, same.standard_error) == (0, 0)
+    worse = validated(evaluator, graphs[1], graphs[0], 24)
+    assert worse.more_flips > worse.standard_error > 0
+    assert not replace(worse, found_db=99.0).holds
+    more = np.arange(24) == 0  # one decision of 24 is within its standard error
+    one = replace(worse, found_db=99.0, more_flips=1 / 24, standard_error=more.std(ddof=1) / 24**0.5 * 1.0001)
+    assert one.holds
+
+
+@pytest.mark.parametrize(("count", "kept"), [(8, 4), (33, 16), (64, 16), (1000, 128)])
+def test_samples_kept_apart_are_not_chosen_with(count: int, kept: int) -> None:
+    model = network()
+    x = np.ones((count, *images(1).shape[1:]), np.float32)
+    x *= np.arange(count, dtype=np.float32)[:, None, None, None]
+    parts = kept_apart(Samples.of({"x": x}, model.inputs))
+    assert parts is not None
+    shown, apart = ({float(row["x"].flat[0]) for row in part.rows()} for part in parts)
+    assert len(apart) == kept
+    assert shown.isdisjoint(apart)
+
+
+def test_of_few_samples_a_search_chooses_nothing() -> None:
+    model = network()
+    samples = Samples.of({"x": images(7)}, model.inputs)
+    told: list[str] = []
+    found = search(model, samples, remark=told.append)
+    assert (found.name, found.candidates, found.estimate) == (DEFAULT, (), None)
+    assert told[0] == "7 samples: too few to choose by, the default recipe is taken"
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 0])

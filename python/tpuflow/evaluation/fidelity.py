@@ -314,6 +314,20 @@ class Evaluator:
                 found[name] = (np.square(error).sum(axis=1), np.square(x).sum(axis=1))
         return found
 
+    def flips_by_sample(self, outputs: Outputs) -> Array:
+        """How many of its decisions differ from float, `[samples]`; all 0 of a network that makes none."""
+        flips = np.zeros(self.count)
+        for parts in self._compared.values():
+            for name in parts:
+                axis, exact = self._classes[name], _joined(self._floating, name)
+                if axis is None or exact.dtype.kind != "f" or exact.shape[axis] < 2 or name not in outputs[0]:
+                    continue
+                made = _joined(outputs, name)
+                if made.size == exact.size:
+                    differ = exact.argmax(axis) != made.reshape(exact.shape).argmax(axis)
+                    flips += differ.reshape(len(exact), -1).sum(axis=1)
+        return flips
+
     def of_outputs(self, outputs: Outputs) -> Fidelity:
         """As `fidelity`, of outputs that a graph made."""
         groups = zip(self._groups, self._floating, outputs, strict=True)

@@ -19,7 +19,7 @@ moved.
     pooling_commutation.py    averages behind the last layers that read them
     channel_splitting.py    channels stored twice, half a step apart
     outputs.py     what the network in integers adds to its outputs on average
-    search.py      the best of whole configurations
+    search.py      the best of whole configurations; validation.py: samples it does not choose by
 """
 
 from tpuflow.ptq.bias_correction import correct_output_bias

@@ -13,6 +13,9 @@ whose values reach furthest stands for what a network meets later and was not ca
 the narrowest ranges that hold the bulk would always win. Of both kinds the one that comes out worse counts.
 All of this is done in `FOLDS` ways of holding out, of which the mean decides: one way alone moves decibels by
 about as much as what is tried. A candidate that is far behind with the first is not tried with the others.
+
+Some samples are kept from all of that (`validation.py`): where the best is not as good as the default recipe
+on them, that is taken. Of fewer than eight samples nothing is chosen.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.calibration import calibrate, collect
+from tpuflow.calibration import calibrate, collect, without_warnings
 from tpuflow.config import Config, scoped
 from tpuflow.errors import SampleError
 from tpuflow.evaluation.fidelity import Evaluator, Fidelity
@@ -38,6 +41,7 @@ from tpuflow.ptq.equalization import MILD, SCALED, equalized, noted_factors
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.recipe import CalibratedModel, CalibrationData, Recipe
+from tpuflow.ptq.validation import Validation, kept_apart, validated
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
+    from tpuflow.ptq.held_out import Estimate
 
 __all__ = ["Candidate", "Plan", "SearchResult", "divided", "search"]
 
@@ -88,6 +93,9 @@ MARGIN_DB = 0.25
 """Within this two candidates are alike. Then the one with more done to it is taken, which lowers the error of
 every layer by itself, and of equals the one tried first.
 """
+
+DEFAULT = "default recipe"
+"""What a search is called that takes no candidate."""
 
 FOLDS = 2
 """Ways to hold out samples."""
@@ -202,12 +210,21 @@ class SearchResult:
         config: Its configuration.
         ranges: Its ranges.
         candidates: Everything that was tried, in order.
+        name: What was taken: the best candidate, or `DEFAULT`.
+        validation: What it makes of samples that no choice was made by; None where there are too few.
     """
 
     graph: AnyGraph
     config: Config
     ranges: Ranges
     candidates: tuple[Candidate, ...]
+    name: str
+    validation: Validation | None = None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """What signal to noise is to be expected of the outputs; None where that is not estimated."""
+        return None if self.validation is None else self.validation.estimate
 
 
 def search(
@@ -222,7 +239,8 @@ def search(
 
     Args:
         model: A float model; nodes the machine cannot compute stay with the host.
-        samples: Calibration samples; in turn one in four is held out to evaluate with.
+        samples: Calibration samples; some are kept apart to validate with, and of the others one in four is
+            held out in turn to evaluate with.
         config: Where the search starts.
         remark: Told about every candidate.
         growth: How many times as many multiplications as it has the network may take, by averages behind last
@@ -231,10 +249,64 @@ def search(
 
     Raises:
         ConfigError: An entry of the configuration fits no layer.
-        SampleError: There are fewer than two samples.
     """
-    # Numbers and operators are those of the network as it is: candidates have others.
-    config = scoped(_counting_all(config or Config()), model.model)
+    given = config or Config()
+    parts = kept_apart(samples)
+    if parts is None:
+        remark(f"{samples.count} samples: too few to choose by, the default recipe is taken")
+        return _default(model, samples, given, ())
+    with without_warnings():
+        tried = _tried(model, parts[0], given, remark, growth, journal)
+        found = _validated(model, *parts, given, tried, growth)
+    chosen = _best(tried)
+    flips = f", {found.more_flips:+.2f} decisions a sample" if found.more_flips else ""
+    remark(
+        f"{chosen.name}: {found.found_db:.1f} dB on samples kept apart, {found.default_db:.1f} dB by the "
+        f"default recipe{flips}{'' if found.holds else ': the default is taken'}"
+    )
+    if not found.holds:
+        return replace(_default(model, samples, given, tuple(tried)), validation=found)
+    sources = _Sources(model, samples, samples.count, growth, _scoped(model, given))
+    state = sources.calibrated(chosen.plan)
+    assert state.ranges is not None, "calibration gives some"
+    graph = chosen.plan.recipe.graph(state)
+    return SearchResult(graph, chosen.config, state.ranges, tuple(tried), chosen.name, found)
+
+
+def _scoped(model: FloatModel, config: Config) -> Config:
+    """The configuration candidates start from: numbers and operators are those of the network as it is."""
+    return scoped(_counting_all(config), model.model)
+
+
+def _default(
+    model: FloatModel, samples: Samples, config: Config, tried: tuple[Candidate, ...]
+) -> SearchResult:
+    """What the default recipe makes of all samples."""
+    recipe = Recipe(config)
+    state = recipe.calibrate(CalibratedModel(model, hosted=frozenset()), CalibrationData(samples))
+    assert state.ranges is not None, "calibration gives some"
+    return SearchResult(recipe.graph(state), config, state.ranges, tried, DEFAULT)
+
+
+def _validated(
+    model: FloatModel, shown: Samples, kept: Samples, config: Config, tried: list[Candidate], growth: float
+) -> Validation:
+    """The best candidate beside the default recipe, on the samples kept apart."""
+    sources = _Sources(model, shown, REFINED, growth, _scoped(model, config))
+    found = sources.graph(_best(tried).plan)
+    return validated(Evaluator(model, kept), found, _default(model, shown, config, ()).graph, shown.count)
+
+
+def _tried(
+    model: FloatModel,
+    samples: Samples,
+    config: Config,
+    remark: Callable[[str], None],
+    growth: float,
+    journal: Journal | None,
+) -> list[Candidate]:
+    """Every candidate, in order, with what it makes of samples held out."""
+    config = _scoped(model, config)
     folds = [
         (_Sources(model, shown, REFINED, growth, config), Evaluator(model, *groups))
         for shown, groups in divided(model, samples, config)
@@ -259,11 +331,7 @@ def search(
         told = ", best so far" if kept else "" if complete else ", far behind"
         flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
-    chosen = _best(tried).plan
-    whole = _Sources(model, samples, samples.count, growth, config)
-    state = whole.calibrated(chosen)
-    assert state.ranges is not None, "calibration gives some"
-    return SearchResult(chosen.recipe.graph(state), chosen.config, state.ranges, tuple(tried))
+    return tried
 
 
 def _fidelities(

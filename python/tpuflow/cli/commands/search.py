@@ -73,17 +73,46 @@ def search(
         "model": model_digest(model),
         "samples": content_digest(calib),
         "config": settings.model_dump_json(),
-        "options": f"batch {batch}, input shapes {input_shape}, host {host}, growth {growth}",
+        "options": f"batch {batch}, input shapes {input_shape}, host {host}, growth {growth}, validated",
     }
     with resumable(output, "search", inputs) as journal:
         with progress("search"):
             found = best(float_model, samples, settings, say, growth, journal)
-        chosen = next(entry for entry in reversed(found.candidates) if entry.kept)
         with publication() as files:
             found.graph.save(files.staged(output))
-        write_figures(report, {"candidates": _rows(found)})
-    say(f"{output}: {chosen.name}, {chosen.sqnr_db:.1f} dB on samples held out")
+        write_figures(
+            report, {"chosen": found.name, "validation": _validation(found), "candidates": _rows(found)}
+        )
+    say(f"{output}: {found.name}{_expected(found)}")
     say_host(found.graph)
+
+
+def _expected(found: SearchResult) -> str:
+    """The interval of every output, in words."""
+    if found.estimate is None:
+        return ", accuracy not estimated"
+    texts = [
+        f"{name} {each.low_db:.1f} to {each.high_db:.1f} dB" for name, each in found.estimate.outputs.items()
+    ]
+    return f": expected {', '.join(texts)}" if texts else ""
+
+
+def _validation(found: SearchResult) -> dict[str, object] | None:
+    """What samples kept apart say of it, as JSON has it."""
+    seen = found.validation
+    if seen is None:
+        return None
+    return {
+        "samples": seen.samples,
+        "found_db": seen.found_db,
+        "default_db": seen.default_db,
+        "more_flips": seen.more_flips,
+        "standard_error": seen.standard_error,
+        "outputs": {
+            name: {"low_db": each.low_db, "high_db": each.high_db}
+            for name, each in seen.estimate.outputs.items()
+        },
+    }
 
 
 def _rows(found: SearchResult) -> list[dict[str, object]]:
