@@ -458,6 +458,26 @@ mod tests {
         ]
     }
 
+    /// The number below `2^bits` that `odd` multiplies to `wanted`, modulo `2^bits`.
+    fn quotient(odd: i64, wanted: i64, bits: u32) -> i64 {
+        let inverse = (0..6).fold(odd, |inverse, _| inverse.wrapping_mul(2i64.wrapping_sub(odd.wrapping_mul(inverse))));
+        inverse.wrapping_mul(wanted) & ((1 << bits) - 1)
+    }
+
+    proptest! {
+        /// Products of 61 bits that are half a unit, or one in the last place beside it: float64 does not hold them.
+        #[test]
+        fn ties_of_wide_sums_are_the_reference(
+            half in 0i32..16384, shift in 30i8..=46, apart in -1i64..=1, zero_point in -128i32..=127, negative in any::<bool>(),
+        ) {
+            let multiplier = 2 * half + 1;
+            let sum = quotient(multiplier.into(), (1 << (shift - 1)) + apart, shift as u32);
+            let sums: Vec<i64> = (0..9).map(|i| if negative == (i % 2 == 0) { -sum } else { sum }).collect();
+            let requant = Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point, lo: -32768, hi: 32767 };
+            check::<i16>(&requant, None, &sums);
+        }
+    }
+
     proptest! {
         #[test]
         fn every_variant_is_the_reference(

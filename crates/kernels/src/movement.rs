@@ -137,3 +137,56 @@ pub fn place<T: Copy, Y>(width: usize, total: usize, start: usize, x: &[T], y: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn row_major(extents: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
+        (0..extents.iter().product::<usize>()).map(move |mut n| {
+            let mut index: Vec<usize> = extents.iter().rev().map(|&extent| (n % extent, n /= extent).0).collect();
+            index.reverse();
+            index
+        })
+    }
+
+    proptest! {
+        /// Element by element, as the definition says.
+        #[test]
+        fn rearrangements_follow_their_strides(
+            axes in prop::collection::vec((1u32..5, -7i64..8), 0..4), spare in 0i64..5,
+        ) {
+            let (dims, strides): (Vec<u32>, Vec<i64>) = axes.into_iter().unzip();
+            let reach = |n: usize| i64::from(dims[n] - 1) * strides[n];
+            let offset = spare - (0..dims.len()).map(|n| reach(n).min(0)).sum::<i64>();
+            let last = offset + (0..dims.len()).map(|n| reach(n).max(0)).sum::<i64>();
+            let x: Vec<i32> = (0..=last as i32).map(|i| i * 31 + 7).collect();
+            let extents: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
+            let expected: Vec<i32> = row_major(&extents)
+                .map(|index| x[(offset + index.iter().zip(&strides).map(|(&i, s)| i as i64 * s).sum::<i64>()) as usize])
+                .collect();
+            let mut y = vec![0; expected.len()];
+            rearrange(&dims, &strides, offset, &x, &mut y);
+            prop_assert_eq!(y, expected);
+        }
+
+        /// Cells keep their order, `stride` apart, and everything else is zero.
+        #[test]
+        fn zeros_stand_between_cells(
+            n in 1usize..3, h in 1usize..5, w in 1usize..5, c in 1usize..4, rows in 1u32..5, columns in 1u32..5,
+        ) {
+            let x: Vec<i16> = (1..=(n * h * w * c) as i16).collect();
+            let (oh, ow) = ((h - 1) * rows as usize + 1, (w - 1) * columns as usize + 1);
+            let mut expected = vec![-1; n * oh * ow * c];
+            for (at, index) in row_major(&[n, h, w, c]).enumerate() {
+                let (row, column) = (index[1] * rows as usize, index[2] * columns as usize);
+                expected[((index[0] * oh + row) * ow + column) * c + index[3]] = x[at];
+            }
+            let mut y = vec![0; expected.len()];
+            insert_zeros([n, h, w, c], [rows, columns], -1, &x, &mut y);
+            prop_assert_eq!(y, expected);
+        }
+    }
+}

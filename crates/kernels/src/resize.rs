@@ -41,3 +41,51 @@ pub fn resize_linear<X: Element>(input: [usize; 4], rows: &[LinearTap], columns:
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn taps(extent: u32) -> impl Strategy<Value = Vec<LinearTap>> {
+        let tap = (0..extent, 0..extent, 0u32..=2048);
+        let tap = tap.prop_map(|(first, second, weight)| LinearTap {
+            first,
+            second,
+            weight: Real::new(f64::from(weight) / 2048.0),
+        });
+        prop::collection::vec(tap, 1..5)
+    }
+
+    proptest! {
+        /// Four neighbours each, weighted in whole numbers.
+        #[test]
+        fn is_the_sum_of_four_neighbours(
+            (h, w, rows, columns) in (1u32..6, 1u32..6).prop_flat_map(|(h, w)| (Just(h), Just(w), taps(h), taps(w))),
+            n in 1usize..3, c in 1usize..8, seed in any::<i16>(),
+        ) {
+            let (h, w) = (h as usize, w as usize);
+            let x: Vec<i16> = (0..n * h * w * c).map(|i| (i as i16).wrapping_mul(12_345).wrapping_add(seed)).collect();
+            let mut y = vec![0i16; n * rows.len() * columns.len() * c];
+            resize_linear([n, h, w, c], &rows, &columns, &x, &mut y);
+            let at = |image: usize, row: u32, column: u32, channel: usize| {
+                i128::from(x[((image * h + row as usize) * w + column as usize) * c + channel])
+            };
+            for (number, &found) in y.iter().enumerate() {
+                let (channel, rest) = (number % c, number / c);
+                let (column, rest) = (columns[rest % columns.len()], rest / columns.len());
+                let (row, image) = (rows[rest % rows.len()], rest / rows.len());
+                let [v, u] = [row, column].map(|tap| (tap.weight.get() * 2048.0) as i128);
+                let sum = (2048 - v) * (2048 - u) * at(image, row.first, column.first, channel)
+                    + (2048 - v) * u * at(image, row.first, column.second, channel)
+                    + v * (2048 - u) * at(image, row.second, column.first, channel)
+                    + v * u * at(image, row.second, column.second, channel);
+                let (low, half) = (sum.div_euclid(1 << 22), 1 << 21);
+                let rest = sum.rem_euclid(1 << 22);
+                let expected = low + i128::from(rest > half || (rest == half && low % 2 != 0));
+                prop_assert_eq!(i128::from(found), expected);
+            }
+        }
+    }
+}
