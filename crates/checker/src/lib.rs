@@ -21,6 +21,7 @@
 
 mod alike;
 mod budget;
+mod constants;
 mod contents;
 mod expansion;
 mod expect;

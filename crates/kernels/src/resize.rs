@@ -59,9 +59,9 @@ mod tests {
     }
 
     proptest! {
-        /// Four neighbours each, weighted in whole numbers.
+        /// Four pixels each, weighted in whole numbers.
         #[test]
-        fn is_the_sum_of_four_neighbours(
+        fn is_the_sum_of_four_pixels(
             (h, w, rows, columns) in (1u32..6, 1u32..6).prop_flat_map(|(h, w)| (Just(h), Just(w), taps(h), taps(w))),
             n in 1usize..3, c in 1usize..8, seed in any::<i16>(),
         ) {
