@@ -23,7 +23,14 @@ from tpuflow.report.words import BOUND_KEYS, BOUND_NAMES
 UNITS = {"me", "ewp", "pdp", "dtl0", "dtl1"}
 BOUNDS = {"array", "ddr", "ewp", "pdp", "ports", "flow", "segment", "path"}
 STALLS = {"bank_conflict", "ddr", "dependency", "weight_load", "issue", "unit_busy"}
-MEMORY = {"cache_peak_bytes", "cache_bytes", "ddr_read_bytes", "ddr_write_bytes", "spill_bytes"}
+MEMORY = {
+    "cache_peak_bytes",
+    "cache_in_use_bytes",
+    "cache_bytes",
+    "ddr_read_bytes",
+    "ddr_write_bytes",
+    "spill_bytes",
+}
 LAYER = {
     "name", "op", "dtype", "unit", "start", "end", "busy", "busy_by_unit", "macs", "bound", "binding",
     "ddr_read_bytes", "ddr_write_bytes", "page_misses",
@@ -62,7 +69,8 @@ def check_figures(figures: dict[str, Any]) -> None:
     assert figures["bounds"][figures["binding"]] == figures["bound"]
     assert set(figures["stalls"]) == STALLS
     assert set(figures["memory"]) == MEMORY
-    assert figures["memory"]["cache_peak_bytes"] <= figures["memory"]["cache_bytes"]
+    in_use, end, size = (figures["memory"][f"cache_{what}bytes"] for what in ("in_use_", "peak_", ""))
+    assert 0 < in_use <= end <= size
     assert figures["host_us"] == 0
     assert figures["host_seconds"] > 0
     assert figures["checker"] == "passed"

@@ -167,6 +167,7 @@ def report(cycles: int, busy: dict[str, int], units: list[Json], layers: list[Js
         "host_us": 0.0,
         "memory": {
             "cache_peak_bytes": 13 << 20,
+            "cache_in_use_bytes": 12 << 20,
             "cache_bytes": BANKS * WORDS * WORD,
             "ddr_read_bytes": 25 << 20,
             "ddr_write_bytes": 4000,

@@ -5,6 +5,7 @@
 //! [`layout`] (how tensors lie in words), [`isa`] and [`program`] (what is executed).
 
 pub mod access;
+mod allocation;
 pub mod arithmetic;
 pub mod atomic;
 pub mod constants;

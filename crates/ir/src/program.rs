@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::allocation;
+pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
 use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, Tiling, View};
 
@@ -155,7 +157,7 @@ pub struct Program {
     pub ddr_bytes: Vec<u64>,
     /// Bytes of activations that do not fit the cache and take the way through DDR, each direction counted once.
     pub spill_bytes: u64,
-    /// Highest number of cache bytes allocated at a time.
+    /// Where the allocated bytes of the cache end: how large it must be.
     pub cache_peak_bytes: u64,
     /// Inputs in the model's order.
     pub inputs: Vec<Port>,
@@ -174,22 +176,14 @@ pub struct Program {
     pub allocations: Vec<Allocation>,
 }
 
-/// A stretch of the shared cache given to a tensor (or a part of one) for a time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Allocation {
-    /// Tensor, or `weights of LAYER`.
-    pub name: String,
-    /// Byte address in the shared cache.
-    pub address: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// First instruction (position in the list) that touches it.
-    pub first: u32,
-    /// Last instruction that touches it.
-    pub last: u32,
-}
-
 impl Program {
+    /// Most bytes of the cache that are allocated at a time, in serial order; a raw program lists no allocations, all below the
+    /// end of the last count.
+    #[must_use]
+    pub fn cache_in_use(&self) -> u64 {
+        if self.allocations.is_empty() { self.cache_peak_bytes } else { allocation::most_at_a_time(&self.allocations) }
+    }
+
     /// The same program without anything but what the machine needs: ports are words called `input0`, `output0`, ...; layers
     /// are numbers.
     #[must_use]

@@ -85,6 +85,11 @@ impl Program {
         Ok(self.program.metadata().map_err(Failure::from)?)
     }
 
+    /// Most bytes of the shared cache that are allocated at a time.
+    fn cache_in_use(&self) -> u64 {
+        self.program.cache_in_use()
+    }
+
     /// SHA-256 of what the machine executes, names left out.
     fn digest(&self, py: Python<'_>) -> PyResult<String> {
         Ok(py.detach(|| self.program.digest()).map_err(Failure::from)?)

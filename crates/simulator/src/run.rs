@@ -141,8 +141,10 @@ impl Serialize for Utilization {
 /// Memory in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryReport {
-    /// Highest number of cache bytes allocated.
+    /// Where the allocated bytes of the cache end.
     pub cache_peak_bytes: u64,
+    /// Most bytes of the cache allocated at a time.
+    pub cache_in_use_bytes: u64,
     /// Cache size.
     pub cache_bytes: u64,
     /// Read from DDR.
@@ -219,6 +221,7 @@ impl Run {
             host_us: 0.0,
             memory: MemoryReport {
                 cache_peak_bytes: program.cache_peak_bytes,
+                cache_in_use_bytes: program.cache_in_use(),
                 cache_bytes: program.machine.cache_bytes(),
                 ddr_read_bytes: self.counters.ddr_read_bytes,
                 ddr_write_bytes: self.counters.ddr_write_bytes,

@@ -259,8 +259,8 @@ def _group_queries(model: ir.Model, label: str, phase: Phase) -> None:
     mask = next((value for value in graph.inputs if value.name == MASK), None)
     if mask is None and phase.past:
         raise ModelError(f'{label}: has no input "{MASK}", so rows of a cache cannot be left out')
-    lengths = _initializer(graph, "specialised/seqlens_k", np.array([phase.context - 1], np.int32))
-    total = _initializer(graph, "specialised/total", np.array(phase.context, np.int32))
+    lengths = _initializer(graph, "specialized/seqlens_k", np.array([phase.context - 1], np.int32))
+    total = _initializer(graph, "specialized/total", np.array(phase.context, np.int32))
     positions = next((value for value in graph.inputs if value.name == POSITIONS), None)
     bias = None if mask is None or not phase.past else _bias(graph, mask, nodes[0], phase)
     for node in nodes:
@@ -289,18 +289,18 @@ def _bias(graph: ir.Graph, mask: ir.Value, before: ir.Node, phase: Phase) -> ir.
     """What is added to scores, by what a mask of ones and zeros leaves out: [1, 1, sequence, context]."""
     kind = before.inputs[0].dtype if before.inputs[0] is not None else None
     number = (kind or ir.DataType.FLOAT).numpy()
-    zero = _initializer(graph, "specialised/zero", np.zeros((), number))
+    zero = _initializer(graph, "specialized/zero", np.zeros((), number))
     lowest = _initializer(
-        graph, "specialised/lowest", np.array(LOWEST if number == np.float32 else -1e4, number)
+        graph, "specialized/lowest", np.array(LOWEST if number == np.float32 else -1e4, number)
     )
-    shape = _constant(graph, "specialised/mask_shape", [1, 1, 1, phase.context])
-    target = _constant(graph, "specialised/bias_shape", [1, 1, phase.sequence, phase.context])
+    shape = _constant(graph, "specialized/mask_shape", [1, 1, 1, phase.context])
+    target = _constant(graph, "specialized/bias_shape", [1, 1, phase.sequence, phase.context])
     truth = ir.Node(
-        "", "Cast", [mask], [ir.AttrInt64("to", ir.DataType.BOOL.value)], name="specialised/truth"
+        "", "Cast", [mask], [ir.AttrInt64("to", ir.DataType.BOOL.value)], name="specialized/truth"
     )
-    choice = ir.Node("", "Where", [truth.outputs[0], zero, lowest], name="specialised/choice")
-    rows = ir.Node("", "Reshape", [choice.outputs[0], shape], name="specialised/rows")
-    whole = ir.Node("", "Expand", [rows.outputs[0], target], name="specialised/bias")
+    choice = ir.Node("", "Where", [truth.outputs[0], zero, lowest], name="specialized/choice")
+    rows = ir.Node("", "Reshape", [choice.outputs[0], shape], name="specialized/rows")
+    whole = ir.Node("", "Expand", [rows.outputs[0], target], name="specialized/bias")
     for node in (truth, choice, rows, whole):
         node.outputs[0].name = f"{node.name}_out"
     first = next(iter(graph))

@@ -127,7 +127,7 @@ def versus(first: Report, second: Report) -> list[Json]:
         ("read from DDR", "size", ["memory", "ddr_read_bytes"], "less"),
         ("written to DDR", "size", ["memory", "ddr_write_bytes"], "less"),
         ("spilled activations", "size", ["memory", "spill_bytes"], "less"),
-        ("cache peak", "size", ["memory", "cache_peak_bytes"], "less"),
+        ("cache peak", "size", ["memory", "cache_in_use_bytes"], "less"),
     ]
 
     def figure(run: Report, keys: list[str]) -> float:

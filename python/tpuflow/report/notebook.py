@@ -36,7 +36,7 @@ def program_html(program: Any) -> str:
     head = (
         f"batch {content['batch']}, -O{content['level']} for {content['machine']['name']}: "
         f"{len(program):,} instructions, {content['predicted_cycles']:,} cycles expected, bound {bound:,}, "
-        f"cache peak {size_text(content['cache_peak_bytes'])}"
+        f"cache peak {size_text(program.cache_in_use())}"
     )
     ports = [
         (way, port["name"], f"{port['dtype']} {port['shape']}")

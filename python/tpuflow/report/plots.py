@@ -20,6 +20,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 980, 330, 58, 14, 12, 42
 APART = 90
 LABELS, LONGEST, LETTER = 8, 28, 6.2
 """Layers named beside their points at most, letters of such a name, and the width of a letter."""
+DIAMOND = 9.0
+"""From the center of the whole network's mark to where text may begin."""
 GOOD = 0.99
 """Cosine similarity below which a tensor is drawn as one to look at."""
 
@@ -99,19 +101,27 @@ def roofline(report: Mapping[str, Any], machine: Mapping[str, Any], moved: Seque
 def _labels(points: Sequence[Json], network: Json) -> list[Json]:
     """Names beside the points of the layers that take longest, as many as find room; the network's first."""
     taken: list[tuple[float, float, float, float]] = []
-    for point in points:
-        x, y, radius = point["x"], point["y"], point["radius"]
+    for mark in (*points, {**network, "radius": DIAMOND}):
+        x, y, radius = mark["x"], mark["y"], mark["radius"]
         taken.append((x - radius, y - radius, x + radius, y + radius))
     labels: list[Json] = []
-    wanted = [(network["x"], network["y"], 9.0, "whole network")]
+    wanted = [(network["x"], network["y"], DIAMOND, "whole network")]
     longest = sorted(points, key=lambda point: -point["cycles"])[: 3 * LABELS]
     wanted += [(point["x"], point["y"], point["radius"], _short(point["name"])) for point in longest]
     for x, y, radius, text in wanted:
         if len(labels) > LABELS:
             break
         length = LETTER * len(text)
-        for anchor, left in (("start", x + radius + 3), ("end", x - radius - 3 - length)):
-            box = (left, y - 7, left + length, y + 5)
+        aside, above = radius + 3, radius + 9
+        beside = [
+            ("start", aside, 0.0),
+            ("end", -aside, 0.0),
+            ("middle", 0.0, -above),
+            ("middle", 0.0, above),
+        ]
+        for anchor, right, down in beside:
+            left = x + right - length * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+            box = (left, y + down - 7, left + length, y + down + 5)
             inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
             apart = all(
                 box[2] < other[0] or other[2] < box[0] or box[3] < other[1] or other[3] < box[1]
@@ -119,8 +129,7 @@ def _labels(points: Sequence[Json], network: Json) -> list[Json]:
             )
             if inside and apart:
                 taken.append(box)
-                at = x + (radius + 3 if anchor == "start" else -radius - 3)
-                labels.append({"x": at, "y": y + 4, "anchor": anchor, "text": text})
+                labels.append({"x": x + right, "y": y + down + 4, "anchor": anchor, "text": text})
                 break
     return labels
 

@@ -131,7 +131,7 @@ def _row(layer: LayerExplanation) -> tuple[str, ...]:
         layer.unit,
         f"{layer.holds:,}",
         f"{layer.bound:,}",
-        BOUND_NAMES.get(layer.binding, layer.binding),
+        BOUND_NAMES.get(layer.binding, layer.binding) if layer.bound else "",
         f"{waited:,}",
         mostly,
         f"{layer.held:,}",

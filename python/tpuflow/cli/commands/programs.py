@@ -70,7 +70,7 @@ def show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> N
     if not isinstance(network, Partitioned):
         return
     device, host = len(network.device), len(network.host)
-    heading(f"network {network.name}: {device} segments on the device, {host} on the host")
+    heading(f"network {network.name}: segments on the device {device}, on the host {host}")
     rows = []
     for part in network.segments:
         size = len(part.nodes) if isinstance(part, HostSegment) else ""
@@ -92,8 +92,9 @@ def _show_program(program: _core.Program) -> dict[str, Any]:
         say(f"fell back to -O1: {content['fallback']}")
     say(f"{len(program):,} instructions, {content['predicted_cycles']:,} cycles expected")
     spaces = (f"{space}: {bytes_text(size)}" for space, size in enumerate(content["ddr_bytes"]))
-    peak, spilled = bytes_text(content["cache_peak_bytes"]), bytes_text(content["spill_bytes"])
-    say(f"cache peak {peak}, spilled {spilled}, DDR {', '.join(spaces)}")
+    peak, spilled = bytes_text(program.cache_in_use()), bytes_text(content["spill_bytes"])
+    end = bytes_text(content["cache_peak_bytes"])
+    say(f"cache: {peak} in use at the peak, below address {end}; spilled {spilled}; DDR {', '.join(spaces)}")
     say(f"digest {program.digest()} (instructions, addresses, constants, cycles; names left out)")
     heading("Inputs and outputs")
     rows = [(way, *_port_row(port)) for way in ("input", "output") for port in content[f"{way}s"]]

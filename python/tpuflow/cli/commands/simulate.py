@@ -216,8 +216,9 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
         ],
     )
     memory = report["memory"]
+    in_use, size = bytes_text(memory["cache_in_use_bytes"]), bytes_text(memory["cache_bytes"])
     say(
-        f"cache peak {bytes_text(memory['cache_peak_bytes'])} of {bytes_text(memory['cache_bytes'])}; "
+        f"cache: {in_use} of {size} in use at the peak; "
         f"DDR read {bytes_text(memory['ddr_read_bytes'])}, written {bytes_text(memory['ddr_write_bytes'])}, "
         f"spilled {bytes_text(memory['spill_bytes'])}"
     )
@@ -321,7 +322,7 @@ def _show_layers(report: Mapping[str, Any], *, every_layer: bool) -> None:
                 f"{length:,}",
                 f"{length / total:.1%}",
                 f"{layer['bound']:,}",
-                BOUND_NAMES.get(layer["binding"], layer["binding"]),
+                BOUND_NAMES.get(layer["binding"], layer["binding"]) if layer["bound"] else "",
             )
         )
     table(

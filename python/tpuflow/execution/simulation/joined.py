@@ -95,7 +95,7 @@ def _units(reports: Sequence[Json], starts: Sequence[int]) -> list[Json]:
 
 
 def _memory(parts: Sequence[Json]) -> Json:
-    peaks = {"cache_peak_bytes", "cache_bytes"}
+    peaks = {"cache_peak_bytes", "cache_in_use_bytes", "cache_bytes"}
     return {key: (max if key in peaks else sum)(part[key] for part in parts) for key in parts[0]}
 
 
