@@ -35,7 +35,7 @@ def test_every_layer_is_explained(built: Built, command: Command, tmp_path: Path
         assert {wait["layer"] for wait in layer["waits"]} <= names
     assert any(layer["waits"] for layer in found["layers"])
     assert found["layers"][0]["name"] in result.out
-    assert "twice the DDR bandwidth" in result.out and "made anew" in result.out
+    assert "twice the DDR bandwidth" in result.out and "recompiled" in result.out
 
 
 def test_changes_are_measured(built: Built) -> None:

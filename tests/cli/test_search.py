@@ -141,7 +141,7 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(
     done = run(cut)
     monkeypatch.undo()
     assert done.status == 0, done.err
-    assert "m.out.journal: 6 trials of a run that was interrupted are taken over" in done.err
+    assert "m.out.journal: 6 trials of an interrupted run are reused" in done.err
     assert {each.name: each.read_bytes() for each in cut.iterdir()} == {
         each.name: each.read_bytes() for each in whole.iterdir()
     }

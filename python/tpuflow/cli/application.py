@@ -59,7 +59,7 @@ Quiet = typer.Option(
 Verbose = typer.Option(
     0, "-v", "--verbose", count=True,
     show_default=False, callback=_verbose, expose_value=False,
-    help="Also print messages of the log; -vv: of libraries, too.",
+    help="Also print log messages; -vv: those of libraries as well.",
 )  # fmt: skip
 Color = typer.Option(
     None, "--color", callback=_color, expose_value=False, help="Color and progress bars. [auto]"
@@ -82,7 +82,7 @@ def _first(
         metavar="SIZE",
         callback=_memory,
         expose_value=False,
-        help="Most memory a file, a machine or a network may ask for, such as 4G; 0: what is free. [0]",
+        help="Memory limit for files, machines and networks, such as 4G; 0: the free memory. [0]",
     ),
 ) -> None:
     pass

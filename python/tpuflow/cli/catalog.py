@@ -30,7 +30,7 @@ class Entry:
 GROUPS: dict[str, tuple[Entry, ...]] = {
     "Build and simulate": (
         Entry("build", "build.build", "Turn a model into a checked program."),
-        Entry("simulate", "simulate.simulate", "Run a program, exact to the bit and the cycle."),
+        Entry("simulate", "simulate.simulate", "Simulate a program, bit-exact and cycle-exact."),
         Entry("generate", "decoders.generate", "Continue a text with a decoder, token by token."),
         Entry("explain", "explain.explain", "Show what limits each layer, and what would help."),
         Entry("report", "report.report", "Write an HTML page about a run, or two side by side."),
@@ -39,7 +39,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     ),
     "Accuracy": (
         Entry("compare", "compare.compare", "Find the first tensor that differs, and why."),
-        Entry("evaluate", "levels.evaluate", "Score a network on labelled data, float beside it."),
+        Entry("evaluate", "levels.evaluate", "Score a network on labelled data, compared with float."),
         Entry(
             "calibrate",
             "stages.calibrate",
@@ -56,7 +56,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "bisect",
             "precision.bisect",
-            "Find the fewest layers that have to stay floats.",
+            "Find the fewest layers that must stay in float.",
         ),
         Entry(
             "compare-statistics",
@@ -74,13 +74,13 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     ),
     "Files and tools": (
         Entry("export", "export.export", "Write a quantised graph as ONNX with QDQ nodes."),
-        Entry("npz", "npz.npz", "Look into and change files of tensors (.npz)."),
+        Entry("npz", "npz.npz", "Inspect and edit files of tensors (.npz)."),
         Entry("bundle", "bundle.bundle", "Pack programs, or one with test data, in a file."),
-        Entry("weights", "weights.weights", "Write out and replace constants."),
-        Entry("raw", "device.raw", "Write a program that takes and gives raw cache words."),
+        Entry("weights", "weights.weights", "Export and replace constants."),
+        Entry("raw", "device.raw", "Write a program with raw cache words as inputs and outputs."),
         Entry("alloc", "alloc.alloc", "Place buffers with known lifetimes in a memory."),
-        Entry("explore", "explore.explore", "Find the machines that no other beats for a network."),
-        Entry("zoo", "zoo.zoo", "Take a folder of networks through every stage."),
+        Entry("explore", "explore.explore", "Find Pareto-optimal machines for a network."),
+        Entry("zoo", "zoo.zoo", "Run a folder of networks through every stage."),
         Entry("smoke", "device.smoke", "Try every stage on a tiny network."),
     ),
     "What there is": (

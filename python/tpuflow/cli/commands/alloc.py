@@ -23,7 +23,7 @@ def alloc(
     ],
     capacity: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Memory there is. [as little as can be found]"),
+        typer.Option(min=1, metavar="N", help="Memory capacity. [minimized]"),
     ] = None,
     output: Annotated[
         Path | None,
@@ -33,10 +33,11 @@ def alloc(
     ] = None,
     json_file: JsonFile = None,
     steps: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="States to search; 0: greedy alone. [10 million]")
+        int | None, typer.Option(min=0, metavar="N", help="States to search; 0: greedy only. [10 million]")
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Seconds after which the best so far is taken.")
+        float | None,
+        typer.Option(min=0, metavar="S", help="Time limit in seconds; the best result so far is kept."),
     ] = None,
     seed: SeedOption = 0,
 ) -> None:

@@ -70,23 +70,21 @@ def build(
     cut_preset: options.CutPreset = None,
     prefill: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Of a decoder: a program that takes N tokens of a prompt."),
+        typer.Option(min=1, metavar="N", help="Decoders: a program that processes N prompt tokens."),
     ] = None,
-    decode: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Of a decoder: a program that takes N tokens a step.")
-    ] = 1,
+    decode: Annotated[int, typer.Option(min=1, metavar="N", help="Decoders: tokens per decoding step.")] = 1,
     context: Annotated[
         str | None,
         typer.Option(
             metavar="N,M",
-            help="Of a decoder: tokens it sees, the new ones included; a program of every phase for each.",
+            help="Decoders: context lengths, new tokens included; programs for each phase and length.",
         ),
     ] = None,
     host: options.Host = True,
     time_limit: Annotated[
         float | None,
         typer.Option(
-            metavar="S", help="Seconds level 5 may search for a faster order.", callback=options.positive
+            metavar="S", help="Time limit in seconds for the search of level 5.", callback=options.positive
         ),
     ] = None,
     strict: Annotated[
@@ -101,11 +99,11 @@ def build(
     json: options.JsonFile = None,
     save_stages: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write what lies between the stages there.", callback=paths.folder),
+        typer.Option(metavar="DIR", help="Directory for intermediate artifacts.", callback=paths.folder),
     ] = None,
     log_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write event files for TensorBoard there.", callback=paths.folder),
+        typer.Option(metavar="DIR", help="Directory for TensorBoard event files.", callback=paths.folder),
     ] = None,
     report: Annotated[
         Path | None,
@@ -121,9 +119,9 @@ def build(
     """Turn a model into a checked program.
 
     The quantised graph is written beside the program, as OUT.tpuq: `tpuflow compare` reads it; and the
-    settings of every layer, as OUT.layers.json: edited they are a configuration. What the machine cannot
-    do runs on the host, in segments of the same file, each listed with the reason. With --context a
-    decoder whose sequence and past are open becomes a bundle, OUT.tpub, of a program for every phase.
+    settings of every layer, as OUT.layers.json: edited they are a configuration. Unsupported
+    operators run on the host, in segments of the same file, each listed with the reason. With --context a
+    decoder with symbolic sequence and past lengths becomes a bundle, OUT.tpub, of a program for every phase.
     """
     from tpuflow.errors import FileError
     from tpuflow.pipeline import Listener, Request

@@ -17,7 +17,7 @@ bundle = typer.Typer(help="Pack programs, or one with test data, in a file.", no
 
 File = Annotated[Path, typer.Argument(metavar="FILE.tpub", help="Bundle.", callback=paths.readable)]
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the result goes.", callback=paths.output)
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Output file.", callback=paths.output)
 ]
 
 

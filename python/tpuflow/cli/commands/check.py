@@ -30,7 +30,7 @@ def check(
         Path | None,
         typer.Option(
             metavar="MODEL.tpuq",
-            help="Graph the program must compute. [beside the program]",
+            help="Graph the program must compute. [next to the program]",
             callback=paths.graph_input,
         ),
     ] = None,
@@ -43,13 +43,13 @@ def check(
     machine: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE.toml", help="Of a model: its machine.", callback=options.valid_machine
+            metavar="NAME|FILE.toml", help="Models: target machine.", callback=options.valid_machine
         ),
     ] = ("128x128_asic"),
     ranges: options.RangesFile = None,
     host: Annotated[
         bool,
-        typer.Option("--host/--no-host", help="Of a model: let the host compute what the machine cannot."),
+        typer.Option("--host/--no-host", help="Models: run unsupported operators on the host."),
     ] = True,
     json: options.JsonFile = None,
 ) -> None:

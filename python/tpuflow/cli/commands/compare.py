@@ -71,15 +71,13 @@ def compare(
         Path | None,
         typer.Argument(
             metavar="[B]",
-            help="Of a model: its program, or its graph alone. Of tensors: others.",
+            help="Models: the program or graph. Tensors: a second file.",
             callback=paths.file_or_folder,
         ),
     ] = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="X.npz", help="Samples. [one is generated, and said so]", callback=paths.sample_input
-        ),
+        typer.Option(metavar="X.npz", help="Samples. [one is generated]", callback=paths.sample_input),
     ] = None,
     graph: Annotated[
         Path | None,
@@ -91,7 +89,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="V.npz",
-            help="Networks: further samples, compared and reported beside those.",
+            help="Networks: further samples, compared and reported separately.",
             callback=paths.sample_input,
         ),
     ] = None,
@@ -100,13 +98,13 @@ def compare(
     ] = 1,
     tolerance: Annotated[
         str | None,
-        typer.Option(metavar="COS,EUCLID", help="Least similarity, such as 0.8,0.5; of files also ,SQNR."),
+        typer.Option(
+            metavar="COS,EUCLID", help="Minimum similarities, such as 0.8,0.5; for files also ,SQNR."
+        ),
     ] = None,
     least_sqnr: Annotated[
         float,
-        typer.Option(
-            metavar="DB", help="Networks: least signal to noise of every output beside float; -inf: none."
-        ),
+        typer.Option(metavar="DB", help="Networks: minimum SQNR of every output against float; -inf: none."),
     ] = 6.0,
     ignored_tensors: options.IgnoredTensors = None,
     input_shape: options.InputShapes = None,
@@ -121,7 +119,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE.svg|.dot",
-            help="Draw the network, what fails in red; of files .dot, with --network.",
+            help="Draw the network, failures in red; for files .dot, with --network.",
             callback=paths.output,
         ),
     ] = None,
@@ -140,23 +138,24 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE.npz",
-            help="Programs: write every tensor as the instructions left it.",
+            help="Programs: write every tensor the instructions computed.",
             callback=paths.output,
         ),
     ] = None,
     stage: Annotated[
-        str, typer.Option(metavar="NAME", help="Files: usual tolerance of import, quantize or program.")
+        str,
+        typer.Option(metavar="NAME", help="Files: default tolerance of stage import, quantize or program."),
     ] = "import",
     network: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Files: graph (.tpuq) or model, for the order, operators, the first failing tensor.",
+            help="Files: graph (.tpuq) or model, for order, operators and the first failing tensor.",
             callback=paths.model_input,
         ),
     ] = None,
     axis: Annotated[
-        int | None, typer.Option("--axis", metavar="N", help="Files: also measure every index of this axis.")
+        int | None, typer.Option("--axis", metavar="N", help="Files: also compare each index of this axis.")
     ] = None,
     sample: Annotated[
         int | None,

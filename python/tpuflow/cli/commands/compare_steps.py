@@ -41,7 +41,7 @@ def compare_steps(
     require_pair(program, source)
     found = load_graph(source)
     if isinstance(found, Partitioned):
-        raise ComparisonError(f"{program}: is whole, its graph is in segments")
+        raise ComparisonError(f"{program}: has no segments, but its graph has")
     level = GraphLevel(found)
     with progress("steps") as advance:
         report = check_steps(loaded, level, feed, fail_fast=fail_fast, progress=advance)

@@ -17,7 +17,9 @@ __all__ = ["debug", "opened"]
 
 Program = Annotated[
     Path,
-    typer.Argument(metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input),
+    typer.Argument(
+        metavar="PROGRAM.tpu", help="Program without host segments.", callback=paths.program_input
+    ),
 ]
 Inputs = Annotated[
     Path | None,
@@ -32,7 +34,9 @@ def debug(
     inputs: Inputs = None,
     commands: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Read commands from a file, one a line.", callback=paths.readable),
+        typer.Option(
+            metavar="FILE", help="Read commands from a file, one per line.", callback=paths.readable
+        ),
     ] = None,
     execute: Annotated[
         list[str] | None, typer.Option("-x", "--execute", metavar="COMMAND", help="A command; repeatable.")

@@ -72,8 +72,8 @@ def generate(
             metavar="FILE.tpub", help="Bundle made by `tpuflow build --context`.", callback=paths.readable
         ),
     ],
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What the text begins with.")],
-    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to add.")] = 32,
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="Prompt text.")],
+    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate.")] = 32,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +84,7 @@ def generate(
     ] = None,
     simulated: Annotated[
         bool,
-        typer.Option("--simulate", help="Compute values on the simulated machine, not by the equal graphs."),
+        typer.Option("--simulate", help="Compute values on the simulated machine instead of the graphs."),
     ] = False,
     json: options.JsonFile = None,
 ) -> None:

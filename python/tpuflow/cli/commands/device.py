@@ -17,7 +17,7 @@ def raw(
     program: Annotated[
         Path,
         typer.Argument(
-            metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input
+            metavar="PROGRAM.tpu", help="Program without host segments.", callback=paths.program_input
         ),
     ],
     output: Annotated[
@@ -26,10 +26,12 @@ def raw(
     ] = None,
     codec: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Write what packs and unpacks for it.", callback=paths.output),
+        typer.Option(
+            metavar="FILE.json", help="Write packing and unpacking metadata.", callback=paths.output
+        ),
     ] = None,
 ) -> None:
-    """Write a program that takes and gives raw cache words."""
+    """Write a program with raw cache words as inputs and outputs."""
     from tpuflow.runtime import convert_to_raw
 
     target = program.with_suffix(".raw.tpu") if output is None else output
@@ -44,7 +46,7 @@ def raw(
 
 def smoke(
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to try.", callback=options.valid_machine)
+        str, typer.Option(metavar="NAME|FILE.toml", help="Machine to test.", callback=options.valid_machine)
     ] = "128x128_asic",
 ) -> None:
     """Try every stage on a tiny network."""

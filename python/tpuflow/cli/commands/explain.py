@@ -30,7 +30,7 @@ def explain(
         Path | None,
         typer.Option(
             metavar="MODEL.tpuq",
-            help="Its graph: programs for twice the cache and by other settings are tried, too.",
+            help="Its graph: also try twice the cache and other settings.",
             callback=paths.graph_input,
         ),
     ] = None,
@@ -76,19 +76,19 @@ def _show(found: Explanation, *, every_layer: bool) -> None:
     heading(
         "Layers"
         if every_layer
-        else f"The {len(shown)} of {len(found.layers)} layers that hold up most (all: --layers)"
+        else f"The {len(shown)} of {len(found.layers)} layers with the largest delay (all: --layers)"
     )
     table(
         [
             ("layer", "left"),
             ("unit", "left"),
-            ("holds up", "right"),
+            ("delay", "right"),
             ("bound", "right"),
-            ("by", "left"),
-            ("waited", "right"),
-            ("mostly for", "left"),
-            ("held", "right"),
-            ("would help", "left"),
+            ("bound by", "left"),
+            ("waits", "right"),
+            ("longest wait for", "left"),
+            ("stalls", "right"),
+            ("best change", "left"),
         ],
         [_row(layer) for layer in shown],
     )
@@ -100,7 +100,7 @@ def _show(found: Explanation, *, every_layer: bool) -> None:
                 change.what,
                 f"{change.cycles:,}",
                 f"{change.saved / max(1, found.cycles):.1%}",
-                "made anew" if change.rebuilt else "same program",
+                "recompiled" if change.rebuilt else "same program",
             )
             for change in found.changes
         ],

@@ -37,7 +37,7 @@ def explore(
             "-o",
             "--output",
             metavar="STUDY.db",
-            help="The study's file; one that is there is gone on with.",
+            help="Study file; an existing one is resumed.",
             callback=paths.output,
         ),
     ],
@@ -45,38 +45,41 @@ def explore(
         list[str] | None,
         typer.Option(
             metavar="FIELD=A,B,..",
-            help="Values of a field of the machine, `batch` or `precision`; repeatable.",
+            help="Values of a machine field, `batch` or `precision`; repeatable.",
         ),
     ] = None,
     constraint: Annotated[
-        list[str] | None, typer.Option(metavar="EXPR", help="What every point fulfils; repeatable.")
+        list[str] | None, typer.Option(metavar="EXPR", help="Constraint on every point; repeatable.")
     ] = None,
     objectives: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Of latency, throughput, energy, edp, area. [latency,area]"),
+        typer.Option(
+            metavar="A,B", help="Objectives: latency, throughput, energy, edp, area. [latency,area]"
+        ),
     ] = None,
     machine: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE.toml", help="Which machine is varied. [128x128_asic]")
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Base machine. [128x128_asic]")
     ] = None,
     levels: Annotated[
-        str | None, typer.Option(metavar="1,5", help="Optimisation levels; the last one counts. [1,5]")
+        str | None, typer.Option(metavar="1,5", help="Optimisation levels; results are of the last. [1,5]")
     ] = None,
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="grid, random, tpe or nsga2. [grid]")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Points, but of a grid, which takes all. [100]")
+        int | None, typer.Option(min=1, metavar="N", help="Number of points, except for grid. [100]")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed. [0]")] = None,
     combine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Several networks as one figure: geomean or worst. [geomean]"),
+        typer.Option(metavar="NAME", help="How to combine several networks: geomean or worst. [geomean]"),
     ] = None,
     energy_table: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE.toml", help="Of energy and area: 45nm, 7nm. [45nm]")
+        str | None,
+        typer.Option(metavar="NAME|FILE.toml", help="Table for energy and area: 45nm, 7nm. [45nm]"),
     ] = None,
     calib: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz|DIR", help="Samples of the one network. [generated]")
+        Path | None, typer.Option(metavar="FILE.npz|DIR", help="Samples, for a single network. [generated]")
     ] = None,
     config: options.ConfigFile = None,
     workers: Annotated[
@@ -87,7 +90,7 @@ def explore(
         typer.Option(metavar="ADDRESS|local", help="Run on a Ray cluster instead: tpuflow[ray]."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how many points there are and how long they take at most.")
+        bool, typer.Option("--dry-run", help="Print the number of points and an upper estimate of the time.")
     ] = False,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Write all trials.", callback=paths.output)
@@ -97,13 +100,13 @@ def explore(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="Write a page with the front.", callback=paths.output),
+        typer.Option(metavar="FILE.html", help="Write a page with the Pareto front.", callback=paths.output),
     ] = None,
 ) -> None:
-    """Find the machines that no other beats for a network.
+    """Find Pareto-optimal machines for a network.
 
-    Every point is a checked program of the whole network. Points whose lower bounds are beaten by finished
-    ones are not built. A study that was killed goes on where it was.
+    Every point is a checked program of the whole network. Points whose lower bounds are dominated by
+    finished ones are not built. An interrupted study resumes.
     """
     from tpuflow.io.journal import Journal
     from tpuflow.pipeline.exploration import study_inputs, workloads
@@ -122,7 +125,7 @@ def explore(
     inputs = study_inputs(settings, calib, quantized)
     with Journal.open(output, "explore", inputs) as journal:
         if journal.resumed:
-            note(f"{output}: goes on behind {journal.resumed:,} finished steps")
+            note(f"{output}: resuming after {journal.resumed:,} finished steps")
         try:
             networks = workloads(settings, graphs, calib, quantized, note)
             results = _run(settings, networks, _executor(workers, ray), journal)

@@ -18,7 +18,7 @@ def export(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL.onnx", help="The network the graph was made of.", callback=paths.model_input
+            metavar="MODEL.onnx", help="The float model of the graph.", callback=paths.model_input
         ),
     ],
     graph: Annotated[
@@ -30,23 +30,21 @@ def export(
             "-o",
             "--output",
             metavar="OUT.onnx",
-            help="Where the quantised model goes.",
+            help="Output file.",
             callback=paths.output,
         ),
     ],
     fake_quant: Annotated[
-        bool, typer.Option("--fake-quant", help="Weights as the floats their codes stand for, not as codes.")
+        bool, typer.Option("--fake-quant", help="Weights as dequantised floats instead of codes.")
     ] = False,
     qdq_only: Annotated[
         bool,
-        typer.Option(
-            "--qdq-only", help="Nothing but the model's operators and quantisers, for other compilers."
-        ),
+        typer.Option("--qdq-only", help="Only the model's operators and quantisers, for other compilers."),
     ] = False,
     scales: Annotated[
         Path | None,
         typer.Option(
-            metavar="scales.json", help="Write scales of inputs and outputs there.", callback=paths.output
+            metavar="scales.json", help="Write scales of inputs and outputs.", callback=paths.output
         ),
     ] = None,
     ranges: options.RangesFile = None,
@@ -54,7 +52,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Write the largest magnitude of each of --ranges there.",
+            help="Write the largest magnitude of each of --ranges.",
             callback=paths.output,
         ),
     ] = None,
@@ -67,8 +65,8 @@ def export(
 ) -> None:
     """Write a quantised graph as ONNX with QDQ nodes.
 
-    What floats would not repeat to the letter is written in integers, so that onnxruntime gives the graph's
-    bits; with --qdq-only it is left as it is, as with --fake-quant, and a runtime rounds in its own way.
+    Operators that floats would not repeat exactly are written in integers, so that onnxruntime gives the
+    graph's bits; with --qdq-only or --fake-quant they stay as they are, and a runtime rounds in its own way.
     """
     from tpuflow.calibration import Ranges
     from tpuflow.export import quantized_onnx

@@ -19,7 +19,7 @@ def golden(
     program: Annotated[
         Path,
         typer.Argument(
-            metavar="PROGRAM.tpu", help="Program, whole on the device.", callback=paths.program_input
+            metavar="PROGRAM.tpu", help="Program without host segments.", callback=paths.program_input
         ),
     ],
     layer: Annotated[
@@ -48,7 +48,7 @@ def golden(
         ),
     ] = None,
     cycles: Annotated[str | None, typer.Option(metavar="A:B", help="Cycles to trace. [the layer's]")] = None,
-    limit: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes to write, such as 1G.")] = "256M",
+    limit: Annotated[str, typer.Option(metavar="SIZE", help="Maximum bytes to write, such as 1G.")] = "256M",
     seed: options.SeedOption = 0,
     json: options.JsonFile = None,
 ) -> None:
@@ -68,7 +68,7 @@ def golden(
     require_pair(program, source)
     found = load_graph(source)
     if isinstance(found, Partitioned):
-        raise VectorError(f"{program}: is whole, its graph is in segments")
+        raise VectorError(f"{program}: has no segments, but its graph has")
     with progress("instructions") as advance:
         vectors = layer_vectors(
             loaded,
@@ -101,7 +101,7 @@ def golden(
     held = next(each for each in manifest["tensors"] if each["role"] == "output")
     name, count = vectors.replay.layer_name(vectors.layer), len(vectors.instructions)
     say(f"layer      {name}: {count:,} instructions, cycles {vectors.cycles[0]:,} to {vectors.cycles[1]:,}")
-    say(f"result     {held['held']:,} of {vectors.tensors[-1].codes.size:,} elements lie in the cache then")
+    say(f"result     {held['held']:,} of {vectors.tensors[-1].codes.size:,} elements are then in the cache")
     total = sum(each["bytes"] for each in manifest["files"].values())
     say(f"written    {folder}: {len(manifest['files']):,} files of {bytes_text(total)}, and manifest.json")
 

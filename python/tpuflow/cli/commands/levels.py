@@ -31,9 +31,7 @@ def run(
             metavar="X.npz", help="Samples, one array per input by its name.", callback=paths.sample_input
         ),
     ],
-    outputs: Annotated[
-        Path, typer.Option(metavar="Y.npz", help="Where the outputs go.", callback=paths.output)
-    ],
+    outputs: Annotated[Path, typer.Option(metavar="Y.npz", help="Output file.", callback=paths.output)],
     all_tensors: Annotated[
         bool, typer.Option("--all-tensors", help="Write every tensor that has a name in the model.")
     ] = False,
@@ -92,7 +90,7 @@ def evaluate(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Outputs the metric reads. [the first]")
+        str | None, typer.Option(metavar="A,B", help="Outputs for the metric. [the first]")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(metavar="X", help="Exit 3 if a score is worse than X, such as 0.7.")
@@ -106,7 +104,7 @@ def evaluate(
     plugins: options.Plugins = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Score a network on labelled data, float beside it."""
+    """Score a network on labelled data, compared with float."""
     from tpuflow.errors import ShortfallError
     from tpuflow.evaluation.scores import evaluate_level
     from tpuflow.execution.levels import open_level

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["npz"]
 
-npz = typer.Typer(help="Look into and change files of tensors (.npz).", no_args_is_help=True)
+npz = typer.Typer(help="Inspect and edit files of tensors (.npz).", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.npz", help="Arrays by name.", callback=paths.readable)]
 Output = Annotated[
     Path,
-    typer.Option("-o", "--output", metavar="FILE.npz", help="Where the result goes.", callback=paths.output),
+    typer.Option("-o", "--output", metavar="FILE.npz", help="Output file.", callback=paths.output),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of an array.")]
 
@@ -41,7 +41,7 @@ def shape(file: File) -> None:
 def dump(
     file: File,
     names: Annotated[str | None, typer.Argument(metavar="A,B", help="Only these arrays.")] = None,
-    limit: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Elements shown of each.")] = 16,
+    limit: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Elements shown per array.")] = 16,
 ) -> None:
     """Show ranges and the first elements."""
     import numpy as np
@@ -98,7 +98,7 @@ def rename(
 def merge(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE.npz...", help="Files to put together.", callback=paths.each_readable),
+        typer.Argument(metavar="FILE.npz...", help="Files to merge.", callback=paths.each_readable),
     ],
     output: Output,
 ) -> None:
@@ -113,7 +113,7 @@ def insert(
     file: File,
     name: Name,
     array: Annotated[
-        Path, typer.Argument(metavar="ARRAY.npy", help="What it holds.", callback=paths.readable)
+        Path, typer.Argument(metavar="ARRAY.npy", help="Its contents.", callback=paths.readable)
     ],
     output: Output,
 ) -> None:
@@ -178,7 +178,7 @@ def to_bin(
     name: Name,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE.bin", help="Where the bytes go.", callback=paths.output),
+        typer.Option("-o", "--output", metavar="FILE.bin", help="Output file.", callback=paths.output),
     ],
 ) -> None:
     """Write the elements of an array as bytes, row-major and little-endian."""
@@ -195,7 +195,7 @@ def to_bin(
 def unpack(
     file: File,
     folder: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.", callback=paths.folder)
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Output directory.", callback=paths.folder)
     ],
 ) -> None:
     """Write every array as an .npy file of its own."""

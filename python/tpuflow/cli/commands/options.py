@@ -78,7 +78,7 @@ NAMES = {
 
 Batch = Annotated[
     int | None,
-    typer.Option(min=1, max=2**31 - 1, metavar="N", help="Size of the batch. [the model's; 1 if left open]"),
+    typer.Option(min=1, max=2**31 - 1, metavar="N", help="Batch size. [the model's; 1 if symbolic]"),
 ]
 Calib = Annotated[
     Path | None,
@@ -111,7 +111,7 @@ DTypeOption = Annotated[DType | None, typer.Option(help="Element type of the who
 Host = Annotated[
     bool,
     typer.Option(
-        "--host/--no-host", help="Let the host compute what the machine cannot; else that is an error."
+        "--host/--no-host", help="Run unsupported operators on the host; otherwise they are an error."
     ),
 ]
 IgnoredTensors = Annotated[
@@ -121,7 +121,7 @@ IgnoredTensors = Annotated[
 InputShapes = Annotated[
     list[str] | None,
     typer.Option(
-        "--input-shape", metavar="NAME=1,3,224,224", help="Shape of an input left open; repeatable."
+        "--input-shape", metavar="NAME=1,3,224,224", help="Shape of an input with symbolic axes; repeatable."
     ),
 ]
 Lenient = Annotated[

@@ -52,9 +52,9 @@ Machine = Annotated[
 Level = Annotated[options.Level, typer.Option("-O", help="Level of the schedule whose cycles are counted.")]
 Seconds = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="S", help="Stop after so many seconds.", callback=options.positive),
+    typer.Option("--time-limit", metavar="S", help="Time limit in seconds.", callback=options.positive),
 ]
-Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many trials.")]
+Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Maximum number of trials.")]
 
 
 MODES = {"4": "INT4", "8": "INT8", "16": "INT16", "f16": "F16", "bf16": "BF16", "f32": "F32"}
@@ -68,7 +68,7 @@ def sensitivity(
     data: Data = None,
     metric: MetricName = None,
     to: Annotated[
-        str, typer.Option(metavar="WIDTH", help="What each layer is given in turn: 4, 8, 16, f16, bf16, f32.")
+        str, typer.Option(metavar="WIDTH", help="Precision tried on each layer: 4, 8, 16, f16, bf16, f32.")
     ] = "16",
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
@@ -102,7 +102,7 @@ def sensitivity(
         rows = ranked(trials, to, limits)
     _show_rows(trials, rows)
     if limits.cut:
-        say("cut short: layers not listed were not tried")
+        say("stopped early: layers not listed were not tried")
     if json is not None:
         write_figures(
             json, {"base_loss": trials.loss({}), "partial": limits.cut, "rows": [_plain(r) for r in rows]}
@@ -115,7 +115,7 @@ def mixed(
         str,
         typer.Option(
             metavar="cycles=N|bytes=N|drop=X",
-            help="Most cycles, most bytes of constants, or how much worse than float the metric may be.",
+            help="Limit on cycles, bytes of constants, or loss of the metric against float.",
         ),
     ],
     output: Annotated[
@@ -124,7 +124,7 @@ def mixed(
             "-o",
             "--output",
             metavar="LAYERS.json|.table",
-            help="Where settings by layer go.",
+            help="Output file for per-layer settings.",
             callback=paths.output,
         ),
     ],
@@ -133,7 +133,7 @@ def mixed(
     data: Data = None,
     metric: MetricName = None,
     widths: Annotated[
-        str, typer.Option(metavar="A,B", help="What layers may have, of 4, 8, 16, f16, bf16, f32.")
+        str, typer.Option(metavar="A,B", help="Allowed precisions, of 4, 8, 16, f16, bf16, f32.")
     ] = "8,16",
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
@@ -154,8 +154,8 @@ def mixed(
     """Choose a precision for every layer within a budget.
 
     Every layer is tried alone at every width, on the machine and on the samples; the table of what each
-    gains and costs comes first. The choice is then compiled and evaluated as a whole. What was tried is noted
-    in LAYERS.json.journal as long as the search is at work; one that was killed goes on where it was.
+    gains and costs comes first. The choice is then compiled and evaluated as a whole. Trials are
+    kept in LAYERS.json.journal while the search runs; an interrupted search resumes.
     """
     from tpuflow.config import table_text
     from tpuflow.errors import ShortfallError
@@ -195,7 +195,7 @@ def mixed(
         say(f"{trials.evaluator.name:<10} {_compared(trials.evaluator, *found.value)}")
     _say_hosted(trials, found.assignment)
     if found.partial:
-        say("cut short: layers that were not tried stay as they are")
+        say("stopped early: layers that were not tried stay as they are")
     if json is not None:
         content = {
             "assignment": found.assignment,
@@ -210,7 +210,7 @@ def mixed(
         write_figures(json, content)
     if not found.within:
         raise ShortfallError(
-            f"{output}: the budget {budget} is not kept: this is as near as these widths come"
+            f"{output}: the budget {budget} is exceeded: this is the closest these precisions come"
         )
 
 
@@ -221,12 +221,16 @@ def bisect(
     ranges: options.RangesFile = None,
     data: Data = None,
     allowed: Annotated[
-        float, typer.Option(metavar="X", help="How much worse than float the metric may be.")
+        float, typer.Option(metavar="X", help="Allowed loss of the metric against float.")
     ] = 0.0,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="LAYERS.json", help="Write them as settings.", callback=paths.output
+            "-o",
+            "--output",
+            metavar="LAYERS.json",
+            help="Write them as per-layer settings.",
+            callback=paths.output,
         ),
     ] = None,
     plugins: options.Plugins = None,
@@ -242,7 +246,7 @@ def bisect(
     steps: Steps = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Find the fewest layers that have to stay floats.
+    """Find the fewest layers that must stay in float.
 
     None of those found can be left out: they are where quantisation does the damage.
     """
@@ -259,7 +263,7 @@ def bisect(
         found = bisect_layers(trials, allowed, limits)
     say(f"{metric}: {_compared(trials.evaluator, found.before, found.after)} in floats")
     if not found.layers:
-        say("nothing to blame: as configured the metric is within what is allowed")
+        say("no layer found: as configured the metric is within the allowed loss")
     else:
         say(f"{len(found.layers)} of {len(trials.layers)} layers in {found.evaluations} evaluations:")
     table(
@@ -269,7 +273,7 @@ def bisect(
     assignment = {layer.name: "f32" for layer in found.layers}
     _say_hosted(trials, assignment)
     if found.partial:
-        say("cut short: fewer layers might do")
+        say("stopped early: fewer layers may suffice")
     if output is not None:
         write_json(output, opened.written(assignment))
         say(f"{output}: these layers in floats, to be given back with --config")

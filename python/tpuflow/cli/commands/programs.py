@@ -206,7 +206,7 @@ def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int |
     heading("Operators")
     _counted(Counter(node.op_type for node in model.model.graph))
     if model.findings:
-        heading("What the machine cannot do")
+        heading("Unsupported operators")
         for finding in model.findings:
             say(str(finding))
     return {
@@ -253,11 +253,11 @@ def disasm(
         ),
     ] = None,
     constants: Annotated[
-        bool, typer.Option("--constants/--no-constants", help="With the constants, which `asm` needs.")
+        bool, typer.Option("--constants/--no-constants", help="Include constants, which `asm` needs.")
     ] = True,
     segment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which segment, of a network in several. [the only one]"),
+        typer.Option(metavar="NAME", help="Segment, for networks of several. [the only one]"),
     ] = None,
 ) -> None:
     """Write a program as text, one line per instruction."""

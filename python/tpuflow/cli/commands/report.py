@@ -32,7 +32,7 @@ def report(
         Path | None,
         typer.Argument(
             metavar="[B]",
-            help="A second one, set beside it: another level, another machine.",
+            help="A second one to compare: another level, another machine.",
             callback=paths.run_input,
         ),
     ] = None,

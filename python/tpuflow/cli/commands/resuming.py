@@ -36,7 +36,7 @@ def resumable(output: Path, command: str, inputs: Mapping[str, str]) -> Iterator
         return
     with Journal.open(path, command, inputs, anew=note) as journal:
         if journal.resumed:
-            note(f"{path}: {journal.resumed:,} trials of a run that was interrupted are taken over")
+            note(f"{path}: {journal.resumed:,} trials of an interrupted run are reused")
         try:
             yield journal
         except BaseException:

@@ -23,14 +23,18 @@ def search(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", metavar="MODEL.tpuq", help="Where the best graph goes.", callback=paths.output
+            "-o",
+            "--output",
+            metavar="MODEL.tpuq",
+            help="Output file for the best graph.",
+            callback=paths.output,
         ),
     ],
     calib: Annotated[
         Path,
         typer.Option(
             metavar="FILE.npz|DIR",
-            help="Samples; some are held out to evaluate with, in turn.",
+            help="Samples; some are held out for evaluation, in turn.",
             callback=paths.sample_input,
         ),
     ],
@@ -41,16 +45,13 @@ def search(
     host: options.Host = True,
     growth: Annotated[
         float,
-        typer.Option(
-            min=1, help="How many times the network's multiplications the graph may take; 1: no more."
-        ),
+        typer.Option(min=1, help="Allowed growth of multiplications; 1: none."),
     ] = 2.0,
     report: options.JsonFile = None,
 ) -> None:
     """Try quantisation methods; keep the most accurate.
 
-    What was tried is noted in MODEL.tpuq.journal as long as the search is at work; one that was killed goes
-    on where it was.
+    Trials are kept in MODEL.tpuq.journal while the search runs; an interrupted search resumes.
     """
     from tpuflow.frontend import load, model_digest
     from tpuflow.io.files import publication

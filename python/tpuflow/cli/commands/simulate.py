@@ -44,7 +44,7 @@ def simulate(
         ),
     ] = None,
     outputs: Annotated[
-        Path | None, typer.Option(metavar="Y.npz", help="Where the outputs go.", callback=paths.output)
+        Path | None, typer.Option(metavar="Y.npz", help="Output file.", callback=paths.output)
     ] = None,
     json: options.JsonFile = None,
     trace: Annotated[
@@ -71,12 +71,12 @@ def simulate(
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Print every layer.")] = False,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Joules by part and layer, and the area of the machine.")
+        bool, typer.Option("--energy", help="Report energy by part and layer, and the machine's area.")
     ] = False,
     energy_table: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE.toml", help="What operations cost: 45nm, 7nm, or a file of that form."
+            metavar="NAME|FILE.toml", help="Energy per operation: 45nm, 7nm, or a file of that format."
         ),
     ] = "45nm",
     fail_on_events: Annotated[
@@ -84,7 +84,7 @@ def simulate(
     ] = False,
     seed: options.SeedOption = 0,
 ) -> None:
-    """Run a program, exact to the bit and the cycle."""
+    """Simulate a program, bit-exact and cycle-exact."""
     from tpuflow.energy import load_table
     from tpuflow.errors import EventError, SampleError
     from tpuflow.execution.simulation import network_inputs

@@ -28,7 +28,7 @@ def calibrate(
             "-o",
             "--output",
             metavar="RANGES.json",
-            help="Where ranges go; .table: lines of text.",
+            help="Output file for ranges; .table: as text.",
             callback=paths.output,
         ),
     ],
@@ -48,7 +48,7 @@ def calibrate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write every tensor's distribution there, with its thresholds: .npz and .svg.",
+            help="Write every tensor's distribution and thresholds: .npz and .svg.",
             callback=paths.folder,
         ),
     ] = None,
@@ -56,21 +56,23 @@ def calibrate(
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Take saved statistics instead of running over samples.",
+            help="Use saved statistics instead of running over samples.",
             callback=paths.readable,
         ),
     ] = None,
     save_statistics: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.json", help="Save what was counted, to be edited and reread.", callback=paths.output
+            metavar="FILE.json",
+            help="Save the statistics, which can be edited and reused.",
+            callback=paths.output,
         ),
     ] = None,
     save_dir: Annotated[
-        str, typer.Option(metavar="DIR", help="Write thresholds, statistics and histograms there.")
+        str, typer.Option(metavar="DIR", help="Directory for thresholds, statistics and histograms.")
     ] = "",
     debug_sample_number: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Samples that what --save-dir gets is of; 0: all.")
+        int, typer.Option(min=0, metavar="N", help="Number of samples for --save-dir output; 0: all.")
     ] = 0,
 ) -> None:
     """Save the range of every tensor over samples."""
@@ -126,7 +128,7 @@ def quantize(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", metavar="MODEL.tpuq", help="Where the graph goes.", callback=paths.output
+            "-o", "--output", metavar="MODEL.tpuq", help="Output file for the graph.", callback=paths.output
         ),
     ],
     calib: options.Calib = None,

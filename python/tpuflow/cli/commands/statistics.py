@@ -24,7 +24,7 @@ def compare_statistics(
         Path,
         typer.Argument(
             metavar="RANGES.json",
-            help="Ranges, or thresholds, it was calibrated to.",
+            help="Its calibrated ranges or thresholds.",
             callback=paths.readable,
         ),
     ],

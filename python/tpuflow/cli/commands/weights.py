@@ -12,7 +12,7 @@ from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["weights"]
 
-weights = typer.Typer(help="Write out and replace constants.", no_args_is_help=True)
+weights = typer.Typer(help="Export and replace constants.", no_args_is_help=True)
 
 
 @weights.command("dump")
@@ -21,7 +21,7 @@ def dump(
         Path, typer.Argument(metavar="MODEL.tpuq", help="Quantised graph.", callback=paths.graph_input)
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="W.npz", help="Where they go.", callback=paths.output)
+        Path, typer.Option("-o", "--output", metavar="W.npz", help="Output file.", callback=paths.output)
     ],
 ) -> None:
     """Write every constant of a graph, by its name."""
@@ -42,11 +42,11 @@ def update(
     graph: Annotated[
         Path,
         typer.Argument(
-            metavar="NEW.tpuq", help="The same network, other weights.", callback=paths.graph_input
+            metavar="NEW.tpuq", help="The same network with other weights.", callback=paths.graph_input
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="NEW.tpu", help="Where it goes.", callback=paths.output)
+        Path, typer.Option("-o", "--output", metavar="NEW.tpu", help="Output file.", callback=paths.output)
     ],
 ) -> None:
     """Write a program with the weights of another graph; nothing but constants may change."""

@@ -27,7 +27,7 @@ def zoo(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="PAGE.md", help="Where the page goes.", callback=paths.output),
+        typer.Option("-o", "--output", metavar="PAGE.md", help="Output page.", callback=paths.output),
     ] = None,
     work: Annotated[
         Path | None,
@@ -35,16 +35,16 @@ def zoo(
             metavar="DIR", help="Folder of records. [DIR.zoo in the current folder]", callback=paths.folder
         ),
     ] = None,
-    only: Annotated[str | None, typer.Option(metavar="A,B", help="These networks alone.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these networks.")] = None,
     dtypes: Annotated[
-        str | None, typer.Option("--dtypes", metavar="A,B", help="These element types alone.")
+        str | None, typer.Option("--dtypes", metavar="A,B", help="Only these element types.")
     ] = None,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Networks at a time.")] = 1,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Networks in parallel.")] = 1,
     limit: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long a network may take with one type.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Time limit per network and type.")
     ] = 3600,
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE.toml", help="What to build for.", callback=options.valid_machine)
+        str, typer.Option(metavar="NAME|FILE.toml", help="Target machine.", callback=options.valid_machine)
     ] = "128x128_asic",
     quick: Annotated[
         bool, typer.Option("--quick", help="Only networks of files up to 1 MiB, 2 samples to calibrate.")
@@ -62,14 +62,14 @@ def zoo(
     ] = False,
     extra: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.md", help="Text to put into the page.", callback=paths.readable),
+        typer.Option(metavar="FILE.md", help="Text to include in the page.", callback=paths.readable),
     ] = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Take a folder of networks through every stage.
+    """Run a folder of networks through every stage.
 
-    One process per network and type: whatever happens to one does not touch the others. Records are kept, so
-    that an interrupted run goes on where it was.
+    One process per network and type, so that failures do not affect the others. Records are kept, and an
+    interrupted run resumes.
     """
     from tpuflow.compiler.program import machine_text
     from tpuflow.io.files import write_text
@@ -99,7 +99,7 @@ def zoo(
     table([(titles[0], "left"), (titles[1], "right")], rows)
     found = list(troubles(records, settings))
     if found:
-        heading("Not as it should be")
+        heading("Problems")
         for name, part, stage, what in found:
             say(f"{name}, {part}{', ' if stage else ''}{stage}: {what}")
     if output is not None:

@@ -83,7 +83,7 @@ def page(
     parts += ["## Cycles\n", _table(*_cycles(records, settings))]
     found = list(troubles(records, settings))
     if found:
-        parts += ["## Not as it should be\n", _table(("network", "part", "stage", "what"), found)]
+        parts += ["## Problems\n", _table(("network", "part", "stage", "what"), found)]
     blamed = list(_blamed(records))
     if blamed:
         titles = ("network", "part", "layer", "operator", "dB before", "dB after", "cosine")
