@@ -9,17 +9,17 @@ use tpuflow_scheduler::{Options, schedule};
 
 use crate::common::{Net, window};
 
-fn compiled(graph: &Graph, machine: &Machine, level: u8) -> Program {
+pub fn compiled(graph: &Graph, machine: &Machine, level: u8) -> Program {
     let program = schedule(graph, machine, &Options { level, ..Options::default() }).unwrap();
     assert_eq!(check(graph, &program), Ok(()));
     program
 }
 
-fn refused(graph: &Graph, program: &Program) -> Violation {
+pub fn refused(graph: &Graph, program: &Program) -> Violation {
     check(graph, program).expect_err("a wrong program was accepted").remove(0)
 }
 
-fn fpga() -> Machine {
+pub fn fpga() -> Machine {
     Machine::preset("32x32_fpga").unwrap()
 }
 
@@ -163,7 +163,7 @@ fn what_was_compared_is_known_by_all_that_says_what_it_is() {
 }
 
 /// A view of half of the channels.
-fn half(view: &View, second: bool) -> View {
+pub fn half(view: &View, second: bool) -> View {
     let channels = view.channels / 2;
     let first = if second { channels } else { 0 };
     let offset = view.channel_offset + first * view.dtype.bytes() as u32;
@@ -171,7 +171,7 @@ fn half(view: &View, second: bool) -> View {
 }
 
 /// The last vector instruction cut in two by channels, and by which halves its inputs are read.
-fn halves(program: &Program, inputs: [bool; 2]) -> Program {
+pub fn halves(program: &Program, inputs: [bool; 2]) -> Program {
     let mut cut = program.clone();
     let at = cut.instructions.iter().rposition(|i| matches!(i.work, Work::Vector(_))).unwrap();
     let done = cut.instructions[..=at].iter().filter(|i| i.unit == Unit::Ewp).count() as u32;

@@ -10,6 +10,7 @@ mod aimed;
 #[path = "../../../scheduler/tests/common/mod.rs"]
 mod common;
 mod constants;
+mod edges;
 mod endless;
 mod exchanges;
 mod fields;
