@@ -185,6 +185,53 @@ fn own_latency(graph: &Graph, op: &Op, work: &Work, machine: &Machine) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::{Net, window};
+    use crate::live::Live;
+    use crate::work::Needed;
+
+    fn works(graph: &Graph, machine: &Machine) -> (Vec<Option<usize>>, Vec<Work>) {
+        let (live, producer) = (Live::of(graph), crate::producers(graph));
+        let needed = Needed { graph, machine, live: &live, producer: &producer };
+        let works = graph.layers.iter().map(|layer| needed.work(layer)).collect();
+        (producer, works)
+    }
+
+    /// Between two layers on the array lies one gate, however many layers of the other units stand there.
+    #[test]
+    fn only_the_array_waits_at_gates() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        for between in 0..3 {
+            let mut net = Net::new(1);
+            let x = net.input(&[1, 4, 4, 128]);
+            let x = net.conv(x, 128, window(1, 1, 0), 1);
+            let x = (0..between).fold(x, |x, _| net.unary(x));
+            let x = net.conv(x, 128, window(1, 1, 0), 1);
+            let graph = net.finish(&[x]);
+            let (producer, works) = works(&graph, &machine);
+            let count = works.len();
+            let earlier: Sets = (0..count).map(|i| (0..count).map(|j| j < i).collect()).collect();
+            let strong: Sets = (0..count).map(|i| (0..count).map(|j| i + 1 == count && j < i).collect()).collect();
+            let needs = Needs { channels: &earlier, strong: &strong, whole: &earlier };
+            let found = gates(&graph, &works, &needs, &producer, &machine);
+            // More than the 128 slots of another tile, which halves of the 16 pixels would cost, is never lost.
+            assert_eq!(found.iter().map(|gate| gate.cost).collect::<Vec<_>>(), [128], "{between} layers between");
+        }
+    }
+
+    /// The average of a whole image may as well be a sum, which the elementwise unit makes.
+    #[test]
+    fn the_quicker_of_two_units_averages_a_whole_image() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        (machine.pdp.start, machine.pdp.latency) = (300, 20);
+        (machine.ewp.start, machine.ewp.latency) = (100, 30);
+        let mut net = Net::new(1);
+        let x = net.input(&[1, 4, 4, 8]);
+        let (average, largest) = (net.average_pool(x, window(4, 1, 0), true), net.max_pool(x, window(4, 1, 0)));
+        let graph = net.finish(&[average, largest]);
+        let works = works(&graph, &machine).1;
+        let latency = |layer: usize| own_latency(&graph, &graph.layers[layer].op, &works[layer], &machine);
+        assert_eq!([latency(0), latency(1)], [130, 320]);
+    }
 
     /// Rows of the array.
     const ROWS: u64 = 4;

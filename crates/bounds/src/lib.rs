@@ -22,6 +22,9 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+#[cfg(test)]
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;
 mod constants;
 mod feed;
 mod gates;

@@ -287,3 +287,16 @@ fn under_windows(input: &[usize], output: &[usize], window: &Window, op: &Op, re
     }
     settled(Elements::Some(there))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tpuflow_ir::Real;
+
+    #[test]
+    fn cells_are_read_where_a_line_has_weight_on_both_of_its_ends() {
+        let taps = [(0, 1, 0.5), (1, 2, 1.0), (2, 3, 0.0), (4, 4, 0.0)];
+        let taps = taps.map(|(first, second, weight)| LinearTap { first, second, weight: Real::new(weight) });
+        assert_eq!(cells_read(&taps, 6), [true, true, false, false, true, false]);
+    }
+}

@@ -104,6 +104,25 @@ fn units_have_their_cycles_and_nothing_more() {
     assert_eq!(pool.pdp, BEGUN + 64 + 92 + 1024 * 9 + STORED);
 }
 
+/// Lines of 8 pixels of 4 channels are a word each, of which the first pixel of an output line takes all that lie inside.
+#[test]
+fn the_array_waits_for_lines_of_one_bank_from_two_of_its_heights_on() {
+    let slots = |height: usize| {
+        let mut net = common::Net::new(5);
+        let x = net.input(&[1, height, 8, 4]);
+        let y = net.conv(x, 32, common::window(3, 1, 1), 1);
+        let machine = Machine::preset("32x32_fpga").expect("known");
+        let found = bounds(&net.finish(&[y]), &machine);
+        found.layers[0]
+    };
+    let array = |cycles: u64| tpuflow_bounds::LayerBound { binding: "array", cycles };
+    // 9 taps of 4 channels are 2 K blocks. The first has taps of all three lines: 2 cycles are lost at a line inside the image, 1
+    // at its edges, and 2 saved by an end of a bank in each of two instructions; the third costs more.
+    assert_eq!(slots(8), array(2 * 64 + (6 * 2 + 2 - 2 * 2)));
+    assert_eq!(slots(9), array(2 * 72 + (7 * 2 + 2 - 2 * 2)));
+    assert_eq!(slots(7), array(2 * 56));
+}
+
 #[test]
 fn chains_and_segments_have_their_cycles_and_nothing_more() {
     let image = [1, 32, 32, 128];
