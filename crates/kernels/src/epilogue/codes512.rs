@@ -334,3 +334,31 @@ fn exact_between(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) 
     }
     codes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One part in `2^50` more or less.
+    const NEXT: f64 = 1.0 / (1u64 << 50) as f64;
+
+    #[test]
+    fn a_single_rounding_does_for_small_sums_and_for_large_factors() {
+        // Sums of more than 24 bits need a factor of which the largest inexact ones become no code.
+        type Direct = fn(u64, f64, i32) -> bool;
+        for (direct, least, most, zero_points) in [
+            (is_direct as Direct, 1.0 / 32768.0, 4_194_000.0, [-128, 127]),
+            (is_direct_between as Direct, 1.0 / 128.0, 4_100_000.0, [-32768, 32767]),
+        ] {
+            let inexact = (1 << 24) + 1;
+            for zero_point in zero_points {
+                assert!(direct(inexact, least, zero_point) && direct(inexact, 2.0 * least, zero_point));
+                assert!(!direct(inexact, least * (1.0 - NEXT), zero_point));
+                assert!(direct(inexact - 1, least * (1.0 - NEXT), zero_point) && direct(u64::MAX, 0.0, zero_point));
+                assert!(!direct(1, -least, zero_point));
+                assert!(!direct(1, most, zero_point) && direct(1, most * (1.0 - NEXT), zero_point));
+            }
+            assert!(!direct(1, least, zero_points[0] - 1) && !direct(1, least, zero_points[1] + 1));
+        }
+    }
+}
