@@ -111,6 +111,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Products of 128 bits have their places, too.
+    #[test]
+    fn numbers_far_away_are_where_they_belong() {
+        for (places, count, offset) in [(u64::MAX, 6, 4), (u64::MAX - 2, 7, 0), (u64::MAX / 3, 90, u64::MAX)] {
+            for first in 2..5 {
+                let place = |number: u64| {
+                    ((u128::from(number) * u128::from(places) + u128::from(offset)) / u128::from(count)) as u64
+                };
+                let mut pace = Pace::new(places, count, offset, first);
+                for number in first..first + 2 {
+                    assert_eq!(pace.at(), place(number), "number {number} of {count} over {places} places");
+                    pace.advance();
+                }
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
