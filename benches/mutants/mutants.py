@@ -2,11 +2,12 @@
 
     python benches/mutants/mutants.py list [STRATUM]          # draws list.jsonl, or a stratum of it, anew
     python benches/mutants/mutants.py run [STRATUM] [-n N]    # the next N, from where the last run stopped
-    python benches/mutants/mutants.py table                   # what became of every stratum
+    python benches/mutants/mutants.py table                   # what became of every stratum, and why
 
 Of the 64 candidates of a stratum the first 32 that compile count. Results go to results.jsonl, one line each.
 All candidates of a stratum are compiled together: a function holds its mutants' bodies beside its own, and an
 environment variable chooses. Those in a `const fn`, outside of functions, or whose line is gone do not count.
+A survivor that does the same as the code it changes has a `reason` in its line there, written by hand.
 A run works in a worktree of its own below target/mutants, so that the checkout may be edited meanwhile.
 """
 
@@ -252,12 +253,20 @@ def listed() -> list[Mutant]:
     return [Mutant(**json.loads(line)) for line in LIST.read_text(encoding="utf-8").splitlines()]
 
 
+def recorded() -> list[dict[str, str | None]]:
+    """Lines of the results."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def results() -> dict[str, str]:
     """Outcomes of the mutants that were run, by name."""
-    if not RESULTS.is_file():
-        return {}
-    records = (json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines())
-    return {record["mutant"]: record["result"] for record in records}
+    return {str(record["mutant"]): str(record["result"]) for record in recorded()}
+
+
+def reasons() -> dict[str, str]:
+    """Why mutants that survive compute the same as the code they change, by name."""
+    return {str(record["mutant"]): str(record["reason"]) for record in recorded() if record.get("reason")}
 
 
 def worktree() -> Path:
@@ -435,19 +444,31 @@ def run(stratum: str | None, most: int) -> None:
 
 def table() -> None:
     """Prints how many mutants of every stratum were run and what became of them, and the survivors."""
-    known = results()
-    print("| stratum | run | killed | survived | not viable | still to run |")
-    print("|---|---|---|---|---|---|")
+    known, equal = results(), reasons()
+    print("| stratum | run | killed | survived | of these equivalent | not viable | still to run |")
+    print("|---|---|---|---|---|---|---|")
+    total: Counter[str] = Counter()
+    survivors = []
     for stratum in STRATA:
-        own = [mutant for mutant in listed() if mutant.stratum == stratum and mutant.name in known]
-        found = Counter(known[mutant.name] for mutant in own)
-        viable = found["killed"] + found["survived"]
-        other = found["unviable"]
-        figures = [stratum, viable, found["killed"], found["survived"], other, max(0, WANTED - viable)]
-        print("| " + " | ".join(map(str, figures)) + " |")
-    for name, result in known.items():
-        if result == "survived":
-            print(f"survived: {name}")
+        own = [mutant.name for mutant in listed() if mutant.stratum == stratum and mutant.name in known]
+        found = Counter(known[name] for name in own)
+        found["equivalent"] = sum(name in equal for name in own)
+        found["viable"] = found["killed"] + found["survived"]
+        found["left"] = max(0, WANTED - found["viable"])
+        columns = ("viable", "killed", "survived", "equivalent", "unviable", "left")
+        print("| " + " | ".join([stratum, *(str(found[column]) for column in columns)]) + " |")
+        survivors += [name for name in own if known[name] == "survived"]
+        total += found
+    killed, viable = total["killed"], total["viable"]
+    different = viable - total["equivalent"]
+    print(f"killed: {share(killed, viable)}; without the equivalent ones {share(killed, different)}")
+    for name in survivors:
+        print(f"survived: {name} ({equal.get(name, 'no reason known')})")
+
+
+def share(part: int, of: int) -> str:
+    """A count and what it is in percent."""
+    return f"{part} of {of} ({100 * part / max(of, 1):.1f} %)"
 
 
 def main() -> None:
