@@ -294,3 +294,23 @@ def test_a_defect_is_said_to_be_one(
     monkeypatch.delenv("TPUFLOW_TRACEBACK", raising=False)
     message = refused(command, tmp_path, "check", built.program)
     assert "defect of tpuflow: ZeroDivisionError: never happens" in message
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_devices_that_never_end_are_no_files(
+    built: Built, command: Command, tmp_path: Path, device: str
+) -> None:
+    requests: list[tuple[str | Path, ...]] = [
+        ("inspect", device),
+        ("generate", device, "--prompt", "x"),
+        ("build", built.model, "--calib", device),
+        ("build", built.model, "--config", device),
+        ("compare", built.model, device),
+        ("asm", device),
+        ("alloc", device),
+        ("npz", "shape", device),
+        ("bundle", "list", device),
+        ("compare-statistics", device, device),
+    ]
+    for words in requests:
+        assert refused(command, tmp_path, *words) == f"{device}: is a device: name a file"

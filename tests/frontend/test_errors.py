@@ -81,43 +81,6 @@ def test_infinity_is_allowed_in_a_mask() -> None:
     assert load(proto).outputs[0].shape == (2, 3, 4, 5)
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> tuple[Path, onnx.ModelProto]:
-    """A model whose weights lie in a file beside it."""
-    path = tmp_path / "models" / "m.onnx"
-    path.parent.mkdir()
-    proto = graph([("MatMul", "x w", "z")], {"x": [3, 4]}, ["z"], {"w": array(4, 64)})
-    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    return path, onnx.load(path, load_external_data=False)
-
-
-def test_external_data(beside: tuple[Path, onnx.ModelProto]) -> None:
-    path, proto = beside
-    model = load(path)
-    feeds = generate_samples(model, 1)[0]
-    np.testing.assert_allclose(run_float(model.model, feeds)["z"], feeds["x"] @ array(4, 64), rtol=1e-5)
-    where = f'{path}: external data of initialiser "w"'
-    weights = path.parent / "w.bin"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    assert message(path) == f'{where} is truncated: "w.bin" has 1000 bytes, 1024 are needed'
-    weights.unlink()
-    assert message(path) == f'{where} is missing: "w.bin"'
-    assert message(proto) == 'model: initialiser "w" is stored outside it; load the model from its file'
-
-
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])
-def test_external_data_outside_the_folder(beside: tuple[Path, onnx.ModelProto], location: str) -> None:
-    path, proto = beside
-    secret = path.parent.parent / "secret.bin"
-    secret.write_bytes(bytes(1024))
-    (path.parent / "link.bin").symlink_to(secret)
-    next(e for e in proto.graph.initializer[0].external_data if e.key == "location").value = location
-    path.write_bytes(proto.SerializeToString())
-    assert message(path) == (
-        f'{path}: external data of initialiser "w" lies outside the folder of the model: "{location}"'
-    )
-
-
 OPEN: Shapes = {"x": ["N", 3, "height", 5], "y": ["N", "height"]}
 
 

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-import onnx.external_data_helper
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
 from tpuflow.errors import ModelError
+from tpuflow.frontend.external import (
+    bytes_needed,
+    load_external_data,
+    outside_files,
+    reject_external_data,
+)
 from tpuflow.frontend.hazards import reject_hazards
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
 from tpuflow.frontend.values import all_bodies
@@ -68,14 +73,7 @@ def model_digest(path: str | Path) -> str:
             proto.ParseFromString(path.read_bytes())
         except (OSError, DecodeError):
             return digests[0]  # whoever reads it says what is wrong
-        outside = {
-            entry.value
-            for tensor in _tensors(proto)
-            if tensor.data_location == onnx.TensorProto.EXTERNAL
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-        digests += [content_digest(path.resolve().parent / location) for location in sorted(outside)]
+        digests += [content_digest(file) for file in outside_files(proto, path)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
@@ -99,13 +97,13 @@ def read(source: Source) -> tuple[ir.Model, str]:
     else:
         if isinstance(source, onnx.ModelProto):
             proto, label = source, "model"
-            _reject_external_data(proto)
+            reject_external_data(proto)
         else:
             path = Path(source)
             foreign, label = open_foreign(path), str(path)
             proto = _parsed(path) if foreign is None else foreign
             if foreign is None:
-                _load_external_data(proto, path)
+                load_external_data(proto, path)
         reject_hazards(proto, label)
         _check_structure(proto, label)
         try:
@@ -143,43 +141,6 @@ def _parsed(path: Path) -> onnx.ModelProto:
     if not proto.ir_version or not proto.opset_import or not proto.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model, or a truncated one")
     return proto
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in a model."""
-    yield from onnx.external_data_helper._get_all_tensors(proto)  # noqa: SLF001 - there is no public way
-
-
-def _reject_external_data(proto: onnx.ModelProto) -> None:
-    for tensor in _tensors(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            raise ModelError(
-                f'model: initialiser "{tensor.name}" is stored outside it; load the model from its file'
-            )
-
-
-def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    """Loads tensors stored beside the model, from files in its folder (or below) only."""
-    folder = path.resolve().parent
-    outside = [t for t in _tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
-    for tensor in outside:
-        info = {entry.key: entry.value for entry in tensor.external_data}
-        location = info.get("location", "")
-        file = (folder / location).resolve()
-        what = f'{path}: external data of initialiser "{tensor.name}"'
-        if Path(location).is_absolute() or not file.is_relative_to(folder):
-            raise ModelError(f'{what} lies outside the folder of the model: "{location}"')
-        if not file.is_file():
-            raise ModelError(f'{what} is missing: "{location}"')
-        if not all(info.get(key, "0").isdecimal() for key in ("offset", "length")):
-            raise ModelError(f"{what} has no valid place in it")
-        end = int(info.get("offset", "0")) + int(info.get("length", "0"))
-        if file.stat().st_size < end:
-            raise ModelError(
-                f'{what} is truncated: "{location}" has {file.stat().st_size} bytes, {end} are needed'
-            )
-    if outside:
-        onnx.load_external_data_for_model(proto, str(folder))
 
 
 def _check_structure(proto: onnx.ModelProto, label: str) -> None:
@@ -307,6 +268,8 @@ def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return tensor
     try:
+        if not _whole(tensor):
+            raise ValueError(what)
         array = tensor.numpy()
     except (ValueError, TypeError, AssertionError) as error:  # asserted: data in the field of another type
         raise ModelError(f"{what} is truncated: its data does not fill shape {list(tensor.shape)}") from error
@@ -316,3 +279,18 @@ def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir
         if any(use.node.op_type in WEIGHTED for use in value.uses()):
             raise ModelError(f"{what} holds infinite values")
     return ir.Tensor(array, dtype=tensor.dtype, name=value.name)
+
+
+def _whole(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor of a file holds as many bytes as its shape needs.
+
+    Elements of 2 and 4 bits are unpacked without that look: what lacks became zeros.
+    """
+    proto = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
+    if not isinstance(proto, onnx.TensorProto):
+        return True
+    if min(proto.dims, default=0) < 0:
+        return False
+    if proto.HasField("raw_data"):
+        return bytes_needed(proto) in {None, len(proto.raw_data)}
+    return tensor.dtype.bitwidth not in {2, 4} or bytes_needed(proto) == len(proto.int32_data)

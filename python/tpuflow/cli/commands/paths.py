@@ -7,6 +7,7 @@ wording holds for all commands, whatever reads the file later.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from tpuflow.cli.commands import console
@@ -214,9 +215,24 @@ def new_folder(path: Path | None) -> Path | None:
 
 
 def _exists(path: Path) -> None:
+    """Checks that there is something that ends: no device but the null device and terminals."""
     try:
         there = path.exists()
+        mode = path.stat().st_mode if there else 0
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: cannot be read: {error}") from None
     if not there:
         raise FileError(f"{path}: {MISSING}")
+    if (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not _ends(path):
+        raise FileError(f"{path}: is a device: name a file")
+
+
+def _ends(device: Path) -> bool:
+    """Whether a device is the null device or a terminal."""
+    if device.resolve() == Path(os.devnull):
+        return True
+    try:
+        with device.open("rb", buffering=0) as stream:
+            return stream.isatty()
+    except OSError:
+        return False
