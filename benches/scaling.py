@@ -3,10 +3,12 @@
     python benches/scaling.py [--nodes 1000 10000 100000] [--schedule 10000] [--shape chain grid] [--passes]
 
 A chain is nodes one after the other; a grid is nodes that each add what two neighbours before them give, with
-as many values alive as the grid is wide; a star is nodes that all read one value. They mix operators that
-normalisation leaves alone with ones it must fold or drop. Prints processor seconds per stage and, between
-two sizes, the exponent: 1 is linear; n log n shows as a little more than 1. `--passes` breaks normalisation
-down by its stages. The schedule (level 1, with its proof) is timed up to `--schedule` nodes.
+as many values alive as the grid is wide; a star is nodes that all read one value; concatenations each put one
+value behind all before it; moves turn what they are given round and round, with an activation now and then.
+They mix operators that normalisation leaves alone with ones it must fold or drop. Prints processor seconds
+per stage and, between two sizes, the exponent: 1 is linear; n log n shows as a little more than 1. `--passes`
+breaks normalisation down by its stages. The schedule (level 1, with its proof) is timed up to `--schedule`
+nodes.
 
 Exit status 1 if an exponent between the two largest sizes is above 1.3 where the stage takes over a second.
 """
@@ -109,7 +111,33 @@ def star(nodes: int) -> onnx.ModelProto:
     return builder.model(builder.node("Concat", *rays, axis=1))
 
 
-SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {"chain": chain, "grid": grid, "star": star}
+def concatenations(nodes: int) -> onnx.ModelProto:
+    """Each puts the same channels behind what the one before it gave, and elements grow as a square."""
+    builder = Builder()
+    x = row = builder.node("Relu", "x")
+    while len(builder.nodes) < nodes:
+        row = builder.node("Concat", row, x, axis=1)
+    return builder.model(row)
+
+
+def moves(nodes: int) -> onnx.ModelProto:
+    """Transposes that do not cancel, with activations between some of them."""
+    builder, x = Builder(), "x"
+    while len(builder.nodes) < nodes:
+        x = builder.node("Transpose", x, perm=[0, 2, 3, 1])
+        x = builder.node("Relu", x)
+        x = builder.node("Transpose", x, perm=[0, 1, 3, 2])
+        x = builder.node("Sigmoid", x)
+    return builder.model(x)
+
+
+SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
+    "chain": chain,
+    "grid": grid,
+    "star": star,
+    "concatenations": concatenations,
+    "moves": moves,
+}
 
 
 def normalized_by_stage(model: onnx.ModelProto, seconds: dict[str, float]) -> None:

@@ -76,3 +76,16 @@ def test_rules_that_mean_nothing_are_errors(rule: str, message: str) -> None:
 @pytest.mark.feature("NUM-24")
 def test_one_name_may_stand_for_several_operators() -> None:
     assert summed("[(Eltwise, 0, 4, min)]") == summed("[(Add, 0, 4, min)]")
+
+
+def test_concatenations_in_a_long_row_have_one_grid() -> None:
+    # Every one asks which grid the last of them has: recursion ended at the depth Python allows.
+    b = Builder("row")
+    x = row = b.input("x", [1, 1, 1, 1])
+    for _ in range(1200):
+        row = b.node("Concat", row, x, axis=1)
+    b.output(b.node("Sigmoid", row))
+    found = lowered(b.model(), [{"x": np.full((1, 1, 1, 1), each, np.float32)} for each in (-1, 2)])
+    joined = [tensor for tensor in found.graph.tensors if tensor.shape[-1] > 1]
+    assert len(joined) >= 1200
+    assert len({tuple(tensor.scale or ()) for tensor in joined[:1200]}) == 1

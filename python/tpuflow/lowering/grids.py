@@ -99,8 +99,20 @@ class Grids:
             self._wide |= head_values(steps)
         if usual.int16_residual_additions:
             self._wide |= added_values(steps)
-        self.unified: Mapping[ir.Value, tuple[float, float]] = {}
+        self._final: dict[ir.Value, bool] = {}
+        self._dtypes: dict[ir.Value, scheme.DType] = {}
+        self._targets: dict[ir.Value, Quant] = {}
+        self._unified: Mapping[ir.Value, tuple[float, float]] = {}
+
+    @property
+    def unified(self) -> Mapping[ir.Value, tuple[float, float]]:
         """Ranges of values that share a scale with others, instead of their own."""
+        return self._unified
+
+    @unified.setter
+    def unified(self, ranges: Mapping[ir.Value, tuple[float, float]]) -> None:
+        self._unified = ranges
+        self._targets.clear()
 
     def has_fixed_range(self, value: ir.Value) -> bool:
         """Whether the operator that makes a value bounds it."""
@@ -139,36 +151,41 @@ class Grids:
 
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""
+        passed: list[ir.Value] = []
+        following: Step | None = step
+        while following is not None and (known := self._targets.get(following.output)) is None:
+            passed.append(following.output)
+            following, known = self._followed(following)
+        assert known is not None, "the last step has a grid of its own"
+        self._targets.update(dict.fromkeys(passed, known))
+        return known
+
+    def _followed(self, step: Step) -> tuple[Step, None] | tuple[None, Quant]:
+        """The step whose output a step's own has the quantisation of; where there is none, that one."""
         if step.output.dtype == ir.DataType.BOOL:
-            return TRUTH
+            return None, TRUTH
         dtype = self.dtype_of(step)
         if scheme.is_float(dtype):
             self._settings.replaced(step.names, *OF_CODES)
-            return scheme.floating(dtype)
-        value = step.output
+            return None, scheme.floating(dtype)
+        value, source = step.output, step.output
         while (user := sole_user(value)) is not None:
             follower = self._steps[user]
             if user.op_type in SHARED_QUANT and user not in follower.nodes[1:] and follower.mask is not user:
                 if self.dtype_of(follower) != dtype:
                     break
-                return self.target(follower)
+                return follower, None
             if user.op_type == "QuantizeLinear":
-                return stated_grid(user)
+                return None, stated_grid(user)
             passes = user.op_type in VIEWS or user.op_type in CODES_PASS
             if (fill := padding(user)) is not None and not self._within(value, fill):
-                return self.own(
-                    step.names,
-                    follower.output,
-                    self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
-                )
+                source = follower.output
+                break
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
-        return self.own(
-            step.names,
-            step.output,
-            self._settings.allowed(step.names, step.node.op_type).model_copy(update={"dtype": dtype}),
-        )
+        allowed = self._settings.allowed(step.names, step.node.op_type)
+        return None, self.own(step.names, source, allowed.model_copy(update={"dtype": dtype}))
 
     def _borrowed(self, value: ir.Value) -> tuple[float, float] | None:
         """The range of what a value of zero range is joined with: a step of its own would say nothing.
@@ -215,12 +232,13 @@ class Grids:
         Raises:
             ConfigError: If the target does not allow what the configuration asks for.
         """
-        dtype: scheme.DType = self._settings.of(step.names).dtype
-        wanted = self._wanted(step, dtype)
-        found: scheme.DType = self._settings.target.element_type(
-            step.node.op_type, step.names[0] if step.names else "", wanted, dtype
-        )
-        return found
+        if step.output not in self._dtypes:
+            names = step.names
+            dtype: scheme.DType = self._settings.of(names).dtype
+            self._dtypes[step.output] = self._settings.target.element_type(
+                step.node.op_type, names[0] if names else "", self._wanted(step, dtype), dtype
+            )
+        return self._dtypes[step.output]
 
     def _wanted(self, step: Step, dtype: scheme.DType) -> scheme.DType:
         """The element type that suits a step whose configuration says `dtype`."""
@@ -228,7 +246,30 @@ class Grids:
             return dtype
         if step.output in self._wide:
             return "int16"
-        return self._settings.defaults.output_dtype if dtype == "int8" and is_final(step.output) else dtype
+        final = dtype == "int8" and self._is_final(step.output)
+        return self._settings.defaults.output_dtype if final else dtype
+
+    def _is_final(self, value: ir.Value) -> bool:
+        """Whether a value is all or part of what the network returns, and nothing else.
+
+        Sums that are averaged before they are returned count too, but not what a Relu is applied to first.
+        """
+        passed: list[ir.Value] = []
+        while (found := self._final.get(value)) is None:
+            passed.append(value)
+            if value.is_graph_output():
+                found = not value.uses()
+                break
+            user, maker = sole_user(value), value.producer()
+            sums = maker is not None and (maker.op_type in LINEAR or maker.op_type == "Add")
+            if user is None or not (
+                user.op_type in SHARED_QUANT or user.op_type in VIEWS or (sums and user.op_type in AVERAGES)
+            ):
+                found = False
+                break
+            value = user.outputs[0]
+        self._final.update(dict.fromkeys(passed, found))
+        return found
 
     def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
@@ -405,22 +446,6 @@ def _honest(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[float, ...]:
 def is_number(value: ir.Value) -> bool:
     """Whether a value is of a floating type."""
     return value.dtype is not None and value.dtype.is_floating_point()
-
-
-def is_final(value: ir.Value) -> bool:
-    """Whether a value is all or part of what the network returns, and nothing else.
-
-    Sums that are averaged before they are returned count as well, but not what a Relu is applied to first.
-    """
-    while not value.is_graph_output():
-        user, maker = sole_user(value), value.producer()
-        passes = SHARED_QUANT | VIEWS.keys()
-        if maker is not None and (maker.op_type in LINEAR or maker.op_type == "Add"):
-            passes = passes | AVERAGES
-        if user is None or user.op_type not in passes:
-            return False
-        value = user.outputs[0]
-    return not value.uses()
 
 
 def float_clamp(activation: ir.Node | None) -> dict[str, Any]:

@@ -139,10 +139,11 @@ def _is_addition(node: ir.Node) -> bool:
 def _behind(values: Iterable[ir.Value | None], passing: Collection[str]) -> set[ir.Value]:
     """Values, and what they are made of by operators that are passed and scales that are constant."""
     found: set[ir.Value] = set()
+    read: dict[ir.Value, bool] = {}
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if value is None or value in found or not _is_number(value) or _is_read(value):
+        if value is None or value in found or not _is_number(value) or _is_read(value, read):
             continue
         node = value.producer()
         if node is None:
@@ -159,11 +160,24 @@ def _is_number(value: ir.Value) -> bool:
     return not is_constant(value) and value.dtype is not None and value.dtype.is_floating_point()
 
 
-def _is_read(value: ir.Value) -> bool:
-    """Whether a layer with constant weights reads a value, perhaps in another order."""
-    for node, index in value.uses():
-        if node.op_type in LINEAR and index == 0 and is_constant(node.inputs[1]):
-            return True
-        if node.op_type in MOVES and any(_is_read(output) for output in node.outputs):
-            return True
-    return False
+def _is_read(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
+    """Whether a layer with constant weights reads a value, perhaps in another order.
+
+    Args:
+        value: In question.
+        known: What was found of values before, which this adds to.
+    """
+    waiting = [value]
+    while waiting:
+        asked = waiting[-1]
+        uses = list(asked.uses())
+        moved = [out for node, _ in uses if node.op_type in MOVES for out in node.outputs]
+        layer = any(
+            node.op_type in LINEAR and index == 0 and is_constant(node.inputs[1]) for node, index in uses
+        )
+        unknown = [] if layer else [out for out in moved if out not in known]
+        if unknown:
+            waiting += unknown
+            continue
+        known[waiting.pop()] = layer or any(known[out] for out in moved)
+    return known[value]

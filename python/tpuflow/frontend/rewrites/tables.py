@@ -158,6 +158,8 @@ def tabulated(node: ir.Node, emit: Emitter) -> ir.Value | None:
     value = node.outputs[0]
     if value.dtype not in {ir.DataType.FLOAT, ir.DataType.BOOL}:
         return None
+    if node.graph is not None and all(bound_of(each) is None for each in node.graph.inputs):
+        return None  # at once, since looking for the input may lead through the whole network
     function = _Function(value)
     source, axes = function.source, function.axes
     if source is None or axes is None or not function.computes or not _is_last(value):
