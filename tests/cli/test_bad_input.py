@@ -13,6 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cli.conftest import Built, Command
+from tpuflow.errors import FileError
+from tpuflow.execution.tokens import open_tokenizer
 
 IMAGE = np.zeros((2, 3, 9, 7), np.float32)
 
@@ -311,6 +313,29 @@ def test_devices_that_never_end_are_no_files(
         ("npz", "shape", device),
         ("bundle", "list", device),
         ("compare-statistics", device, device),
+        ("explore", built.model, "--vary", "batch=1", "-o", tmp_path / "s.db", "--calib", device),
+        ("explore", device, "--vary", "batch=1", "-o", tmp_path / "s.db"),
     ]
     for words in requests:
         assert refused(command, tmp_path, *words) == f"{device}: is a device: name a file"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000], ids=["not UTF-8", "nested deeply"])
+def test_files_of_text_that_are_not_text(
+    built: Built, command: Command, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "text.json"
+    path.write_bytes(content)
+    requests: list[tuple[str | Path, ...]] = [
+        ("build", built.model, "--calib", f"TextDataset({path})"),
+    ]
+    if content.startswith(b"\xff"):
+        requests += [
+            ("build", built.model, "--calib", f"ImageListDataset({path})"),
+            ("debug", built.program, "--commands", path),
+            ("zoo", built.folder, "--extra", path),
+        ]
+    for words in requests:
+        assert str(path) in refused(command, tmp_path, *words)
+    with pytest.raises(FileError, match=r"text\.json: cannot be read as JSON"):
+        open_tokenizer(path)

@@ -59,3 +59,13 @@ def test_what_cannot_be_explored_is_one_line(
     assert told in refused.err
     assert refused.err.count("error:") == 1
     assert "internal error" not in refused.err
+
+
+def test_a_study_on_no_cluster_leaves_nothing(built: Built, command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    refused = command(
+        "explore", built.model, "-o", tmp_path / "s.db", "--vary", "array.size=64", "--ray", "not an address"
+    )
+    assert refused.status == 1
+    assert "--ray not an address: no cluster answers: " in refused.err
+    assert not list(tmp_path.iterdir())

@@ -78,7 +78,7 @@ def open_tokenizer(path: Path | None) -> Tokenizer:
         return _CodePoints()
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise FileError(f"{path}: cannot be read as JSON ({' '.join(str(error).split())[:80]})") from None
     characters = content.get("chars") if isinstance(content, dict) else None
     if isinstance(characters, list) and all(isinstance(each, str) and len(each) == 1 for each in characters):

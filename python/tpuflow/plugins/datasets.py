@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.io.arrays import read_arrays
+from tpuflow.io.files import read_text
 from tpuflow.plugins.registry import PluginError
 
 if TYPE_CHECKING:
@@ -91,8 +92,11 @@ class TextDataset(NumpyDataset):
     """One sample a line: numbers, separated by spaces or commas."""
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
-        rows = [line.replace(",", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
-        found = [[float(word) for word in row] for row in rows if row]
+        rows = [line.replace(",", " ").split() for line in read_text(path, PluginError).splitlines()]
+        try:
+            found = [[float(word) for word in row] for row in rows if row]
+        except ValueError as error:
+            raise PluginError(f"{path}: not lines of numbers: {str(error)[:120]}") from None
         if not found:
             raise PluginError(f"{path}: there are no samples in it, no line holds numbers")
         if len({len(row) for row in found}) != 1:
@@ -111,7 +115,7 @@ class ImageListDataset:
 
     def __init__(self, data_file: str) -> None:
         self._list = Path(data_file)
-        lines = self._list.read_text(encoding="utf-8").splitlines()
+        lines = read_text(self._list, PluginError).splitlines()
         numbered = [(at, line.split()) for at, line in enumerate(lines, 1) if line.strip()]
         self._lines = [words for _, words in numbered]
         if not self._lines:

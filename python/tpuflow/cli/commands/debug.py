@@ -47,12 +47,14 @@ def debug(
 
     Without --commands and -x commands are read from the terminal; `help` lists them.
     """
+    from tpuflow.errors import FileError
     from tpuflow.execution.debug import Debugger, Replay
+    from tpuflow.io.files import read_text
 
     loaded, feed = opened(program, inputs, seed)
     debugger = Debugger(Replay(loaded, _codes(loaded, feed)))
     say(debugger.where())
-    lines = [] if commands is None else commands.read_text(encoding="utf-8").splitlines()
+    lines = [] if commands is None else read_text(commands, FileError).splitlines()
     lines += execute or []
     if lines:
         for line in lines:

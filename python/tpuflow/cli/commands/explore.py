@@ -29,7 +29,11 @@ SHOWN = 20
 def explore(
     study: Annotated[
         list[Path],
-        typer.Argument(metavar="STUDY.toml|MODEL..", help="A study; or ONNX models and graphs, with --vary."),
+        typer.Argument(
+            metavar="STUDY.toml|MODEL..",
+            help="A study; or ONNX models and graphs, with --vary.",
+            callback=paths.each_readable,
+        ),
     ],
     output: Annotated[
         Path,
@@ -79,7 +83,12 @@ def explore(
         typer.Option(metavar="NAME|FILE.toml", help="Table for energy and area: 45nm, 7nm. [45nm]"),
     ] = None,
     calib: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz|DIR", help="Samples, for a single network. [generated]")
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz|DIR",
+            help="Samples, for a single network. [generated]",
+            callback=paths.sample_input,
+        ),
     ] = None,
     config: options.ConfigFile = None,
     workers: Annotated[
@@ -127,8 +136,9 @@ def explore(
         if journal.resumed:
             note(f"{output}: resuming after {journal.resumed:,} finished steps")
         try:
-            networks = workloads(settings, graphs, calib, quantized, note)
-            results = _run(settings, networks, _executor(workers, ray), journal)
+            with _executor(workers, ray) as executor:  # a cluster that does not answer is told first
+                networks = workloads(settings, graphs, calib, quantized, note)
+                results = _run(settings, networks, executor, journal)
         except BaseException:
             if not journal.holds_trials:
                 journal.remove()
@@ -144,10 +154,10 @@ def explore(
             say(f"{path}")
 
 
-def _run(settings: Settings, networks: list[Workload], chosen: Executor, journal: Any) -> Results:
+def _run(settings: Settings, networks: list[Workload], executor: Executor, journal: Any) -> Results:
     from tpuflow.explore import explore as explored
 
-    with chosen as executor, progress("bounds") as task:
+    with progress("bounds") as task:
 
         def told(what: str, done: int, total: int) -> None:
             if what != task.label:

@@ -72,11 +72,13 @@ def zoo(
     interrupted run resumes.
     """
     from tpuflow.compiler.program import machine_text
-    from tpuflow.io.files import write_text
+    from tpuflow.errors import FileError
+    from tpuflow.io.files import read_text, write_text
     from tpuflow.pipeline.zoo import DTYPES, Settings, networks, page, summary, sweep, troubles
     from tpuflow.pipeline.zoo import published as published_names
 
     machine_text(machine)
+    text = "" if extra is None else read_text(extra, FileError)
     wanted = networks(folder, options.names(only), cuts=published, hooks=hooks)
     for hook in sorted({str(network.hook) for network in wanted if network.hook is not None}):
         note(f"{hook}: executed")
@@ -84,7 +86,6 @@ def zoo(
     if quick:
         settings = Settings(samples=2, machine=machine, dtypes=settings.dtypes)
         wanted = [network for network in wanted if network.file.stat().st_size <= QUICK_BYTES]
-    text = "" if extra is None else extra.read_text(encoding="utf-8")
     with progress("zoo") as advance:
         records = sweep(
             wanted,
