@@ -59,6 +59,37 @@ def test_windows_that_lie_wholly_in_the_padding_are_left_out(pool: str, opset: i
     assert model.outputs[0].shape == (1, 3, 4, 2)
 
 
+@pytest.mark.parametrize("opset", [18, 22])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("size", "window", "shape"),
+    [
+        ((5, 7), {"kernel_shape": [1, 1], "strides": [3, 3]}, (2, 3)),
+        ((8, 7), {"kernel_shape": [2, 2], "strides": [3, 2], "pads": [1, 0, 1, 1]}, (3, 4)),
+        ((6, 5), {"kernel_shape": [2, 3], "strides": [3, 2], "pads": [0, 1, 1, 0]}, (2, 3)),
+        ((6, 5), {"kernel_shape": [1, 2], "strides": [3, 2], "auto_pad": "VALID"}, (2, 3)),
+        ((5, 5), {"kernel_shape": [3, 1], "strides": [3, 3], "pads": [2, 0, 2, 0]}, (3, 2)),
+        (
+            (8, 7),
+            {"kernel_shape": [2, 2], "strides": [3, 2], "pads": [1, 0, 1, 1], "dilations": [1, 2]},
+            (3, 4),
+        ),
+    ],
+)
+@pytest.mark.parametrize("include", [0, 1])
+def test_windows_of_padding_along_one_axis_only(
+    size: tuple[int, int], window: dict[str, Any], shape: tuple[int, int], pool: str, opset: int, include: int
+) -> None:
+    """Along the other one the number of windows is rounded up."""
+    if pool == "AveragePool":
+        window = window | {"count_include_pad": include}
+        opset = max(opset, 19)
+    model = normalized(
+        graph([(pool, "x", "z", window | {"ceil_mode": 1})], {"x": [1, 3, *size]}, ["z"], opset=opset)
+    )
+    assert model.outputs[0].shape == (1, 3, *shape)
+
+
 @pytest.mark.parametrize(
     "attributes",
     [

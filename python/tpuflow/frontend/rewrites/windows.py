@@ -10,6 +10,7 @@ Source: Conv, ConvTranspose, MaxPool and AveragePool of https://onnx.ai/onnx/ope
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ from tpuflow.frontend.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tpuflow.frontend.rewrite import Emitter, Rules
     from tpuflow.frontend.values import Attribute
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["ONE_AXIS", "RULES", "drop_windows_of_padding"]
 
 POOLS = ("MaxPool", "AveragePool")
+
+ROUNDED_UP = frozenset({*POOLS, "LpPool"})
+"""Operators whose number of windows may be rounded up."""
 
 
 def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
@@ -92,28 +96,98 @@ def explicit_window(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
     return [emit(node.op_type, *node.inputs, attributes=stated)]
 
 
-def drop_windows_of_padding(nodes: Iterable[ir.Node]) -> bool:
-    """Has pools round down whose last window would lie wholly in the padding; True if there are any.
+def drop_windows_of_padding(graph: ir.Graph) -> bool:
+    """Has pools leave out windows that would lie wholly in the padding; True if there are any.
 
     Until opset 22 the standard counts such a window, which runtimes leave out, as the standard does since.
     """
-    found = [node for node in nodes if _ends_in_padding(node)]
-    for node in found:
-        node.attributes["ceil_mode"] = ir.AttrInt64("ceil_mode", 0)
-    return bool(found)
+    changed = [_leaves_out(graph, node) for node in graph]
+    return any(changed)
 
 
-def _ends_in_padding(node: ir.Node) -> bool:
-    if node.domain or node.op_type not in POOLS or not node.attributes.get_int("ceil_mode", 0):
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a pool whose number of windows is rounded up."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+
+    @property
+    def extent(self) -> int:
+        """How far a window reaches."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def count(self) -> int:
+        """Windows, rounded up."""
+        return -(-(self.size + self.begin + self.end - self.extent) // self.stride) + 1
+
+    @property
+    def ends_in_padding(self) -> bool:
+        """Whether the last of them begins in the padding behind the image."""
+        return (self.count - 1) * self.stride >= self.size + self.begin
+
+    @property
+    def last_end(self) -> int:
+        """Where the last window that counts ends, from the end of the image on."""
+        last = self.count - 1 - self.ends_in_padding
+        return last * self.stride + self.extent - self.size - self.begin
+
+
+def _leaves_out(graph: ir.Graph, node: ir.Node) -> bool:
+    """Has the last window that counts end where the padding does, along axes where one of padding follows.
+
+    Where even the image reaches further, between that window and the next, it is cut there.
+    """
+    x = shape_of(input_at(node, 0))
+    pooled = not node.domain and node.op_type in ROUNDED_UP and node.attributes.get_int("ceil_mode", 0) != 0
+    automatic = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    kernel = node.attributes.get_ints("kernel_shape", []) or []
+    if x is None or not pooled or automatic not in {"NOTSET", "VALID"} or len(x) != len(kernel) + 2:
         return False
-    x, y = shape_of(input_at(node, 0)), shape_of(node.outputs[0])
-    if x is None or y is None:
-        return False
-    rank = len(x) - 2
-    pads = node.attributes.get_ints("pads", []) or [0] * 2 * rank
+    rank = len(kernel)
+    pads = list(node.attributes.get_ints("pads", []) or [0] * 2 * rank)
     strides = node.attributes.get_ints("strides", []) or [1] * rank
-    begins = zip(x[2:], pads, strides, y[2:], strict=False)
-    return any((count - 1) * stride >= size + begin for size, begin, stride, count in begins)
+    dilations = node.attributes.get_ints("dilations", []) or [1] * rank
+    if not len(pads) == 2 * len(strides) == 2 * len(dilations) == 2 * rank or min(strides) < 1:
+        return False
+    axes = [
+        _Axis(*each) for each in zip(x[2:], kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
+    ]
+    if not any(axis.ends_in_padding for axis in axes):
+        return False
+    ends = [axis.last_end if axis.ends_in_padding else axis.end for axis in axes]
+    if min(ends) < 0:
+        if len(node.outputs) > 1:  # places count in the whole image
+            return False
+        sizes = [axis.size + min(end, 0) for axis, end in zip(axes, ends, strict=True)]
+        node.replace_input_with(0, _cut(graph, node, sizes))
+    node.attributes.pop("auto_pad", None)
+    node.attributes["pads"] = ir.AttrInt64s("pads", [*pads[:rank], *(max(end, 0) for end in ends)])
+    return True
+
+
+def _cut(graph: ir.Graph, node: ir.Node, sizes: Sequence[int]) -> ir.Value:
+    """The first cells of an image that a pool reads, along all of its axes."""
+    name = node.outputs[0].name
+    bounds = []
+    for label, numbers in (
+        ("starts", [0] * len(sizes)),
+        ("ends", list(sizes)),
+        ("axes", [2 + axis for axis in range(len(sizes))]),
+    ):
+        value = ir.Value(name=f"{name}/cut_{label}", const_value=ir.tensor(np.array(numbers, np.int64)))
+        value.shape, value.dtype = ir.Shape([len(sizes)]), ir.DataType.INT64
+        graph.register_initializer(value)
+        bounds.append(value)
+    slicing = ir.node("Slice", [node.inputs[0], *bounds], name=f"{node.name}/cut")
+    slicing.outputs[0].name = f"{name}/cut"
+    graph.insert_before(node, slicing)
+    return slicing.outputs[0]
 
 
 def _pads(node: ir.Node, totals: Sequence[int], rank: int) -> list[int] | None:
