@@ -350,6 +350,15 @@ def test_reductions(operator: str, opset: int) -> None:
     normalized(graph(nodes, X, ["z"], constants, opset=opset))
 
 
+@pytest.mark.parametrize("operator", ["ReduceLogSum", "ReduceLogSumExp"])
+def test_logarithms_of_sums_over_both_axes_of_an_image(operator: str) -> None:
+    """Whose maximum becomes a global pool."""
+    inner = "e" if operator == "ReduceLogSum" else "x"
+    nodes: list[Node] = [("Exp", "x", "e")] if operator == "ReduceLogSum" else []
+    nodes += [(operator, f"{inner} axes", "z")]
+    normalized(graph(nodes, {"x": [1, 3, 5, 4]}, ["z"], {"axes": integers(2, 3)}, opset=18))
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_sum_of_exponentials_written_out_is_taken_of_what_is_at_most_zero(keep: int) -> None:
     """Exponentials of numbers from -60 to 60 have no common grid; those of what is less the largest do."""

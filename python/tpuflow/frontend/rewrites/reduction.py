@@ -125,7 +125,7 @@ def summed_exponentials(node: ir.Node, emit: Emitter) -> ir.Value | None:
     largest = None if less is None else less.inputs[1]
     while (held := produced_by(largest, "Clip", "Reshape")) is not None:
         largest = held.inputs[0]
-    if produced_by(largest, "ReduceMax") is not None:
+    if produced_by(largest, "ReduceMax", "GlobalMaxPool") is not None:
         return None
     return emit("ReduceLogSumExp", power.inputs[0], *total.inputs[1:], attributes=attributes_of(total))
 
