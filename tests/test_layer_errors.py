@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from models.builder import Builder
 from tpuflow import cli
 from tpuflow.calibration import Range
 from tpuflow.config import Config
-from tpuflow.evaluation.layer_errors import layer_errors
+from tpuflow.evaluation.layer_errors import _decibels, layer_errors
 from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
@@ -146,3 +147,9 @@ def test_an_input_that_was_constant_is_named_and_strict_makes_it_an_error(
     assert [(each["kind"], each["name"]) for each in report["warnings"]] == [("constant_input", "mask")]
     ((low, high),) = report["output_sqnr_db"].values()
     assert 20 < low < high
+
+
+@pytest.mark.parametrize("noise", [math.inf, math.nan])
+def test_what_a_rounded_operand_makes_infinite_is_no_decibels(noise: float) -> None:
+    """As the logarithm of a number that is zero on the best grid of its type."""
+    assert _decibels(1.0, noise) == -math.inf

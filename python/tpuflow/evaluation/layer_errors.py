@@ -206,4 +206,6 @@ def _held(port: ProgramPort) -> float:
 
 
 def _decibels(signal: float, noise: float) -> float:
+    if not math.isfinite(noise):  # a logarithm or quotient of a number that rounds to zero
+        return -math.inf
     return 10 * math.log10(signal / noise) if noise else math.inf
