@@ -76,7 +76,7 @@ def test_check_finds_the_segments_that_build_makes(command: Command, tmp_path: P
     done(command, "build", model, "-O1", "-o", program, "--json", tmp_path / "odd.json")
     hosts = json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["host_subgraphs"]
     assert hosts
-    assert f"{len(hosts)} on the host" in shown and "run on the host" in shown
+    assert f"on the host {len(hosts)}" in shown and "run on the host" in shown
     rows = [line.split() for line in shown.splitlines() if line.lstrip().startswith("host")]
     assert [(row[0], int(row[1])) for row in rows] == [(host["name"], len(host["nodes"])) for host in hosts]
 
