@@ -70,9 +70,11 @@ def test_a_graph_per_stage(built: Any, run: str) -> None:
     if run == "original":
         whole = load(built[1]).original.graph
         assert [node.op for node in graph.node if node.op != "Placeholder"] == [n.op_type for n in whole.node]
-    else:
-        layers = [layer.op for layer in built[2].graph.layers]
-        assert run == "normalised" or [n.op for n in graph.node if n.op != "Placeholder"] == layers
+        return
+    normal = [node.op_type for node in load(built[1]).model.graph]
+    layers = [layer.op for layer in built[2].graph.layers]
+    operators = [node.op for node in graph.node if node.op != "Placeholder"]
+    assert operators == (normal if run == "normalised" else layers)
 
 
 @pytest.mark.feature("VIS-03")
@@ -80,9 +82,27 @@ def test_resources_are_bytes_of_weights_and_outputs(built: Any) -> None:
     log = events(built[0] / "quantised")
     stats = log.RunMetadata("Resources").step_stats.dev_stats[0].node_stats
     counted = sum(memory.total_bytes for node in stats for memory in node.memory)
-    tensors = built[2].graph.tensors
-    assert counted == sum(np.prod(t.shape, dtype=int) * np.dtype(t.dtype).itemsize for t in tensors)
+    graph = built[2].graph
+    sizes = [int(np.prod(t.shape, dtype=int)) * np.dtype(t.dtype).itemsize for t in graph.tensors]
+    assert counted == sum(sizes)
     assert [node.node_name for node in stats] == [node.name for node in log.Graph().node]
+    wanted = [sizes[number] for number in graph.inputs]
+    for layer in graph.layers:
+        weights = {number for number in layer.operands if graph.tensors[number].is_constant}
+        wanted.append(sizes[layer.output] + sum(sizes[number] for number in weights))
+    assert [sum(memory.total_bytes for memory in node.memory) for node in stats] == wanted
+
+
+@pytest.mark.parametrize("run", ["original", "normalised"])
+@pytest.mark.feature("VIS-03")
+def test_resources_of_float_networks_have_every_activation(built: Any, run: str) -> None:
+    log = events(built[0] / run)
+    stats = log.RunMetadata("Resources").step_stats.dev_stats[0].node_stats
+    assert all(memory.total_bytes > 0 for node in stats for memory in node.memory)
+    inputs = [node.name for node in log.Graph().node if node.op == "Placeholder"]
+    told = {node.node_name: sum(memory.total_bytes for memory in node.memory) for node in stats}
+    image = load(built[1]).inputs[0]
+    assert told[inputs[0]] == 4 * int(np.prod(image.shape))
 
 
 @pytest.mark.feature("VIS-03")
@@ -176,7 +196,9 @@ def test_bits_by_layer_as_figure_and_text(built: Any) -> None:
     graph = built[2].graph
     assert table.count("\n") == len(graph.layers) + 1
     for layer in graph.layers:
-        assert f"| {layer.name} |" in table
+        weights = [graph.tensors[i].dtype for i in layer.operands if graph.tensors[i].is_constant]
+        bits = [each.removeprefix("int") for each in (*weights[:1], graph.tensors[layer.output].dtype)]
+        assert f"| {layer.name} | {bits[0] if weights else '-'} | {bits[-1]} |" in table
     assert log.Tags()["images"] == ["bits"]
 
 

@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["float_nodes", "layer_nodes", "network_bytes"]
 
 
-def float_nodes(graph: ir.Graph) -> list[Node]:
-    """Nodes of a float model; weights count for the first node that reads them."""
+def float_nodes(graph: ir.Graph, known: Mapping[str, ir.Value] | None = None) -> list[Node]:
+    """Nodes of a float model; weights count for the first node that reads them.
+
+    Args:
+        graph: The model's graph.
+        known: Values by name whose shapes follow from the graph, where it does not state them itself.
+    """
+
+    def shaped(value: ir.Value) -> ir.Value:
+        return value if known is None else known.get(value.name or "", value)
+
     makers: dict[ir.Value, Node] = {}
     nodes = []
     for value in graph.inputs:
@@ -42,12 +51,13 @@ def float_nodes(graph: ir.Graph) -> list[Node]:
                 node.attributes[attribute.name] = attribute.value
         for value in weights:
             node.attributes[f"constant {value.name}"] = f"{_dtype(value)} {_shape(value)}"
-        for value in source.outputs:
+        results = [shaped(value) for value in source.outputs]
+        for value, result in zip(source.outputs, results, strict=True):
             makers[value] = node
-            node.attributes[f"output {value.name}"] = f"{_dtype(value)} {_shape(value)}"
+            node.attributes[f"output {value.name}"] = f"{_dtype(result)} {_shape(result)}"
         fresh = [value for value in weights if value not in counted]
         counted.update(fresh)
-        node.size = sum(map(_bytes, (*fresh, *source.outputs)))
+        node.size = sum(map(_bytes, (*fresh, *results)))
         nodes.append(node)
     return nodes
 

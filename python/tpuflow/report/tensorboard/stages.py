@@ -8,6 +8,7 @@ from tpuflow.evaluation.similarity import similarity
 from tpuflow.execution.levels import graph_level
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatSession
+from tpuflow.frontend.cut import known_values
 from tpuflow.partitioning import device_networks
 from tpuflow.report.tensorboard.figures import bits_figure, similarity_figure
 from tpuflow.report.tensorboard.graphs import float_nodes, layer_nodes
@@ -45,9 +46,10 @@ def log_stages(
     Raises:
         MissingTensorBoardError: The extra is not installed.
     """
-    for name, content in (("original", model.origin), ("normalised", model.model)):
-        with RunLog(folder / name) as run:
-            run.graph(float_nodes(content.graph))
+    with RunLog(folder / "original") as run:
+        run.graph(float_nodes(model.origin.graph, known_values(model.origin)))
+    with RunLog(folder / "normalised") as run:
+        run.graph(float_nodes(model.model.graph))
     with RunLog(folder / "quantised") as run:
         run.graph(layer_nodes(graph))
     if program is not None:
