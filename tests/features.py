@@ -1,25 +1,28 @@
-"""The page of features: which rows of `features.txt` are answered by which tests.
+"""The page of features: what each does, how it is used, and the tests that prove it.
 
     python tests/features.py            # writes docs/features.md again
 
-A test answers rows by naming their ids: `@pytest.mark.feature("IMP-22")` in Python, the comment
+The records stand in `feature_records`, a TOML file per group. A record that has a test says what is true
+(`sentence`) and how to use it (`use`); one without a test says what is missing (`missing`), whatever the code
+can do. A test answers records by naming their ids: `@pytest.mark.feature("IMP-22")` in Python, the comment
 `// feature: IMP-22` above the attributes of a test in Rust; several ids are separated by commas. The page
-itself names features, not ids. A row without a test counts as not done, whatever the code can do.
+itself names features, not ids.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ROWS = Path(__file__).with_name("features.txt")
+RECORDS = Path(__file__).with_name("feature_records")
 PAGE = REPOSITORY / "docs" / "features.md"
 
-PRIORITIES = {"M": "must", "S": "should", "C": "could"}
+PRIORITIES = ("must", "should", "could")
 RUST_TEST = re.compile(
     r"^\s*// feature: (?P<ids>.+)\n(?:\s*(?:///|#\[).*\n)*\s*fn\s+(?P<name>\w+)\s*\(", re.MULTILINE
 )
@@ -27,12 +30,24 @@ ID_IN_NAME = re.compile(r"(?:^|_)[a-z]{3}_\d\d(?:_|$)")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One feature: its id, such as `IMP-22`, its priority (M, S or C) and what it is."""
+class Record:
+    """One feature.
+
+    Attributes:
+        id: Such as `IMP-22`; it stands in markers and records alone.
+        priority: One of `PRIORITIES`.
+        title: A short name.
+        sentence: What is true, where a test proves it.
+        use: A command, a call or a key of a configuration, as Markdown.
+        missing: What there is not, where no test proves the feature.
+    """
 
     id: str
     priority: str
     title: str
+    sentence: str = ""
+    use: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,17 +59,15 @@ class Test:
     ids: tuple[str, ...]
 
 
-def groups(text: str) -> dict[str, list[Row]]:
-    """Rows by heading, in the order of the file."""
-    found: dict[str, list[Row]] = {}
-    heading = ""
-    for line in text.splitlines():
-        if line.startswith("# "):
-            heading = line[2:]
-            found[heading] = []
-        else:
-            found[heading].append(Row(*line.split(" ", 2)))
-    return found
+def group(text: str) -> tuple[str, list[Record]]:
+    """The heading of a file of records, and the records in their order."""
+    content = tomllib.loads(text)
+    return content.pop("heading"), [Record(key, **fields) for key, fields in content.items()]
+
+
+def groups(folder: Path = RECORDS) -> dict[str, list[Record]]:
+    """Records by heading, in the order of the files' names."""
+    return dict(group(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml")))
 
 
 def python_tests(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -91,47 +104,58 @@ def tests(root: Path) -> list[Test]:
     )
 
 
-def sentence(name: str) -> str:
-    """The name of a test as words."""
-    return name.removeprefix("test_").replace("_", " ")
-
-
-def page(rows: Mapping[str, list[Row]], found: list[Test]) -> str:
-    """The page as Markdown."""
+def answers(found: list[Test]) -> dict[str, list[Test]]:
+    """Tests by the id they answer."""
     answered: dict[str, list[Test]] = {}
     for test in found:
         for each in test.ids:
             answered.setdefault(each, []).append(test)
-    everything = [row for group in rows.values() for row in group]
+    return answered
+
+
+def name_in_words(name: str) -> str:
+    """The name of a test as words."""
+    return name.removeprefix("test_").replace("_", " ")
+
+
+def row(record: Record, found: list[Test]) -> str:
+    """A record as a row of its table."""
+    links = "<br>".join(f"[{name_in_words(test.name)}](../{test.file})" for test in found)
+    text = record.sentence if found else f"**Not done.** {record.missing}"
+    cells = (record.title, record.priority, text, record.use, links)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def page(records: Mapping[str, list[Record]], found: list[Test]) -> str:
+    """The page as Markdown."""
+    answered = answers(found)
+    everything = [record for group in records.values() for record in group]
     lines = [
         "# Features",
         "",
-        "Which features have a test that answers them. Made from the markers of the tests by",
-        "`./start features`; a feature without a test counts as not done.",
+        "What each feature does, how it is used, and the tests that prove the sentence; made by",
+        "`./start features` from the records in `tests/feature_records` and the markers of tests. A feature",
+        "without a test counts as not done. `[section] key` is a field of a configuration file",
+        "([configuration.md](configuration.md)).",
         "",
         "| priority | features | done | not done |",
         "|---|--:|--:|--:|",
     ]
-    for letter, word in PRIORITIES.items():
-        of_it = [row for row in everything if row.priority == letter]
-        done = sum(row.id in answered for row in of_it)
-        lines.append(f"| {word} | {len(of_it)} | {done} | {len(of_it) - done} |")
-    for heading, group in rows.items():
-        done = sum(row.id in answered for row in group)
+    for priority in PRIORITIES:
+        of_it = [record for record in everything if record.priority == priority]
+        done = sum(record.id in answered for record in of_it)
+        lines.append(f"| {priority} | {len(of_it)} | {done} | {len(of_it) - done} |")
+    for heading, group in records.items():
+        done = sum(record.id in answered for record in group)
         lines += ["", f"## {heading}", "", f"{done} of {len(group)} done.", ""]
-        lines += ["| feature | priority | state | tests |", "|---|---|---|---|"]
-        for row in group:
-            state = "done" if row.id in answered else "**not done**"
-            links = "<br>".join(
-                f"[{sentence(test.name)}](../{test.file})" for test in answered.get(row.id, [])
-            )
-            lines.append(f"| {row.title} | {PRIORITIES[row.priority]} | {state} | {links} |")
+        lines += ["| feature | priority | what it does | use | tests |", "|---|---|---|---|---|"]
+        lines += [row(record, answered.get(record.id, [])) for record in group]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Writes the page."""
-    PAGE.write_text(page(groups(ROWS.read_text(encoding="utf-8")), tests(REPOSITORY)), encoding="utf-8")
+    PAGE.write_text(page(groups(), tests(REPOSITORY)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.feature("CFG-02")
 def test_the_example_builds_by_its_own_command(
     shared: Path,
     folder: Path,
@@ -96,6 +97,7 @@ def test_every_line_is_read(shared: Path, folder: Path) -> None:
         load_config(folder / "one.cfg")
 
 
+@pytest.mark.feature("CFG-01")
 def test_every_key_of_the_manual_is_known(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +116,7 @@ def test_every_key_of_the_manual_is_known(
     assert not {key for key in keys if key not in shown}
 
 
+@pytest.mark.feature("CFG-08", "QMO-04")
 def test_the_block_of_a_layer_is_read_and_written(shared: Path, folder: Path) -> None:
     text = "{" + blocks(shared)[1].rstrip().rstrip(",") + "}}}"
     read = json.loads(re.sub(r",\s*}", "}", text), strict=False)
@@ -156,6 +159,7 @@ def loaded(folder: Path, text: str, name: str) -> Registry:
     return registry
 
 
+@pytest.mark.feature("PLG-01")
 def test_the_dataset_plugin(shared: Path, folder: Path) -> None:
     with torch_standin.torch():
         made = loaded(folder, plugin(blocks(shared)[3]), "dataset_a").get("dataset", "NumpyDataset")
@@ -167,6 +171,7 @@ def test_the_dataset_plugin(shared: Path, folder: Path) -> None:
         assert made("calibration2.npy")[0][1] == float("-inf")
 
 
+@pytest.mark.feature("PLG-02")
 def test_the_metric_plugin(shared: Path, folder: Path) -> None:
     with torch_standin.torch():
         made = loaded(folder, plugin(blocks(shared)[6]), "metric_a").get("metric", "TopKMetric")
@@ -178,6 +183,7 @@ def test_the_metric_plugin(shared: Path, folder: Path) -> None:
         assert metric.compute() == 1.0 and "1.0" in metric.report()
 
 
+@pytest.mark.feature("PLG-04", "PLG-09")
 def test_the_operator_plugin(shared: Path, folder: Path) -> None:
     with torch_standin.torch():
         text = plugin(blocks(shared)[4]) + plugin(blocks(shared)[5])

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -428,5 +429,8 @@ def test_the_script_runs_every_way(
     ways = ["--enable-tlm", "--enable-tpu", "--enable-raw"]
     run(*ways, "--quantize-method", method, "--save-graph-path", str(saved))
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["tlm", "tpu", "raw"]
+    lines = [line.split(maxsplit=1) for line in out.splitlines()[-3:]]
+    assert [name for name, _ in lines] == ["tlm", "tpu", "raw"]
+    assert len({result for _, result in lines}) == 1
+    assert re.search(r"digit (\d), the label says \1", lines[0][1])
     assert saved.is_file()

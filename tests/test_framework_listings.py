@@ -85,6 +85,7 @@ def run(script: str, folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("method", ["qc", "qcf", "qt", "qtf"])
+@pytest.mark.feature("MSC-04")
 def test_chapter_5_runs_every_way(method: str, shared: Path, tmp_path: Path) -> None:
     model = network("input.1", "387", "495")
     models = tmp_path / "auto" / "tests" / "onnx_models" / "from_torchvision"
@@ -115,6 +116,7 @@ def test_chapter_5_runs_every_way(method: str, shared: Path, tmp_path: Path) -> 
     assert (saved / "torch_resnet.pb").is_file()
 
 
+@pytest.mark.feature("PRG-21")
 def test_chapter_7_runs(shared: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(network("Placeholder:0", "features", "logits:0", channels_last=True), path)
@@ -128,6 +130,7 @@ def test_chapter_7_runs(shared: Path, tmp_path: Path) -> None:
     assert f'{EXPECTED + 1}: " ' in run(listing(shared, "QUICK START"), tmp_path)
 
 
+@pytest.mark.feature("SUB-05")
 def test_chapter_8_runs(shared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "auto" / "heap" / "dnn_model_zoo" / "dnn_model_zoo_resources" / "models" / "public"
     folder.mkdir(parents=True)

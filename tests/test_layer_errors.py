@@ -61,6 +61,7 @@ def clipped(state: CalibratedModel, name: str, share: float) -> CalibratedModel:
 
 
 @DTYPES
+@pytest.mark.feature("SUB-03")
 def test_layers_run_apart_inherit_no_error(dtype: str) -> None:
     """On the graph's own values all is as in a run; and on inputs alone; exact ones give less."""
     model, state, config, data = prepared(dtype)

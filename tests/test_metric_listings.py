@@ -30,6 +30,7 @@ def functions(shared: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.5])
+@pytest.mark.feature("CMP-01", "CMP-02")
 def test_cosine_and_euclid_are_those_of_the_document(noise: float, shared: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)

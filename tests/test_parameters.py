@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import REPOSITORY
 from models.make_models import MODELS, samples
 from tpuflow import _core
 from tpuflow.calibration import calibrate
@@ -104,7 +106,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-@pytest.mark.feature("SCH-07")
+@pytest.mark.feature("SCH-07", "SCH-14")
 def test_every_field_may_be_replaced_and_no_bit_changes(graph: _core.Graph, field: str) -> None:
     config = Config.parse({"schedule": CHANGES[field]})
     parameters = parameters_of(5, config.schedule)
@@ -155,6 +157,33 @@ def test_weights_are_loaded_while_the_array_works(graph: _core.Graph) -> None:
 
 
 FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
+
+
+@pytest.mark.feature("SCH-24")
+def test_loads_work_and_stores_overlap_and_keep_apart_in_the_cache() -> None:
+    """On a machine with a small cache, level 5 loads and stores parts while others are computed."""
+    machine = REPOSITORY / "tests" / "end_to_end" / "small.toml"
+    proto = MODELS["residual"]()
+    model = load(proto)
+    graph = lower(model, calibrate(model, samples(proto, 1)))
+    pairs = {}
+    for level in (1, 5):
+        program = compile_graph(graph, machine=machine, level=level)
+        assert not _core.check(graph, program)
+        text = program.to_text(constants=False)
+        transfers = re.findall(r"direction=(load|store).*; (\d+) ", text)
+        kinds = {int(number): kind for kind, number in transfers}
+        intervals = simulate(program, values=False, trace=True).intervals
+        assert intervals is not None
+        work = [each for each in intervals if each["phase"] == "execute"]
+        pairs[level] = {
+            (kinds.get(one["instruction"], "compute"), kinds.get(two["instruction"], "compute"))
+            for one in work
+            for two in work
+            if one["unit"] != two["unit"] and max(one["start"], two["start"]) < min(one["end"], two["end"])
+        }
+    assert not pairs[1]
+    assert {("load", "compute"), ("store", "compute"), ("load", "store")} <= pairs[5]
 
 
 @pytest.mark.parametrize("change", [{"insertion_depth": 0}, {"layer_fusion": 0}])

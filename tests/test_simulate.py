@@ -71,6 +71,7 @@ def test_any_number_of_samples_gives_the_graphs_integers(graph: _core.Graph, pro
         )
 
 
+@pytest.mark.feature("SCH-35")
 def test_the_report_has_every_figure(program: _core.Program) -> None:
     run = simulate(program)
     report = json.loads(run.to_json())
@@ -105,7 +106,7 @@ def test_utilization_is_work_over_time(program: _core.Program) -> None:
         assert busy <= units[order.index(name)]["busy"]
 
 
-@pytest.mark.feature("SIM-06")
+@pytest.mark.feature("SIM-06", "SCH-19")
 def test_stretches_of_the_cache_never_overlap(program: _core.Program) -> None:
     content = json.loads(program.metadata())
     stretches = content["allocations"]
@@ -126,6 +127,7 @@ def test_stretches_of_the_cache_never_overlap(program: _core.Program) -> None:
     assert most <= content["cache_peak_bytes"]
 
 
+@pytest.mark.feature("IMP-31")
 def test_random_inputs_repeat(program: _core.Program) -> None:
     first, again, other = (simulate(program, seed=seed).outputs["features"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)

@@ -80,9 +80,8 @@ ALLOWED = {
         "tests/config/test_registry.py",
         "docs/configuration.md",
     },
-    r"likeness": {"docs/features.md"},
 }
-"""Where old keys are read, and titles of features."""
+"""Where old keys are read."""
 
 BRITISH = re.compile(
     r"(?<!no)(?<!deno)(?<!ra)(?<!pra)(?<!prom)(?<!prec)(?<!surpr)(?<!exerc)(?<!adv)(?<!ar)(?<!comprom)"
@@ -93,7 +92,7 @@ BRITISH = re.compile(
 FOREIGN = {"CancelledError"}
 """Names of libraries."""
 
-SKIPPED = {"tests/test_vocabulary.py", "tests/features.txt"}
+SKIPPED = {"tests/test_vocabulary.py"}
 FOLDERS = ("python", "tests", "benches", "examples", "crates", "docs")
 
 

@@ -114,7 +114,7 @@ def test_every_float_value_is_calibrated() -> None:
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
-@pytest.mark.feature("CAL-30")
+@pytest.mark.feature("CAL-30", "MSC-18")
 def test_segments_compute_the_same_and_forget_early() -> None:
     model = network()
     batch = next(samples().batches())
@@ -314,6 +314,7 @@ def test_a_value_that_overflows_is_named() -> None:
         calibrate(model, {})
 
 
+@pytest.mark.feature("QMO-16")
 def test_generated_samples_and_the_default_configuration() -> None:
     model = load(onnx.parser.parse_model(EXPONENTIAL))
     ranges = calibrate(model, Samples.of_feeds(generate_samples(model, 3), model.inputs))

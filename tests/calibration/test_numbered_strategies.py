@@ -134,16 +134,18 @@ def test_bins_change_thresholds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "values", "clip"),
+    ("strategy", "values", "bits", "clip"),
     [
-        ("aciq_gauss", normal(), 2.55),
-        ("aciq_laplace", laplace(), 3.89),
-        ("0.5aciq_laplace", laplace(), 1.945),
+        ("aciq_gauss", normal(), 4, 2.55),
+        ("aciq_gauss", normal(), 8, 3.92),
+        ("aciq_laplace", laplace(), 3, 3.89),
+        ("aciq_laplace", laplace(), 8, 9.89),
+        ("0.5aciq_laplace", laplace(), 3, 1.945),
     ],
 )
-@pytest.mark.feature("CAL-07")
-def test_analytic_clipping_values(strategy: str, values: NDArray[np.float32], clip: float) -> None:
-    low, high = fitted(values, strategy=strategy, bits=4 if "gauss" in strategy else 3, symmetric=True)
+@pytest.mark.feature("CAL-07", "CAL-12")
+def test_analytic_clipping_values(strategy: str, values: NDArray[np.float32], bits: int, clip: float) -> None:
+    low, high = fitted(values, strategy=strategy, bits=bits, symmetric=True)
     assert high == pytest.approx(clip, rel=0.02)
     assert low == pytest.approx(-clip, rel=0.02)
 

@@ -83,7 +83,7 @@ def whole(path: Path) -> _core.Graph:
     return graph
 
 
-@pytest.mark.feature("PRG-13")
+@pytest.mark.feature("PRG-13", "IMP-30")
 def test_update_changes_constants_only(command: Command, built: Built, tmp_path: Path) -> None:
     retrained = tiny()
     weights = next(each for each in retrained.graph.initializer if each.dims == [8, 3, 3, 3])
@@ -108,7 +108,7 @@ def test_update_changes_constants_only(command: Command, built: Built, tmp_path:
         with_weights(old, whole(tmp_path / "newer.int16.tpuq"))
 
 
-@pytest.mark.feature("PRG-13")
+@pytest.mark.feature("PRG-13", "IMP-30")
 def test_constants_by_name(command: Command, built: Built, tmp_path: Path) -> None:
     assert command("weights", "dump", built.graph, "-o", tmp_path / "w.npz").status == 0
     graph = whole(built.graph)

@@ -53,6 +53,31 @@ def test_one_layer_is_changed(built: Built, command: Command, tmp_path: Path) ->
     assert all(each["weight_bits"] is None for name, each in again.items() if name != conv)
 
 
+@pytest.mark.feature("CFG-08")
+def test_effective_values_stand_there_under_the_published_names(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    config, program = tmp_path / "c.toml", tmp_path / "v.tpu"
+    config.write_text(
+        '[quantize]\nweight_bits = 6\nper_channel = false\n[output]\nlayer_settings = "values"\n',
+        encoding="utf-8",
+    )
+    words = ("build", built.model, "--calib", built.calibration, "--config", config, "-o", program)
+    assert command(*words).status == 0
+    graph = _core.Graph.load(program.with_suffix(".tpuq"))
+    content = json.loads(program.with_suffix(".layers.json").read_text(encoding="utf-8"))
+    weighted = [each for each in content.values() if "q_bits_weight" in each]
+    assert weighted
+    for each in weighted:
+        assert (each["q_bits_weight"], each["q_mode_weight"]) == (6, "per_tensor_symmetric_restricted_range")
+    for name, each in content.items():
+        assert (each["q_mode_activation"], each["q_strategy_activation"]) == ("per_tensor_asymmetric", "mse")
+        shown = each["just_for_display"]["quantization_info"]
+        for tensor in graph.tensors:
+            if tensor.name in shown and tensor.scale is not None and len(tensor.scale) == 1:
+                assert shown[tensor.name]["scale"] == pytest.approx(1 / tensor.scale[0], rel=1e-6), name
+
+
 @pytest.mark.feature("CFG-07")
 def test_what_is_shown_is_not_read(built: Built, command: Command, tmp_path: Path) -> None:
     content = written(built)

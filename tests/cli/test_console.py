@@ -121,6 +121,7 @@ def test_no_redraw_shows_a_question_mark_or_a_full_bar() -> None:
             assert int(counts[1]) < int(counts[2])
 
 
+@pytest.mark.feature("MSC-17")
 def test_a_time_left_is_shown_only_where_a_pace_was_measured_and_counts_are_those_reported() -> None:
     clock = Clock()
     task = Task("steps", clock)

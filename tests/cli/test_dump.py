@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cli.conftest import Built, Command
 from tpuflow import _core
@@ -26,6 +27,7 @@ def quantise(self, *args):
 """
 
 
+@pytest.mark.feature("CMP-13")
 def test_every_tensor_is_written_in_floats_and_codes(built: Built, command: Command, tmp_path: Path) -> None:
     config = tmp_path / "x.cfg"
     config.write_text(
@@ -62,6 +64,7 @@ def test_every_tensor_is_written_in_floats_and_codes(built: Built, command: Comm
     assert seen >= 4
 
 
+@pytest.mark.feature("PLG-04")
 def test_no_operator_plugin_is_ignored_in_silence(built: Built, command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
     folder.mkdir()

@@ -105,6 +105,7 @@ def test_a_later_version_is_refused_in_one_line(command: Command, tmp_path: Path
     assert "version 9" in line and "newer than this build, which reads" in line and name in line
 
 
+@pytest.mark.feature("MSC-18")
 def test_a_machine_that_asks_for_too_much_memory_is_refused_by_field(
     command: Command, old: Path, tmp_path: Path
 ) -> None:

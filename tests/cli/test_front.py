@@ -248,6 +248,7 @@ def test_check_and_build_agree_on_their_defaults() -> None:
         assert check[name].default == build[name].default, name
 
 
+@pytest.mark.feature("MSC-21")
 def test_former_names_work_with_a_note(built: Built, command: Command, tmp_path: Path) -> None:
     arrays = tmp_path / "a.npz"
     arrays.write_bytes(built.calibration.read_bytes())

@@ -81,7 +81,7 @@ def test_search_writes_the_best_graph(built: Built, enough: Path, command: Comma
 @pytest.mark.parametrize(
     ("kind", "told"), [("zeros", "a sample of zeros"), ("generated", "8 generated samples")]
 )
-@pytest.mark.feature("CAL-21")
+@pytest.mark.feature("CAL-21", "QMO-16")
 def test_without_data_it_is_said_what_stands_in(
     kind: str, told: str, built: Built, command: Command, tmp_path: Path
 ) -> None:
@@ -95,6 +95,7 @@ def test_without_data_it_is_said_what_stands_in(
 
 
 @pytest.mark.parametrize("command_name", ["search", "mixed"])
+@pytest.mark.feature("MSC-17")
 def test_a_search_that_was_interrupted_goes_on_where_it_was(
     command_name: str,
     built: Built,

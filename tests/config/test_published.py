@@ -80,6 +80,7 @@ def test_stating_a_default_beside_another_choice_changes_nothing(key: str, tmp_p
     assert read(tmp_path, *lines, f"{key} = {STATED[key]}") == read(tmp_path, *lines)
 
 
+@pytest.mark.feature("CAL-21")
 def test_defaults_are_those_of_the_manual(tmp_path: Path) -> None:
     config = read(tmp_path)
     found = config.quantize
@@ -135,6 +136,7 @@ def test_names_of_files(tmp_path: Path) -> None:
     assert read(tmp_path, "data = v.npy", "label = l.npy").evaluate.source == "NumpyDataset(v.npy,l.npy)"
 
 
+@pytest.mark.feature("LOW-08")
 def test_floats_are_preferred_and_fall_back(tmp_path: Path) -> None:
     preferred = read(tmp_path, "trigger_float_op = float16_preferred", "activation_bits = 16").quantize
     assert (preferred.dtype, preferred.fallback, preferred.activation_bits) == ("float16", "int16", None)
@@ -167,6 +169,7 @@ def test_types_by_any_of_their_names(tmp_path: Path, caplog: pytest.LogCaptureFi
         scoped(strict, model)
 
 
+@pytest.mark.feature("GCA-04")
 def test_adaround_takes_eight_numbers(tmp_path: Path) -> None:
     config = read(tmp_path, "global_calibration = adaround[10,3,1,0.001,0.01,20,2,0.2]")
     (method,) = config.calibrate.chain

@@ -29,7 +29,8 @@ def test_every_field_is_told_with_all_that_is_known() -> None:
     for entry in registry():
         assert entry.meaning and entry.type and entry.default, entry.name
         assert "typing" not in entry.type and "<" not in entry.type, entry.type
-    assert len(registry()) >= 55
+    assert len(registry()) >= 120
+    assert len({(entry.section, entry.name) for entry in registry()}) == len(registry())
 
 
 def test_names_are_unique_where_they_meet() -> None:

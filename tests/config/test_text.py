@@ -201,6 +201,7 @@ def test_fields_that_may_differ_by_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", PER_LAYER, ids=lambda entry: entry.name)
+@pytest.mark.feature("CFG-05")
 def test_layers_may_differ_in_every_field_marked_so(entry: Any) -> None:
     value = other_value(entry.name, entry.type)
     for spelling in (f"{entry.section}.{entry.name}", *entry.also):
@@ -253,7 +254,7 @@ def test_what_is_no_table(line: str, words: str, tmp_path: Path) -> None:
         load_config(path)
 
 
-@pytest.mark.feature("MIX-11")
+@pytest.mark.feature("MIX-11", "MSC-12")
 def test_widths_by_type_name_and_scope() -> None:
     """Of three rules that fit a layer the last one holds; the others keep what it leaves open."""
     rules = [

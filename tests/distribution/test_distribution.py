@@ -77,6 +77,7 @@ def test_the_pins_cover_what_the_package_needs() -> None:
 
 @linux
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.feature("MSC-16")
 def test_the_extension_needs_no_newer_glibc_than_stated(tmp_path: Path) -> None:
     (extension,) = PACKAGE.glob("_core.*.so")
     versions = glibc_versions(extension)

@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from frontend.graphs import array, graph, integers
+from tpuflow.calibration import calibrate
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.errors import ModelError
+from tpuflow.evaluation.similarity import similarity
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatSession, generate_samples, get_sub_model, load, run_float
 from tpuflow.frontend.presets import PRESETS, resolve
+from tpuflow.lowering import lower
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,6 +283,41 @@ def test_embedding_by_structure() -> None:
     )
     cut = load(model, cut_preset="gpt2")
     assert [(port.name, port.shape, port.dtype.name) for port in cut.inputs] == [("e", (1, 6, 8), "float32")]
+
+
+@pytest.mark.feature("IMP-33")
+def test_a_language_model_runs_without_its_embedding() -> None:
+    """Attention and a feed-forward block behind the cut: the program follows the whole network in floats."""
+    nodes = [
+        ("Gather", "words ids", "e"),
+        ("Gather", "positions places", "p"),
+        ("Add", "e p", "s"),
+        ("LayerNormalization", "s gamma beta", "n"),
+        *(("MatMul", f"n w{each}", each) for each in "qkv"),
+        ("Transpose", "k", "kt", {"perm": [0, 2, 1]}),
+        ("MatMul", "q kt", "scores"),
+        ("Softmax", "scores", "shares", {"axis": -1}),
+        ("MatMul", "shares v", "a"),
+        ("Add", "s a", "r"),
+        ("MatMul", "r wide", "h"),
+        ("Tanh", "h", "t"),
+        ("MatMul", "t narrow", "z"),
+    ]
+    constants = {
+        "words": array(50, 16), "positions": array(6, 16, seed=1), "places": integers(*range(6)),
+        "gamma": array(16, seed=2), "beta": array(16, seed=3), "wide": array(16, 32, seed=4, scale=0.2),
+        "narrow": array(32, 16, seed=5, scale=0.2),
+        **{f"w{each}": array(16, 16, seed=ord(each), scale=0.2) for each in "qkv"},
+    }  # fmt: skip
+    types = {"ids": TensorProto.INT64}
+    whole = graph(nodes, {"ids": [1, 6]}, ["z"], constants, opset=17, types=types)
+    cut = load(whole, cut_preset="gpt2")
+    rows = np.random.default_rng(0).integers(0, 50, (12, 6))
+    embedded = {"e": constants["words"][rows].astype(np.float32)}
+    program = compile_graph(lower(cut, calibrate(cut, embedded)))
+    found = simulate(program, embedded).outputs["z"]
+    exact = np.concatenate([run_float(whole, {"ids": row[None]})["z"] for row in rows])
+    assert similarity(exact, found).cosine > 0.99
 
 
 @pytest.mark.feature("SUB-04")

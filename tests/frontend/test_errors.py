@@ -286,7 +286,7 @@ def test_intermediate_tensors() -> None:
     assert [value.name for value in proto.graph.output] == ["z"]
 
 
-@pytest.mark.feature("IMP-27")
+@pytest.mark.feature("IMP-27", "CMP-05")
 def test_a_corrupted_weight_is_found() -> None:
     nodes = [("MatMul", "x w", "a"), ("Relu", "a", "b"), ("MatMul", "b v", "z")]
     model = load(graph(nodes, {"x": [3, 4]}, ["z"], {"w": array(4, 5), "v": array(5, 6)}))

@@ -39,6 +39,7 @@ def _whole(model: onnx.ModelProto) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @pytest.mark.parametrize("style", ["exported", "contributed"])
 @pytest.mark.parametrize("phases", [[(1, CONTEXT)], [(4, 16), (1, 16)], [(16, 16), (3, 8), (1, 16)]])
+@pytest.mark.feature("IMP-36")
 def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[int, int]]) -> None:
     model = decoder(style)
     levels = [FloatLevel(tpuflow.load(specialize(model, *phase))) for phase in phases]
@@ -71,6 +72,7 @@ def test_a_specialized_model_survives_its_file(tmp_path: Any) -> None:
         ({"input_ids": None}, "has no input input_ids or inputs_embeds"),
     ],
 )  # fmt: skip
+@pytest.mark.feature("IMP-36")
 def test_errors_name_the_dimension(change: dict[str, Any], message: str) -> None:
     model = decoder("exported")
     for value in model.graph.input:
@@ -85,6 +87,7 @@ def test_errors_name_the_dimension(change: dict[str, Any], message: str) -> None
         specialize(model, 1, 16)
 
 
+@pytest.mark.feature("IMP-36")
 def test_a_sequence_beyond_the_context_is_refused() -> None:
     with pytest.raises(ModelError, match="a sequence of 17 does not fit a context of 16"):
         specialize(decoder("exported"), 17, 16)

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.feature("CMP-21")
 def test_damaged_files_are_read_or_refused_in_a_line() -> None:
     script = Path(__file__).with_name("files.py")
     words = [sys.executable, str(script), "--cases", "1500", "--seed", "7"]

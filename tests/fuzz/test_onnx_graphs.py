@@ -10,6 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("words", [["--cases", "160"], ["--cases", "40", "--build"]], ids=["check", "build"])
+@pytest.mark.feature("CMP-21")
 def test_mutated_graphs_are_built_or_refused(words: list[str]) -> None:
     # A process of its own, which forks: nothing of this one's threads and modules may be in the way.
     script = Path(__file__).with_name("onnx_graphs.py")

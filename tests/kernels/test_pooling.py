@@ -34,6 +34,16 @@ def images(draw: st.DrawFn, dtype: str) -> Operand:
     )
 
 
+@pytest.mark.feature("NUM-27")
+def test_padding_is_never_the_maximum() -> None:
+    """Of codes that are all below every code padding could have, the largest of the window's own counts."""
+    x = np.full((1, 2, 2, 1), -128, np.int8)
+    x[0, 0, 0, 0] = -127
+    window = {"kernel": [2, 2], "stride": [1, 1], "pads": [1, 1, 1, 1], "dilation": [1, 1]}
+    found = agree({"op": "max_pool", "input": Operand(x), "window": window}, shape=[1, 3, 3, 1], dtype="int8")
+    assert found[0, :, :, 0].tolist() == [[-127, -127, -128], [-127, -127, -128], [-128, -128, -128]]
+
+
 @given(st.data(), dtypes)
 @pytest.mark.feature("NUM-27")
 def test_max_pool_equals_the_reference(data: st.DataObject, dtype: str) -> None:

@@ -424,6 +424,16 @@ def test_positive_codes_only_after_relu(force: bool) -> None:  # noqa: FBT001 - 
     found = made(20, activation_mode="symmetric_restricted", unsigned=True, force_dtype_int=force)
     relu = next(t for t in found.graph.tensors if t.name == "relu_3")
     assert relu.zero_point == (0 if force else -128)
+    assert relu.scale is not None
+    plain = next(
+        t
+        for t in made(20, activation_mode="symmetric_restricted", force_dtype_int=True).graph.tensors
+        if t.name == "relu_3"
+    )
+    assert plain.scale is not None
+    # All 255 steps above zero, or 127 of them.
+    assert plain.scale[0] / relu.scale[0] == pytest.approx(1 if force else 255 / 127, rel=0.05)
+    assert all(found.graph.tensors[number].zero_point == 0 for number in found.graph.inputs)
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,7 @@ RESIZES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("size", [(18, 20), (13, 7), (9, 31)])
 @pytest.mark.parametrize("name", RESIZES)
+@pytest.mark.feature("NUM-31")
 def test_resize(name: str, size: tuple[int, int]) -> None:
     network(lambda b, x: b.node("Resize", x, "", "", b.integers(1, 6, *size), **RESIZES[name]))
 

@@ -39,7 +39,7 @@ def types(found: Graph) -> set[str]:
 
 
 @pytest.mark.parametrize("form", ["name", "toml", "json"])
-@pytest.mark.feature("QMO-33")
+@pytest.mark.feature("QMO-33", "LOW-09")
 def test_a_target_without_16_bits_is_obeyed(tmp_path: Path, form: str) -> None:
     assert "int16" in types(lowered())
     target = "int8"
@@ -74,7 +74,7 @@ def test_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> None:
         ({"target": "int9"}, 'no target is called "int9": known are any, int8, int8_per_tensor, symmetric'),
     ],
 )
-@pytest.mark.feature("QMO-33", "CFG-15")
+@pytest.mark.feature("QMO-33", "CFG-15", "LOW-09")
 def test_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         lowered(**values)

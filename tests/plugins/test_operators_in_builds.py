@@ -89,6 +89,7 @@ def expected(image: Any, *, relu: bool = False) -> Any:
     return np.maximum(c, np.float32(-0.25)) if relu else c
 
 
+@pytest.mark.feature("PLG-04")
 def test_the_float_model_computes_what_the_plugin_says(folder: Path) -> None:
     image = read_arrays(folder / "samples.npz")["x"][:1]
     with operators(operators_of(load_plugins([folder / "mine"]))):
@@ -99,6 +100,7 @@ def test_the_float_model_computes_what_the_plugin_says(folder: Path) -> None:
             np.testing.assert_allclose(found, expected(image, relu=True), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.feature("PLG-04")
 def test_a_build_runs_the_plugin_on_the_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = run_command(
         "build",
@@ -139,6 +141,7 @@ def test_a_build_runs_the_plugin_on_the_host(folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.feature("PLG-04")
 def test_a_program_without_its_plugin_says_what_is_missing() -> None:
     made = run_command("build", "net.onnx", "--calib", "samples.npz", "--plugins", "mine", "-o", "net.tpu")
     assert made.status == 0, made.err

@@ -69,6 +69,7 @@ NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.feature("SUB-03")
 def test_every_layer_is_read_back_without_the_package(name: str, tmp_path: Path) -> None:
     make, words = NETWORKS[name]
     program = build(tmp_path, name, make(), *words)
@@ -91,6 +92,7 @@ def test_every_layer_is_read_back_without_the_package(name: str, tmp_path: Path)
     assert whole >= len(kinds) / 2
 
 
+@pytest.mark.feature("SUB-03")
 def test_a_layer_is_found_by_name_and_its_vectors_repeat(tiny_program: Path, tmp_path: Path) -> None:
     name = layers(tiny_program)[0]["name"]
     first = golden(tiny_program, name, tmp_path / "by_name")

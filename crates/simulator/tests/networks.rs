@@ -78,6 +78,7 @@ fn random_networks_give_the_interpreters_integers() {
     assert!(ran > 60, "only {ran} networks ran");
 }
 
+// feature: SCH-35, SCH-38
 /// Plans chosen by runs: no program at level 5 is slower than that at level 1, and the cycles predicted are those simulated.
 #[test]
 fn a_timing_by_runs_predicts_exactly_and_keeps_level_5_ahead() {
