@@ -66,7 +66,7 @@ def auto_tiling(text: str) -> Tiling:
 def mapped_tiling(text: str, accumulators: int, scratchpad: int, layer: Layer) -> Tiling:
     """From a mapping: behind the first bar is a tile, before it are the loops around, the outermost first.
 
-    Sums come innermost, as the accumulators keep them. Two tiles are in a memory where it has room for two.
+    Sums come innermost, as the accumulators keep them. A memory is double-buffered where two tiles fit.
     """
     outer, *inner = (level.split("] ")[1].split() for level in text.split(" - "))
     sizes = dict.fromkeys("RSPQCK", 1)
@@ -78,8 +78,8 @@ def mapped_tiling(text: str, accumulators: int, scratchpad: int, layer: Layer) -
     blocks = math.ceil(sizes["C"] / 16), math.ceil(sizes["K"] / 16)
     operands = pixels * blocks[0] + sizes["R"] * sizes["S"] * sizes["C"] * blocks[1]
     sums = sizes["P"] * sizes["Q"] * blocks[1]
-    room = 2 * operands <= scratchpad and 2 * sums <= accumulators
-    return Tiling(sizes, order, slots=2 if room else 1, keep=True)
+    double_buffered = 2 * operands <= scratchpad and 2 * sums <= accumulators
+    return Tiling(sizes, order, slots=2 if double_buffered else 1, keep=True)
 
 
 def rows(path: Path) -> list[Row]:
