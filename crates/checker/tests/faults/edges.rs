@@ -2,7 +2,7 @@
 
 use tpuflow_checker::{Rule, check, check_rules};
 use tpuflow_ir::isa::{Direction, FloatOutput, Lookup, MatrixDescriptor, PoolDescriptor, PoolKind, Vector, VectorOp};
-use tpuflow_ir::{BinaryKind, DType, Descriptor, Instruction, Program, Real, Space, Work};
+use tpuflow_ir::{BinaryKind, DType, Descriptor, Instruction, Program, Real, Space, Unit, Work};
 
 use crate::aimed::{compiled, fpga, half, halves, refused};
 use crate::common::{Net, window};
@@ -269,4 +269,45 @@ fn moves_stay_inside_their_views() {
         }
     }
     assert!(tried > 1, "{tried}");
+}
+
+/// Indices may be found one by one, as channels of a single pixel, each that of its own pixel of the operand.
+#[test]
+fn indices_are_those_of_their_pixels() {
+    let mut net = Net::new(3);
+    let x = net.input(&[5, 32]);
+    let y = net.arg_max(x, false);
+    let graph = net.finish(&[y]);
+    let sound = compiled(&graph, &fpga(), 1);
+    let found = sound.instructions.iter().position(|i| matches!(i.work, Work::Vector(_))).unwrap();
+    let by_pixel = |from: [u32; 5]| {
+        let mut cut = sound.clone();
+        let whole = cut.instructions[found].clone();
+        let one = |(to, from): (u32, u32)| {
+            let mut one = whole.clone();
+            let Work::Vector(v) = &mut one.work else { unreachable!() };
+            let (input, output) = (&mut v.inputs[0], &mut v.output);
+            (input.width, input.origin[0]) = (1, from);
+            input.address += u64::from(from * input.pixel_bytes);
+            (output.width, output.origin[1]) = (1, to);
+            (output.channel_offset, output.pixel_bytes) = (to * 4, 32);
+            one
+        };
+        cut.instructions.splice(found..=found, (0..5).zip(from).map(one));
+        for instruction in &mut cut.instructions[found + 5..] {
+            for wait in instruction.waits.iter_mut().filter(|wait| wait.unit == Unit::Ewp) {
+                wait.count += 4;
+            }
+        }
+        for allocation in &mut cut.allocations {
+            for at in [&mut allocation.first, &mut allocation.last] {
+                *at += if *at as usize > found { 4 } else { 0 };
+            }
+        }
+        cut
+    };
+    assert_eq!(check(&graph, &by_pixel([0, 1, 2, 3, 4])), Ok(()));
+    for wrong in [[1, 0, 2, 3, 4], [4, 3, 2, 1, 0], [0; 5]] {
+        assert_eq!(refused(&graph, &by_pixel(wrong)).rule, Rule::SamePixels, "{wrong:?}");
+    }
 }

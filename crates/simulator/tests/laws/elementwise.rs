@@ -72,6 +72,20 @@ fn quantize() -> VectorOp {
 /// 32 elements: 4 words of int8, 8 of 16 bits, 16 of 32 bits; 8 beats whatever the type.
 const X: &[usize] = &[4, 8];
 
+/// The second word of pixels of two words: 4 pixels are 4 words, as if they lay one behind the other.
+#[test]
+fn slices_of_wide_pixels_take_the_words_that_hold_them() {
+    let machine = primes();
+    let mut p = program(&machine, 0);
+    let mut slice = cache_view(&machine, &[4, 16], I8, 0);
+    (slice.channel_offset, slice.channels) = (8, 8);
+    let work = vector(&mut p, VectorOp::Rescale { input_zero: 0, scaling: ONE }, &[slice], cache_view(&machine, X, I8, bank(&machine, 7)));
+    push(&mut p, Unit::Ewp, &[], work);
+    let run = run(&p);
+    assert_eq!(run.cycles, 10 + 31 + 16 + 3);
+    assert_eq!((run.counters.bank_accesses[0], run.counters.bank_accesses[7]), (4, 4));
+}
+
 #[test]
 fn moves_take_two_cycles_a_beat() {
     // 8 beats x move 2 = 16

@@ -4,7 +4,7 @@
 //! streams its tiles and ends `8 + 8 + 1` cycles behind the last pixel.
 
 use tpuflow_ir::isa::FloatOutput;
-use tpuflow_ir::{DType, Descriptor, Machine, Program, Unit, Work};
+use tpuflow_ir::{DType, Descriptor, Machine, Program, Unit, Work, timing};
 
 use crate::build::{cache_view, product, program, push};
 use crate::{bank, primes, run};
@@ -63,6 +63,26 @@ fn streams_of_every_type() {
         assert_eq!(run.cycles, BEGUN + cycles, "{name}");
         // int8 results take a word a pixel.
         assert_eq!(run.counters.bank_accesses[2], results.min(pixels as u64), "{name}");
+    }
+}
+
+/// What the scheduler counts before there is a run: a tile of few pixels holds the array for its 8 rows all the same.
+#[test]
+fn slots_are_cycles_the_array_is_held() {
+    let machine = primes();
+    for (pixels, k, types, planes, slots) in [
+        (16, 24, [I8, I8], false, 3 * 16),
+        (3, 24, [I8, I8], false, 3 * 8),
+        (1, 8, [I8, I16], true, 2 * 8),
+        (10, 4, [F16, F16], false, 10 * 4),
+    ] {
+        let p = typed(&machine, pixels, k, types, planes);
+        let (Some(Work::Matrix(work)), Some(Descriptor::Matrix(d))) =
+            (p.instructions.last().map(|i| &i.work), p.descriptors.last())
+        else {
+            panic!("a product")
+        };
+        assert_eq!(timing::matrix_slots(work, d, &machine), slots, "{pixels} x {k}");
     }
 }
 
