@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,35 @@ def test_combine_then_extract_gives_the_originals(command: Command, built: Built
     assert list(load_bundle(nested).programs) == ["both.tiny", "both.tiny.raw", "both.tiny.2"]
     missing = command("bundle", "extract", both, "none", "-o", tmp_path / "x.tpu")
     assert missing.status == 1 and 'no program "none", it has tiny' in missing.err
+
+
+def test_bundles_that_unpack_to_more_than_their_bytes_are_refused_at_once(
+    command: Command, built: Built, tmp_path: Path
+) -> None:
+    sound, bomb, twice = (tmp_path / f"{name}.tpub" for name in ("sound", "bomb", "twice"))
+    assert command("bundle", "combine", built.program, "-o", sound).status == 0
+    with zipfile.ZipFile(sound) as members, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bundle.json", members.read("bundle.json"))
+        archive.writestr("programs/tiny.tpu", bytes(1 << 24))
+    content = sound.read_bytes()
+    with zipfile.ZipFile(twice, "w") as archive:
+        # Thousands of members whose entries all lead to the same bytes.
+        archive.writestr("programs/0.tpu", content)
+        first = archive.infolist()[0]
+        for number in range(1, 1000):
+            entry = copy(first)
+            entry.filename = f"programs/{number}.tpu"
+            archive.filelist.append(entry)
+    for file in (bomb, twice):
+        for words in (("list", file), ("test", file), ("extract", file, "tiny", "-o", tmp_path / "x.tpu")):
+            done = command("bundle", *words)
+            assert done.status == 1 and "more than the file" in done.err, done.err
+    assert not (tmp_path / "x.tpu").exists()
+
+
+def test_groups_offer_no_completion_of_their_own(command: Command) -> None:
+    for group in ("bundle", "npz", "weights", "machine"):
+        assert "completion" not in command(group, "--help").out
 
 
 @pytest.mark.feature("PRG-10")

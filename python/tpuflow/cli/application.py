@@ -11,10 +11,9 @@ from typer.core import TyperGroup
 
 from tpuflow.cli.catalog import COMMANDS, GROUPS, Entry
 from tpuflow.cli.commands import console
+from tpuflow.cli.commands.app import typer_app
 
 __all__ = ["application"]
-
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def _version(asked: bool) -> None:
@@ -131,7 +130,7 @@ def _command(entry: Entry) -> Any:
     module, attribute = entry.source.split(".")
     implementation = getattr(import_module(f"tpuflow.cli.commands.{module}"), attribute)
     if not isinstance(implementation, typer.Typer):
-        alone = _typer()
+        alone = typer_app()
         alone.command(entry.name)(implementation)
         implementation = alone
     made = typer.main.get_command(implementation)
@@ -143,24 +142,14 @@ def _command(entry: Entry) -> Any:
 
 
 def _shared() -> list[Any]:
-    alone = _typer()
+    alone = typer_app()
     alone.command()(_common)
     return typer.main.get_command(alone).params
 
 
-def _typer(**more: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings=SETTINGS,
-        **more,
-    )
-
-
 def application() -> Any:
     """The command line as an object whose `main` runs it."""
-    app = _typer(
+    app = typer_app(
         name="tpuflow",
         cls=_Grouped,
         help="Quantise an ONNX network, compile it for a systolic-array TPU, simulate the program.",

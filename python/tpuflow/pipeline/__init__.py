@@ -10,7 +10,7 @@ A request may also start in the middle, from a quantised graph.
     stages.py       what a request means for each of them; samples.py: the samples they are given
     trials.py       networks with layers of any precision, for searches and questions
     api.py          the same in single calls, on what users have: `tpuflow.build` and others
-    preflight.py    all that stands in the way of a model, before any work
+    preflight.py    everything that prevents a build, before any work
     zoo/            a folder of networks through every stage; smoke.py: a tiny network of its own
     bundle.py       programs and test data in one file; constants.py: a program with other constants
     intermediates.py files of what lies between the stages

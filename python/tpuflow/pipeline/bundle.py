@@ -190,6 +190,11 @@ def load_bundle(path: Path) -> Bundle:
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
+            if total > path.stat().st_size:
+                raise FileError(
+                    f"{path}: its members have {bytes_text(total)}, more than the file: "
+                    "a bundle is a zip archive without compression"
+                )
             if total > memory_limit():
                 raise FileError(
                     f"{path}: holds {bytes_text(total)}; the limit is {bytes_text(memory_limit())} "

@@ -32,10 +32,10 @@ GRID = 256
 """Fitted weights are multiples of its reciprocal."""
 
 WALK = (
-    ("tpuflow check stripes.onnx", "what stands in the way, before any work"),
+    ("tpuflow check stripes.onnx", "operators and shapes that are not supported, before any work"),
     ("tpuflow build stripes.onnx -O5 --calib calibration.npz -o stripes.tpu", "import to schedule"),
     ("tpuflow simulate stripes.tpu --report report.html", "cycles, utilisation, stalls by cause"),
-    ("tpuflow explain stripes.tpu", "which layer holds it up, what would help"),
+    ("tpuflow explain stripes.tpu", "the slowest layers, and what would help"),
     ("tpuflow compare stripes.onnx stripes.tpu --inputs calibration.npz", "tensor by tensor"),
     ("tpuflow evaluate stripes.tpu --data stripes.npz --metric top1 --float stripes.onnx", "accuracy"),
     ("tpuflow inspect stripes.tpu", "layers, constants, memory map"),

@@ -1,12 +1,12 @@
-"""What stands in the way of building a model, all of it at once, before any work is done.
+"""Everything that prevents a model from being built, found at once, before any work is done.
 
     open axes        inputs whose shape the model leaves open: with an assumed size the rest is looked at
     operators        outside the closed set, with attributes or types out of range; what cannot be quantised
     sizes            constants beyond the memory of the machine
     ranges           values the saved ranges do not know
 
-Nothing is calibrated, scheduled or run: layers are lowered with a made-up range. Which segments
-device and host would share, `segments` finds by lowering as well.
+Nothing is calibrated, scheduled or run: layers are lowered with a made-up range. `segments` divides the model
+between device and host, by lowering as well.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def audit(
 def obstacles(
     source: Source, machine: str, config: Config, input_shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Finding, ...]:
-    """What stands in the way of a model even where the host takes part: open axes, and too many constants.
+    """What prevents a build even where the host takes part: open axes, and too many constants.
 
     Raises:
         ModelError: If the model cannot be read.

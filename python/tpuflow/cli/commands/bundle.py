@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from tpuflow.cli.commands import paths
+from tpuflow.cli.commands.app import typer_app
 from tpuflow.cli.commands.console import bytes_text, say, table
 from tpuflow.cli.commands.progress import progress
 
 __all__ = ["bundle"]
 
-bundle = typer.Typer(help="Pack programs, or one with test data, in a file.", no_args_is_help=True)
+bundle = typer_app(help="Pack programs, or one with test data, in a file.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.tpub", help="Bundle.", callback=paths.readable)]
 Output = Annotated[

@@ -82,7 +82,7 @@ def _check_with_host(
     """Shows the segments of machine and host that `build` makes of a model.
 
     Raises:
-        UnsupportedModelError: Something stands in the way that is no node's.
+        UnsupportedModelError: Something other than a node prevents a build.
     """
     from tpuflow.calibration import Ranges
     from tpuflow.errors import UnsupportedModelError

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.cli.commands import options
+from tpuflow.cli.commands.app import typer_app
 from tpuflow.cli.commands.console import heading, say, table, write_figures
 from tpuflow.cli.commands.options import DType
 
@@ -63,7 +64,7 @@ def plugins(folders: options.Plugins = None, json: options.JsonFile = None) -> N
     write_figures(json, {"plugins": listed, "failures": dict(found.failures)})
 
 
-machine = typer.Typer(help="List and show machines.", no_args_is_help=True)
+machine = typer_app(help="List and show machines.", no_args_is_help=True)
 
 
 @machine.command("list")

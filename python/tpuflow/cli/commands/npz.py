@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuflow.cli.commands import options, paths
+from tpuflow.cli.commands.app import typer_app
 from tpuflow.cli.commands.console import heading, say, table
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["npz"]
 
-npz = typer.Typer(help="Inspect and edit files of tensors (.npz).", no_args_is_help=True)
+npz = typer_app(help="Inspect and edit files of tensors (.npz).", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.npz", help="Arrays by name.", callback=paths.readable)]
 Output = Annotated[

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from tpuflow.cli.commands import paths
+from tpuflow.cli.commands.app import typer_app
 from tpuflow.cli.commands.console import bytes_text, say
 
 __all__ = ["weights"]
 
-weights = typer.Typer(help="Export and replace constants.", no_args_is_help=True)
+weights = typer_app(help="Export and replace constants.", no_args_is_help=True)
 
 
 @weights.command("dump")
