@@ -114,16 +114,33 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         ("ImageListDataset", "\n", "list.txt: there are no samples in it"),
         ("ImageListDataset", "a.png 1\n\nb.png\n", "list.txt: line 3 has no label"),
         ("ImageListNCHWDataset", "a.png\nb.png 2\n", "list.txt: line 2 has a label"),
+        (
+            "ImageListDataset",
+            "a.png 1\nb.png cat\n",
+            "list.txt: line 2: the label is a whole number, not 'cat'",
+        ),
+        ("ImageListDataset", "\nabsent.png\n", "list.txt: line 2: absent.png: no such file or directory"),
+        ("ImageListDataset", "n" * 5000, r"list.txt: line 1: n{77}\.\.\.: file name too long"),
+        ("ImageListDataset", "list.txt\n", "list.txt: line 1: list.txt: is no image"),
     ],
 )
 @pytest.mark.feature("PLG-08")
-def test_lists_that_are_empty_or_half_labeled_are_refused(
+def test_lists_with_lines_that_are_no_samples_are_refused(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     (tmp_path / "list.txt").write_text(text, encoding="utf-8")
     with pytest.raises(PluginError, match=message) as caught:
         read(f"{name}({tmp_path / 'list.txt'})", FIRST)
     assert "\n" not in str(caught.value)
+
+
+def test_images_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (64, 64)).save(tmp_path / "wide.png")
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 1000)
+    (tmp_path / "list.txt").write_text("wide.png\n")
+    with pytest.raises(PluginError, match=r"list.txt: line 1: wide.png: image size \(4096"):
+        read(f"ImageListDataset({tmp_path / 'list.txt'})", LAST)
 
 
 @pytest.mark.feature("PLG-08")

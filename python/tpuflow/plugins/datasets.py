@@ -6,6 +6,7 @@ before it. Labels are an array of one entry per sample, and stand behind the nam
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,22 +118,32 @@ class ImageListDataset:
         self._list = Path(data_file)
         lines = read_text(self._list, PluginError).splitlines()
         numbered = [(at, line.split()) for at, line in enumerate(lines, 1) if line.strip()]
-        self._lines = [words for _, words in numbered]
-        if not self._lines:
+        self._lines = numbered
+        if not numbered:
             raise PluginError(f"{data_file}: there are no samples in it, no line names an image")
-        labeled = len(self._lines[0]) > 1
+        labeled = len(numbered[0][1]) > 1
         for at, words in numbered:
             if (len(words) > 1) != labeled:
                 one, others = ("no", "one") if labeled else ("a", "none")
                 missing = f"has {one} label, the first line has {others}"
                 raise PluginError(f"{data_file}: line {at} {missing}: give all of them one, or none")
+            if labeled and not words[1].lstrip("-").isdecimal():
+                raise PluginError(
+                    f"{data_file}: line {at}: the label is a whole number, not {words[1][:40]!r}"
+                )
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> Row:
-        name, *label = self._lines[index]
-        pixels = _pixels(self._list.parent / name)
+        at, (name, *label) = self._lines[index]
+        try:
+            pixels = _pixels(self._list.parent / name)
+        except (OSError, ValueError, SyntaxError) as error:
+            # What pillow raises for files that are absent, no images, damaged, or too large.
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "is no image"
+            shown = name if len(name) <= 80 else f"{name[:77]}..."
+            raise PluginError(f"{self._list}: line {at}: {shown}: {reason.lower()}") from None
         return [pixels if self.channels_last else pixels.transpose(2, 0, 1)], int(
             label[0]
         ) if label else NO_LABEL
@@ -189,5 +200,8 @@ def _pixels(path: Path) -> NDArray[np.uint8]:
         from PIL import Image  # noqa: PLC0415 - only images need it
     except ImportError:
         raise PluginError("images are decoded by pillow: pip install pillow") from None
-    with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise OSError(errno.EFBIG, str(error)) from None
