@@ -48,6 +48,26 @@ def page(layers: int, tiles: int, **changes: Any) -> tuple[str, dict[str, Any]]:
     return text, json.loads(found[1])
 
 
+def test_energy_is_on_the_page_of_a_run_that_has_it() -> None:
+    layers = [
+        {"name": f"layer {i}", "joules": [i * 1e-6, 0.0, 1.0], "mac": [i * 1e-6, 0.0, 1.0]} for i in range(3)
+    ]
+    found = {
+        "table": "45nm",
+        "joules": [8e-6, 4e-6, 16e-6],
+        "parts": {"cache": [2e-6, 1e-6, 4e-6], "mac": [6e-6, 3e-6, 12e-6]},
+        "layers": layers,
+        "area_mm2": [5.0, 4.0, 6.0],
+        "area": {"array": [5.0, 4.0, 6.0]},
+    }
+    text, data = page(3, 2, energy=found, time_us=2.0)
+    shown = re.sub(r"<[^>]+>|\s+", " ", text)
+    assert re.search(r"8 µJ +\(4 to 16\), 4 W on average, by the table 45nm", shown)
+    assert re.search(r"mac +6 +3 to 12 +75.0% .* cache +2 +1 to 4 +25.0% .* array +5 +4 to 6 +100.0%", shown)
+    assert [layer["microjoules"] for layer in data["runs"][0]["layers"]] == [0.0, 1.0, 2.0]
+    assert 'id="energy"' not in page(3, 2)[0]
+
+
 @pytest.mark.parametrize(("layers", "tiles"), [(1, 1), (7, 3), (60, 20)])
 def test_the_page_is_whole_and_needs_nothing_else(layers: int, tiles: int) -> None:
     text, data = page(layers, tiles)

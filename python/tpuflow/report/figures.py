@@ -13,6 +13,7 @@ __all__ = [
     "bounds",
     "costs",
     "differences",
+    "energy",
     "limit",
     "machine_parameters",
     "moved_bytes",
@@ -130,13 +131,24 @@ def versus(first: Report, second: Report) -> list[Json]:
         ("cache peak", "size", ["memory", "cache_in_use_bytes"], "less"),
     ]
 
+    if "energy" in first and "energy" in second:
+        rows += [("joules", "joules", ["energy", "joules"], "less")]
+
     def figure(run: Report, keys: list[str]) -> float:
         found: Any = run
         for key in keys:
             found = found[key]
+        # Of a figure with an interval the value comes first.
+        found = found[0] if isinstance(found, list) else found
         return float(found) if isinstance(found, float) else int(found)
 
-    texts = {"count": "{:,}".format, "time": "{:,.1f}".format, "share": "{:.1%}".format, "size": size_text}
+    texts = {
+        "count": "{:,}".format,
+        "time": "{:,.1f}".format,
+        "share": "{:.1%}".format,
+        "size": size_text,
+        "joules": "{:.3g}".format,
+    }
     found = []
     for what, form, keys, better in rows:
         a, b = figure(first, keys), figure(second, keys)
@@ -172,6 +184,37 @@ def differences(first: Report, second: Report) -> list[Json]:
     apart = {key: theirs[key] - length for key, length in ours.items() if theirs.get(key, length) != length}
     widest = sorted(apart, key=lambda key: -abs(apart[key]))[:MOST]
     return [{"name": key[0], "first": ours[key], "second": theirs[key], "by": apart[key]} for key in widest]
+
+
+def energy(report: Report) -> Json | None:
+    """Microjoules and square millimetres by part, the largest first; None of a run without energy.
+
+    Returns:
+        `table`, `total`, `watts`, `area`; rows `parts` and `areas` have `name`, `value`, `low`, `high`,
+        `share`.
+    """
+    found = report.get("energy")
+    if found is None:
+        return None
+
+    def rows(parts: Mapping[str, Sequence[float]], whole: float, factor: float) -> list[Json]:
+        ordered = sorted(parts.items(), key=lambda part: -part[1][0])
+        keys = ("value", "low", "high")
+        return [
+            {"name": name, "share": figure[0] / whole if whole else 0.0}
+            | {key: each * factor for key, each in zip(keys, figure, strict=True)}
+            for name, figure in ordered
+        ]
+
+    seconds, joules = report["time_us"] * 1e-6, found["joules"]
+    return {
+        "table": found["table"],
+        "total": [each * 1e6 for each in joules],
+        "watts": joules[0] / seconds if seconds else 0.0,
+        "area": found["area_mm2"],
+        "parts": rows(found["parts"], joules[0], 1e6),
+        "areas": rows(found["area"], found["area_mm2"][0], 1.0),
+    }
 
 
 def moved_bytes(layers: int, slices: Sequence[Any]) -> list[int]:

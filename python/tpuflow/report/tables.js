@@ -113,6 +113,7 @@ function download(name, type, text) {
     { title: "binding", value: (l) => l.binding, hint: "what the bound of this layer alone is of", more: (cell, layer) => { cell.title = page.bounds[layer.binding] ?? ""; } },
   ];
   if (run.layers.some((layer) => layer.ddr !== undefined)) columns.splice(9, 0, number("DDR", (l) => l.ddr, "bytes moved from and to external memory for it", sizeText));
+  if (run.layers.some((layer) => layer.microjoules !== undefined)) columns.push(number("µJ", (l) => l.microjoules, "energy of the layer, without cache and static power", (value) => value.toPrecision(3)));
   if (run.layers.some((layer) => layer.cosine !== undefined)) columns.push(number("cosine", (l) => l.cosine, "similarity of its result with the float network", fixed(4)));
   if (other) {
     columns.splice(7, 0, number(`cycles ${other.letter}`, (_, i) => twins[i] && length(twins[i]), `cycles in run ${other.letter}`),
