@@ -1,16 +1,16 @@
 """Quantise, compile and simulate neural networks for a systolic-array TPU, to the bit and to the cycle.
 
     model   = tpuflow.load("model.onnx")                                   # float model, normalised
-    samples = tpuflow.samples("samples.npz", model)                        # what to calibrate with
-    graph   = tpuflow.quantize(model, samples=samples)                     # the whole recipe: integers
+    samples = tpuflow.samples("samples.npz", model)                        # calibration samples
+    graph   = tpuflow.quantize(model, samples=samples)                     # the whole recipe: integer graph
     program = tpuflow.compile(graph, machine="128x128_asic", level=5)      # instructions
     run     = tpuflow.simulate(program, {"input": x})                      # outputs and cycles
 
-or all of it at once: `tpuflow.build("model.onnx", "samples.npz", level=5).program`. What the machine cannot
-do runs on the host on request: `model = tpuflow.partition(tpuflow.load(path, host=True))`, and every step
-after it takes and gives networks in segments, as it does whole ones.
+or all of it at once: `tpuflow.build("model.onnx", "samples.npz", level=5).program`. Operators that the
+machine lacks run on the host on request: `model = tpuflow.partition(tpuflow.load(path, host=True))`, and
+every later step accepts and returns segmented networks as it does whole ones.
 
-Everything is imported when it is first used, so that the command line starts at once.
+Names are imported on first use (PEP 562), so that the command line starts quickly.
 """
 
 import sys

@@ -4,12 +4,12 @@
  model + samples --activations--> arrays --statistics--> extrema, histograms --strategies--> Ranges
 ```
 
-`activations` runs the model and hands out every intermediate value, a bounded amount at a time. `statistics`
-keeps per tensor the extrema of every batch and one histogram, never the values. `strategies` turns them
+`activations` runs the model and yields every intermediate tensor, in batches of bounded size. `statistics`
+keeps the extrema of every batch and one histogram of each tensor, never its values. `strategies` turns them
 into a range; a new strategy is one function and one entry in its table. One pass over the samples is enough,
 and shards of the samples merge to the very same statistics (see `crates/statistics`).
 
-This package chooses no bit widths and touches no weights.
+This package chooses no bit widths and changes no weights.
 """
 
 from tpuflow.calibration.artifacts import Artifacts, save_artifacts

@@ -1,4 +1,4 @@
-"""The command line: `tpuflow COMMAND`, and what becomes of errors.
+"""The command line, `tpuflow COMMAND`, and its exit statuses.
 
     catalog.py      the commands in groups: names, summaries, where each is
     application.py  commands imported when they run, options that all of them have

@@ -2,10 +2,10 @@
 
 program.py     `compile`, the entry: graph -> program, by the scheduler in `crates/scheduler`
 machine.py     machines as objects, presets and files
-parameters.py  what a schedule may do; levels 1 and 5 are two presets
+parameters.py  compile parameters; levels 1 and 5 are two presets
 units.py       the functional units: names, colors, order
-tiling.py      layers that are computed in parts, as a user wants them
-allocation.py  the allocator alone, on a file of buffers
+tiling.py      tilings of layers that a user prescribes
+allocation.py  the stand-alone allocator for a file of buffers
 """
 
 from tpuflow.compiler.machine import Machine, machine_text, machine_toml, machines, require_machine

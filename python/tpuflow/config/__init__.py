@@ -1,4 +1,4 @@
-"""Configuration: what can be chosen, and the forms in which it is written.
+"""Configuration: its fields, and the file formats they are read from.
 
     [quantize]                      # defaults for the whole network
     dtype = "int8"
@@ -15,12 +15,12 @@
     match = "*/attn/*"              # shell pattern on the names of nodes and tensors
     dtype = "int16"
 
-`input`, `quantization`, `calibration`, `preprocess`, `schedule`, `evaluation` and `naming` declare each field
-once, a section each, on what `section` knows of fields; all else follows from there. `models` is the whole,
-and the entries of `layers`. `spellings` holds keys of other tools, `operators` names of operators, `cfg` the
-text form, `published` what holds beneath it, `table` the table, `files` reads all forms, `registry` explains
-the fields, `scope` looks up which layers an entry is for, `fingerprint` tells the networks apart that
-configurations make.
+`input`, `quantization`, `calibration`, `preprocess`, `schedule`, `evaluation` and `naming` declare each
+field once, a section per module, with the base class of `section`; parsing, help and documentation derive
+from these declarations. `models` joins the sections and the entries of `layers`. `spellings` maps keys of
+other tools, `operators` lists names of operators, `cfg` parses the text format with the defaults of
+`published`, `table` the table format, `files` detects the format, `registry` describes the fields, `scope`
+matches entries with layers, `fingerprint` hashes what decides about the resulting network.
 """
 
 from tpuflow.config.calibration import CalibrationConfig

@@ -1,9 +1,9 @@
-"""Energy and area: what a simulated run counted times what published tables say of a process.
+"""Energy and area: counters of a simulated run times published figures of a process.
 
     table.py   rows with value, interval and source; tables/ holds the two that come with the package
-    model.py   the laws: counters of a run to joules, parameters of a machine to square millimetres
+    model.py   counters of a run -> joules, parameters of a machine -> square millimetres
 
-It knows runs by their reports and machines by their parameters, and computes neither.
+It reads reports of runs and parameters of machines, and computes neither.
 """
 
 from tpuflow.energy.model import Energy, area, energy, least_energy

@@ -1,9 +1,9 @@
 """Execution: runs networks at any level: float models, integer graphs, programs on the simulated machine.
 
-    levels.py       one interface for all of them: the user's arrays in, the user's arrays out
+    levels.py       one interface for all of them, on arrays as the model has them
     simulation/     programs cycle by cycle: `simulate`
-    debug/          inside a program: breakpoints, steps, memories, every instruction against its graph
-    explanation.py  what limits each layer of a program, and what changes would save
+    debug/          debugger: breakpoints, steps, memories; every instruction compared with the graph
+    explanation.py  bottlenecks of each layer, and the cycles that changes would save
 
 Applications that only run programs use `tpuflow.runtime`.
 """

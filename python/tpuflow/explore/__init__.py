@@ -1,15 +1,15 @@
 """Design space exploration: machines for networks, by cycles, energy and area of checked programs.
 
-    space.py       fields and what they may be, constraints; a point is one choice of them all
+    space.py       parameters with their values, constraints; a point assigns a value to each
     settings.py    a study: networks, space, objectives, strategy; read from TOML or made in Python
-    measure.py     one point: lower bounds without a program, figures with one; runs in workers
-    objectives.py  figures to vectors that are minimised; dominance
-    strategies.py  which points come next: grid, random, samplers of Optuna
-    driver.py      waves of trials, pruning by bounds, rising levels; everything noted in the journal
-    results.py     what a study's file says: rows, front, CSV and Parquet
+    measure.py     evaluates a point: lower bounds without a program, figures with one; runs in workers
+    objectives.py  objective vectors, which are minimised; Pareto dominance
+    strategies.py  choice of the next points: grid, random, samplers of Optuna
+    driver.py      waves of trials, pruning by bounds, rising levels; recorded in the journal
+    results.py     results of a study: rows, Pareto front, CSV and Parquet
     page.py        the same as one HTML file
 
-It knows graphs and machines, and neither ONNX nor calibration: who stands above makes the graphs.
+It receives graphs and machines, and depends on neither ONNX nor calibration.
 """
 
 from tpuflow.explore.driver import explore

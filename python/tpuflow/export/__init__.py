@@ -1,4 +1,4 @@
-"""Quantised graphs for others: as ONNX with quantisers, as ONNX of integers alone, as scales."""
+"""Export of quantised graphs: ONNX with quantisers (QDQ), bit-exact integer ONNX, files of scales."""
 
 from tpuflow.export.integers import integer_onnx
 from tpuflow.export.qdq import activation_grids, quantized_onnx, scales

@@ -1,20 +1,20 @@
 """The frontend: any ONNX model becomes a float model over a closed operator set, with static shapes.
 
-    source.py     reads a file and makes sure it is whole
+    source.py     reads and validates a file
     interface.py  fixes input shapes
     specialize.py one phase of a decoder: sequence and context fixed
-    cut.py        parts of a model; presets.py knows where well-known networks are cut
+    cut.py        submodel extraction; presets.py: cut points of well-known networks
     convert.py    the import as one call, with the options of other tool chains
-    preprocess.py preparation of images, put in front
-    batch.py      another batch for a model that fixes one
-    normalize.py  the stages of normalisation, in order; rewrites/ holds what they apply
-    folding.py    what is known beforehand is evaluated
+    preprocess.py preprocessing of images as operators of the model
+    batch.py      changes a batch size that the model fixes
+    normalize.py  the stages of normalisation, in order, and rewrites/, the rules they apply
+    folding.py    constant folding
     functions.py  inlines what ONNX itself defines by simpler operators
-    supported.py  the closed set, and the listing of what lies outside
+    supported.py  the closed operator set, and a list of unsupported nodes
     session.py    runs a float model in onnxruntime
     samples.py    generated samples
 
-It knows nothing of quantisation or hardware.
+It does not depend on quantisation or hardware.
 """
 
 from tpuflow.errors import Finding

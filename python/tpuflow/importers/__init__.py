@@ -1,10 +1,10 @@
-"""Models that are not ONNX become ONNX models, and are then treated like all others.
+"""Importers: models of other formats -> ONNX models.
 
     frozen TensorFlow graph (.pb, .pbtxt)          graphdef/       read directly
     SavedModel (folder), TFLite (.tflite)          tensorflow.py   by tf2onnx, the extra `tf`
     PyTorch module                                 torch.py        by torch.onnx, the extra `torch`
 
-This package knows nothing of what becomes of the models; the frontend asks it for a file that is not its own.
+The frontend calls this package for files that are not ONNX.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Divides a network between the machine and the host: what the machine cannot do, onnxruntime does.
+"""Partitioning: device segments for the machine, host segments for onnxruntime.
 
     parts = partition(load("detector.onnx", host=True))      # Partitioned[FloatModel]
     graph = quantize(parts, ranges)                          # Partitioned[Graph]
     program = compile(graph)                                 # Partitioned[Program]; .save("detector.tpu")
 
-    turns.py      which node runs in which turn of device or host: pure graph theory
-    split.py      a float model and what it cannot do on the machine -> segments
+    turns.py      assignment of nodes to alternating device and host segments
+    split.py      a float model and its unsupported nodes -> segments
     network.py    the type: segments, and tensors that flow between them by name
     container.py  one file that holds all segments
     host.py       runs segments in order, those of the host in onnxruntime
 
-A network that is whole on the device is one segment, and everywhere behind here the plain graph or program.
-`Partitioned.host` lists what the host computes: names, nodes, reasons, tensors taken and given.
+A network without host segments stays a plain graph or program in all later stages. `Partitioned.host` lists
+the host segments: names, nodes, reasons, input and output tensors.
 """
 
 from tpuflow.partitioning.host import HostRunner, walk

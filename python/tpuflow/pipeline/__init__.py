@@ -1,4 +1,4 @@
-"""All stages in a row, from a model file to a checked program, each timed and announced.
+"""The whole pipeline, from a model file to a checked program, with progress and timing of each stage.
 
     built = build(Request(Path("model.onnx"), level=5, calibration=Path("calib.npz")))
     built.program.save("model.tpu")
@@ -6,15 +6,15 @@
 A request may also start in the middle, from a quantised graph.
 
     request.py      what to build
-    builder.py      the stages in a row: import, the recipe of `tpuflow.ptq`, schedule with its check
-    stages.py       what a request means for each of them; samples.py: the samples they are given
-    trials.py       networks with layers of any precision, for searches and questions
-    api.py          the same in single calls, on what users have: `tpuflow.build` and others
+    builder.py      runs the stages: import, the recipe of `tpuflow.ptq`, scheduling, checking
+    stages.py       settings of each stage from a request; samples.py: their samples
+    trials.py       graphs with other precisions by layer, for searches
+    api.py          the public functions: `tpuflow.build` and others
     preflight.py    everything that prevents a build, before any work
-    zoo/            a folder of networks through every stage; smoke.py: a tiny network of its own
+    zoo/            sweeps over folders of networks; smoke.py: a tiny built-in network
     bundle.py       programs and test data in one file; constants.py: a program with other constants
-    intermediates.py files of what lies between the stages
-    sizes.py        bytes of constants, and of the process
+    intermediates.py files of intermediate results
+    sizes.py        memory of constants and of the process
 """
 
 from tpuflow.frontend import generated

@@ -1,9 +1,9 @@
-"""Plugins: datasets, metrics, operators and settings by layer that come from outside.
+"""Plugins: datasets, metrics, operators and settings by layer from user files and packages.
 
-`load` finds and imports them, `registry` keeps what they register, `use` puts them to work; `datasets` are
-there without any. Operator plugins are functions on the nodes and tensors of `nodes`, with the helpers of
-`numbers` and the messages of `logs`; `shim` lets files written for another tool import all this under the
-names they know.
+`load` finds and imports them, `registry` stores what they register, `use` looks it up; `datasets` are built
+in. Operator plugins are functions on the nodes and tensors of `nodes`, with the helpers of `numbers` and
+the logging functions of `logs`; `shim` provides the module names that plugin files of the published
+framework import.
 """
 
 from tpuflow.plugins.load import load_plugins

@@ -1,25 +1,24 @@
-"""Refinement: a calibrated float model becomes one whose quantised form is closer to it.
+"""Post-training quantisation: the recipe, its methods, and searches over configurations and precisions.
 
     graph = quantize(model, samples=samples)               # the whole recipe
-    state = Recipe(config).calibrate(model, data)          # or its stages, to look at what they leave
+    state = Recipe(config).calibrate(model, data)          # or single stages, to inspect their results
 
-`recipe.py` is the way through: every other module is a stage of it, a method that a stage tries, or what
-methods rest on. What stages before lowering give is a float model again, whose weights lie on the grids they
-will be stored on and whose biases make up for the mean of what that changes (`quantize` keeps such weights as
-they are), or whose channels were scaled, which `quantize` notes on the tensors; and ranges that may have
-moved.
+`recipe.py` is the entry point: every other module is a stage, a method of a stage, or shared by methods.
+Stages before lowering return a float model and ranges: its weights may already be rounded to their grids
+with corrected biases (`quantize` then keeps them), and its channels may be rescaled, with the factors
+recorded on the tensors.
 
-    recipe.py      the stages in their order; listener.py: whom they tell what they do
-    held_out.py    halves of the samples, each evaluating what is made of the other; intervals for outputs
-    better.py      graphs of models, whole or in segments
-    equalize.py    factors by channel, on the groups `channels.py` finds, by the noise `noise.py` predicts
+    recipe.py      the stages in order; listener.py: callbacks for progress and results
+    held_out.py    two-fold evaluation on halves of the samples; confidence intervals
+    better.py      candidate models, whole or segmented
+    equalize.py    cross-layer equalization of the groups of `channels.py`, by the noise of `noise.py`
     attention.py   the same inside attention, where factors cancel in scores
-    weights.py     weights rounded together: gptq.py, adaround.py, on what `walk.py` shows them
-    chain.py       the methods of `global_calibration` in a row: those above, easy_quant.py, auto_tune.py, ...
-    pooling_commutation.py    averages behind the last layers that read them
-    channel_splitting.py    channels stored twice, half a step apart
-    outputs.py     what the network in integers adds to its outputs on average
-    search.py      the best of whole configurations; validation.py: samples it does not choose by
+    weights.py     weight rounding: gptq.py, adaround.py, on the operands of `walk.py`
+    chain.py       the methods of `global_calibration` in sequence: these, easy_quant.py, auto_tune.py, ...
+    pooling_commutation.py    pooling commuted behind the classifier
+    channel_splitting.py    outlier channel splitting
+    outputs.py     output bias correction
+    search.py      search over configurations; validation.py: held-out samples
 """
 
 from tpuflow.ptq.bias_correction import correct_output_bias

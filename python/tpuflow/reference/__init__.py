@@ -1,8 +1,8 @@
-"""The arithmetic of `docs/arithmetic.md` once more, as plainly as it can be written.
+"""Reference implementation of `docs/arithmetic.md` in plain NumPy.
 
-Nothing here is fast and nothing is shared with the Rust kernels: whoever doubts an integer of the compiler or
-the simulator computes it here. Values are Python integers in object arrays wherever a product could leave 64
-bits. One function per operator, in files by concept; `run` walks a whole graph.
+Nothing here is optimised, and no code is shared with the Rust kernels, which tests compare with it. Values
+are Python integers in object arrays wherever a product could leave 64 bits. One function per operator, in
+files by concept; `run` walks a whole graph.
 
 Example:
     >>> import numpy as np

@@ -1,14 +1,14 @@
 """Results of a run as files: one HTML page, a Perfetto trace, pictures. Nothing is recomputed here.
 
-    timeline.py      what every unit did when, from the run's intervals and the program's instructions
+    timeline.py      intervals of every unit, from the run and the program's instructions
     page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
-    histograms.py    distributions of calibrated tensors with thresholds, kept and drawn
+    histograms.py    distributions of calibrated tensors with thresholds
     overlay.py       distributions before and after quantisation, over the same bins
     picture.py       a network as a picture, marked by a comparison
-    notebook.py      what a notebook shows of graph, program and run
+    notebook.py      notebook display of graphs, programs and runs
     perfetto.py      the timeline as a Perfetto trace
-    words.py         what units, bounds and stall causes are called, and what they mean
+    words.py         names and descriptions of units, bounds and stall causes
 
 Everything is read from the JSON forms of `Run` and `Program`, so a page can be made again from saved files.
 """

@@ -1,19 +1,19 @@
-"""Programs on a device, as an application uses them: open, load, run.
+"""Runtime for applications: open a device, load a program, run inferences.
 
     with Device.open("sim:128x128_asic") as device:
         with device.load("digits.tpu") as program:
             with program.inference() as inference:
                 outputs = inference.sync({"image": image})
 
-Devices are simulated machines. A *fast* device gives values, an *exact* one cycles too and proves every rule
-of the machine on the way. All a program needs to be fed (names, shapes, types, scales, where its words lie)
-stands in its file.
+Devices are simulated machines. A *fast* device computes values, an *exact* one also cycles, and checks every
+rule of the machine. The program file holds all metadata of inputs and outputs: names, shapes, types, scales,
+places of their words.
 
 core.py       the extension module: packing, sessions
-tensors.py    what a program says of its inputs and outputs
+tensors.py    metadata of inputs and outputs
 device.py     devices and the programs loaded on them
 inference.py  runs, one at a time or several in flight
-raw.py        programs without metadata, and the codec that packs for them
+raw.py        programs without metadata, and the codec for their words
 """
 
 from tpuflow.runtime.device import Device, DeviceInfo, LoadedProgram

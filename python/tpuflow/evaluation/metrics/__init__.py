@@ -1,4 +1,4 @@
-"""Task metrics: what outputs are worth, evaluated by labels or by the float network.
+"""Task metrics of outputs, by labels or against the float network.
 
 `METRICS` names them; `metric_list` reads words such as `top1,voc_map(0.5,2007)`. A new metric is one function
 from the words of its arguments to a `Metric`, and one entry here or in a plugin (see `tpuflow.plugins`).

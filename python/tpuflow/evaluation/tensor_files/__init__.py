@@ -1,11 +1,11 @@
-"""Files of tensors (`.npz`): how alike two of them are, tensor by tensor, and the small jobs around them.
+"""Files of tensors (`.npz`): comparison tensor by tensor, and editing.
 
     table = compare_files("float.npz", "quantised.npz", Tolerance(0.8, 0.5))
     table.failures, table.to_csv(), table.to_json()
 
-levels.py    how alike two arrays are: EQUAL, CLOSE, SIMILAR, NOT_SIMILAR, NOT_MATCH
-causes.py    why two arrays differ: range, saturation, layout, dtype
-network.py   which tensor is computed from which, from a graph or a model
+levels.py    similarity levels: EQUAL, CLOSE, SIMILAR, NOT_SIMILAR, NOT_MATCH
+causes.py    causes of differences: range, saturation, layout, dtype
+network.py   dependencies of tensors, from a graph or a model
 table.py     two files, row by row; the first failing tensor
 picture.py   the network as a picture, failing tensors red
 tools.py     dump, rename, extract, transpose, ...

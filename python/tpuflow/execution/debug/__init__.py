@@ -1,6 +1,6 @@
-"""Inside a program: where it stands at a cycle, and which instruction is the first to write something wrong.
+"""Debugger of programs: state at a cycle, and the first instruction that writes a wrong element.
 
-replay.py     a program between any two cycles: memories, tokens, what is under way
+replay.py     a program between any two cycles: memories, tokens, instructions under way
 debugger.py   commands over a replay: break, step, show, watch
 written.py    which elements of its layer's tensor an instruction writes, and where
 steps.py      every instruction against the integers of the graph: the first wrong layer

@@ -1,12 +1,12 @@
-"""A program on the simulated machine, fed and read as the original model is.
+"""Simulation of programs, with inputs and outputs as the original model has them.
 
 run = simulate(program, {"input": images})
 run.outputs["logits"], run.cycles, run.time_us
 
 ports.py    the model's arrays to stored codes and back
-program.py  feeds programs, and networks in segments, batch by batch
+program.py  runs programs, also segmented ones, batch by batch
 joined.py   the figures of several programs that run one after another, as one report
-run.py      what a run leaves behind
+run.py      results of a run
 """
 
 from tpuflow.execution.simulation.ports import ProgramPort

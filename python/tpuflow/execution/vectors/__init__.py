@@ -1,7 +1,7 @@
-"""Golden vectors: one layer of a program as a testbench needs it, from the simulator.
+"""Golden vectors: test vectors of one layer for testbenches of the hardware.
 
 window.py      the layer's cycles: memories before and after, operands and result as codes
-trace.py       what is seen at units, ports and channels in a window of cycles, with the words that move
+trace.py       activity of units, ports and channels in a window of cycles, with the data words
 images.py      memories as hexadecimal text for `$readmemh` and as binary
 waveform.py    a trace as a value change dump (VCD) and as tables (CSV)
 writer.py      all of it in a folder, with a manifest

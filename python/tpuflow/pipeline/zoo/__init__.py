@@ -1,4 +1,4 @@
-"""Many networks through every stage: what works, how alike the results are, what it costs.
+"""Sweeps over folders of networks: supported stages, similarity of results, cost.
 
     networks.py   the networks of a folder, their samples, and the published names they stand for
     stages.py     one network through a part of the stages, every stage measured on its own

@@ -1,4 +1,4 @@
-"""Which layers may have few bits: what each is worth, what it costs, and searches over both.
+"""Mixed precision: sensitivity of layers, their cost, and searches over both.
 
     trials = Trials(model, config, calibrated, evaluator)
     found = raised_from_the_end(trials, rule)      # the suffix that needs more bits
@@ -6,10 +6,9 @@
     found = within_budget(trials, budget)          # the best choice that costs no more
     names = bisect_layers(trials, allowed)              # the fewest layers to blame
 
-All of them give single layers another precision and look at what comes of it: `trials` makes the graph of
-an assignment and knows its cycles and bytes, and an `Evaluator` (`tpuflow.evaluation.fidelity`)
-compares its outputs with float. What a search finds is an assignment, that is
-a configuration by layer; nothing else leaves this package.
+All of them change the precision of single layers and measure the effect: `trials` builds the graph of an
+assignment and computes its cycles and bytes, and an `Evaluator` (`tpuflow.evaluation.fidelity`) compares its
+outputs with float. The result of a search is an assignment, a configuration by layer.
 """
 
 from tpuflow.ptq.precision.automatic import Rule, parsed_rule, raised_from_the_end

@@ -1,4 +1,4 @@
-"""What a build knows, as TensorBoard reads it: the extra `tensorboard`.
+"""Event files of a build for TensorBoard (the extra `tensorboard`).
 
     logs/original               graph of the imported model
     logs/normalised             graph after normalisation
