@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tpuflow.calibration import CalibrationConfig, calibrate, collect, fit, load_statistics, save_statistics
-from tpuflow.calibration.levels import Levels, grid_range
+from tpuflow.calibration.levels import Levels
 from tpuflow.config import Config
 from tpuflow.errors import RangesError
 from tpuflow.execution.levels import graph_level
 from tpuflow.frontend import FloatModel, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
+from tpuflow.strategies.fitting import grid_range
 
 CODES = st.lists(st.integers(0, 255), min_size=16, max_size=256, unique=True).filter(
     lambda codes: any(b - a == 1 for a, b in zip(sorted(codes), sorted(codes)[1:], strict=False))

@@ -10,10 +10,10 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from tpuflow.calibration import CalibrationConfig, Range, Statistics, fit
-from tpuflow.calibration.divergence import divergences, magnitudes, widest_of_best
-from tpuflow.calibration.strategies import moments_of
 from tpuflow.calibration.trim import trimmed
 from tpuflow.config import Config, ConfigError
+from tpuflow.strategies import moments_of
+from tpuflow.strategies.divergence import divergences, magnitudes, widest_of_best
 
 FLOATS = st.floats(-100, 100, width=32)
 ARRAYS = hnp.arrays(np.float32, st.integers(2, 60), elements=FLOATS)
@@ -178,7 +178,7 @@ def test_weighted_scales_follow_their_four_numbers() -> None:
 @pytest.mark.feature("CAL-08")
 def test_the_search_is_logged_and_best(caplog: pytest.LogCaptureFixture) -> None:
     values = np.concatenate([normal(20_000) * 0.1, np.array([1.0, -0.3], np.float32)])
-    with caplog.at_level("DEBUG", logger="tpuflow.calibration.strategies"):
+    with caplog.at_level("DEBUG", logger="tpuflow.strategies.fitting"):
         _, found = fitted(values, strategy="weighted_scale_param[2,0,0,1]", bits=4)
     assert "is recommended" in caplog.text
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
 
-from tpuflow import _core, config
+from tpuflow import _core
 from tpuflow.calibration import STRATEGIES, CalibrationConfig, Range, Statistics, fit
 from tpuflow.errors import RangesError, SampleError
 
@@ -252,10 +252,6 @@ def test_clipping_errors_of_weight_widen_the_range() -> None:
         for low, high in fitted(values, strategy="mse", bits=6, clip_weight=weight).pairs
     ]
     assert spans[0] < spans[1] < spans[2] <= 30
-
-
-def test_the_configuration_names_every_strategy() -> None:
-    assert tuple(STRATEGIES) == config.STRATEGIES
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tpuflow.calibration import STRATEGIES as IMPLEMENTED
-from tpuflow.config import STRATEGIES, Config, ConfigError, load_config
+from tpuflow.config import Config, ConfigError, load_config
+from tpuflow.strategies import STRATEGIES
 
 
 def test_a_complete_file(tmp_path: Path) -> None:
@@ -89,5 +89,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_config(broken)
 
 
-def test_every_strategy_can_be_named() -> None:
-    assert tuple(IMPLEMENTED) == STRATEGIES
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_can_be_named(name: str) -> None:
+    strategy = STRATEGIES[name]
+    written = {name, f"2{name}" if strategy.leading else name}
+    written.add(f"{name}[{','.join(['1'] * strategy.numbers)}]" if strategy.numbers else name)
+    for text in written:
+        assert Config.parse({"calibrate": {"strategy": text}}).calibrate.strategy == text
+    refused = {f"{name}[1,1,1,1,1]", f"-1{name}"}
+    refused.add(name + "[1]" if strategy.leading else "2" + name)
+    for text in refused:
+        with pytest.raises(ConfigError, match=name):
+            Config.parse({"calibrate": {"strategy": text}})
+
+
+def test_a_number_beyond_all_floats_is_no_number_of_thresholds() -> None:
+    with pytest.raises(ConfigError, match="the number of thresholds must be whole"):
+        Config.parse({"calibrate": {"strategy": "9" * 400 + "kld"}})

@@ -1,13 +1,13 @@
 """Calibration: a float model and samples give the range of every activation.
 
 ```text
- model + samples --activations--> arrays --statistics--> extrema, histograms --strategies--> Ranges
+ model + samples --activations--> arrays --statistics--> extrema, histograms --tpuflow.strategies--> Ranges
 ```
 
 `activations` runs the model and yields every intermediate tensor, in batches of bounded size. `statistics`
-keeps the extrema of every batch and one histogram of each tensor, never its values. `strategies` turns them
-into a range; a new strategy is one function and one entry in its table. One pass over the samples is enough,
-and shards of the samples merge to the very same statistics (see `crates/statistics`).
+keeps the extrema of every batch and one histogram of each tensor, never its values. `tpuflow.strategies`
+turns them into a range. One pass over the samples is enough, and shards of the samples merge to the very
+same statistics (see `crates/statistics`).
 
 This package chooses no bit widths and changes no weights.
 """
@@ -18,7 +18,7 @@ from tpuflow.calibration.config import CalibrationConfig
 from tpuflow.calibration.ranges import Means, Range, Ranges
 from tpuflow.calibration.statistics import Statistics, TensorStatistics
 from tpuflow.calibration.statistics_file import load_statistics, save_statistics
-from tpuflow.calibration.strategies import STRATEGIES, Strategy
+from tpuflow.strategies import STRATEGIES, Strategy
 
 __all__ = [
     "STRATEGIES",

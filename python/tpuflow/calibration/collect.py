@@ -21,13 +21,13 @@ from tpuflow.calibration.ranges import Means, Range, Ranges
 from tpuflow.calibration.stated import stated_ranges, stated_weights
 from tpuflow.calibration.statistics import Statistics, TensorStatistics
 from tpuflow.calibration.statistics_file import load_statistics, save_statistics
-from tpuflow.calibration.strategies import STRATEGIES
 from tpuflow.calibration.trim import trimmed
 from tpuflow.config import CalibrationConfig, Config, refuse_calibration, scoped
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning import PartitionedModel, device_values, partition
+from tpuflow.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Levels", "grid_range"]
+__all__ = ["Levels"]
 
 MOST, LEAST = 256, 16
 """Distinct values a grid of 8 bits has at most, and what tells a grid from a few odd numbers."""
@@ -65,16 +65,3 @@ class Levels:
             return None
         step = float(values @ multiples / (multiples @ multiples))
         return step if np.all(np.abs(values - multiples * step) <= OFF * step) else None
-
-
-def grid_range(low: float, high: float, step: float, steps: int) -> tuple[float, float] | None:
-    """The range of so many steps around what was seen, with zero within; None where that is too wide.
-
-    What remains goes to the side that has values; to both where both have.
-    """
-    least, most = min(0, round(low / step)), max(0, round(high / step))
-    left = steps - (most - least)
-    if left < 0:
-        return None
-    below = left // 2 if least < 0 < most else left if least < 0 else 0
-    return (least - below) * step, (most + left - below) * step

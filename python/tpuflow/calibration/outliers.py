@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.calibration.statistics import Histogram
-from tpuflow.calibration.strategies import moments_of
 from tpuflow.errors import RangesError
+from tpuflow.strategies import moments_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

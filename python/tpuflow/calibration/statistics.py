@@ -10,7 +10,7 @@ are always those of all values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tpuflow import _core
 from tpuflow.calibration.levels import Levels
 from tpuflow.calibration.means import ChannelSums
 from tpuflow.errors import RangesError, SampleError
+from tpuflow.strategies import Moments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,14 +29,6 @@ __all__ = ["Histogram", "Moments", "Statistics", "TensorStatistics"]
 
 Histogram = _core.Histogram
 """Counts of values by sign and magnitude."""
-
-
-class Moments(NamedTuple):
-    """Mean, unbiased standard deviation and mean absolute deviation of a tensor."""
-
-    mean: float
-    deviation: float
-    absolute: float
 
 
 @dataclass

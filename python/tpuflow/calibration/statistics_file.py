@@ -34,9 +34,9 @@ import numpy as np
 
 from tpuflow.calibration.means import ChannelSums
 from tpuflow.calibration.statistics import Histogram, Moments, Statistics, TensorStatistics
-from tpuflow.calibration.strategies import extrema_of, moments_of
 from tpuflow.errors import RangesError
 from tpuflow.io.files import parse_json, read_text, write_text
+from tpuflow.strategies import extrema_of, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

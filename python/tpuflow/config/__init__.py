@@ -35,7 +35,6 @@ from tpuflow.config.quantization import FLOATS, DType, QuantizeConfig
 from tpuflow.config.schedule import ScheduleConfig
 from tpuflow.config.scope import layer_names, refuse_calibration, scoped
 from tpuflow.config.section import ConfigError
-from tpuflow.config.strategies import STRATEGIES
 from tpuflow.config.table import table_text
 from tpuflow.config.unify import UnifyRule
 
@@ -43,7 +42,6 @@ __all__ = [
     "FLOATS",
     "SECTIONS",
     "SHOWN",
-    "STRATEGIES",
     "CalibrationConfig",
     "Config",
     "ConfigError",

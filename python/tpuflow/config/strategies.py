@@ -1,4 +1,4 @@
-"""Names of calibration strategies, which may carry numbers: `3std`, `0.9percentile`, `pct[99.9]`.
+"""Parses names of calibration strategies, which may carry numbers: `3std`, `0.9percentile`, `pct[99.9]`.
 
 extrema  mean  mse  mae  lp[p]  [R]percentile  pct[p]  [N]std  [N]kld  [R]aciq_laplace  [R]aciq_gauss
 weighted_scale_param[r1,r2,r3,r4]  in_ir
@@ -8,19 +8,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["STRATEGIES", "known_strategy", "parsed_strategy", "parsed_trim"]
+from tpuflow.strategies import STRATEGIES
 
-STRATEGIES = (
-    "extrema", "mean", "percentile", "pct", "mse", "mae", "lp", "kld", "std", "aciq_laplace", "aciq_gauss",
-    "weighted_scale_param", "in_ir",
-)  # fmt: skip
-"""Strategies without their numbers; `tpuflow.calibration.STRATEGIES` holds what they do."""
-
-LEADING = frozenset({"percentile", "std", "kld", "aciq_laplace", "aciq_gauss"})
-"""Those that may begin with a number."""
-
-NUMBERS = {"pct": 1, "lp": 1, "weighted_scale_param": 4}
-"""Those that may be followed by so many numbers in brackets."""
+__all__ = ["known_strategy", "parsed_strategy", "parsed_trim"]
 
 FORM = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)?\s*([a-z_]+)\s*(?:\[([^\]]*)\])?\s*")
 
@@ -36,10 +26,10 @@ def parsed_strategy(text: str) -> tuple[str, tuple[float, ...]]:
     if form is None or name not in STRATEGIES:
         known = ", ".join(STRATEGIES)
         raise ValueError(f'"{text}" is not a calibration strategy, choose one of {known}')
-    lead, listed = form.group(1), form.group(3)
-    if lead is not None and name not in LEADING:
+    lead, listed, strategy = form.group(1), form.group(3), STRATEGIES[name]
+    if lead is not None and not strategy.leading:
         raise ValueError(f'"{text}": {name} has no number in front')
-    if listed is not None and name not in NUMBERS:
+    if listed is not None and not strategy.numbers:
         raise ValueError(f'"{text}": {name} has no numbers behind it')
     try:
         numbers = (
@@ -49,16 +39,12 @@ def parsed_strategy(text: str) -> tuple[str, tuple[float, ...]]:
         )
     except ValueError:
         raise ValueError(f'"{text}": [{listed}] must hold numbers') from None
-    if listed is not None and len(numbers) != NUMBERS[name]:
-        raise ValueError(f'"{text}": {name} takes {NUMBERS[name]} numbers, there are {len(numbers)}')
+    if listed is not None and len(numbers) != strategy.numbers:
+        raise ValueError(f'"{text}": {name} takes {strategy.numbers} numbers, there are {len(numbers)}')
     if lead is not None and not numbers[0] > 0:
         raise ValueError(f'"{text}": the number must be above 0')
-    if name == "kld" and lead is not None and numbers[0] != int(numbers[0]):
-        raise ValueError(f'"{text}": the number of thresholds must be whole')
-    if name == "pct" and numbers and not 0 < numbers[0] <= 100:
-        raise ValueError(f'"{text}": a percentile lies above 0 and is at most 100')
-    if name == "lp" and numbers and not 0 < numbers[0] <= 16:
-        raise ValueError(f'"{text}": the power of errors lies above 0 and is at most 16')
+    if wrong := strategy.wrong(tuple(numbers)):
+        raise ValueError(f'"{text}": {wrong}')
     return name, tuple(numbers)
 
 

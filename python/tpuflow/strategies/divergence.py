@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tpuflow.calibration.statistics import Histogram
+    from tpuflow._core import Histogram
 
 __all__ = ["divergences", "widest_of_best"]
 
