@@ -175,27 +175,28 @@ def compare(
     instruction against the integers of its graph. A.npz B.npz: two files of tensors; EQUAL, CLOSE and SIMILAR
     pass, NOT_SIMILAR and NOT_MATCH fail. Exit status 3 when something differs by more than it may.
     """
-    from tpuflow.cli.commands.compare_files import compare_two_files
-    from tpuflow.cli.commands.compare_networks import compare_networks
+    from tpuflow.cli.commands.compare_files import FileComparison, compare_two_files
+    from tpuflow.cli.commands.compare_networks import NetworkComparison, compare_networks
     from tpuflow.cli.commands.compare_steps import compare_steps
 
     kind = _kind(first, second)
     _refuse_others(context, kind)
     if kind is Kind.files:
         assert second is not None, "files come in pairs"
-        compare_two_files(
-            first, second, stage=stage, tolerance=tolerance, ignored_tensors=ignored_tensors, network=network,
-            axis=axis, sample=sample, failed_only=failed_only, csv=csv, picture=picture, json=json,
-        )  # fmt: skip
+        compare_two_files(first, second, FileComparison(
+            stage=stage, tolerance=tolerance, ignored_tensors=ignored_tensors, network=network, axis=axis,
+            sample=sample, failed_only=failed_only, csv=csv, picture=picture, json=json,
+        ))  # fmt: skip
     elif second is None:
         compare_steps(first, graph=graph, inputs=inputs, fail_fast=fail_fast, dump=dump, seed=seed, json=json)
     else:
-        compare_networks(
-            first, second, options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-            options.configuration(config, None), inputs=inputs, graph=graph, validation=validation,
-            count=count, seed=seed, tolerance=tolerance, least_sqnr=least_sqnr,
-            ignored_tensors=ignored_tensors, json=json, picture=picture, histograms=histograms,
+        asked = NetworkComparison(
+            inputs=inputs, graph=graph, validation=validation, count=count, seed=seed, tolerance=tolerance,
+            least_sqnr=least_sqnr, ignored_tensors=ignored_tensors, json=json, picture=picture,
+            histograms=histograms,
         )  # fmt: skip
+        opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
+        compare_networks(first, second, opening, options.configuration(config, None), asked)
 
 
 def _kind(first: Path, second: Path | None) -> Kind:

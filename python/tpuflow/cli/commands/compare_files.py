@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.cli.commands import options
@@ -13,26 +14,41 @@ if TYPE_CHECKING:
 
     from tpuflow.evaluation.tensor_files import Row, Table
 
-__all__ = ["compare_two_files"]
+__all__ = ["FileComparison", "compare_two_files"]
 
 MOST_EXPLAINED = 5
 
 
-def compare_two_files(
-    reference: Path,
-    other: Path,
-    *,
-    stage: str,
-    tolerance: str | None,
-    ignored_tensors: str | None,
-    network: Path | None,
-    axis: int | None,
-    sample: int | None,
-    failed_only: bool,
-    csv: Path | None,
-    picture: Path | None,
-    json: Path | None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FileComparison:
+    """Options of a comparison of two files.
+
+    Attributes:
+        stage: Whose default tolerance applies.
+        tolerance: In place of that.
+        ignored_tensors: Names that no tolerance applies to.
+        network: Graph or model, for order and operators.
+        axis: Each index of it is compared, too.
+        sample: So many tensors, evenly chosen.
+        failed_only: List no others.
+        csv: File of a line per tensor.
+        picture: Drawing of the network.
+        json: File of all figures.
+    """
+
+    stage: str
+    tolerance: str | None
+    ignored_tensors: str | None
+    network: Path | None
+    axis: int | None
+    sample: int | None
+    failed_only: bool
+    csv: Path | None
+    picture: Path | None
+    json: Path | None
+
+
+def compare_two_files(reference: Path, other: Path, asked: FileComparison) -> None:
     """Compares two files, and names the tensors that fail first.
 
     Raises:
@@ -43,31 +59,31 @@ def compare_two_files(
     from tpuflow.evaluation.tensor_files import STAGES, Tolerance, compare_files, network_of, to_dot
     from tpuflow.io.files import write_text
 
-    if stage not in STAGES:
-        raise options.OptionError(f'--stage "{stage}" is unknown, there are {", ".join(STAGES)}')
-    if picture is not None and network is None:
+    if asked.stage not in STAGES:
+        raise options.OptionError(f'--stage "{asked.stage}" is unknown, there are {", ".join(STAGES)}')
+    if asked.picture is not None and asked.network is None:
         raise options.OptionError("--picture draws a network: give it with --network")
-    if picture is not None and picture.suffix != ".dot":
-        raise options.OptionError(f"{picture}: a picture of a network of files is .dot")
-    least = STAGES[stage] if tolerance is None else Tolerance.parse(tolerance)
-    known = None if network is None else network_of(network)
+    if asked.picture is not None and asked.picture.suffix != ".dot":
+        raise options.OptionError(f"{asked.picture}: a picture of a network of files is .dot")
+    least = STAGES[asked.stage] if asked.tolerance is None else Tolerance.parse(asked.tolerance)
+    known = None if asked.network is None else network_of(asked.network)
     with progress("compare") as advance:
         found = compare_files(
             reference,
             other,
             least,
-            excepts=options.names(ignored_tensors),
+            excepts=options.names(asked.ignored_tensors),
             network=known,
-            axis=axis,
-            sample=sample,
+            axis=asked.axis,
+            sample=asked.sample,
             progress=advance,
         )
-    if csv is not None:
-        write_text(csv, found.to_csv())
-    write_figures(json, found.to_json())
-    if picture is not None and known is not None:
-        write_text(picture, to_dot(known, found, other.stem))
-    _show(found, failed_only=failed_only)
+    if asked.csv is not None:
+        write_text(asked.csv, found.to_csv())
+    write_figures(asked.json, found.to_json())
+    if asked.picture is not None and known is not None:
+        write_text(asked.picture, to_dot(known, found, other.stem))
+    _show(found, failed_only=asked.failed_only)
     if not found.rows:
         raise ComparisonError(f"{reference} and {other} have no tensor in common")
     if found.failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,29 +17,45 @@ if TYPE_CHECKING:
     from tpuflow.evaluation.comparison import Comparison
     from tpuflow.report import Overlay
 
-__all__ = ["compare_networks"]
+__all__ = ["NetworkComparison", "compare_networks"]
 
 MOST_SHAPES = 5
 PICTURES = (".svg", ".dot")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NetworkComparison:
+    """Options of a comparison of networks.
+
+    Attributes:
+        inputs: Samples; one is generated where there are none.
+        graph: Beside the program where it is not named.
+        validation: Further samples, reported separately.
+        count: Samples of each.
+        seed: Of generated samples.
+        tolerance: Least similarities.
+        least_sqnr: Of every output, in decibels.
+        ignored_tensors: Names that no tolerance applies to.
+        json: File of all figures.
+        picture: Drawing of the network.
+        histograms: Folder of drawn distributions.
+    """
+
+    inputs: Path | None
+    graph: Path | None
+    validation: Path | None
+    count: int
+    seed: int
+    tolerance: str | None
+    least_sqnr: float
+    ignored_tensors: str | None
+    json: Path | None
+    picture: Path | None
+    histograms: Path | None
+
+
 def compare_networks(
-    model: Path,
-    program: Path,
-    opening: options.Opening,
-    settings: Config,
-    *,
-    inputs: Path | None,
-    graph: Path | None,
-    validation: Path | None,
-    count: int,
-    seed: int,
-    tolerance: str | None,
-    least_sqnr: float,
-    ignored_tensors: str | None,
-    json: Path | None,
-    picture: Path | None,
-    histograms: Path | None,
+    model: Path, program: Path, opening: options.Opening, settings: Config, asked: NetworkComparison
 ) -> None:
     """Compares a model with its program, or its graph alone, and names the first tensor that differs.
 
@@ -51,37 +68,42 @@ def compare_networks(
     from tpuflow.partitioning.storage import graph_beside
     from tpuflow.report import save_overlays
 
-    least, ignored = _tolerance(tolerance), options.names(ignored_tensors)
-    if picture is not None and picture.suffix not in PICTURES:
-        raise options.OptionError(f"{picture}: a picture is {' or '.join(PICTURES)}")
+    least, ignored = _tolerance(asked.tolerance), options.names(asked.ignored_tensors)
+    if asked.picture is not None and asked.picture.suffix not in PICTURES:
+        raise options.OptionError(f"{asked.picture}: a picture is {' or '.join(PICTURES)}")
     original = load(model, **opening, preprocess=settings.preprocess, host=True)
-    pair = open_pair(program, graph)
-    source = program if program.suffix == ".tpuq" else graph or graph_beside(program)
-    overlays = {} if histograms is None else _overlays(source)
+    pair = open_pair(program, asked.graph)
+    source = program if program.suffix == ".tpuq" else asked.graph or graph_beside(program)
+    overlays = {} if asked.histograms is None else _overlays(source)
 
     def watch(name: str, floating: NDArray[Any], quantized: NDArray[Any]) -> None:
         if name in overlays:
             overlays[name].add(floating, quantized)
 
     with progress("compare") as advance:
-        found = compare_levels(original, pair, inputs, count=count, seed=seed, progress=advance, watch=watch)
+        found = compare_levels(
+            original, pair, asked.inputs, count=asked.count, seed=asked.seed, progress=advance, watch=watch
+        )
         further = None
-        if validation is not None:
-            further = compare_levels(original, pair, validation, count=count, seed=seed, progress=advance)
-    if histograms is not None:
+        if asked.validation is not None:
+            further = compare_levels(
+                original, pair, asked.validation, count=asked.count, seed=asked.seed, progress=advance
+            )
+    if asked.histograms is not None:
         seen = [overlay for overlay in overlays.values() if overlay.floating.any()]
-        say(f"{save_overlays(seen, histograms)}: distributions of {len(seen)} tensors, pictures beside it")
-    if json is not None:
+        drawn = save_overlays(seen, asked.histograms)
+        say(f"{drawn}: distributions of {len(seen)} tensors, pictures beside it")
+    if asked.json is not None:
         report = found.to_json()
-        write_figures(json, report if further is None else report | {"validation": further.to_json()})
-    if picture is not None:
-        _draw(picture, source, found, found.failed(least, ignored))
+        write_figures(asked.json, report if further is None else report | {"validation": further.to_json()})
+    if asked.picture is not None:
+        _draw(asked.picture, source, found, found.failed(least, ignored))
     _show_comparison(found)
-    failures = found.failures(least, ignored, least_sqnr)
+    failures = found.failures(least, ignored, asked.least_sqnr)
     if further is not None:
-        say(f"{validation}:")
+        say(f"{asked.validation}:")
         _show_comparison(further)
-        failures = failures or further.failures(least, ignored, least_sqnr)
+        failures = failures or further.failures(least, ignored, asked.least_sqnr)
     if failures:
         raise DifferenceError(failures)
 

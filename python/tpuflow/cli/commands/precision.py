@@ -6,7 +6,7 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -93,11 +93,11 @@ def sensitivity(
     if to not in PRECISIONS:
         raise PrecisionError(f'--to "{to}": choose of {", ".join(PRECISIONS)}')
     trials = _opened(
-        model, calib, ranges, options.configuration(config, dtype),
+        model,
+        options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, loss=loss, machine=machine, level=int(level.value),
-        host=host, plugins=plugins,
-    ).trials  # fmt: skip
+        _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
+    ).trials
     with _limited(steps, time_limit, len(trials.layers)) as limits:
         rows = ranked(trials, to, limits)
     _show_rows(trials, rows)
@@ -170,11 +170,12 @@ def mixed(
     inputs = _inputs(model, calib, ranges, data, settings, machine, plugins) | {"options": told}
     with resumable(output, "mixed", inputs) as journal:
         opened = _opened(
-            model, calib, ranges, settings, opening,
-            data=data, metric=metric, loss=loss, machine=machine, level=int(level.value),
-            host=host, plugins=plugins,
-            journal=journal,
-        )  # fmt: skip
+            model,
+            settings,
+            opening,
+            _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
+            journal,
+        )
         trials = opened.trials
         with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
             found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
@@ -254,10 +255,11 @@ def bisect(
     from tpuflow.ptq.precision import bisect_layers
 
     opened = _opened(
-        model, calib, ranges, options.configuration(config, dtype),
+        model,
+        options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        data=data, metric=metric, host=host, plugins=plugins,
-    )  # fmt: skip
+        _Measure(calib, ranges, data, metric, host=host, plugins=plugins),
+    )
     trials = opened.trials
     with _limited(steps, time_limit, None) as limits:
         found = bisect_layers(trials, allowed, limits)
@@ -334,21 +336,22 @@ class _OpenedModel:
         )
 
 
+class _Measure(NamedTuple):
+    """How accuracy and cycles of trials are measured: samples or ranges, data, metric or loss, machine."""
+
+    calib: Path | None
+    ranges: Path | None
+    data: str | None
+    metric: str | None
+    loss: str = "sqnr"
+    machine: str = "128x128_asic"
+    level: int = 1
+    host: bool = True
+    plugins: list[Path] | None = None
+
+
 def _opened(
-    model: Path,
-    calib: Path | None,
-    ranges: Path | None,
-    settings: Config,
-    opening: options.Opening,
-    *,
-    data: str | None,
-    metric: str | None,
-    loss: str = "sqnr",
-    machine: str = "128x128_asic",
-    level: int = 1,
-    host: bool,
-    plugins: list[Path] | None,
-    journal: Journal | None = None,
+    model: Path, settings: Config, opening: options.Opening, by: _Measure, journal: Journal | None = None
 ) -> _OpenedModel:
     """The trials of a model, its data read and its metric known before anything is calibrated.
 
@@ -360,21 +363,23 @@ def _opened(
     from tpuflow.pipeline import Request, trials
     from tpuflow.plugins import load_plugins
 
-    if calib is None and ranges is None:
+    if by.calib is None and by.ranges is None:
         raise options.OptionError(f"{model}: accuracy is measured here: give --calib or --ranges")
-    if ranges is not None and data is None and not settings.evaluate.data:
-        raise options.OptionError(f"{ranges}: ranges are no samples to evaluate with: give --data")
+    if by.ranges is not None and by.data is None and not settings.evaluate.data:
+        raise options.OptionError(f"{by.ranges}: ranges are no samples to evaluate with: give --data")
     chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
     chosen.pop("mixed_precision_auto_search", None)
-    if data is not None:
+    if by.data is not None:
         chosen = {key: value for key, value in chosen.items() if key not in {"dataset", "label"}}
-        chosen["data"] = data
-    scored = EvaluateConfig.model_construct(**chosen | ({} if metric is None else {"metric": metric}))
+        chosen["data"] = by.data
+    scored = EvaluateConfig.model_construct(**chosen | ({} if by.metric is None else {"metric": by.metric}))
     settings = settings.model_copy(update={"evaluate": scored})
-    found = load_plugins(named=plugins or ())
-    request = Request(model, level, machine, calib, found, ranges=ranges, config=settings, host=host)
-    loaded = load(model, **opening, preprocess=settings.preprocess, host=host)
-    return _OpenedModel(trials(loaded, request, loss, journal), loaded, machine)
+    found = load_plugins(named=by.plugins or ())
+    request = Request(
+        model, by.level, by.machine, by.calib, found, ranges=by.ranges, config=settings, host=by.host
+    )
+    loaded = load(model, **opening, preprocess=settings.preprocess, host=by.host)
+    return _OpenedModel(trials(loaded, request, by.loss, journal), loaded, by.machine)
 
 
 @contextmanager
