@@ -11,6 +11,10 @@ tests/a/inputs.npz        samples, one array per input
 tests/a/outputs.npz       what the program must give for them, bit for bit
 ```
 
+Programs of one network share their weights. Where that makes the file smaller, format 2 has all bytes of
+programs and graphs once in `blocks`, and the manifest says by `"stretches"` which of them (start, length)
+each file consists of.
+
 Equal contents give equal bytes: members stand in the order of the manifest, with one fixed date. The
 archive's own checksums guard every member, and programs carry theirs.
 """
@@ -35,12 +39,15 @@ from tpuflow.io.files import parse_json, replaced, temporary_folder
 from tpuflow.io.memory import bytes_text, memory_limit
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning.storage import AnyGraph, AnyProgram, load_graph, load_program
+from tpuflow.pipeline.blocks import assemble, shared_blocks
 
 __all__ = ["Bundle", "Difference", "TestData", "combine", "load_bundle", "recorded", "run_tests"]
 
 Array = NDArray[Any]
 Held = TypeVar("Held")
 FORMAT = 1
+WITH_BLOCKS = 2
+BLOCKS = "blocks"
 MANIFEST = "bundle.json"
 DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -112,15 +119,25 @@ class Bundle:
         Raises:
             FileError: The file cannot be written.
         """
-        manifest = {"format": FORMAT, "programs": list(self.programs), "tests": list(self.tests)}
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "programs": list(self.programs),
+            "tests": list(self.tests),
+        }
         if self.graphs:
             manifest["graphs"] = list(self.graphs)
+        files = {f"programs/{name}.tpu": content for name, content in self.programs.items()}
+        files |= {f"graphs/{name}.tpuq": content for name, content in self.graphs.items()}
+        blocks, stretches = shared_blocks(files)
+        text = json.dumps(stretches, separators=(",", ":"))
+        sizes = [len(content) for content in files.values()]
+        if len(blocks) + len(text) < sum(sizes) and max(sizes) <= len(blocks):
+            manifest |= {"format": WITH_BLOCKS, "stretches": stretches}
+            files = {BLOCKS: blocks}
         with replaced(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
-            _put(archive, MANIFEST, json.dumps(manifest, indent=1).encode())
-            for name, content in self.programs.items():
-                _put(archive, f"programs/{name}.tpu", content)
-            for name, content in self.graphs.items():
-                _put(archive, f"graphs/{name}.tpuq", content)
+            _put(archive, MANIFEST, json.dumps(manifest, indent=None if BLOCKS in files else 1).encode())
+            for name, content in files.items():
+                _put(archive, name, content)
             for name, data in self.tests.items():
                 _put(archive, f"tests/{name}/inputs.npz", _npz(data.inputs))
                 _put(archive, f"tests/{name}/outputs.npz", _npz(data.outputs))
@@ -212,25 +229,40 @@ def load_bundle(path: Path) -> Bundle:
 
 def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
     manifest = parse_json(archive.read(MANIFEST).decode(), f"{path}: {MANIFEST}", FileError)
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (FORMAT, WITH_BLOCKS):
         version = json.dumps(manifest["format"])[:20]
-        raise FileError(f"{path}: format {version} of a bundle, this build reads {FORMAT}")
+        raise FileError(f"{path}: format {version} of a bundle, this build reads {FORMAT} to {WITH_BLOCKS}")
     programs, tests = (_names(path, manifest[key]) for key in ("programs", "tests"))
     graphs = _names(path, manifest.get("graphs", []))
     for kind, names in (("test for", tests), ("graph of", graphs)):
         for name in names:
             if name not in programs:
                 raise FileError(f'{path}: has a {kind} "{name}", but no such program')
+    member = archive.read if manifest["format"] == FORMAT else _from_blocks(path, archive, manifest)
     return Bundle(
-        {name: archive.read(f"programs/{name}.tpu") for name in programs},
+        {name: member(f"programs/{name}.tpu") for name in programs},
         {
             name: TestData(
                 *(_recorded(path, archive, f"tests/{name}/{side}.npz") for side in ("inputs", "outputs"))
             )
             for name in tests
         },
-        {name: archive.read(f"graphs/{name}.tpuq") for name in graphs},
+        {name: member(f"graphs/{name}.tpuq") for name in graphs},
     )
+
+
+def _from_blocks(path: Path, archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> Callable[[str], bytes]:
+    """What gives a file that consists of stretches of the blocks."""
+    blocks, stretches = archive.read(BLOCKS), manifest["stretches"]
+    sizes = [sum(length for _, length in ranges) for ranges in stretches.values()]
+    if max(sizes, default=0) > len(blocks):
+        raise FileError(f"{path}: a file of {bytes_text(max(sizes))} is more than the blocks it consists of")
+    if (total := sum(sizes)) > memory_limit():
+        raise FileError(
+            f"{path}: holds {bytes_text(total)}; the limit is {bytes_text(memory_limit())} "
+            "(TPUFLOW_MEMORY_LIMIT, in bytes)"
+        )
+    return lambda name: assemble(blocks, stretches[name])
 
 
 def _names(path: Path, found: Any) -> list[str]:
