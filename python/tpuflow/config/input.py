@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tpuflow.config.section import Aliases, Section
 
 __all__ = ["InputConfig"]
+
+
+Rewrite = Literal[
+    "collapse_linear",
+    "collapse_residual",
+    "split_projections",
+    "expand_powers",
+    "resize_by_convolution",
+    "parallel_batch",
+]
 
 
 class InputConfig(Section):
@@ -23,6 +33,13 @@ class InputConfig(Section):
     without_batch_dim: bool = False
     """No input of the network has a batch axis, and samples stand one behind the other in files. It is said
     for readers: shapes tell as much."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """What is written differently before anything else is done; in floats it is the same. `collapse_linear`:
+    two linear layers in a row become one where that takes no more products. `collapse_residual`: the operand
+    of a convolution that is added to its result is added within the kernel. `split_projections`: parts of a
+    product become products with scales of their own. `expand_powers`: whole powers become products.
+    `resize_by_convolution`: bilinear resizing by whole factors becomes a transposed convolution.
+    `parallel_batch`: the samples of a batch become branches, each computed by itself."""
 
     @property
     def source(self) -> str:

@@ -189,6 +189,11 @@ class Config(Section):
         return self
 
     @property
+    def loading(self) -> dict[str, Any]:
+        """What it says of how a model is loaded, by argument of `tpuflow.load`."""
+        return {"preprocess": self.preprocess, "rewrites": self.input.rewrites}
+
+    @property
     def needs_ranges(self) -> bool:
         """Whether any layer may have codes."""
         dtypes = [self.quantize.dtype, *(entry.overrides().get("dtype", "float32") for entry in self.layers)]

@@ -13,9 +13,11 @@ import onnx_ir as ir
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
 from tpuflow.frontend import hosted, supported
 from tpuflow.frontend.batch import rebatched, sizes_of_batch
+from tpuflow.frontend.branches import branched
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
 from tpuflow.frontend.normalize import normalize
+from tpuflow.frontend.optional import BRANCHES, rewritten
 from tpuflow.frontend.outside import mark
 from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
@@ -65,6 +67,7 @@ class FloatModel:
         outputs: What it gives, in the order of the model's header.
         findings: Nodes that cannot be compiled, and why; `tpuflow.partition` gives them to the host. Empty
             unless the model was loaded with `host=True`.
+        rewrites: What was applied by choice, see `tpuflow.frontend.optional`.
     """
 
     model: ir.Model
@@ -73,6 +76,7 @@ class FloatModel:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     findings: tuple[Finding, ...] = ()
+    rewrites: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -94,7 +98,8 @@ class FloatModel:
         Raises:
             ModelError: If the samples of a batch cannot be followed through the model, or meet in it.
         """
-        return replace(load(self.origin, batch=batch, host=bool(self.findings)), source=self.source)
+        made = load(self.origin, batch=batch, host=bool(self.findings), rewrites=self.rewrites)
+        return replace(made, source=self.source)
 
 
 def load(
@@ -106,6 +111,7 @@ def load(
     cut_outputs: Sequence[str] = (),
     cut_preset: str | None = None,
     preprocess: PreprocessConfig | None = None,
+    rewrites: Sequence[str] = (),
     host: bool = False,
 ) -> FloatModel:
     """Loads a model, normalises it and makes sure that all of it can be compiled.
@@ -122,6 +128,7 @@ def load(
         cut_outputs: Tensors that become the outputs; what only follows them is dropped.
         cut_preset: Name of a known cut instead, see `tpuflow.frontend.presets`.
         preprocess: Preparation of images to be put in front, see `tpuflow.frontend.preprocess`.
+        rewrites: Names of rewrites that are applied by choice, see `tpuflow.frontend.optional`.
         host: Let the host compute what the machine cannot.
 
     Returns:
@@ -132,7 +139,9 @@ def load(
         UnsupportedModelError: If it has operators that cannot be compiled; it lists all of them. With `host`,
             those that onnxruntime cannot run either.
     """
-    wish = _RequestedInterface(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess)
+    wish = _RequestedInterface(
+        input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess, rewrites
+    )
     origin, model, label, found = _imported(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
@@ -147,6 +156,7 @@ def load(
         inputs=tuple(_port(value, label) for value in model.graph.inputs),
         outputs=tuple(_port(value, label) for value in model.graph.outputs),
         findings=tuple(found),
+        rewrites=tuple(rewrites),
     )
 
 
@@ -179,6 +189,7 @@ class _RequestedInterface:
     outputs: Sequence[str]
     preset: str | None
     preprocess: PreprocessConfig | None = None
+    rewrites: Sequence[str] = ()
 
 
 def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
@@ -202,7 +213,12 @@ def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.M
     made = [(at, value) for at, value in enumerate(origin.graph.outputs) if not value.is_graph_input()]
     for _, value in made:  # the shapes the exporter noted may be those of another batch
         value.shape = None
-    model = normalize(origin.clone())
+    sizes = sizes_of_batch(origin)
+    if BRANCHES in wish.rewrites and sizes != {1}:
+        single = rewritten(normalize(rebatched(origin, label, 1)), label, wish.rewrites)
+        model = branched(single, sizes.pop())
+    else:
+        model = rewritten(normalize(origin.clone()), label, wish.rewrites)
     for at, value in made:
         known = model.graph.outputs[at]
         value.shape = known.shape if shape_of(known) is not None else None

@@ -114,7 +114,7 @@ def _graph(request: Request, folder: Path, remark: Callable[[str], None]) -> Pat
 
 
 def _quantized(request: Request) -> AnyGraph:
-    model = load(request.model, batch=request.batch, preprocess=request.config.preprocess, host=request.host)
+    model = load(request.model, batch=request.batch, **request.config.loading, host=request.host)
     state = starting(model, request)
     if request.config.needs_ranges:
         state = calibrated(state, request, Listener(), data=calibration_data(model, request))

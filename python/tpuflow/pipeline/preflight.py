@@ -77,7 +77,7 @@ def audit(
     findings += _sizes(model, machine, config)
     cut_points: tuple[str, ...] = ()
     try:
-        loaded = load(source, input_shapes=shapes, preprocess=config.preprocess, **options)
+        loaded = load(source, input_shapes=shapes, **config.loading, **options)
         findings += _lowered(loaded, config, ranges)
     except UnsupportedModelError as error:
         findings += error.findings

@@ -35,7 +35,7 @@ def imported(request: Request, listener: Listener) -> FloatModel:
         cut_inputs=request.cut_inputs,
         cut_outputs=request.cut_outputs,
         cut_preset=request.cut_preset,
-        preprocess=request.config.preprocess,
+        **request.config.loading,
         host=request.host,
     )
     model = model if phase is None else replace(model, source=request.model)

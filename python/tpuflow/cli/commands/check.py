@@ -94,7 +94,7 @@ def _check_with_host(
         write_figures(json, {"file": str(file), "passed": False, "findings": _plain(found)})
         raise UnsupportedModelError(str(file), found)
     with progress("check"):
-        model = load(file, **opening, preprocess=settings.preprocess, host=True)
+        model = load(file, **opening, **settings.loading, host=True)
         divided = segments(model, settings, None if ranges is None else Ranges.load(ranges))
     show_segments(divided)
     hosted = [

@@ -71,7 +71,7 @@ def compare_networks(
     least, ignored = _tolerance(asked.tolerance), options.names(asked.ignored_tensors)
     if asked.picture is not None and asked.picture.suffix not in PICTURES:
         raise options.OptionError(f"{asked.picture}: a picture is {' or '.join(PICTURES)}")
-    original = load(model, **opening, preprocess=settings.preprocess, host=True)
+    original = load(model, **opening, **settings.loading, host=True)
     pair = open_pair(program, asked.graph)
     source = program if program.suffix == ".tpuq" else asked.graph or graph_beside(program)
     overlays = {} if asked.histograms is None else _overlays(source)

@@ -81,7 +81,7 @@ def export(
     loaded = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        preprocess=options.configuration(config, None).preprocess,
+        **options.configuration(config, None).loading,
         host=True,
     )
     with progress("export"):

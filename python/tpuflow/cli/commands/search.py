@@ -66,7 +66,7 @@ def search(
         model,
         input_shapes=options.shapes(input_shape),
         batch=batch,
-        preprocess=settings.preprocess,
+        **settings.loading,
         host=host,
     )
     samples = load_samples(calib, float_model.inputs)

@@ -94,7 +94,7 @@ def calibrate(
     float_model = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        preprocess=settings.preprocess,
+        **settings.loading,
         host=host,
     )
     if settings.calibrate.chain:
@@ -180,7 +180,7 @@ def quantize(
     float_model = load(
         model,
         **options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        preprocess=settings.preprocess,
+        **settings.loading,
         host=host,
     )
     recipe, state = Recipe(settings), starting(float_model, request)
