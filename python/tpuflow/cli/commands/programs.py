@@ -85,6 +85,8 @@ def show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> N
 def _show_program(program: _core.Program) -> dict[str, Any]:
     import json
 
+    from tpuflow.compiler.peak import at_peak
+
     content = json.loads(program.metadata())
     machine = content["machine"]
     heading(f"program {content['name']}, batch {content['batch']}, -O{content['level']}, {machine['name']}")
@@ -119,6 +121,9 @@ def _show_program(program: _core.Program) -> dict[str, Any]:
         ],
         layers,
     )
+    together = at_peak(program)
+    heading("In the shared cache at the peak")
+    table([("size", "right"), ("tensor", "left")], [(bytes_text(e["bytes"]), e["name"]) for e in together])
     heading("Memory map of the shared cache")
     allocations = [
         (
@@ -132,7 +137,7 @@ def _show_program(program: _core.Program) -> dict[str, Any]:
     table(
         [("address", "left"), ("size", "right"), ("instructions", "right"), ("tensor", "left")], allocations
     )
-    return {**content, "instructions": len(program), "digest": program.digest()}
+    return {**content, "instructions": len(program), "digest": program.digest(), "at_peak": together}
 
 
 def _port_row(port: Mapping[str, Any]) -> tuple[str, str, str, str]:
