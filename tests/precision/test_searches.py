@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tpuflow.frontend import FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import AnyGraph
 from tpuflow.ptq.precision import (
     PRECISIONS,
     Budget,
@@ -235,6 +237,45 @@ def test_a_budget_is_obeyed_and_spent_well(kind: str) -> None:
         losses.append(chosen.loss[1])
     assert losses[-1] < losses[0] / 100
     assert min(losses) == losses[-1]
+
+
+@pytest.mark.feature("MIX-10")
+def test_a_budget_of_activations_changes_nothing_else() -> None:
+    found = usual(loud="/conv_2")
+    every = {layer.name: "a16" for layer in found.layers}
+    low, high = (found.cost(each) for each in ({}, every))
+    assert low.bytes < high.bytes < found.cost({layer.name: "16" for layer in found.layers}).bytes
+    weights = [_weights(found.graph(each)) for each in ({}, every)]
+    assert len(weights[0]) == 4
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(*weights, strict=True))
+    losses = []
+    for share in (0.0, 0.4, 1.0):
+        budget = parsed_budget(
+            f"activations={low.activations + share * (high.activations - low.activations)}"
+        )
+        chosen = within_budget(found, budget)
+        assert chosen.within and chosen.cost.activations <= budget.limit
+        assert set(chosen.assignment.values()) <= {"a8", "a16"}
+        own = _weights(found.graph(chosen.assignment))
+        assert all(np.array_equal(a, b) for a, b in zip(weights[0], own, strict=True))
+        losses.append(chosen.loss[1])
+    assert losses[2] < losses[0] and losses[2] == min(losses)
+
+
+@pytest.mark.feature("MIX-10")
+def test_weights_keep_the_width_an_entry_gives_them() -> None:
+    found = trials({"layers": [{"match": "/relu_3", "weight_bits": 4}]})
+    for assignment in ({}, {"/relu_3": "a16", "/relu_5": "a16"}):
+        graph = found.graph(assignment)
+        assert not isinstance(graph, Partitioned)
+        codes = _weights(graph)
+        assert [int(np.abs(each).max()) for each in codes] == [127, 7, 127, 127]
+
+
+def _weights(graph: AnyGraph) -> list[Any]:
+    assert not isinstance(graph, Partitioned)
+    layers = [layer for layer in graph.layers if layer.op in {"conv", "mat_mul"}]
+    return [graph.constant(layer.operands[1]) for layer in layers]
 
 
 @pytest.mark.feature("MIX-07")

@@ -114,8 +114,8 @@ def mixed(
     budget: Annotated[
         str,
         typer.Option(
-            metavar="cycles=N|bytes=N|drop=X",
-            help="Limit on cycles, bytes of constants, or loss of the metric against float.",
+            metavar="cycles=N|bytes=N|activations=N|drop=X",
+            help="Limit on cycles, bytes of constants or activations, or loss of the metric against float.",
         ),
     ],
     output: Annotated[
@@ -133,8 +133,13 @@ def mixed(
     data: Data = None,
     metric: MetricName = None,
     widths: Annotated[
-        str, typer.Option(metavar="A,B", help="Allowed precisions, of 4, 8, 16, f16, bf16, f32.")
-    ] = "8,16",
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Allowed precisions, of 4, 8, 16, f16, bf16, f32, or a8, a16 for activations alone. "
+            "[8,16; for a budget of activations a8,a16]",
+        ),
+    ] = None,
     loss: Loss = "sqnr",
     machine: Machine = "128x128_asic",
     level: Level = options.Level.sequential,
@@ -163,7 +168,9 @@ def mixed(
     from tpuflow.ptq.precision import parsed_budget, within_budget
 
     wish = parsed_budget(budget)
-    words = options.names(widths)
+    words = options.names(widths) if widths else wish.widths
+    if output.suffix == ".table" and not MODES.keys() >= set(words):
+        raise options.OptionError(f"{output}: a table has no words for activations alone: write a .json file")
     settings = options.configuration(config, dtype)
     opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
     told = f"{opening}, metric {metric}, loss {loss}, level {level.value}, host {host}"
@@ -188,6 +195,8 @@ def mixed(
     say()
     say(f"{output}: {listed or 'no layer'} of {len(trials.layers)} layers, to be given back with --config")
     say(f"cycles     {found.base.cycles:,} before, {found.cost.cycles:,} now (-O{level.value}, {machine})")
+    if wish.kind == "activations":
+        say(f"activations {found.base.activations:,} bytes before, {found.cost.activations:,} now")
     say(
         f"bytes      {found.base.bytes:,} before, {found.cost.bytes:,} now; 4-bit weights are stored as bytes"
     )
@@ -202,6 +211,7 @@ def mixed(
             "assignment": found.assignment,
             "cycles": [found.base.cycles, found.cost.cycles],
             "bytes": [found.base.bytes, found.cost.bytes],
+            "activations": [found.base.activations, found.cost.activations],
             "loss": list(found.loss),
             "metric": list(found.value),
             "within": found.within,
@@ -378,7 +388,7 @@ def _opened(
     request = Request(
         model, by.level, by.machine, by.calib, found, ranges=by.ranges, config=settings, host=by.host
     )
-    loaded = load(model, **opening, preprocess=settings.preprocess, host=by.host)
+    loaded = load(model, **opening, **settings.loading, host=by.host)
     return _OpenedModel(trials(loaded, request, by.loss, journal), loaded, by.machine)
 
 

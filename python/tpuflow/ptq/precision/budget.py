@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tpuflow.ptq.precision.limits import Limits
 from tpuflow.ptq.precision.sensitivity import Row
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "BudgetResult", "parsed_budget", "path", "within_budget"]
 
-Kind = Literal["cycles", "bytes", "drop"]
+Kind = Literal["cycles", "bytes", "activations", "drop"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,37 @@ class Budget:
     """What may not be exceeded.
 
     Attributes:
-        kind: Cycles of an inference, bytes of constants, or by how much the metric may be worse than float.
+        kind: Cycles of an inference, bytes of constants or of activations, or by how much the metric may be
+            worse than float.
         limit: The number.
     """
 
     kind: Kind
     limit: float
 
+    @property
+    def widths(self) -> tuple[str, ...]:
+        """Precisions to choose from where none are named: 8 and 16 bits, of what the budget counts."""
+        return ("a8", "a16") if self.kind == "activations" else ("8", "16")
+
 
 def parsed_budget(text: str) -> Budget:
-    """The budget a text `cycles=N`, `bytes=N` or `drop=X` states.
+    """The budget a text `cycles=N`, `bytes=N`, `activations=N` or `drop=X` states.
 
     Raises:
         PrecisionError: It states none.
     """
-    kind, _, number = text.partition("=")
+    word, _, number = text.partition("=")
+    kind = next((each for each in KINDS if each == word), None)
     try:
         limit = float(number)
     except ValueError:
         limit = math.nan
-    if kind not in {"cycles", "bytes", "drop"} or not math.isfinite(limit) or limit < 0:
-        raise PrecisionError(f'budget "{text}": write cycles=N, bytes=N or drop=X, such as drop=0.005')
-    return Budget("cycles" if kind == "cycles" else "bytes" if kind == "bytes" else "drop", limit)
+    if kind is None or not math.isfinite(limit) or limit < 0:
+        raise PrecisionError(
+            f'budget "{text}": write cycles=N, bytes=N, activations=N or drop=X, such as drop=0.005'
+        )
+    return Budget(kind, limit)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class _Step:
 def within_budget(
     trials: Trials,
     budget: Budget,
-    widths: Sequence[str] = ("8", "16"),
+    widths: Sequence[str] = (),
     limits: Limits | None = None,
     shown: Callable[[Sequence[Row]], None] | None = None,
 ) -> BudgetResult:
@@ -106,16 +116,18 @@ def within_budget(
     Args:
         trials: The network; layers that fit none of the widths stay as configured.
         budget: What may not be exceeded.
-        widths: What to choose from, of `PRECISIONS`; what is configured is always among it.
+        widths: What to choose from, of `PRECISIONS`; what is configured is always among it. By default 8 and
+            16 bits, of activations alone where the budget is theirs.
         limits: Where to stop trying layers at the latest.
         shown: Shown every row, before anything is chosen.
 
     Raises:
         PrecisionError: A width is unknown, or a budget of the metric lacks a metric.
     """
+    widths = widths or budget.widths
     unknown = [width for width in widths if width not in PRECISIONS]
-    if unknown or not widths:
-        raise PrecisionError(f'width "{", ".join(unknown) or "none"}": choose of {", ".join(PRECISIONS)}')
+    if unknown:
+        raise PrecisionError(f'width "{", ".join(unknown)}": choose of {", ".join(PRECISIONS)}')
     if budget.kind == "drop" and not trials.evaluator.name:
         raise PrecisionError("a budget of the metric needs one: give it with --metric")
     limits = limits or Limits()
@@ -129,8 +141,7 @@ def within_budget(
     def fits(assignment: Mapping[str, str]) -> bool:
         if budget.kind == "drop":
             return trials.evaluator.worse(trials.value(assignment)) <= budget.limit
-        found = trials.cost(assignment)
-        return (found.cycles if budget.kind == "cycles" else found.bytes) <= budget.limit
+        return _spent(trials.cost(assignment), budget.kind) <= budget.limit
 
     # Costs grow along the path: the last that fits. The metric improves along it: the first that does.
     place = _first(assignments, fits) if budget.kind == "drop" else _last(assignments, fits)
@@ -141,6 +152,11 @@ def within_budget(
         assignment, tuple(rows), base, trials.cost(assignment), (loss, trials.loss(assignment)), values,
         fits(assignment), limits.cut,
     )  # fmt: skip
+
+
+def _spent(cost: Cost, kind: str) -> int:
+    """What a budget of a kind counts."""
+    return {"bytes": cost.bytes, "activations": cost.activations}.get(kind, cost.cycles)
 
 
 def _rows(trials: Trials, widths: Sequence[str], limits: Limits, base: Cost, loss: float) -> list[Row]:
@@ -163,8 +179,8 @@ def path(rows: Sequence[Row], kind: Kind) -> list[_Step]:
     """
     points: dict[str, list[tuple[float, float, str]]] = {}
     for row in rows:
-        cost = row.cost.bytes if kind == "bytes" else row.cost.cycles
-        points.setdefault(row.layer.name, [(0.0, 0.0, "")]).append((float(cost), -row.gain, row.precision))
+        point = (float(_spent(row.cost, kind)), -row.gain, row.precision)
+        points.setdefault(row.layer.name, [(0.0, 0.0, "")]).append(point)
     steps = []
     for layer, own in points.items():
         hull = _hull(own)

@@ -44,11 +44,14 @@ PRECISIONS: Mapping[str, Mapping[str, Any]] = {
     "4": {"dtype": "int8", "activation_bits": 8, "weight_bits": 4},
     "8": {"dtype": "int8", "activation_bits": 8, "weight_bits": 8},
     "16": {"dtype": "int16", "activation_bits": 16, "weight_bits": 16},
+    "a8": {"dtype": "int8", "activation_bits": 8},
+    "a16": {"dtype": "int16", "activation_bits": 16},
     "f16": {"dtype": "float16"},
     "bf16": {"dtype": "bfloat16"},
     "f32": {"dtype": "float32"},
 }
-"""By name, the narrowest first: what a layer is configured as; `weight_bits` only where it has weights."""
+"""By name, the narrowest first: what a layer is configured as; `weight_bits` only where it has weights.
+Those with an `a` in front leave weights as they are configured."""
 
 MOVES = frozenset(
     {"rearrange", "max_pool", "pad", "gather", "insert_zeros", "rescale", "quantize", "dequantize"}
@@ -96,13 +99,17 @@ class Cost:
     Attributes:
         cycles: Of one inference, the host's part left out.
         bytes: Of all constants, weights counted at their own width. Programs store 4 bits in a byte.
+        activations: Bytes of all that is computed or taken as input.
     """
 
     cycles: int
     bytes: int
+    activations: int = 0
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.cycles - other.cycles, self.bytes - other.bytes)
+        return Cost(
+            self.cycles - other.cycles, self.bytes - other.bytes, self.activations - other.activations
+        )
 
 
 class Trials:
@@ -172,8 +179,20 @@ class Trials:
             fields = dict(PRECISIONS[precision])
             if not known[name].weights:
                 fields.pop("weight_bits", None)
+            elif precision in {"a8", "a16"}:
+                fields["weight_bits"] = self._weight_bits(known[name])
             entries.append(LayerConfig.model_validate({"names": [name], **fields}))
         return self._base.model_copy(update={"layers": (*self._base.layers, *entries)})
+
+    def _weight_bits(self, layer: Layer) -> int:
+        """Width of a layer's weights as configured."""
+        settings = self._base.quantize
+        dtype, bits = settings.dtype, settings.weight_bits
+        for entry in self._base.layers:
+            if any(map(entry.fits, layer.nodes)):
+                own = entry.overrides()
+                dtype, bits = own.get("dtype", dtype), own.get("weight_bits", bits)
+        return bits or (8 if dtype == "int8" else 16)
 
     def graph(self, assignment: Assignment) -> AnyGraph:
         """The network under an assignment.
@@ -254,13 +273,14 @@ class Trials:
         """Cycles of the program of an assignment, as simulated, and bytes of its constants."""
         key = frozenset(assignment.items())
         if key not in self._costs:
-            self._costs[key] = Cost(*self._noted("cost", assignment, lambda: self._cost(assignment)))
+            self._costs[key] = Cost(*self._noted("costs", assignment, lambda: self._cost(assignment)))
         return self._costs[key]
 
-    def _cost(self, assignment: Assignment) -> tuple[int, int]:
+    def _cost(self, assignment: Assignment) -> tuple[int, int, int]:
         graph = self.graph(assignment)
         program = compile_graph(graph, machine=self._machine, level=self._level)
-        return int(simulate(program, values=False).report["cycles"]), _bytes(graph, assignment)
+        cycles = int(simulate(program, values=False).report["cycles"])
+        return cycles, _bytes(graph, assignment), _activations(graph)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
         """Names of assigned layers the host must compute, because the machine has no such numbers."""
@@ -311,6 +331,16 @@ def _bytes(graph: AnyGraph, assignment: Assignment) -> int:
                 count = int(np.prod(tensor.shape, dtype=np.int64))
                 size = 2 if tensor.dtype in {"float16", "bfloat16"} else np.dtype(tensor.dtype).itemsize
                 total += (count + 1) // 2 if index in halves else count * size
+    return total
+
+
+def _activations(graph: AnyGraph) -> int:
+    """Bytes of all tensors of a network but its constants."""
+    total = 0
+    for network in device_networks(graph):
+        for tensor in network.tensors:
+            size = 2 if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype).itemsize
+            total += 0 if tensor.is_constant else int(np.prod(tensor.shape, dtype=np.int64)) * size
     return total
 
 
