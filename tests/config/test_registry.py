@@ -47,6 +47,8 @@ def test_names_are_unique_where_they_meet() -> None:
 def test_python_toml_and_text_are_alike(entry: Any, tmp_path: Path) -> None:
     special = {
         "qinvariant": [0],
+        "quant_inputs": [0],
+        "quant_outputs": [0],
         "fake_quant_operators": ["Conv"],
         "cast_dtypes": ["Conv"],
         "fake_quant_scopes": [(0, 3)],

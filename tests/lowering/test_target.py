@@ -64,6 +64,19 @@ def test_limits_by_operator_and_scales_per_channel(tmp_path: Path) -> None:
     assert max(len(tensor.scale or ()) for tensor in lowered(target="int8").tensors) > 1
 
 
+@pytest.mark.feature("NUM-36")
+@pytest.mark.parametrize("casts", [["Conv"], ["*"], True])
+def test_listed_operators_are_cast_to_what_a_target_has(tmp_path: Path, casts: object) -> None:
+    path = tmp_path / "narrow.toml"
+    path.write_text('name = "narrow"\n[[operators]]\nmatch = ["Conv", "Relu"]\nactivations = ["int8"]\n')
+    wish = {"target": str(path), "dtype": "int16", "output_dtype": "int16"}
+    with pytest.raises(ConfigError, match="does not allow int16 outputs of Conv"):
+        lowered(**wish)
+    found = lowered(**wish, cast_dtypes=["Conv", "Relu"] if casts == ["Conv"] else casts)
+    linear = [layer for layer in found.layers if layer.op in {"conv", "mat_mul"}]
+    assert [found.tensors[layer.output].dtype for layer in linear] == ["int8", "int16"]
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

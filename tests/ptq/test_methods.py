@@ -19,14 +19,16 @@ from tpuflow.calibration import Range, Ranges, calibrate
 from tpuflow.config import Config, ConfigError
 from tpuflow.config.chain import METHODS, parsed_chain
 from tpuflow.evaluation.fidelity import Evaluator, Fidelity
-from tpuflow.frontend import load
+from tpuflow.frontend import FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering.scheme import Quant
 from tpuflow.ptq import chain, held_out, range_tuning, refined
 from tpuflow.ptq.adaquant import adaquant, stored_operand
 from tpuflow.ptq.confirmation import graph_of
-from tpuflow.ptq.easy_quant import cosine, searched_weights
+from tpuflow.ptq.easy_quant import cosine, searched_weights, with_variances
+from tpuflow.ptq.equalization import activation_aware
 from tpuflow.ptq.fine_tuning import fine_tune
+from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.ptq.range_tuning import candidates, distance, reader, tuned
 from tpuflow.ptq.svd_quant import best_factor, denoised, random_operands, spectral_error
@@ -51,6 +53,7 @@ def measured(model: FloatModel, source: FloatModel, ranges: Ranges, config: Conf
 
 CHAINS = [
     "easy_quant", "easy_quant[4,2,0.6,1.4,7,0]", "svd_quant", "svd_quant[1]", "svd_quant[2]", "svd_quant[3]",
+    "awq", "awq[4]", "second_moment",
     "auto_tune", "auto_tune[2,5]", "adaquant_zy", "smooth_quant", "equalize", "equalize & easy_quant & gptq",
 ]  # fmt: skip
 
@@ -69,6 +72,51 @@ def test_no_method_makes_the_measured_loss_worse(methods: str) -> None:
     fresh = network()
     for name, value in fresh.model.graph.initializers.items():
         np.testing.assert_array_equal(elements(value), elements(model.model.graph.initializers[name]))
+
+
+@pytest.mark.feature("GCA-09")
+def test_activation_aware_factors_keep_the_function_and_round_better() -> None:
+    """Channels of very different size: of 4-bit weights the sums come closer than by rounding alone."""
+    b = Builder("unequal")
+    gains = b.constant(np.geomspace(0.02, 20, 16).astype(np.float32)[:, None, None, None])
+    kernel = b.node("Mul", b.weight(16, 3, 3, 3, fan_in=27), gains)
+    x = b.node("Relu", b.node("Conv", b.input("x", [1, 3, 8, 8]), kernel))
+    b.output(b.conv(x, 8, (1, 1)))
+    model, config = load(b.model()), settings("awq")
+    samples = Samples.of(
+        {"x": np.random.default_rng(0).standard_normal((12, 3, 8, 8)).astype(np.float32)}, model.inputs
+    )
+    layers = {layer.node: largest for layer, largest in chosen_layers(model, config, parsed_chain("awq")[0])}
+    found = activation_aware(model, samples, 20, layers)
+    assert found.sets == 1
+    off = []
+    for batch in samples.batches():
+        floats = [FloatSession(each.model).run(batch.arrays) for each in (model, found.model)]
+        for port in model.outputs:
+            np.testing.assert_allclose(floats[0][port.name], floats[1][port.name], rtol=1e-3, atol=1e-4)
+    for each in (model, found.model):
+        last = list(linear_layers(each.model.graph))[-1]
+        operands = list(operands_of(each.model, [last], samples))
+        ((layer, columns),) = operands[0].layers
+        steps = np.abs(layer.weights).max(axis=2, keepdims=True) / 7
+        rounded = np.rint(layer.weights / steps) * steps - layer.weights
+        off.append(float(np.sum((columns @ rounded.transpose(0, 2, 1)) ** 2)))
+    assert off[1] < 0.7 * off[0]
+
+
+@pytest.mark.feature("QMO-31")
+def test_sums_of_rounded_weights_get_the_variance_they_have_in_float() -> None:
+    rng = np.random.default_rng(1)
+    weights, x = rng.standard_normal((2, 5, 30)), rng.standard_normal((2, 200, 30)).astype(np.float32)
+    values, steps = with_variances(weights, x, x, 1)
+    codes = values / steps[:, :, np.newaxis]
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-6)
+    assert set(np.rint(codes).ravel()) <= {-1, 0, 1}
+    wanted, found = ((each @ x.transpose(0, 2, 1)).var(axis=2) for each in (weights, values))
+    plain = np.abs(weights).max(axis=2, keepdims=True)
+    alone = (np.rint(weights / plain) * plain @ x.transpose(0, 2, 1)).var(axis=2)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert np.abs(alone / wanted - 1).min() > 0.01
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(1, 4), st.integers(2, 20))

@@ -75,10 +75,14 @@ class CalibrationConfig(Section):
     tune: bool = True
     """Ranges are tuned on what their readers make of them (`auto_tune`) where that brings outputs closer to
     float on samples held out. It needs samples, and that neither a strategy nor methods are chosen."""
+    shift_negative: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Tensors behind smooth functions whose negative part is at most this share of the positive one get a
+    constant that makes them unsigned, which the biases of their readers take back; 0: none. It helps
+    symmetric grids with `unsigned`; asymmetric ones need no constant."""
     global_calibration: str = "none"
     """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,
-    `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`, `auto_tune[batches,candidates]`,
-    `svd_quant[mode,alpha,beta,nsteps,thresh]`, `gptq`, `adaround[Conv]`,
+    `awq[n_grid]`, `second_moment`, `easy_quant[batches,epochs,alpha,beta,nsteps,ngroups]`,
+    `auto_tune[batches,candidates]`, `svd_quant[mode,alpha,beta,nsteps,thresh]`, `gptq`, `adaround[Conv]`,
     `adaround[batches,epochs,batch_size,lr,reg_param,beta_start,beta_end,warm_start]` (0 batches: all of
     them), `adaquant_zy{blocks.*}`; each with its numbers and its scope in brackets, or names in braces. One
     that brings outputs no closer to float is undone."""

@@ -22,6 +22,8 @@ __all__ = ["METHODS", "ROUNDING", "GlobalMethod", "parsed_chain"]
 METHODS: Mapping[str, Mapping[str, float]] = {
     "equalize": {},
     "smooth_quant": {"alpha": 0.5},
+    "awq": {"n_grid": 20},
+    "second_moment": {},
     "easy_quant": {"batches": 8, "epochs": 1, "alpha": 0.5, "beta": 2, "nsteps": 10, "ngroups": 4},
     "auto_tune": {"batches": 8, "candidates": 20},
     "svd_quant": {"mode": 0, "alpha": 0.5, "beta": 2, "nsteps": 10, "thresh": 0.09},
@@ -38,7 +40,7 @@ METHODS: Mapping[str, Mapping[str, float]] = {
 """Methods of global calibration, with their numbers in order and defaults."""
 
 COUNTS = {
-    "batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2,
+    "batches": 1, "epochs": 1, "batch_size": 1, "nsteps": 1, "candidates": 2, "n_grid": 1,
     "ngroups": 0, "sweeps": 0, "mode": 0,
 }  # fmt: skip
 """Those that are whole numbers, with the least they may be; all others may be zero or any fraction above."""

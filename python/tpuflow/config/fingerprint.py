@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fingerprint"]
 
-AROUND = {"lenient", "quant_input", "quant_output"}
+AROUND = {"lenient", "quant_input", "quant_output", "quant_inputs", "quant_outputs"}
 """Keys that change no layer."""
 
 

@@ -79,10 +79,15 @@ class QuantizeConfig(Section):
     """Symmetric grids have negative codes even where nothing is negative, whatever `unsigned` says."""
     power_of_two: Annotated[bool, PerLayer()] = False
     """Scales of activations and weights are powers of two, so that rescaling is a shift alone."""
-    weight_bits: Annotated[int | None, PerLayer(), Aliases("q_bits_weight"), Field(ge=4, le=16)] = None
-    """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16."""
+    weight_bits: Annotated[int | None, PerLayer(), Aliases("q_bits_weight"), Field(ge=2, le=16)] = None
+    """Width of weights; unset: that of `dtype`. Up to 8 bits are stored as int8, more as int16; 2 and 3 bits
+    are for layers with `weight_only`."""
+    weight_clusters: Annotated[int | None, PerLayer(), Field(ge=2, le=255)] = None
+    """Weights of at most 8 bits take at most so many of their codes in a layer, those that change them least.
+    Unset: all."""
     weight_mode: Annotated[WeightMode, PerLayer()] = "symmetric_restricted"
-    """Grid of weights; an asymmetric one has a single zero point, so it goes with `per_channel = false`."""
+    """Grid of weights. An asymmetric one has one zero point with `per_channel = false`; with a zero point per
+    channel, weights are stored as int16 without it, at the price of a second pass of the array."""
     weight_strategy: Annotated[
         str, PerLayer(), Aliases("calibration_strategy_for_weight", "q_strategy_weight")
     ] = "extrema"
@@ -144,11 +149,17 @@ class QuantizeConfig(Section):
     """Inputs are taken as the codes they are stored in, without a cast from floats."""
     quant_output: bool = False
     """Outputs are given as the codes they are stored in, without a cast to floats."""
+    quant_inputs: tuple[int | str, ...] = ()
+    """Inputs, by number or name, that alone are taken as codes (`quant_input`: all)."""
+    quant_outputs: tuple[int | str, ...] = ()
+    """Outputs, by number or name, that alone are given as codes (`quant_output`: all)."""
     fuse_tables: bool = True
     """Functions behind a linear operator read its 16-bit intermediate; otherwise the stored tensor."""
     swish_layer_mode: Literal["function", "product"] = "function"
     """`x * sigmoid(x)` and its hard form: one function of x, or the product of the stored x and its stored
     gate, as they are written. In floats they are the same."""
+    bypass: bool = False
+    """For debugging: no layer is quantised, all compute in float32, whatever else is said of them."""
     fake_quant_operators: Annotated[tuple[str, ...], Aliases("fake_quant_operators_for_debug")] = ()
     """For debugging: operators of these types compute in float32, whatever else is said of them."""
     fake_quant_scopes: Annotated[tuple[tuple[int, int], ...], Aliases("fake_quant_scopes_for_debug")] = ()
@@ -188,10 +199,14 @@ class QuantizeConfig(Section):
     @model_validator(mode="after")
     def _makes_sense(self) -> QuantizeConfig:
         check_widths(self.dtype, self.activation_bits)
+        if self.weight_bits is not None and self.weight_bits < 4 and not self.weight_only:
+            raise ValueError(
+                f"weight_bits = {self.weight_bits}: codes have 4 to 16 bits, unless weight_only = true"
+            )
         if self.per_block and not self.weight_only:
             _check_blocks(self.weight_bits, self.weight_block_size)
         if not self.weight_only:
-            _check_weights(self.weight_mode, self.weight_strategy, per_channel=self.per_channel)
+            _check_weights(self.weight_mode, self.weight_strategy)
         if "weight_block_size" in self.model_fields_set and not self.per_block:
             raise ValueError("weight_block_size has no effect without per_block = true")
         for key in ("unify_scales_for_concat_threshold", "unify_scales_for_concat_max_depth"):
@@ -224,9 +239,7 @@ def _check_blocks(bits: int | None, size: int) -> None:
         raise ValueError(f"weight_block_size = {size}: weights of 4 bits have blocks of 32, 64 or 128 rows")
 
 
-def _check_weights(mode: str, strategy: str, *, per_channel: bool) -> None:
-    if mode == "asymmetric" and per_channel:
-        raise ValueError("asymmetric weights have one zero point: they need per_channel = false")
+def _check_weights(mode: str, strategy: str) -> None:
     if mode == "asymmetric" and strategy != "extrema":
         raise ValueError(f"weight_strategy = {strategy} is for symmetric weights")
 

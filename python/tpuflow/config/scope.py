@@ -62,7 +62,7 @@ def scoped(config: Config, model: ir.Model) -> Config:
     Raises:
         ConfigError: An entry fits nothing, unless the configuration is lenient: then it is left out.
     """
-    config = _with_floats(_inputs_by_name(config, model))
+    config = _with_floats(_ports_by_name(config, model))
     if all(entry.operators is None and entry.ids is None for entry in config.layers):
         return config
     entries = []
@@ -78,23 +78,32 @@ def scoped(config: Config, model: ir.Model) -> Config:
     return config.model_copy(update={"layers": tuple(entries)})
 
 
-def _inputs_by_name(config: Config, model: ir.Model) -> Config:
-    wanted = config.quantize.qinvariant
-    if not wanted:
-        return config
-    names = [value.name or "" for value in model.graph.inputs]
-    unknown = [each for each in wanted if each not in names and each not in range(len(names))]
-    if unknown:
-        listed = ", ".join(f'{number} "{name}"' for number, name in enumerate(names))
-        raise ConfigError(f"qinvariant: there is no input {unknown[0]}, the model has {listed}")
-    found = tuple(names[each] if isinstance(each, int) else each for each in wanted)
-    return config.model_copy(update={"quantize": config.quantize.model_copy(update={"qinvariant": found})})
+def _ports_by_name(config: Config, model: ir.Model) -> Config:
+    """Inputs and outputs that keys list by number, by their names."""
+    quantize, inputs, outputs = config.quantize, model.graph.inputs, model.graph.outputs
+    found = {}
+    for key, what, values in (
+        ("qinvariant", "input", inputs),
+        ("quant_inputs", "input", inputs),
+        ("quant_outputs", "output", outputs),
+    ):
+        names = [value.name or "" for value in values]
+        wanted = getattr(quantize, key)
+        unknown = [each for each in wanted if each not in names and each not in range(len(names))]
+        if unknown:
+            listed = ", ".join(f'{number} "{name}"' for number, name in enumerate(names))
+            raise ConfigError(f"{key}: there is no {what} {unknown[0]}, the model has {listed}")
+        if wanted:
+            found[key] = tuple(names[each] if isinstance(each, int) else each for each in wanted)
+    return config.model_copy(update={"quantize": quantize.model_copy(update=found)}) if found else config
 
 
 def _with_floats(config: Config) -> Config:
     """What is to run in floats for debugging, as entries after all others."""
     chosen = config.quantize
     wanted: list[dict[str, object]] = []
+    if chosen.bypass:
+        wanted.append({"match": "*", "dtype": "float32"})
     if chosen.fake_quant_operators:
         wanted.append({"operators": chosen.fake_quant_operators, "dtype": "float32"})
     if chosen.fake_quant_scopes:
@@ -102,7 +111,8 @@ def _with_floats(config: Config) -> Config:
     if not wanted:
         return config
     entries = Config.parse({"layers": wanted}, "fake_quant").layers
-    asked = chosen.model_copy(update={"fake_quant_operators": (), "fake_quant_scopes": ()})
+    done = {"bypass": False, "fake_quant_operators": (), "fake_quant_scopes": ()}
+    asked = chosen.model_copy(update=done)
     return config.model_copy(update={"quantize": asked, "layers": (*config.layers, *entries)})
 
 

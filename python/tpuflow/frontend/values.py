@@ -25,6 +25,7 @@ __all__ = [
     "input_at",
     "integers_of",
     "is_mask",
+    "is_shifted",
     "produced_by",
     "reads",
     "scalar_of",
@@ -33,6 +34,7 @@ __all__ = [
     "state_bound",
     "state_factors",
     "state_shape",
+    "state_shifted",
     "state_steps",
     "stated_shape",
     "steps_of",
@@ -114,6 +116,19 @@ def factors_of(value: ir.Value) -> npt.NDArray[np.float64] | None:
     """What a value was divided by; None where it is the user's own."""
     found: npt.NDArray[np.float64] | None = value.meta.get(FACTORS)
     return found
+
+
+SHIFTED = "tpuflow.shifted"
+
+
+def state_shifted(value: ir.Value) -> None:
+    """Notes that a value is a function's and a constant, to be computed as one function."""
+    value.meta[SHIFTED] = True
+
+
+def is_shifted(value: ir.Value) -> bool:
+    """Whether that is noted."""
+    return SHIFTED in value.meta
 
 
 SHAPE = "tpuflow.shape"

@@ -313,10 +313,11 @@ class Lowering:
         known: Mapping[str, Any] = EXPRESSIONS if target.is_float else FUNCTIONS
         if node.op_type not in known:
             raise UnsupportedNodeError(f"function has no form in {target.dtype}")
+        own, shift = known[node.op_type](node), step.shift
+        function = (lambda x: own(x) + shift) if shift else own
         if target.is_float:
-            return {"float": {"function": program(EXPRESSIONS[node.op_type](node))}}
-        period = PERIODS.get(node.op_type)
-        return self.table(step, SampledFunction(FUNCTIONS[node.op_type](node), source, target, period))
+            return {"float": {"function": program(function)}}
+        return self.table(step, SampledFunction(function, source, target, PERIODS.get(node.op_type)))
 
     def table(self, step: Step, sampled: SampledFunction) -> dict[str, Any]:
         """Samples a function into a constant; the form the graph takes."""
@@ -415,8 +416,8 @@ class Lowering:
     def _shown_type(self, value: ir.Value, quant: Quant | None) -> str:
         """The element type users meet a value in: the model's, or that of its codes where asked for."""
         config = self.settings.defaults
-        raw = (value.is_graph_input() and config.quant_input) or (
-            value.is_graph_output() and config.quant_output
+        raw = (value.is_graph_input() and (config.quant_input or value.name in config.quant_inputs)) or (
+            value.is_graph_output() and (config.quant_output or value.name in config.quant_outputs)
         )
         if raw and quant is not None and not quant.is_float:
             return quant.dtype

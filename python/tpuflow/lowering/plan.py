@@ -5,6 +5,7 @@ A step is a node with what is computed on its way out:
     Conv, ConvTranspose, MatMul   [+ Add of a constant per column] [+ Relu, Clip or any function]
     Add, pools, means, ...        [+ Relu or Clip]
     Softmax                       [preceded by Where or Add that masks elements with a constant]
+    any function                  [+ the constant that makes it unsigned, see `tpuflow.ptq.shift_negative`]
 
 Relu and Clip are clamps of the requantisation. A function behind a linear operator is a table that reads the
 operator's 16-bit intermediate. A node is only absorbed where nothing else reads what it absorbs.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuflow.frontend.values import MASKED
+from tpuflow.frontend.values import MASKED, is_shifted
 from tpuflow.lowering.functions import FUNCTIONS
 from tpuflow.lowering.nodes import constant, float_constant, given, is_constant, shape_of, sole_user
 
@@ -52,6 +53,7 @@ class Step:
         activation: Relu, Clip or a function computed on the way out.
         mask: Where or Add in front of a Softmax.
         nodes: Every node of the step, in order.
+        shift: Constant added to a function's result within its table.
     """
 
     node: ir.Node
@@ -60,6 +62,7 @@ class Step:
     activation: ir.Node | None
     mask: ir.Node | None
     nodes: tuple[ir.Node, ...]
+    shift: float = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,8 +111,13 @@ def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool, gates_apart: bool = Fal
         if follower is not None and _is_activation(members[-1], node, follower, fused):
             activation = follower
             members.append(follower)
+        shift = 0.0
+        follower = sole_user(members[-1].outputs[0])
+        if follower is not None and members[-1].op_type in FUNCTIONS and is_shifted(follower.outputs[0]):
+            shift = float(np.asarray(constant(follower.inputs[1])).item())
+            members.append(follower)
         absorbed.update(members)
-        steps.append(Step(node, members[-1].outputs[0], bias, activation, mask, tuple(members)))
+        steps.append(Step(node, members[-1].outputs[0], bias, activation, mask, tuple(members), shift))
     return steps
 
 

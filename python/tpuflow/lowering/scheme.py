@@ -285,6 +285,65 @@ def asymmetric_weights(
     return codes(array, np.array(scale), zero, -half, half - 1, dtype), np.array([scale]), zero
 
 
+def asymmetric_channels(
+    array: npt.NDArray[np.floating[Any]], axis: int, floor: Array, width: int, *, power_of_two: bool = False
+) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
+    """Weights on one grid per channel that spends all codes between its extrema, and zero.
+
+    Args:
+        array: The weights.
+        axis: The axis of channels.
+        floor: Smallest scale allowed, by channel.
+        width: Bits of the codes, at most 15.
+        power_of_two: Scales are the next powers of two.
+
+    Returns:
+        Codes less their channel's zero point, in the shape of `array`; a scale per channel.
+    """
+    others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
+    low, high = np.min(array, others, initial=0.0), np.max(array, others, initial=0.0)
+    levels = (1 << width) - 1
+    scale = np.maximum((high.astype(np.float64) - low) / levels, floor).astype(np.float32).astype(np.float64)
+    scale = np.where(scale > 0, scale, 1.0)
+    if power_of_two:
+        scale = np.array([power_above(float(each)) for each in scale])
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    first = np.clip(np.rint(low / scale), -levels, 0).reshape(shape)
+    return np.clip(np.rint(array / scale.reshape(shape)), first, first + levels).astype(np.int16), scale
+
+
+def clustered(codes: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[Any]:
+    """The codes with at most `count` different ones, of the least sum of squared changes.
+
+    Clusters of numbers on a line are intervals, so the best ones of the first `n` values are a best division
+    of the first `m` and one interval more (dynamic programming over the values that occur).
+    """
+    values, places, weights = np.unique(codes, return_inverse=True, return_counts=True)
+    if len(values) <= count:
+        return codes
+    x, w = values.astype(np.float64), weights.astype(np.float64)
+    mass, first, second = (np.concatenate([[0.0], np.cumsum(w * x**power)]) for power in range(3))
+    start, end = np.meshgrid(np.arange(len(x)), np.arange(1, len(x) + 1), indexing="ij")
+    held = np.maximum(mass[end] - mass[start], 1.0)
+    center = np.rint((first[end] - first[start]) / held)
+    spread = (second[end] - second[start]) - 2 * center * (first[end] - first[start]) + center**2 * held
+    price = np.where(end > start, spread, np.inf)  # of the values from `start` up to `end`
+    best, cuts = price[0], []
+    for _ in range(count - 1):
+        total = np.concatenate([[0.0], best[:-1]])[:, np.newaxis] + price
+        cuts.append(total.argmin(axis=0))
+        best = total.min(axis=0)
+    stop, found = len(x), np.empty(len(x), codes.dtype)
+    for cut in [*reversed(cuts), np.zeros(len(x), np.int64)]:
+        begin = int(cut[stop - 1])
+        found[begin:stop] = center[begin, stop - 1]
+        stop = begin
+        if stop == 0:
+            break
+    return found[places].reshape(codes.shape)
+
+
 def mean_error(
     array: npt.NDArray[Any], stored: npt.NDArray[Any], scale: Array, axis: int, mean: Array
 ) -> Array:

@@ -53,6 +53,7 @@ NEEDS: Mapping[str, str] = {
     "per_block": FLOAT_WEIGHTS,
     "weight_block_size": FLOAT_WEIGHTS,
     "weight_bits": WEIGHTS,
+    "weight_clusters": WEIGHTS,
     "weight_mode": WEIGHTS,
     "weight_strategy": WEIGHTS,
     "per_channel": WEIGHTS,

@@ -197,6 +197,10 @@ def sums(
     by_block = is_matrix and (config.per_block or packed_codes(weights, steps) is not None)
     if by_block:
         dtype = "int8"
+    by_channel = config.weight_mode == "asymmetric" and config.per_channel and stated is None and not by_block
+    if by_channel:
+        _check_channels(step, config)
+        dtype = "int16"
     wide = "int16" in {dtype, stored.grid.dtype}
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
     end = context.grids.intermediate(step) if fused else target
@@ -210,6 +214,10 @@ def sums(
     packed = _packed(context, step, weights, steps, floor) if by_block else None
     if packed is not None:
         codes, scales = packed.elements(), packed.columns
+    elif by_channel:
+        codes, scales = scheme.asymmetric_channels(
+            weights, axis, floor, config.weight_bits or 8, power_of_two=config.power_of_two
+        )
     elif config.weight_mode == "asymmetric" and stated is None:
         _check_asymmetric(step, config)
         codes, scales, zero = scheme.asymmetric_weights(
@@ -227,6 +235,8 @@ def sums(
             power_of_two=config.power_of_two,
             reach=_reach(context, step, weights, axis if per_channel else None, config),
         )
+    if config.weight_clusters is not None:
+        codes = _clustered(step, codes, config.weight_clusters, packed)
     if mean is not None and config.bias_correction:
         about = codes if zero == 0 else codes.astype(np.int32) - zero
         bias = bias - scheme.mean_error(weights, about, scales, axis, mean)
@@ -339,9 +349,32 @@ def _check_asymmetric(step: Step, config: QuantizeConfig) -> None:
     Raises:
         ConfigError: The layer's weights cannot be asymmetric.
     """
-    if config.per_channel or config.weight_strategy != "extrema":
-        reason = "per_channel = false" if config.per_channel else "weight_strategy = extrema"
-        raise ConfigError(f'layers: "{step.names[0]}": asymmetric weights need {reason}')
+    if config.weight_strategy != "extrema":
+        raise ConfigError(f'layers: "{step.names[0]}": asymmetric weights need weight_strategy = extrema')
+
+
+def _check_channels(step: Step, config: QuantizeConfig) -> None:
+    """That weights less their zero points fit 16 bits.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    _check_asymmetric(step, config)
+    if (config.weight_bits or scheme.bits(config.dtype if config.dtype == "int16" else "int8")) > 15:
+        raise ConfigError(f'"{step.names[0]}": weights with a zero point per channel have at most 15 bits')
+
+
+def _clustered(step: Step, codes: Codes, count: int, packed: Packed | None) -> Codes:
+    """Weights that take so many codes.
+
+    Raises:
+        ConfigError: They are packed, or have more than 8 bits.
+    """
+    if packed is not None or codes.dtype != np.int8:
+        raise ConfigError(
+            f'"{step.names[0]}": weight_clusters is for weights of at most 8 bits, one scale a channel'
+        )
+    return scheme.clustered(codes, count)
 
 
 def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:

@@ -178,6 +178,8 @@ def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
     for line in unused_operators(request.plugins, original.origin):
         listener.remark(f"WARNING: {line}")
     debugged = request.config.quantize
+    if debugged.bypass:
+        listener.remark("WARNING: bypass is set, nothing is quantised: for debugging only")
     if debugged.fake_quant_operators or debugged.fake_quant_scopes:
         listener.remark("WARNING: fake_quant is set, layers compute in floats: for debugging only")
     found: Trials | None = None

@@ -19,8 +19,8 @@ from tpuflow.calibration import Range, Ranges, calibrate
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.adaquant import adaquant
 from tpuflow.ptq.confirmation import HELD_OUT_COUNT, SHOWN, graph_of, parts_of
-from tpuflow.ptq.easy_quant import cosine, searched_operand, searched_weights, with_range
-from tpuflow.ptq.equalization import SCALED, equalized, smoothed
+from tpuflow.ptq.easy_quant import cosine, searched_operand, searched_weights, with_range, with_variances
+from tpuflow.ptq.equalization import SCALED, activation_aware, equalized, smoothed
 from tpuflow.ptq.layers import LinearLayer, copied
 from tpuflow.ptq.operands import chosen_layers, operand_grid, operands_of, stored
 from tpuflow.ptq.range_tuning import auto_tuned
@@ -131,6 +131,27 @@ def _smooth_quant(
     if found.sets:
         ranges = calibrate(parts_of(found.model), samples, config)
     return found.model, ranges, f"{found.sets} operands behind norms scaled"
+
+
+def _awq(model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod) -> Made:
+    largest = {layer.node: codes for layer, codes in chosen_layers(model, config, method)}
+    found = activation_aware(model, samples.spread(SHOWN), int(method.numbers["n_grid"]), largest)
+    if found.sets:
+        ranges = calibrate(parts_of(found.model), samples, config)
+    return found.model, ranges, f"{found.sets} operands scaled by their magnitudes"
+
+
+def _second_moment(
+    model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
+) -> Made:
+    made = replace(model, model=copied(model.model))
+    layers = dict(chosen_layers(made, config, method))
+    for operand in operands_of(made.model, list(layers), samples.spread(SHOWN)):
+        grid = operand_grid(operand.name, ranges, config)
+        for layer, x in operand.layers:
+            values, steps = with_variances(layer.weights, x, stored(x, grid), layers[layer])
+            _put(layer, values, steps, x)
+    return made, ranges, f"variances of {len(layers)} layers corrected"
 
 
 def _easy_quant(
@@ -275,6 +296,8 @@ def _put(
 OTHERS: dict[str, Callable[[FloatModel, Ranges, Samples, Config, GlobalMethod], Made]] = {
     "equalize": _equalize,
     "smooth_quant": _smooth_quant,
+    "awq": _awq,
+    "second_moment": _second_moment,
     "easy_quant": _easy_quant,
     "auto_tune": _auto_tune,
     "svd_quant": _svd_quant,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpuflow.config import Config
     from tpuflow.ptq.layers import LinearLayer
 
-__all__ = ["WeightSearch", "cosine", "searched_operand", "searched_weights", "with_range"]
+__all__ = ["WeightSearch", "cosine", "searched_operand", "searched_weights", "with_range", "with_variances"]
 
 Array = NDArray[np.float64]
 
@@ -64,6 +64,27 @@ def _single(values: Array) -> Array:
 def rounded(weights: Array, steps: Array, largest: int) -> Array:
     """Codes of weights, `[groups, rows, k]`; steps `[groups, rows]`."""
     return np.clip(np.rint(weights / steps[:, :, np.newaxis]), -largest, largest)
+
+
+def with_variances(
+    weights: Array, x: NDArray[np.float32], z: NDArray[np.float32], largest: int
+) -> tuple[Array, Array]:
+    """Weights on grids that give every row's sums the variance they have in float, and their steps.
+
+    Args:
+        weights: `[groups, rows, k]`.
+        x: What they meet in float, `[groups, columns, k]`.
+        z: The same as it is stored.
+        largest: The largest code.
+    """
+    reach = np.abs(weights).max(axis=2)
+    steps = _single(np.where(reach > 0, reach, 1.0) / largest)
+    codes = rounded(weights, steps, largest)
+    wanted = _sums(weights, x).astype(np.float64).var(axis=1)
+    found = _sums(codes * steps[:, :, np.newaxis], z).astype(np.float64).var(axis=1)
+    known = (wanted > 0) & (found > 0)
+    steps = _single(steps * np.sqrt(np.where(known, wanted, 1.0) / np.where(known, found, 1.0)))
+    return codes * steps[:, :, np.newaxis], steps
 
 
 def searched_weights(

@@ -46,6 +46,7 @@ __all__ = [
     "SCALED",
     "STEPS",
     "EqualizedModel",
+    "activation_aware",
     "better_equalized",
     "equalized",
     "noted_factors",
@@ -201,6 +202,63 @@ def smoothed(
         factors[numbers] = np.where(usable, np.clip(wished, 1e-4, 1e4), 1.0)
         sets += 1
     return EqualizedModel(scaled(model, channels, factors) if sets else model, sets, 0.0)
+
+
+def activation_aware(
+    model: FloatModel, samples: Samples, grid: int, largest: Mapping[ir.Node, int]
+) -> EqualizedModel:
+    """Factors `magnitude^(r / grid)` of what layers read, with the least error of sums by rounded weights.
+
+    Channels with large values get large weights, which rounding harms less. A magnitude is the root of the
+    mean square, and factors are divided by the geometric mean of their extrema (J. Lin et al., "AWQ", 2023).
+
+    Args:
+        model: What to scale; it is not changed itself.
+        samples: What its values are seen in.
+        grid: Exponents tried.
+        largest: Largest code of the weights of layers; sets of channels that others read stay.
+    """
+    channels = Channels.of(model.model.graph, _hosted(model))
+    statistics = _observed(model, samples, channels)
+    factors = np.ones(channels.count)
+    sets = 0
+    for numbers, values, readers, products in channels.members():
+        known = [value for value in values if value.name in statistics]
+        if not known or products or not readers or any(reader.node not in largest for reader in readers):
+            continue
+        square = _by_number(
+            channels, [(channels.ids[v], statistics[v.name or ""].square) for v in known], np.maximum
+        )
+        magnitude = np.sqrt(np.maximum(square, 1e-30))
+        best, least = (
+            np.ones(len(numbers)),
+            sum(_rounding(each, magnitude, np.ones(channels.count), largest[each.node]) for each in readers),
+        )
+        for r in range(1, grid + 1):
+            own = np.ones(channels.count)
+            wished = np.maximum(magnitude[numbers] ** (r / grid), 1e-4)
+            own[numbers] = 1 / (wished / np.sqrt(wished.max() * wished.min()))
+            error = sum(_rounding(each, magnitude, 1 / own, largest[each.node]) for each in readers)
+            if error < least:
+                best, least = 1 / own[numbers], error
+        factors[numbers] = best
+        sets += bool(np.any(best != 1))
+    return EqualizedModel(scaled(model, channels, factors) if sets else model, sets, 0.0)
+
+
+def _rounding(reader: Reader, magnitude: Array, factors: Array, largest: int) -> float:
+    """Mean square of what rounded weights add to sums, operands taken as uncorrelated."""
+    node, own = reader.node, at_ids(factors, reader.ids)
+    weights = constant_of(node, 1).astype(np.float64)
+    groups = groups_of(node)
+    rows = (
+        weights.T[:, :, np.newaxis] if node.op_type == "MatMul" else weights.reshape(*weights.shape[:2], -1)
+    )
+    rows = rows.reshape(groups, -1, *rows.shape[1:]) * own.reshape(groups, 1, -1, 1)
+    step = np.abs(rows).max(axis=(2, 3), keepdims=True) / largest
+    off = np.rint(rows / np.where(step > 0, step, 1.0)) * step - rows
+    power = (at_ids(magnitude, reader.ids) / own) ** 2
+    return float(np.sum(off**2 * power.reshape(groups, 1, -1, 1)))
 
 
 def _chosen(

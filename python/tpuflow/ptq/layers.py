@@ -103,7 +103,7 @@ class LinearLayer:
             array, grid = weights.reshape(shape), spread.reshape(shape)
         value = self._constant(1, f"{old.name}/refined/{self.node.outputs[0].name}", array, self.node)
         state_steps(value, grid.astype(np.float32))
-        self._add_to_bias(shift.reshape(-1))
+        self.add_to_bias(shift.reshape(-1))
 
     @property
     def summed(self) -> str:
@@ -130,7 +130,8 @@ class LinearLayer:
         columns = _constant(self.node.inputs[1]).shape[-1]
         return follower if constant and _is_row(constant[0].shape, columns) else None
 
-    def _add_to_bias(self, shift: Array) -> None:
+    def add_to_bias(self, shift: Array) -> None:
+        """Adds one number to every row's bias, where there is a place for it (`has_bias`)."""
         if self.node.op_type == "Conv":
             bias = input_at(self.node, 2)
             old = np.zeros(len(shift)) if bias is None else _constant(bias).astype(np.float64)

@@ -51,6 +51,7 @@ from tpuflow.ptq.equalization import better_equalized, noted_factors, with_facto
 from tpuflow.ptq.held_out import Estimate, HeldOut
 from tpuflow.ptq.listener import Listener
 from tpuflow.ptq.range_tuning import better_tuned
+from tpuflow.ptq.shift_negative import shift_negative
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,6 +206,15 @@ def _calibrate(state: CalibratedModel, job: _Job) -> CalibratedModel:
     return replace(state, ranges=job.set_inputs(ranges, state.model))
 
 
+def _shift(state: CalibratedModel, job: _Job) -> CalibratedModel:
+    ratio = job.config.calibrate.shift_negative
+    if state.ranges is None or not ratio:
+        return state
+    model, ranges, count = shift_negative(state.model, state.ranges, ratio)
+    job.listener.remark(f"shift_negative: {count} tensors behind smooth functions made unsigned")
+    return replace(state, model=model, ranges=ranges)
+
+
 def _tune(state: CalibratedModel, job: _Job) -> CalibratedModel:
     if state.ranges is None or not job.config.tunes or job.evaluation is None:
         return state
@@ -245,6 +255,7 @@ def _estimate(state: CalibratedModel, job: _Job) -> CalibratedModel:
 STAGES: Mapping[str, Callable[[CalibratedModel, _Job], CalibratedModel]] = {
     "equalize": _equalize,
     "calibrate": _calibrate,
+    "shift": _shift,
     "tune": _tune,
     "refine": _refine,
     "correct": _correct,
