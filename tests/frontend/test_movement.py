@@ -333,3 +333,21 @@ def test_outputs_that_are_inputs_or_each_other() -> None:
     nodes = [("Identity", "x", "a"), ("Relu", "x", "r"), ("Identity", "r", "b"), ("Identity", "r", "c")]
     model = normalized(graph(nodes, X, ["a", "b", "c"]))
     assert operators(model) == {"Relu": 1, "Reshape": 2}
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+@pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
+@pytest.mark.parametrize("places", [[1, 3, 4], [2, 2, 5, 2, 0], list(range(0, 200, 2))])
+def test_scattering_with_a_reduction_makes_no_neutral_elements(
+    operator: str, places: list[int], reduction: str
+) -> None:
+    """Infinities have no grid, and ones beside small factors cost these their bits."""
+    rows = 2 + 2 * max(places)
+    index = np.array(places)[:, np.newaxis]
+    node = (operator, "x i u", "z", {"reduction": reduction})
+    constants = {"i": index if operator == "ScatterND" else index.repeat(3, axis=1)}
+    model = normalized(graph([node], {"x": [rows, 3], "u": [len(places), 3]}, ["z"], constants, opset=18))
+    for value in model.model.graph.initializers.values():
+        assert value.const_value is not None
+        assert value.const_value.numpy().dtype.kind == "i"
+    assert reduction.title() in operators(model)

@@ -6,7 +6,7 @@ operand and the updates laid end to end, in runs:
     GatherElements, GatherND             ->  Reshape, Gather, Reshape
     ReverseSequence, Compress            ->  Gather
     ScatterND, ScatterElements           ->  Concat of slices of operand and updates, or Concat and Gather
-    the same with a reduction            ->  the operand (op) the updates placed among neutral elements
+    the same with a reduction            ->  likewise, of what stood in those places (op) the updates
 
 With indices known only at run time, picking asks every place whether it is the one:
 
@@ -42,7 +42,6 @@ MOST_ROUNDS = 16
 """Updates that may meet in one place."""
 MOST_COMPARED = 1 << 24
 """Elements a choice by index may compare."""
-NEUTRAL = {"add": 0.0, "mul": 1.0, "max": -math.inf, "min": math.inf}
 REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
@@ -147,17 +146,15 @@ def _scattered(
     rows = emit.reshape(x, (size, *rest), "rows")
     new = emit.reshape(updates, (places.size, *rest), "updates")
     for turn in rounds:
-        # Row k of the result is row k of x, or an update: of several the last.
-        source = np.arange(size) if reduction == "none" else np.full(size, -1)
         kept = np.flatnonzero(turn >= 0)
-        source[turn[kept]] = size + kept
-        if reduction == "none":
-            rows = _joined(rows, new, source, size, emit)
-        else:
-            neutral = np.full((1, *rest), NEUTRAL[reduction])
-            blank = emit.constant(neutral, "neutral", like=x)
-            placed = _joined(blank, new, np.where(source < 0, 0, source - size + 1), 1, emit)
-            rows = emit(REDUCTIONS[reduction], rows, placed)
+        written = new
+        if reduction != "none":
+            before = _joined(rows, new, turn[kept], size, emit)
+            written = emit(REDUCTIONS[reduction], before, _joined(new, rows, kept, places.size, emit))
+        # Row k of the result is row k of what was, or of what is written: of several the last.
+        source = np.arange(size)
+        source[turn[kept]] = size + np.arange(len(kept))
+        rows = _joined(rows, written, source, size, emit)
     return emit.reshape(rows, shape, "shape")
 
 
@@ -177,7 +174,7 @@ def _joined(a: ir.Value, b: ir.Value, source: Array, size: int, emit: Emitter) -
     breaks = np.flatnonzero((np.diff(source) != 1) | (source[1:] == size)) + 1
     bounds = [0, *breaks.tolist(), len(source)]
     if len(bounds) - 1 > MOST_RUNS:
-        both = emit("Concat", a, b, attributes={"axis": 0})
+        both = a if source.max() < size else emit("Concat", a, b, attributes={"axis": 0})
         return emit("Gather", both, emit.integers(source.tolist(), "sources"), attributes={"axis": 0})
     parts = []
     for start, end in pairwise(bounds):
