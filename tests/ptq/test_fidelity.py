@@ -158,3 +158,22 @@ def test_expected_flips_are_those_of_sorted_scores(
     deviation = math.sqrt(sum(error**2 for error in errors) / len(errors))
     chances = [math.erfc(margin / deviation / math.sqrt(2)) / 2 for margin in margins]
     assert expected_flips(floating, made) == pytest.approx(sum(chances) / len(chances), abs=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "concatenation", "moved"])
+def test_outputs_made_of_inputs_alone_are_compared_themselves(kind: str) -> None:
+    b = Builder("of inputs")
+    x, y = b.input("x", [1, 4, 6]), b.input("y", [1, 4, 6])
+    if kind == "softmax":
+        b.output(b.node("Softmax", x, axis=-1), b.node("Relu", y))
+    elif kind == "concatenation":
+        moved = (b.node("Transpose", each, perm=[0, 2, 1]) for each in (x, y))
+        b.output(b.node("Concat", *moved, axis=1))
+    else:
+        b.output(b.node("Softmax", b.node("Transpose", x, perm=[0, 2, 1]), axis=1), b.node("Relu", y))
+    model = load(b.model())
+    generator = np.random.default_rng(2)
+    given = {name: generator.standard_normal((12, 4, 6)).astype(np.float32) for name in "xy"}
+    samples = Samples.of(given, model.inputs)
+    graph, _ = calibrated_graph(model, samples, Config())
+    assert min(Evaluator(model, samples).fidelity(graph).sqnr_db.values()) > 30

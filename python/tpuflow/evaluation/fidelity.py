@@ -423,6 +423,8 @@ def _compared(output: ir.Value) -> dict[str, int | None]:
             source, axis = _unmoved(
                 operand, stated % rank - rank if isinstance(stated, int) and rank else None
             )
+        if source.producer() is None:  # an input of the network, which it does not compute
+            source, axis = output, _axis_of_classes(output)
         found[source.name or output.name or ""] = axis
     return found
 
