@@ -132,10 +132,11 @@ class GraphLevel:
         self.name = graph.name
         self.ports = tuple(_port(tensors[index]) for index in graph.inputs)
         # Tensors that stand for one of the model's; an output always does, by its own name if it has no
-        # other.
-        shown = [tensor for tensor in tensors if not tensor.is_constant and tensor.source_json is not None]
-        shown += [tensors[index] for index in graph.outputs]
-        self.shown = {tensor.name: _port(tensor) for tensor in shown}
+        # other. Of several that hold one of the model's, as on another grid for a reader, it is the first.
+        of_model = [tensor for tensor in tensors if not tensor.is_constant and tensor.source_json is not None]
+        ports = {tensor.name: _port(tensor) for tensor in (*(tensors[i] for i in graph.outputs), *of_model)}
+        first = {port.name: name for name, port in reversed(ports.items())}
+        self.shown = {name: port for name, port in ports.items() if first[port.name] == name}
         self._outputs = [tensors[index].name for index in graph.outputs]
         self.results = tuple(self.shown[name] for name in self._outputs)
         self.outputs = tuple(port.name for port in self.results)
