@@ -13,6 +13,7 @@ from tpuflow.calibration.masks import DEEP, FAR, Masks, unseen_masks
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
 from tpuflow.evaluation.fidelity import Evaluator
+from tpuflow.execution.levels import graph_level
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load, run_float
 from tpuflow.io.samples import Samples
@@ -68,7 +69,8 @@ def test_what_is_masked_counts_as_deep_below_its_row() -> None:
     np.testing.assert_array_equal(found["scores"], wanted)
     np.testing.assert_array_equal(found["mask"][0], [3, 1, -FAR, 2])
     assert found["other"] is scores
-    for kept in ([[-500, 400]], [[-np.inf, np.nan]]):  # the latter to be refused
+    assert masks.left_out({"scores": np.array([[-500, 400]], np.float32)})["scores"].tolist() == [[384, 400]]
+    for kept in ([[-8, 7]], [[-np.inf, np.nan]]):  # the latter to be refused
         array = np.array(kept, np.float32)
         assert masks.left_out({"scores": array})["scores"] is array
 
@@ -165,3 +167,57 @@ def test_a_mask_that_no_sample_sets_is_told_once(caplog: pytest.LogCaptureFixtur
         1:
     ] == []
     assert caplog.records
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("masked", [100.0, 1e3, 1e9, -LOWEST])
+@pytest.mark.parametrize("kind", ["input", "computed", "given apart", "few samples", "never set"])
+def test_a_mask_scaled_from_zero_and_less_leaves_the_scores_their_bits(
+    kind: str, masked: float, dtype: str
+) -> None:
+    """`scores + (m - 1) * c`: of the difference no more is needed than c makes of what scores span."""
+    b = Builder("less")
+    scores, mask = b.input("scores", [1, LENGTH, LENGTH]), b.input("mask", [1, 1, LENGTH])
+    if kind == "computed":
+        mask = b.node("Clip", b.node("Ceil", mask), b.constant(np.float32(0)), b.constant(np.float32(1)))
+    less = b.node("Sub", mask, b.constant(np.float32(1)))
+    both = b.node("Add", scores, b.node("Mul", less, b.constant(np.float32(masked))))
+    b.output(b.node("Softmax", both, axis=-1))
+    if kind == "given apart":
+        b.output(less)
+    source = b.model()
+    model, generator = load(source), np.random.default_rng(1)
+    count = 4 if kind == "few samples" else 16
+    keep = generator.integers(0, 2, (count, 1, LENGTH)).astype(np.float32)
+    keep[:, :, :2] = 1
+    given = {
+        "scores": 3 * generator.standard_normal((count, LENGTH, LENGTH)).astype(np.float32),
+        "mask": keep,
+    }
+    shown = given | {"mask": np.ones_like(keep)} if kind == "never set" else given
+    config = Config.parse({"quantize": {"dtype": dtype}})
+    graph = graph_of(model, calibrate(model, Samples.of(shown, model.inputs), config), config)
+    (name,) = (port.name for port in model.outputs[:1])
+    feeds = [{name: array[at : at + 1] for name, array in given.items()} for at in range(count)]
+    exact = np.concatenate([run_float(source, feed)[name] for feed in feeds])
+    found = np.concatenate([graph_level(graph).run(feed)[name] for feed in feeds])
+    assert 20 * np.log10(np.linalg.norm(exact) / np.linalg.norm(found - exact)) > (
+        32 if dtype == "int8" else 62
+    )
+
+
+@pytest.mark.parametrize("masked", [1e4, 1e9])
+def test_a_mask_between_zero_and_one_leaves_out_as_well(masked: float) -> None:
+    b = Builder("soft")
+    scores, mask = b.input("scores", [1, 4, LENGTH]), b.input("mask", [1, 1, LENGTH])
+    less = b.node("Sub", mask, b.constant(np.float32(1)))
+    both = b.node("Add", scores, b.node("Mul", less, b.constant(np.float32(masked))))
+    b.output(b.node("Softmax", both, axis=-1))
+    model = load(b.model())
+    scores_shown = np.random.default_rng(1).standard_normal((8, 4, LENGTH)).astype(np.float32)
+    given = {"scores": scores_shown, "mask": np.ones((8, 1, LENGTH), np.float32)}
+    graph = graph_of(model, calibrate(model, given, Config()), Config())
+    soft = np.array([[[1, 1, 0.7, 0.2, 1, 0]]], np.float32)
+    (found,) = graph_level(graph).run({"scores": scores_shown[:1], "mask": soft}).values()
+    assert np.all(found[..., [2, 3, 5]] < 1e-4)
+    assert np.all(found[..., [0, 1, 4]] > 1e-2)

@@ -103,3 +103,76 @@ def test_an_index_that_repeats(extent: int, picked: tuple[int, ...], dtype: str)
     found = ran(model, {"x": x}, dtype)
     assert found.shape == expected.shape
     assert decibels(expected, found) > 35
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [1000.0, -1e6])
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Relu", "Reshape"])
+def test_what_is_never_chosen_reaches_no_further_than_sums_of_it(
+    operator: str, value: float, dtype: str
+) -> None:
+    """The sum saturates at what it reached, whatever is chosen."""
+    summed = (
+        [("Reshape", "w s", "v"), ("Add", "x v", "z")] if operator == "Reshape" else [("Add", "x w", "z")]
+    )
+    if operator == "Relu":
+        summed = [("Add", "x w", "v"), ("Relu", "v", "z")]
+    if operator == "Sub":
+        summed = [("Sub", "x w", "z")]
+    constants = {"v0": np.float32(value), "h": np.float32(0.5), "s": integers(1, 64)}
+    nodes = [("Greater", "m h", "c"), ("Where", "c y v0", "w"), *summed]
+    model = tpuflow.load(graph(nodes, {name: [1, 64] for name in "xym"}, ["z"], constants))
+    generator = np.random.default_rng(0)
+    x, y = (generator.standard_normal((8, 64)).astype(np.float32) for _ in range(2))
+    expected = {"Sub": x - y, "Relu": np.maximum(x + y, 0)}.get(operator, x + y)[:1]
+    found = ran(model, {"x": x, "y": y, "m": np.ones_like(x)}, dtype)
+    assert decibels(expected, found) > (35 if dtype == "int8" else 75)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_difference_from_the_only_value_of_calibration_is_zero(dtype: str, size: float) -> None:
+    """exp(m) - 1 with m zero throughout: 1 is a code of what exp makes."""
+    nodes = [("Exp", "m", "e"), ("Sub", "e one", "f"), ("Add", "x f", "z")]
+    model = tpuflow.load(graph(nodes, {"x": [1, 64], "m": [1, 64]}, ["z"], {"one": np.float32(1)}))
+    x = (np.random.default_rng(0).standard_normal((8, 64)) * size).astype(np.float32)
+    found = ran(model, {"x": x, "m": np.zeros_like(x)}, dtype)
+    assert decibels(x[:1], found) > (35 if dtype == "int8" else 75)
+
+
+@pytest.mark.parametrize("far", [10.0, 300.0, 1e4])
+def test_a_number_beside_16_bits_costs_them_none(far: float) -> None:
+    """The step of one number in 8 bits is coarser than those of a sum in 16."""
+    model = tpuflow.load(graph([("Add", "x c", "z")], {"x": [1, 256]}, ["z"], {"c": np.float32(far)}))
+    x = np.random.default_rng(0).uniform(-1, 1, (16, 256)).astype(np.float32)
+    found = ran(model, {"x": x}, "int16")
+    np.testing.assert_allclose(found, x[:1] + far, atol=1.5 * (2 * far + 4) / 65535)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", [0, 1])
+def test_equal_to_a_number_that_occurs(dtype: str, kept: int) -> None:
+    """Of computed values as well, whose grids reach further than they do."""
+    nodes = [
+        ("Relu", "k", "r"),
+        ("Clip", "r zero one", "m"),
+        ("Equal", "m wanted", "c"),
+        ("Where", "c x y", "z"),
+    ]
+    constants = {name: np.float32(number) for name, number in (("zero", 0), ("one", 1), ("wanted", kept))}
+    model = tpuflow.load(graph(nodes, {name: [1, 64] for name in "xyk"}, ["z"], constants))
+    generator = np.random.default_rng(0)
+    x, y = (generator.standard_normal((8, 64)).astype(np.float32) for _ in range(2))
+    k = generator.integers(0, 2, (8, 64)).astype(np.float32)
+    assert decibels(np.where(k == kept, x, y)[:1], ran(model, {"x": x, "y": y, "k": k}, dtype)) > 35
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("far", [1.0, 1e3, 1e6])
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_an_operand_that_never_wins_costs_the_other_no_bits(operator: str, far: float, dtype: str) -> None:
+    model = tpuflow.load(graph([(operator, "x m", "z")], {"x": [1, 64], "m": [1, 64]}, ["z"]))
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-0.01, 0.01, (16, 64)).astype(np.float32)
+    m = (generator.uniform(1, 2, (16, 64)) * (far if operator == "Min" else -far)).astype(np.float32)
+    assert decibels(x[:1], ran(model, {"x": x, "m": m}, dtype)) > (35 if dtype == "int8" else 75)

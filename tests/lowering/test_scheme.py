@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tpuflow import _core
 from tpuflow.lowering import scheme
-from tpuflow.lowering.fixed_point import FactorError, approximate, approximations
-from tpuflow.lowering.scheme import DType, Mode
+from tpuflow.lowering.fixed_point import LARGEST, FactorError, approximate, approximations, saturating
+from tpuflow.lowering.scheme import DType, Mode, Quant
 
 MODES: list[Mode] = ["asymmetric", "symmetric_full", "symmetric_restricted"]
 
@@ -147,3 +147,49 @@ def test_large_arrays_are_quantized_in_parts_without_a_seam() -> None:
     expected = np.clip(np.rint(array.astype(np.float64) / scale), -127, 127)
     assert codes.dtype == np.int8
     assert np.array_equal(codes, expected)
+
+
+@given(st.floats(1e-13, 1e300))
+def test_a_factor_beyond_the_largest_saturates_alike(factor: float) -> None:
+    assert approximate(saturating(factor)) == approximate(min(factor, LARGEST))
+    assert (saturating(factor) == factor) is (factor <= LARGEST)
+    with pytest.raises(FactorError):
+        approximate(math.nextafter(2 * LARGEST, math.inf))
+
+
+@given(
+    st.floats(2.0**-20, 1024, width=32),
+    st.sampled_from([("int8", -128), ("int8", 0), ("int16", -32768), ("int16", 0)]),
+    st.lists(st.integers(-65535, 65535), min_size=1, max_size=4),
+)
+def test_numbers_on_steps_of_a_grid_lie_on_one_with_the_same_steps(
+    step: float, kind: tuple[DType, int], multiples: list[int]
+) -> None:
+    half = 128 if kind[0] == "int8" else 32768
+    grid = Quant(kind[0], float(np.float32(step)), kind[1], -half, half - 1)
+    values = np.array(multiples) * grid.scale
+    found = scheme.on_steps(values, grid, 0.0)
+    if max(0, *multiples) - min(0, *multiples) > 65535:
+        assert found is None
+        return
+    assert found is not None
+    assert found.scale == grid.scale
+    assert found.lo <= found.zero_point <= found.hi
+    codes = found.codes(values).astype(np.int64)
+    assert (codes - found.zero_point).tolist() == multiples
+    if max(0, *multiples) + kind[1] < half and min(0, *multiples) + kind[1] >= -half:
+        assert found == grid
+    assert scheme.on_steps(values + 0.4 * grid.scale, grid, 0.0) is None
+
+
+@given(st.floats(2.0**-20, 1024, width=32), st.floats(1e-6, 1e6))
+def test_a_grid_holds_a_number_by_a_slightly_wider_step(step: float, number: float) -> None:
+    grid = Quant("int16", float(np.float32(step)), 0, -32767, 32767)
+    found = scheme.holding(grid, number)
+    if number < scheme.FINE_STEPS * grid.scale:
+        assert found == grid
+        return
+    assert grid.scale <= found.scale * (1 + 2**-23) <= grid.scale * 1.0101
+    if number < 65535 * grid.scale:
+        assert scheme.on_steps(np.array(number), found, 0.0) is not None
+        assert scheme.on_steps(np.array(-number), found, 0.0) is not None

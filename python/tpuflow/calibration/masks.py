@@ -4,16 +4,20 @@
 
 A mask makes a score hugely negative, and a softmax gives nothing to what lies far below the largest of its
 row, however far. On a grid that reached that far all honest scores would be one code. So scores more than
-`FAR` below the largest of their row are taken for masked, and count as `DEEP` below it; rows that are masked
-as a whole do not count. What is added to scores counts as `-FAR` where it lies below, and its grid reaches no
-further than from the largest score to the least (`reaching_masks`). Grids saturate there, which masks as
-well. Masks that are constants need none of this: there they are part of the softmax (`quantize.plan`).
+`DEEP` below the largest of their row count as just that deep; rows that are masked as a whole do not count.
+What is added to scores counts as `-FAR` where it lies below, and its grid reaches no further than from the
+largest score to the least (`reaching_masks`). Grids saturate there, which masks as well. Masks that are
+constants need none of this: there they are part of the softmax (`lowering.plan`).
 
     scores of a row, masked       3  1  -9999  2          observed as       3  1  -13  2
+
+What a mask is scaled from counts alike: `m - 1` in `scores + (m - 1) * 1e9` reaches no further than to -1e-6,
+and saturates there.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,10 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["DEEP", "FAR", "Masks", "reaching_masks", "unseen_masks"]
 
 FAR = 1e3
-"""No honest score lies so far below the largest of its row."""
+"""No honest score lies so far below zero."""
 
 DEEP = 16.0
-"""So far below the largest of its row a score has a ten millionth of its weight."""
+"""So far below the largest of its row a score has a ten millionth of its weight: 16 bits make 0 of it."""
+
+NARROWEST = 2.0**-20
+"""No range is made narrower: a grid of less would say nothing (`lowering.scheme`)."""
 
 PASSING = frozenset({"Add", "Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that may stand between a mask and what it is added to."""
@@ -49,7 +56,8 @@ class Masks:
 
     Attributes:
         scores: What nothing but softmax reads, perhaps scaled, unless a constant masks it.
-        added: What is added to scores and to nothing else, with what a difference of 1 is in those.
+        added: What is added to scores, perhaps scaled, and to nothing else, with how much of it is a
+            difference of 1 in those.
     """
 
     scores: Mapping[str, Rows]
@@ -73,6 +81,10 @@ class Masks:
             {value.name or "": unit for value, unit in added.items()},
         )
 
+    def far(self, name: str) -> float:
+        """From how far below zero on numbers of a tensor are masks; infinite where it holds none."""
+        return FAR * max(self.added.get(name, 0.0), self.scores.get(name, (0, 0.0))[1]) or math.inf
+
     def left_out(self, activations: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
         """The activations with what is masked as it counts for ranges; NaN stays."""
         return {name: self._left_out(name, array) for name, array in activations.items()}
@@ -84,11 +96,10 @@ class Masks:
             return array
         axis, unit = self.scores[name]
         far, deep = np.float32(FAR * unit), np.float32(DEEP * unit)
-        if not array.min() < -far:
+        if not array.max() - array.min() > deep:  # NaN is refused later
             return array
         top = array.max(axis, keepdims=True)
-        found = np.where(array < top - far, top - deep, array)
-        return np.where(top < -far, np.float32(0), found)
+        return np.where(top < -far, np.float32(0), np.maximum(array, top - deep))
 
 
 def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
@@ -141,10 +152,11 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
                 other = use.node.inputs[1 - use.idx]
                 if other is not None and (reached := ranges.get(other.name or "")) is not None:
                     pairs += [(high, high) for _, high in reached.pairs]
-            spans += [max(high for _, high in pairs) - min(low for low, _ in pairs)] if pairs else []
+            span = max(high for _, high in pairs) - min(low for low, _ in pairs) if pairs else None
+            spans += [] if span is None else [span / (_factor(use.node) or 1.0)]
         low, high = min(low for low, _ in ranges[name].pairs), max(high for _, high in ranges[name].pairs)
-        if spans and low < -max(spans):
-            found[name] = Range(-max(spans), high)
+        if spans and low < -max(*spans, NARROWEST):
+            found[name] = Range(-max(*spans, NARROWEST), high)
     return found
 
 
@@ -187,13 +199,15 @@ def _factor(node: ir.Node) -> float | None:
 
 
 def _unit(value: ir.Value, scores: Mapping[ir.Value, Rows], added: Mapping[ir.Value, float]) -> float | None:
-    """What a difference of 1 is in the scores a value is added to; None if it is read for anything else."""
+    """How much of a value is a difference of 1 in the scores it is added to; None if it is read otherwise."""
     found: set[float | None] = set()
     for node, index in value.uses():
         made = node.outputs[0]
         passes = node.op_type == "Add" or (node.op_type in PASSING and index == 0)
         if node.op_type == "Add" and made in scores:
             found.add(scores[made][1])
+        elif made in added and (factor := _factor(node)) is not None:
+            found.add(max(added[made] / factor, NARROWEST))
         else:
             found.add(added.get(made) if passes else None)
     return None if not found or None in found else max(each for each in found if each is not None)

@@ -20,6 +20,7 @@ __all__ = [
     "Requant",
     "approximate",
     "approximations",
+    "saturating",
     "without_left_shift",
 ]
 
@@ -29,8 +30,17 @@ SHIFT_MIN, SHIFT_MAX = -15, 47
 """Smallest and largest N; operators whose operands are all 8 bits wide stop at 31."""
 
 
+LARGEST = math.ldexp((1 << MULTIPLIER_BITS) - 1, -SHIFT_MIN)
+"""The largest factor there is."""
+
+
 class FactorError(ValueError):
     """A real factor that no multiplier and shift of the machine represent."""
+
+
+def saturating(factor: float) -> float:
+    """A factor of whole numbers that the machine has: beyond the largest all but 0 saturate by either."""
+    return min(factor, LARGEST)
 
 
 def approximate(factor: float, bits: int = MULTIPLIER_BITS, max_shift: int = SHIFT_MAX) -> tuple[int, int]:

@@ -12,15 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from tpuflow.errors import TpuflowError
-from tpuflow.frontend.values import MASKED, bound_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.functions import FUNCTIONS
 from tpuflow.lowering.int16_values import AVERAGES, added_values, head_values, int16_values
-from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, sole_user
+from tpuflow.lowering.neighbors import CODES_PASS, Neighbors, added_numbers, brought_in, padding
+from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CODES",
     "CODES_PASS",
+    "FURTHER",
     "TRUTH",
     "Grids",
     "QuantizeError",
@@ -59,18 +59,12 @@ FIXED_RANGES: dict[str, tuple[float, float]] = {
 SHARED_QUANT = frozenset({"Concat", "Where"})
 """Operators whose operands take the output's quantisation when nothing else reads them."""
 
-JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
-"""Operators whose operands stand on one scale, or on scales that are brought to one."""
+FURTHER = 16.0
+"""A grid that reaches so many times what is of use has too few codes for that."""
 
 POINTS, BETWEEN = 1 << 14, 2.0**-9
 """Where a function is looked at for all it gives, and what it may give beyond between two such places."""
 
-CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
-"""Operators whose output keeps its operand's quantisation; so do all views."""
-
-
-FAR = 1e3
-"""Numbers so far below zero are no angles: a table that holds some is one of masks."""
 
 CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 """Types of integers that fit a stored tensor."""
@@ -91,6 +85,7 @@ class Grids:
         self, ranges: Mapping[str, Range], settings: Settings, steps: Mapping[ir.Node, Step]
     ) -> None:
         self._ranges = ranges
+        self._neighbors = Neighbors(ranges)
         self._settings = settings
         self._steps = steps
         usual = settings.defaults
@@ -135,11 +130,17 @@ class Grids:
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
         brought = () if producer is None else brought_in(producer)  # they may occur, however rarely
         found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
+        kept = self._neighbors.told_apart(value)
+        if kept is not None and max(-found[0], found[1]) > FURTHER * max(-kept[0], kept[1]):
+            found = max(found[0], min(kept[0], 0.0)), min(found[1], max(kept[1], 0.0))
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             raise QuantizeError(
                 f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
             )
-        if found[1] - found[0] < scheme.SMALLEST_SPAN and (borrowed := self._borrowed(value)) is not None:
+        if (
+            found[1] - found[0] < scheme.SMALLEST_SPAN
+            and (borrowed := self._neighbors.borrowed(value)) is not None
+        ):
             return borrowed
         if found[0] > found[1]:
             raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
@@ -186,41 +187,6 @@ class Grids:
             value = follower.output
         allowed = self._settings.allowed(step.names, step.node.op_type)
         return None, self.own(step.names, source, allowed.model_copy(update={"dtype": dtype}))
-
-    def _borrowed(self, value: ir.Value) -> tuple[float, float] | None:
-        """The range of what a value of zero range is joined with: a step of its own would say nothing.
-
-        A scale of 1 beside a far smaller one would leave the other operand of a sum few codes, or none.
-        """
-        found: list[tuple[float, float]] = []
-        for use in value.uses():
-            node = use.node
-            if node.op_type in JOINING:
-                first = 1 if node.op_type == "Where" else 0
-                others = [each for each in (*node.inputs[first:], *node.outputs) if each is not value]
-                found += [pair for each in others if (pair := self._observed(each)) is not None]
-            elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
-                further = self._borrowed(node.outputs[0])
-                found += [] if further is None else [further]
-            elif node.op_type == "Mul" and (factor := _constant_factor(node, use.idx)):
-                # What is multiplied is aligned with its factor: a step of 1 would be one of the factor.
-                low, high = self._observed(node.outputs[0]) or (0.0, 0.0)
-                further = self._borrowed(node.outputs[0]) if high - low < scheme.SMALLEST_SPAN else None
-                found += [] if further is None else [(further[0] / factor, further[1] / factor)]
-        usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
-        return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
-
-    def _observed(self, value: ir.Value | None) -> tuple[float, float] | None:
-        """The range calibration found of a value, or that of a constant's elements; None without any."""
-        if value is None:
-            return None
-        array = constant(value)
-        if array is not None:
-            numbers = array[np.isfinite(array)] if array.dtype.kind == "f" else array
-            return (min(float(numbers.min()), 0.0), max(float(numbers.max()), 0.0)) if numbers.size else None
-        pairs = [] if (stated := self._ranges.get(value.name or "")) is None else stated.pairs
-        finite = [pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1])]
-        return (min(low for low, _ in finite), max(high for _, high in finite)) if finite else None
 
     def _within(self, value: ir.Value, number: float) -> bool:
         low, high = self.range_of(value)
@@ -285,9 +251,13 @@ class Grids:
         if scheme.is_float(config.dtype):
             return scheme.floating(config.dtype)
         low, high = self.unified.get(value) or self.range_of(value)
-        if config.dtype == "int16" and not self.has_fixed_range(value):
-            low, high = self._reached(value, config)
-        return grid_of(low, high, config)
+        if config.dtype != "int16" or self.has_fixed_range(value):
+            return grid_of(low, high, config)
+        grid = grid_of(*self._reached(value, config), config)
+        if value in self.unified or config.power_of_two:
+            return grid
+        added = {abs(number) for number in added_numbers(value) if 0.0 < abs(number) <= max(-low, high)}
+        return scheme.holding(grid, max(added)) if added else grid
 
     def _reach(self, value: ir.Value, config: QuantizeConfig) -> float:
         """How many times its calibrated range the 16-bit grid of a value reaches."""
@@ -406,41 +376,6 @@ def stated_input(value: ir.Value) -> Quant | None:
             return None
         value = user.outputs[0]
     return None
-
-
-def _constant_factor(node: ir.Node, index: int) -> float | None:
-    """The largest magnitude of the constants that a product multiplies an operand by; None if it has none."""
-    array = float_constant(node.inputs[1 - index])
-    return None if array is None or not array.size else float(np.abs(array).max())
-
-
-def padding(node: ir.Node) -> float | None:
-    """What a node pads with, if it does so with a constant other than zero."""
-    if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
-        return None
-    fill = constant(given(node, 2))
-    return None if fill is None or not fill.size else float(fill.item()) or None
-
-
-def brought_in(node: ir.Node) -> tuple[float, ...]:
-    """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
-    if node.op_type == "Where":
-        return _honest([array for value in node.inputs[1:] if (array := constant(value)) is not None])
-    if node.op_type == "Gather" and node.inputs[1] is not None and bound_of(node.inputs[1]) is not None:
-        table = float_constant(
-            node.inputs[0]
-        )  # every row may be asked for: positions, and what follows from them
-        honest = table is not None and float(table.min(initial=0.0)) >= -FAR
-        return _honest([table]) if table is not None and honest else ()
-    fill = padding(node)
-    return () if fill is None or not math.isfinite(fill) else (fill,)
-
-
-def _honest(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[float, ...]:
-    """The least and the largest number that is no mask: none if there is none."""
-    numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
-    numbers = numbers[np.abs(numbers) < -MASKED]
-    return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
 
 
 def is_number(value: ir.Value) -> bool:

@@ -26,8 +26,10 @@ __all__ = [
     "bits",
     "codes",
     "floating",
+    "holding",
     "is_float",
     "mean_error",
+    "on_steps",
     "rounded",
     "stated_steps",
     "symmetric",
@@ -198,6 +200,49 @@ def activation(
         return Quant(dtype, _step(high, 2 * half - 1, power_of_two=power_of_two), -half, -half, half - 1)
     grid: Mode = "symmetric_restricted" if mode == "asymmetric" else mode
     return symmetric(max(-low, high), dtype, grid, width=width, power_of_two=power_of_two)
+
+
+FINE_STEPS = 100
+"""Steps a number must be from zero for a grid to be changed for it: by a hundredth at most."""
+
+STEP_ERROR = 2.0**-24
+"""How far a step rounded to float32 may be from the one meant, relatively."""
+
+
+def on_steps(values: Array, grid: Quant, slack: float) -> Quant | None:
+    """The grid of the same steps that holds some numbers: `grid` itself, or one with another zero point.
+
+    Args:
+        values: Numbers, at least one.
+        grid: A grid of codes.
+        slack: How far they may lie from whole steps, in steps, beside what the rounding of the step makes.
+
+    Returns:
+        None where they lie further off, or too far apart for 16 bits.
+    """
+    steps = values / grid.scale
+    whole = np.rint(steps)
+    if not np.all(np.abs(steps - whole) <= slack + STEP_ERROR * np.abs(whole)):
+        return None
+    low, high = min(0.0, float(whole.min())), max(0.0, float(whole.max()))
+    if grid.lo <= low + grid.zero_point and high + grid.zero_point <= grid.hi:
+        return grid
+    dtype: DType = "int8" if high - low < 1 << 8 else "int16"
+    half = 1 << (bits(dtype) - 1)
+    if high - low >= 2 * half:
+        return None
+    return Quant(dtype, grid.scale, int(min(max(0, -half - low), half - 1 - high)), -half, half - 1)
+
+
+def holding(grid: Quant, number: float) -> Quant:
+    """The grid, its step widened by as little as it takes for a number to lie on it.
+
+    A grid whose step that would change by more than a hundredth is left as it is.
+    """
+    steps = math.floor(abs(number) / grid.scale)
+    if steps < FINE_STEPS or on_steps(np.array(number), grid, 0.0) is not None:
+        return grid
+    return replace(grid, scale=float(np.float32(abs(number) / steps)))
 
 
 def weights(

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tpuflow.lowering import scheme
+from tpuflow.lowering.fixed_point import saturating
+from tpuflow.lowering.grids import FURTHER
 from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -37,7 +39,7 @@ ALIGNED = frozenset({"add", "sub", "max", "min"})
 """Kinds whose operands are brought to one scale; of one grid they are as they are."""
 
 EXACT = 2.0**-10
-"""A constant so near to codes of the other operand's grid is meant to be on it: `1 - x` is 0 where x is 1."""
+"""A constant so near to steps of the other operand's grid is meant to be on it: `1 - x` is 0 where x is 1."""
 
 
 def alignment(a: float, b: float, out: float) -> tuple[int, int, float]:
@@ -79,6 +81,8 @@ def binary(context: Lowering, step: Step) -> None:
         factor = a.grid.scale / (b.grid.scale * target.scale)
     else:
         ka, kb, factor = alignment(a.grid.scale, b.grid.scale, target.scale)
+    if kind != "div":  # whose quotients are no whole numbers
+        factor = saturating(factor)
     op = {
         "op": "binary",
         "kind": kind,
@@ -113,16 +117,21 @@ def _scaled(context: Lowering, step: Step) -> bool:
     if not grid.scale > 0.0:
         return False
     wanted = context.settings.explicit(step.names, "dtype")
-    if step.activation is None and wanted in {None, grid.dtype}:
+    target = context.grids.target(step)
+    fits = math.isfinite(grid.scale) and _reach(grid) <= FURTHER * _reach(target)
+    if step.activation is None and wanted in {None, grid.dtype} and fits:
         context.stored[step.output] = StoredValue(stored.tensor, stored.shape, stored.view, grid)
         return True
-    stored, target = context.whole(value), context.grids.target(step)
-    requant = context.requant(
-        [grid.scale / target.scale], target, step.activation, wide=grid.dtype == "int16"
-    )
+    stored = context.whole(value)
+    ratio = saturating(stored.grid.scale * factor / target.scale)
+    requant = context.requant([ratio], target, step.activation, wide=grid.dtype == "int16")
     op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
     context.emit(step, op, stored.shape, stored.view, target)
     return True
+
+
+def _reach(grid: Quant) -> float:
+    return grid.scale * max(grid.hi - grid.zero_point, grid.zero_point - grid.lo)
 
 
 def placed_operands(
@@ -130,8 +139,8 @@ def placed_operands(
 ) -> tuple[StoredValue, StoredValue, tuple[int, ...], View]:
     """Both operands as tensors that broadcast, and how the result lies in its own tensor.
 
-    A constant whose elements are less than `slack` from codes of the other operand's grid lies on that grid:
-    what is equal then has equal codes.
+    A constant whose elements are less than `slack` from steps of the other operand's grid lies on these: what
+    is equal then has equal codes.
     """
     values = [step.node.inputs[0], step.node.inputs[1]]
     out = shape_of(step.node.outputs[0])
@@ -222,7 +231,11 @@ def _constant(
     grid: Quant | None = None,
     slack: float = 0.0,
 ) -> StoredValue:
-    """A constant operand: one number exactly in 8 bits, several in 16; on `grid` if its codes are so near."""
+    """A constant operand, on the steps of `grid` if it is so near, otherwise on a grid of its own.
+
+    One number is exact on any grid of its own. Beside 16 bits it has 16 too, for what is aligned with a
+    coarser grid is rounded to a 32767th of that one's steps.
+    """
     array = float_constant(value)
     if array is None or value is None:
         raise UnsupportedNodeError("an operand is left out")
@@ -234,11 +247,10 @@ def _constant(
         single = scheme.floating("float32")
         index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
         return StoredValue(index, placed.shape, View.dense(placed.shape), single)
-    quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if placed.size == 1 else "int16")
+    narrow = placed.size == 1 and (grid is None or grid.dtype == "int8")
+    quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if narrow else "int16")
     if grid is not None and not grid.is_float:
-        steps = placed / grid.scale + grid.zero_point
-        near = np.abs(steps - np.clip(np.rint(steps), grid.lo, grid.hi)).max() <= slack
-        quant = grid if near else quant
+        quant = scheme.on_steps(placed, grid, slack) or quant
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)
     return StoredValue(index, placed.shape, View.dense(placed.shape), quant)
 

@@ -1,0 +1,164 @@
+"""What the readers of a value, and what stands beside it there, say of its grid.
+
+mask + x         a mask that was zero throughout has the step of x, for its own range says nothing
+pad(x, 3)        3 belongs to the grid, whether a sample shows it or not
+where(c, y, k) + x    of k no more than the sum tells apart: it saturates at what it reached
+1 - mask         1 is a code, so that the difference is 0 where the mask is 1
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.frontend.values import MASKED, bound_of
+from tpuflow.lowering import scheme
+from tpuflow.lowering.nodes import attribute, constant, float_constant, given, sole_user
+from tpuflow.lowering.plan import CLAMPS
+from tpuflow.lowering.registry import VIEWS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+    import onnx_ir as ir
+
+    from tpuflow.calibration import Range
+
+__all__ = ["CODES_PASS", "Neighbors", "added_numbers", "brought_in", "padding"]
+
+JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
+"""Operators whose operands stand on one scale, or on scales that are brought to one."""
+
+CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
+"""Operators whose output keeps its operand's quantisation; so do all views."""
+
+FAR = 1e3
+"""Numbers so far below zero are no angles: a table that holds some is one of masks."""
+
+
+class Neighbors:
+    """The ranges of a network, asked for what they say of values beside or in front of them."""
+
+    def __init__(self, ranges: Mapping[str, Range]) -> None:
+        self._ranges = ranges
+
+    def borrowed(self, value: ir.Value) -> tuple[float, float] | None:
+        """The range of what a value of zero range is joined with: a step of its own would say nothing.
+
+        A scale of 1 beside a far smaller one would leave the other operand of a sum few codes, or none.
+        """
+        found: list[tuple[float, float]] = []
+        for use in value.uses():
+            node = use.node
+            if node.op_type in JOINING:
+                first = 1 if node.op_type == "Where" else 0
+                others = [each for each in (*node.inputs[first:], *node.outputs) if each is not value]
+                found += [pair for each in others if (pair := self.observed(each)) is not None]
+            elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
+                further = self.borrowed(node.outputs[0])
+                found += [] if further is None else [further]
+            elif node.op_type == "Mul" and (factor := _constant_factor(node, use.idx)):
+                # What is multiplied is aligned with its factor: a step of 1 would be one of the factor.
+                low, high = self.observed(node.outputs[0]) or (0.0, 0.0)
+                further = self.borrowed(node.outputs[0]) if high - low < scheme.SMALLEST_SPAN else None
+                found += [] if further is None else [(further[0] / factor, further[1] / factor)]
+        usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
+        return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
+
+    def told_apart(self, value: ir.Value) -> tuple[float, float] | None:
+        """The numbers that what reads a value tells apart; None where that is not known.
+
+        A sum saturates at what it reached, so whatever takes it further, with the other operand at either of
+        its ends, is as good as any number further off. Of two operands a maximum never gives what lies
+        below the least, nor a minimum what lies above the largest of its results.
+        """
+        found: list[tuple[float, float]] = []
+        for node, index in value.uses():
+            if node.op_type in VIEWS and index == 0:
+                further = self.told_apart(node.outputs[0])
+            else:
+                further = self._told_apart_by(node, index)
+            if further is None:
+                return None
+            found.append(further)
+        if not found or value.is_graph_output():
+            return None
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def _told_apart_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
+        """The numbers that an operator of two operands tells apart in one of them."""
+        if node.op_type not in {"Add", "Sub", "Max", "Min"} or node.inputs[0] is node.inputs[1]:
+            return None
+        made, clamped = node.outputs[0], sole_user(node.outputs[0])
+        if clamped is not None and clamped.op_type in CLAMPS:
+            made = clamped.outputs[0]
+        reached, beside = self.observed(made), self.observed(node.inputs[1 - index])
+        if reached is None or beside is None:
+            return None
+        (low, high), (least, largest) = reached, beside
+        if node.op_type in {"Max", "Min"}:
+            return low, high
+        if node.op_type == "Add":
+            return low - largest, high - least
+        return (low + least, high + largest) if index == 0 else (least - high, largest - low)
+
+    def observed(self, value: ir.Value | None) -> tuple[float, float] | None:
+        """The range calibration found of a value, or that of a constant's elements; None without any."""
+        if value is None:
+            return None
+        array = constant(value)
+        if array is not None:
+            numbers = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+            return (min(float(numbers.min()), 0.0), max(float(numbers.max()), 0.0)) if numbers.size else None
+        pairs = [] if (stated := self._ranges.get(value.name or "")) is None else stated.pairs
+        finite = [pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1])]
+        return (min(low for low, _ in finite), max(high for _, high in finite)) if finite else None
+
+
+def added_numbers(value: ir.Value) -> Iterator[float]:
+    """The numbers that are added to a value, or that it is subtracted from, as in `1 - x`."""
+    for node, index in value.uses():
+        if node.op_type in {"Add", "Sub"}:
+            array = float_constant(node.inputs[1 - index])
+            if array is not None and array.size and np.all(array == array.flat[0]):
+                yield float(array.flat[0])
+        elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and index == 0:
+            yield from added_numbers(node.outputs[0])
+
+
+def _constant_factor(node: ir.Node, index: int) -> float | None:
+    """The largest magnitude of the constants that a product multiplies an operand by; None if it has none."""
+    array = float_constant(node.inputs[1 - index])
+    return None if array is None or not array.size else float(np.abs(array).max())
+
+
+def padding(node: ir.Node) -> float | None:
+    """What a node pads with, if it does so with a constant other than zero."""
+    if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
+        return None
+    fill = constant(given(node, 2))
+    return None if fill is None or not fill.size else float(fill.item()) or None
+
+
+def brought_in(node: ir.Node) -> tuple[float, ...]:
+    """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
+    if node.op_type == "Where":
+        return _honest([array for value in node.inputs[1:] if (array := constant(value)) is not None])
+    if node.op_type == "Gather" and node.inputs[1] is not None and bound_of(node.inputs[1]) is not None:
+        table = float_constant(
+            node.inputs[0]
+        )  # every row may be asked for: positions, and what follows from them
+        honest = table is not None and float(table.min(initial=0.0)) >= -FAR
+        return _honest([table]) if table is not None and honest else ()
+    fill = padding(node)
+    return () if fill is None or not math.isfinite(fill) else (fill,)
+
+
+def _honest(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[float, ...]:
+    """The least and the largest number that is no mask: none if there is none."""
+    numbers = np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
+    numbers = numbers[np.abs(numbers) < -MASKED]
+    return (float(numbers.min()), float(numbers.max())) if numbers.size else ()
