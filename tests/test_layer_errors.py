@@ -154,3 +154,39 @@ def test_an_input_that_was_constant_is_named_and_strict_makes_it_an_error(
 def test_what_a_rounded_operand_makes_infinite_is_no_decibels(noise: float) -> None:
     """As the logarithm of a number that is zero on the best grid of its type."""
     assert _decibels(1.0, noise) == -math.inf
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_an_output_that_has_little_to_do_with_float_is_named(count: int) -> None:
+    """Though every layer is as good as its types: a product of twenty factors of very unequal size."""
+    b = Builder("factors")
+    x = b.input("x", [1, 20])
+    b.output(b.node("ReduceProd", x, axes=[1], keepdims=1))
+    model, config = load(b.model()), Config.parse({"quantize": {"dtype": "int8"}})
+    shown = {"x": np.random.default_rng(0).standard_normal((count, 20)).astype(np.float32)}
+    data = CalibrationData(Samples.of(shown, model.inputs))
+    state = Recipe(config).calibrate(model, data)
+    assert (state.estimate is None) is (count < 8)
+    found = accuracy_warnings(model, state, Recipe(config).graph(state), config, data)
+    (named,) = (each for each in found if each.kind == "output")
+    assert named.name == model.outputs[0].name
+    assert "dB beside float is expected; use --dtype int16 or floats" in named.text
+
+
+def test_a_tensor_that_is_also_held_on_the_grid_of_a_reader_is_shown_as_it_is() -> None:
+    """What a choice takes of it is clamped to what the choice gives."""
+    b = Builder("chosen", seed=4)
+    half = b.constant(np.float32(0.5))
+    total = b.node("Add", b.input("x", [1, 32]), half)
+    b.output(b.node("Where", b.node("Greater", total, half), total, half))
+    model, config = load(b.model()), Config.parse({"quantize": {"dtype": "int16"}})
+    data = CalibrationData(
+        Samples.of({"x": np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)}, model.inputs)
+    )
+    state = Recipe(config).calibrate(model, data)
+    graph = Recipe(config).graph(state)
+    assert accuracy_warnings(model, state, graph, config, data) == []
+    level = GraphLevel(device_networks(graph)[0])
+    batch = next(iter(data.samples.batches())).arrays
+    (name,) = (node.outputs[0].name or "" for node in model.model.graph if node.op_type == "Add")
+    np.testing.assert_allclose(level.run(batch, all_tensors=True)[name], batch["x"] + 0.5, atol=1e-3)

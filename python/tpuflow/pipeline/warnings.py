@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.calibration.masks import FAR, Masks
+from tpuflow.calibration.masks import Masks
 from tpuflow.config import FLOATS, QuantizeConfig
 from tpuflow.errors import TpuflowError
 from tpuflow.evaluation.fidelity import Evaluator
@@ -26,6 +27,9 @@ __all__ = ["AccuracyError", "AccuracyWarning", "accuracy_warnings", "refuse"]
 LOST_DB = 20.0
 """What a layer may lose beyond what its types give."""
 
+LEAST_DB = 6.0
+"""An output that is expected to have less has little to do with float; `compare` fails there as well."""
+
 CLIPPED = 1.05
 """A result that reaches so many times what its grid holds is clipped."""
 
@@ -41,8 +45,8 @@ class AccuracyWarning:
     """One thing that is wrong.
 
     Attributes:
-        kind: `layer`, `int16` or `constant_input`.
-        name: The layer, network or input.
+        kind: `layer`, `int16`, `output` or `constant_input`.
+        name: The layer, network, output or input.
         text: What is wrong and what to do about it.
     """
 
@@ -84,15 +88,14 @@ def accuracy_warnings(
     few = data.samples.spread(SAMPLES)
     if config.quantize.dtype == "int16":
         found += _worse_than_int8(original, state, graph, config, few)
+    if not data.generated:
+        found += _lost_outputs(original, state, graph, config, few)
     bits = config.quantize.weight_bits or (16 if config.quantize.dtype == "int16" else 8)
     masks = Masks.of(original.model.graph)
-    masked = masks.added.keys() | masks.scores.keys()
     honest = [
         each
         for each in layer_errors(original, graph, few, bits)
-        if not (
-            each.tensor in masked and each.reach > max(FAR, each.held)
-        )  # which grids leave out on purpose
+        if each.reach <= max(masks.far(each.tensor), each.held)  # what grids leave out on purpose
     ]
     return found + [_layer(each) for each in _first_to_lose(honest)]
 
@@ -143,6 +146,33 @@ def _constant_inputs(model: FloatModel, samples: Samples) -> list[AccuracyWarnin
         )
         for name, value in first.items()
         if name not in varies and np.issubdtype(np.asarray(value).dtype, np.number)
+    ]
+
+
+def _lost_outputs(
+    model: FloatModel, state: CalibratedModel, graph: AnyGraph, config: Config, samples: Samples
+) -> list[AccuracyWarning]:
+    """Outputs that have little to do with float, by what is expected of them or, failing that, by samples."""
+    if state.estimate is not None:
+        likely = {name: each.high_db for name, each in state.estimate.outputs.items()}
+    else:
+        evaluator = Evaluator(model, samples)
+        powers = evaluator.by_sample(evaluator.outputs(graph))
+        likely = {
+            name: 10 * math.log10(signal.sum() / noise.sum())
+            for name, (noise, signal) in powers.items()
+            if noise.sum() > 0 and signal.sum() > 0
+        }
+    wider = "floats" if config.quantize.dtype == "int16" else "--dtype int16 or floats"
+    return [
+        AccuracyWarning(
+            "output",
+            name,
+            f'output "{name}": {found:.1f} dB beside float is expected; use {wider}, or find the layer by '
+            "`tpuflow compare`",
+        )
+        for name, found in likely.items()
+        if found < LEAST_DB
     ]
 
 
