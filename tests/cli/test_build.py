@@ -56,6 +56,19 @@ def test_one_seed_decides_all_that_is_random(built: Built, command: Command, tmp
     assert made["first"] != made["other"]
 
 
+def test_a_build_reuses_programs_of_a_folder(
+    built: Built, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, first, again = (tmp_path / name for name in ("cache", "first.tpu", "again.tpu"))
+    words = ("build", built.program.with_suffix(".tpuq"), "-O5", "--cache", cache, "-o")
+    assert command(*words, first).status == 0
+    assert first.read_bytes() == built.program.read_bytes()
+    monkeypatch.delattr("tpuflow._core.schedule")
+    result = command(*words, again)
+    assert result.status == 0, result.err
+    assert again.read_bytes() == first.read_bytes()
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.feature("CAL-28")
 def test_the_number_of_samples_used_is_said(

@@ -6,9 +6,11 @@ The work is done by the scheduler of the extension module; this is where wrong r
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from tpuflow import _core
+from tpuflow.compiler.cache import cached
 from tpuflow.compiler.machine import (
     Machine,
     machine_text,
@@ -46,6 +48,7 @@ def compile(  # noqa: A001 - as below
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
+    cache: str | PathLike[str] | None = None,
 ) -> _core.Program: ...
 
 
@@ -60,6 +63,7 @@ def compile(  # noqa: A001 - as below
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
+    cache: str | PathLike[str] | None = None,
 ) -> Partitioned[_core.Program]: ...
 
 
@@ -73,6 +77,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
+    cache: str | PathLike[str] | None = None,
 ) -> _core.Program | Partitioned[_core.Program]:
     """Schedules a graph for a machine; of a network in segments every device segment.
 
@@ -87,6 +92,9 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         seed: Seed of the search of level 5; the same seed gives the same program.
         time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
+        cache: Folder of programs compiled before, from which an equal request is answered once the checker
+            has proven it anew; None: everything is compiled. With a time limit it is not used, since the
+            program then depends on the computer as well.
 
     Returns:
         The program.
@@ -94,6 +102,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     Raises:
         MachineError: The machine is unknown or makes no sense, or a layer does not fit it.
         GraphError: The graph breaks an invariant.
+        FileError: The folder of programs cannot be made or written.
         ProgramError: The level does not exist, with `strict` a lower one had to be taken, or a layer
             cannot be computed in such parts.
     """
@@ -109,16 +118,25 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         _fits_segments(tiling, graph)
 
     def scheduled(part: _core.Graph) -> _core.Program:
-        program = _core.schedule(
-            part,
-            text,
-            level,
-            parameters_json=None if parameters is None else parameters.to_json(),
-            tiling_json=_tiling_json(tiling, part if isinstance(graph, Partitioned) else None),
-            seed=seed,
-            time_limit=time_limit,
-            origin=name,
-        )
+        may = None if parameters is None else parameters.to_json()
+        parts = _tiling_json(tiling, part if isinstance(graph, Partitioned) else None)
+
+        def make() -> _core.Program:
+            return _core.schedule(
+                part,
+                text,
+                level,
+                parameters_json=may,
+                tiling_json=parts,
+                seed=seed,
+                time_limit=time_limit,
+                origin=name,
+            )
+
+        if cache is None or time_limit is not None:
+            program = make()
+        else:
+            program = cached(Path(cache), part, text, level, (may, parts, seed), make)
         if strict and program.fallback is not None:
             raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
         return program

@@ -56,6 +56,7 @@ class Request:
         verify: Compare original and normalised model on a sample.
         excepts: Outputs that may differ there.
         stages: Folder for what lies between the stages.
+        cache: Folder of programs compiled before; None: everything is compiled.
         log: Folder for TensorBoard's event files; that of `set_log_folder` by default.
     """
 
@@ -81,6 +82,7 @@ class Request:
     verify: bool = True
     excepts: Sequence[str] = ()
     stages: Path | None = None
+    cache: Path | None = None
     log: Path | None = field(default_factory=log_folder)
 
     @cached_property

@@ -101,4 +101,5 @@ def scheduled(graph: AnyGraph, request: Request) -> AnyProgram:
         time_limit=request.time_limit,
         seed=request.seed,
         strict=request.strict,
+        cache=request.cache,
     )

@@ -96,6 +96,14 @@ def build(
         ),
     ] = False,
     seed: options.SeedOption = 0,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Reuse programs compiled before; not with --time-limit.",
+            callback=paths.folder,
+        ),
+    ] = None,
     json: options.JsonFile = None,
     save_stages: Annotated[
         Path | None,
@@ -161,6 +169,7 @@ def build(
         verify=verify,
         excepts=options.names(ignored_tensors),
         stages=save_stages,
+        cache=cache,
         log=log_dir,
     )
     if context is not None:
