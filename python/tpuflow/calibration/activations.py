@@ -237,18 +237,18 @@ def segment_of(
     proto = onnx.ModelProto(ir_version=min(model.ir_version or 8, 10))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
-    proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+    proto.functions.extend(ir.serde.serialize_function(function) for function in model.functions.values())
     graph = proto.graph
     graph.name = "segment"
-    graph.node.extend(ir.to_proto(node) for node in nodes)
+    graph.node.extend(ir.serde.serialize_node(node) for node in nodes)
     weights = {
         name: tensor
         for name, value in read.items()
         if name in initializers and (tensor := value.const_value) is not None
     }
     listed, apart = weights_apart(weights)
-    graph.initializer.extend(ir.to_proto(tensor) for tensor in listed.values())
-    graph.input.extend(ir.to_proto(read[name]) for name in inputs)
+    graph.initializer.extend(ir.serde.serialize_tensor(tensor) for tensor in listed.values())
+    graph.input.extend(ir.serde.serialize_value(read[name]) for name in inputs)
     # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
     last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)

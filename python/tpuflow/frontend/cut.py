@@ -54,7 +54,7 @@ def get_sub_model(
             f"{label}: the outputs also depend on {_quoted(needed)}: add it to the inputs, "
             "or cut closer to the outputs"
         )
-    return ir.to_proto(part)
+    return ir.serde.serialize_model(part)
 
 
 def cut(

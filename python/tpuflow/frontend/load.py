@@ -86,7 +86,7 @@ class FloatModel:
     @property
     def original(self) -> onnx.ModelProto:
         """`origin` as a protocol buffer, made at each call."""
-        return ir.to_proto(self.origin)
+        return ir.serde.serialize_model(self.origin)
 
     def save(self, path: str | Path) -> None:
         """Writes the normalised model as an ONNX file."""

@@ -261,7 +261,7 @@ def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxrunt
     )
     for name, tensor in listed.items():
         light.graph.initializers[name].const_value = tensor
-    return ir.to_proto(light), apart
+    return ir.serde.serialize_model(light), apart
 
 
 def weights_apart(

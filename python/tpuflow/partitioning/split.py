@@ -103,7 +103,8 @@ def partition(
         )
         if side == "host":
             why = [finding for node in part for finding in reasons.get(node.name or "", [])]
-            content = ir.to_proto(_submodel(model.model, part, inputs, outputs, name)).SerializeToString()
+            alone = _submodel(model.model, part, inputs, outputs, name)
+            content = ir.serde.serialize_model(alone).SerializeToString()
             names = tuple(node.name or "" for node in part)
             segments.append(HostSegment(name, content, taken, given, names, tuple(why)))
         elif found.count == 1:

@@ -10,6 +10,7 @@ recorded on the tensors.
 
     recipe.py      the stages in order; listener.py: callbacks for progress and results
     held_out.py    two-fold evaluation on halves of the samples; confidence intervals
+    kept_statistics.py    calibration statistics reused by further strategies
     better.py      candidate models, whole or segmented
     equalize.py    cross-layer equalization of the groups of `channels.py`, by the noise of `noise.py`
     attention.py   the same inside attention, where factors cancel in scores

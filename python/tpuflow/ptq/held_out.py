@@ -23,6 +23,7 @@ import numpy as np
 from tpuflow.calibration import calibrate
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.confirmation import graph_of, parts_of
+from tpuflow.ptq.kept_statistics import KeptStatistics
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
@@ -131,10 +132,15 @@ class HeldOut:
         model: The float model before any stage.
         samples: Those of calibration.
         config: How values are stored.
+
+    Attributes:
+        statistics: What was counted of models with the samples of folds.
     """
 
     def __init__(self, model: FloatModel, samples: Samples, config: Config) -> None:
         self._model, self._samples, self._config = model, samples, config
+        self._few: list[tuple[Samples, Samples]] = []
+        self.statistics = KeptStatistics()
 
     @property
     def enough(self) -> bool:
@@ -161,7 +167,17 @@ class HeldOut:
 
     def ranges(self, model: FloatModel, shown: Samples) -> Ranges:
         """Ranges of a model by the samples of a fold."""
-        return calibrate(parts_of(model), shown.spread(SHOWN), self._config)
+        if self._config.tunes:  # further strategies will choose by the same statistics
+            return self.statistics.ranges(model, self.few(shown), self._config)
+        return calibrate(parts_of(model), self.few(shown), self._config)
+
+    def few(self, shown: Samples) -> Samples:
+        """Those of a fold's samples that ranges are found with, the same object each time."""
+        for whole, part in self._few:
+            if whole is shown:
+                return part
+        self._few.append((shown, shown.spread(SHOWN)))
+        return self._few[-1][1]
 
     def gained_db(self, change: Change, margin_db: float) -> float | None:
         """What a change gains on the fold that gains least; None where nothing changes or is held out.

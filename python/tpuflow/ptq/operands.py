@@ -81,8 +81,13 @@ def stored(values: NDArray[np.float32], grid: Quant | None) -> NDArray[np.float3
     """Numbers as they come back from their codes."""
     if grid is None:
         return values
-    codes = np.clip(np.rint(values / np.float32(grid.scale)) + grid.zero_point, grid.lo, grid.hi)
-    return np.asarray((codes - grid.zero_point) * np.float32(grid.scale), np.float32)
+    found = values / np.float32(grid.scale)  # all that follows happens in this memory
+    np.rint(found, out=found)
+    found += grid.zero_point
+    np.clip(found, grid.lo, grid.hi, out=found)
+    found -= grid.zero_point
+    found *= np.float32(grid.scale)
+    return found
 
 
 def chosen_layers(model: FloatModel, config: Config, method: GlobalMethod) -> list[tuple[LinearLayer, int]]:

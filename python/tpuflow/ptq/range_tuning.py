@@ -14,16 +14,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibration import Range, Ranges, calibrate
+from tpuflow.calibration import Range, Ranges
 from tpuflow.config.chain import parsed_chain
-from tpuflow.ptq.confirmation import parts_of
 from tpuflow.ptq.easy_quant import rounded
-from tpuflow.ptq.held_out import SHOWN, HeldOut
+from tpuflow.ptq.held_out import HeldOut
+from tpuflow.ptq.kept_statistics import KeptStatistics
 from tpuflow.ptq.operands import Operand, chosen_layers, operand_grid, operands_of, stored
 
 if TYPE_CHECKING:
@@ -72,18 +73,24 @@ def better_tuned(
     held_out = held_out or HeldOut(model, samples, config)
 
     def change(model: FloatModel, ranges: Ranges, shown: Samples) -> tuple[FloatModel, Ranges]:
-        return model, auto_tuned(model, ranges, shown.spread(SHOWN), config, METHOD)
+        few = held_out.few(shown)
+        return model, auto_tuned(model, ranges, few, config, METHOD, held_out.statistics)
 
     gained = held_out.gained_db(change, MARGIN_DB)
     if gained is None or not gained > MARGIN_DB:
         return ranges
-    found = auto_tuned(model, ranges, samples, config, METHOD)
+    found = auto_tuned(model, ranges, samples, config, METHOD, held_out.statistics)
     remark(f"ranges of operands tuned: {gained:.1f} dB or more closer on samples held out")
     return found
 
 
 def auto_tuned(
-    model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
+    model: FloatModel,
+    ranges: Ranges,
+    samples: Samples,
+    config: Config,
+    method: GlobalMethod,
+    statistics: KeptStatistics | None = None,
 ) -> Ranges:
     """Ranges with those of operands of linear layers tuned.
 
@@ -93,10 +100,12 @@ def auto_tuned(
         samples: What candidates rest on; some of them are what layers meet.
         config: How everything is stored.
         method: The layers it is for, and its numbers.
+        statistics: What was counted before.
     """
     layers, numbers = dict(chosen_layers(model, config, method)), method.numbers
+    statistics = statistics or KeptStatistics()
     cut, whole = (
-        calibrate(parts_of(model), samples, _by(config, strategy)).tensors for strategy in ("kld", "extrema")
+        statistics.ranges(model, samples, _by(config, strategy)).tensors for strategy in ("kld", "extrema")
     )
     for operand in operands_of(model.model, list(layers), samples.spread(int(numbers["batches"]))):
         if operand.name in cut and operand_grid(operand.name, ranges, config) is not None:
@@ -137,6 +146,11 @@ class Reader:
     weights: NDArray[np.float32]
     sums: NDArray[np.float32]
 
+    @cached_property
+    def norm(self) -> float:
+        """Length of the sums, 1 where they are all zero."""
+        return float(np.linalg.norm(self.sums)) or 1.0
+
 
 def reader(layer: LinearLayer, met: NDArray[np.float32], largest: int) -> Reader:
     """A layer whose weights have codes up to `largest`, rounded to the nearest."""
@@ -152,8 +166,9 @@ def distance(readers: Sequence[Reader], grid: Quant | None) -> float:
     """How far sums over an operand on a grid are from float, in parts of those: of the furthest reader."""
     found = 0.0
     for each in readers:
-        norm = float(np.linalg.norm(each.sums)) or 1.0
-        found = max(found, float(np.linalg.norm(stored(each.met, grid) @ each.weights - each.sums)) / norm)
+        made = stored(each.met, grid) @ each.weights
+        made -= each.sums
+        found = max(found, float(np.linalg.norm(made)) / each.norm)
     return found
 
 
