@@ -30,18 +30,19 @@ LARGEST = 1 << 40
 
 def violations(node: ir.Node) -> Iterator[Objection]:
     """The constraints a node of ONNX's own domain does not keep."""
+    own = node.attributes.data
     for attribute, choices in CHOICES.items():
-        if attribute in node.attributes and node.op_type in choices:
-            value = node.attributes[attribute].value
+        if attribute in own and node.op_type in choices:
+            value = own[attribute].value
             if value not in choices[node.op_type]:
                 yield attribute, f'"{value}" is not one of {", ".join(choices[node.op_type])}'
     for name, least in LEAST.items():
-        if name in node.attributes and (node.op_type, name) not in FREE:
+        if name in own and (node.op_type, name) not in FREE:
             yield from _at_least(node, name, least)
     for name in FLAGS:
-        if node.attributes.get_int(name, 0) not in (0, 1):
-            yield name, f"{node.attributes.get_int(name)} is neither 0 nor 1"
-    for each in node.attributes.values():
+        if name in own and own[name].as_int() not in (0, 1):
+            yield name, f"{own[name].as_int()} is neither 0 nor 1"
+    for each in own.values():
         bounded = each.type == ir.AttributeType.FLOAT and each.name not in UNBOUNDED
         if bounded and not math.isfinite(each.as_float()):
             yield each.name, f"{each.as_float()} is not finite"

@@ -123,7 +123,7 @@ def is_settled(model: ir.Model) -> bool:
 
 
 def _is_settled(node: ir.Node) -> bool:
-    if any(attribute.type in _BODIES for attribute in node.attributes.values()):
+    if any(attribute.type in _BODIES for attribute in node.attributes.data.values()):
         return False
     if any(value.dtype != ir.DataType.FLOAT or shape_of(value) is None for value in node.outputs):
         return False

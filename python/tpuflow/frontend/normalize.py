@@ -107,7 +107,7 @@ def remove_dead_code(model: ir.Model) -> bool:
     _forget_removed_users(model)
     changed = common.RemoveUnusedNodesPass()(model).modified
     changed = common.DeduplicateInitializersPass(size_limit=SMALL)(model).modified or changed
-    kinds = {attribute.type for node in model.graph for attribute in node.attributes.values()}
+    kinds = {attribute.type for node in model.graph for attribute in node.attributes.data.values()}
     if ir.AttributeType.TYPE_PROTO not in kinds:  # which the pass cannot compare
         changed = common.CommonSubexpressionEliminationPass()(model).modified or changed
     return common.RemoveUnusedNodesPass()(model).modified or changed

@@ -28,7 +28,14 @@ import onnx_ir as ir
 
 from tpuflow.frontend.inference import DOMAIN, infer_output
 from tpuflow.frontend.validity import objection
-from tpuflow.frontend.values import Attribute, all_bodies, attributes_of, state_steps
+from tpuflow.frontend.values import (
+    Attribute,
+    all_bodies,
+    attributes_of,
+    sole_user,
+    state_steps,
+    use_count,
+)
 
 __all__ = [
     "Emitter",
@@ -40,6 +47,8 @@ __all__ = [
 ]
 
 MAX_SWEEPS = 64
+WIDE = 64
+"""Inputs of a node from which replacing one must not look at all others."""
 MOST_COMPARED = 64
 """Elements of constants up to which a rewrite is held against what was there."""
 
@@ -145,7 +154,7 @@ class Emitter:
         Only for a rewrite that is sure not to decline, since `old` itself may change. `steps` is what every
         element is a whole multiple of, where that is known.
         """
-        if len(old.uses()) == 1 and not old.is_graph_output():
+        if sole_user(old):
             old.const_value = ir.tensor(array, name=old.name)
             old.shape = ir.Shape(array.shape)
             made = old
@@ -302,8 +311,23 @@ def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitt
             new.shape = old.shape
         if new.type is None:
             new.type = old.type
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        _hand_over(old, new)
     _remove_with_unused_producers(graph, node)
+
+
+def _hand_over(old: ir.Value, new: ir.Value) -> None:
+    """Lets all that reads one value read another.
+
+    onnx_ir looks at each input of a user to replace one, which of a concatenation of thousands adds up to all
+    of them for each: there the others are copied as they stand.
+    """
+    for node, index in old.uses():
+        if len(node.inputs) > WIDE:
+            before = node._inputs  # noqa: SLF001 - what `replace_input_with` does
+            node._inputs = (*before[:index], new, *before[index + 1 :])  # noqa: SLF001
+            old._remove_usage(node, index)  # noqa: SLF001
+            new._add_usage(node, index)  # noqa: SLF001
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 def _remove_with_unused_producers(graph: ir.Graph, node: ir.Node) -> None:
@@ -317,7 +341,7 @@ def _remove_with_unused_producers(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _is_unused(node: ir.Node) -> bool:
-    return not any(output.uses() or output.is_graph_output() for output in node.outputs)
+    return not any(use_count(output) or output.is_graph_output() for output in node.outputs)
 
 
 def _attribute(name: str, value: Attribute) -> ir.Attr:

@@ -41,11 +41,7 @@ TYPES = "tpuflow.types"
 
 def objection(node: ir.Node, versions: Mapping[str, int]) -> Objection | None:
     """What is wrong with a node; None if nothing is, as far as is known."""
-    known = tuple(
-        (value is None or (value.shape is not None and value.shape.is_static()), array is not None)
-        for value, array in ((value, None if value is None else value.const_value) for value in node.inputs)
-    )
-    known += tuple((value.shape is not None, False) for value in node.outputs[:1])
+    known = [*map(_known, node.inputs), *(value.shape is not None for value in node.outputs[:1])]
     seen = node.meta.get(SEEN)
     if seen is not None and seen[0] == (node.op_type, known):
         found: Objection | None = seen[1]
@@ -53,6 +49,11 @@ def objection(node: ir.Node, versions: Mapping[str, int]) -> Objection | None:
     found = node.meta.get(TYPES) or next(_objections(node, versions), None)
     node.meta[SEEN] = ((node.op_type, known), found)
     return found
+
+
+def _known(value: ir.Value | None) -> tuple[bool, bool]:
+    """Whether the shape of an input is known, and its elements."""
+    return value is None or shape_of(value) is not None, value is not None and value.const_value is not None
 
 
 def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objection]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ __all__ = [
     "state_steps",
     "stated_shape",
     "steps_of",
+    "use_count",
 ]
 
 
@@ -65,7 +66,7 @@ def array_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
 
 def attributes_of(node: ir.Node) -> dict[str, Attribute]:
     """The attributes of a node by name, as numbers, strings and lists of them."""
-    values = {name: attr.value for name, attr in node.attributes.items()}
+    values = {name: attr.value for name, attr in node.attributes.data.items()}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -160,11 +161,18 @@ def integers_of(value: ir.Value | None) -> list[int] | None:
     return None if array is None else [int(element) for element in array.ravel()]
 
 
+WHOLE = frozenset({int})
+"""Types of dimensions that are numbers as they stand."""
+
+
 def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape of a value when all of it is known; None otherwise."""
-    if value is None or value.shape is None or not value.shape.is_static():
+    if value is None or value.shape is None:
         return None
-    return tuple(int(d) for d in value.shape.dims if isinstance(d, int))
+    dims = value.shape.dims
+    if WHOLE.issuperset(map(type, dims)):  # asked of every value over and over
+        return cast("tuple[int, ...]", dims)
+    return tuple(int(d) for d in dims if isinstance(d, int)) if value.shape.is_static() else None
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
@@ -181,10 +189,11 @@ def reads(node: ir.Node) -> list[ir.Value]:
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs among the attributes of a node: branches of If, bodies of Loop and Scan."""
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
+    for attribute in node.attributes.data.values():  # behind a wrapper that takes ten times as long
+        kind = attribute.type
+        if kind == ir.AttributeType.GRAPH:
             found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        elif kind == ir.AttributeType.GRAPHS:
             found.extend(attribute.as_graphs())
     return found
 
@@ -203,9 +212,14 @@ def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
     return node if node is not None and node.domain == "" and node.op_type in operators else None
 
 
+def use_count(value: ir.Value) -> int:
+    """How many node inputs read `value`; `uses` makes a list of them, which may be thousands."""
+    return len(value._uses)  # noqa: SLF001 - there is no other way to count them
+
+
 def sole_user(value: ir.Value) -> bool:
     """Whether exactly one node input reads `value`, and no graph output is it."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    return use_count(value) == 1 and not value.is_graph_output()
 
 
 def constant_and_other(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
