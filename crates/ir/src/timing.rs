@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use crate::isa::{
-    Descriptor, Expand, FloatFunction, FloatOutput, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector,
-    VectorOp,
+    Descriptor, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer,
+    Vector, VectorOp,
 };
 use crate::{DType, Machine, View};
 
@@ -331,17 +331,32 @@ pub fn expanded_words(expand: &Expand, run: &PageRun, machine: &Machine) -> Rang
     complete(start) / word..last
 }
 
+/// Data cycles of a page run: its bytes on the channel, and one for each of so many words at the banks of a cache.
+#[must_use]
+pub fn data_cycles(bytes: u64, words: u64, machine: &Machine) -> u64 {
+    machine.ddr_cycles(bytes).max(words)
+}
+
+/// Channel cycles of a page run, which opens its page or finds it open.
+#[must_use]
+pub fn run_cycles(bytes: u64, words: u64, opens: bool, machine: &Machine) -> u64 {
+    data_cycles(bytes, words, machine) + if opens { machine.page_miss() } else { 0 }
+}
+
+/// Channel cycles of a lookup when every row opens a page.
+#[must_use]
+pub fn lookup_cycles(lookup: &Lookup, machine: &Machine) -> u64 {
+    u64::from(lookup.count) * run_cycles(lookup.table.payload() as u64, 0, true, machine)
+}
+
 /// Channel cycles of a transfer when every page run opens its page only where it differs from the one before.
 #[must_use]
 pub fn transfer_cycles(transfer: &Transfer, machine: &Machine) -> u64 {
     let mut open = None;
     let mut cycles = 0;
     for run in page_runs(transfer, machine) {
-        if open != Some((run.channel, run.page)) {
-            cycles += machine.page_miss();
-            open = Some((run.channel, run.page));
-        }
-        cycles += machine.ddr_cycles(run.bytes);
+        let opens = open.replace((run.channel, run.page)) != Some((run.channel, run.page));
+        cycles += run_cycles(run.bytes, 0, opens, machine);
     }
     cycles
 }

@@ -11,7 +11,7 @@
 //! count as start-up. Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
 
 use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
-use tpuflow_ir::timing::{expand_lead, expanded_words, page_runs};
+use tpuflow_ir::timing::{data_cycles, expand_lead, expanded_words, page_runs};
 use tpuflow_ir::{Machine, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
@@ -297,7 +297,7 @@ fn transfer_steps(transfer: &Transfer, machine: &Machine) -> Vec<Step> {
                 channel: run.channel,
                 page: run.page,
                 load: transfer.direction == Direction::Load,
-                cycles: machine.ddr_cycles(run.bytes).max(words),
+                cycles: data_cycles(run.bytes, words, machine),
                 words,
                 first_word: (transfer.local_space == Space::Cache).then_some(first),
             })
@@ -315,7 +315,7 @@ fn expand_steps(expand: &Expand, machine: &Machine) -> Vec<Step> {
                 channel: run.channel,
                 page: run.page,
                 load: true,
-                cycles: machine.ddr_cycles(run.bytes).max(words),
+                cycles: data_cycles(run.bytes, words, machine),
                 words,
                 first_word: (words > 0).then_some(completed.start),
             })

@@ -43,9 +43,7 @@ fn cycles(instruction: &VirtualInstruction, machine: &Machine) -> u64 {
     match &instruction.work {
         Work::Transfer(t) => start + timing::transfer_cycles(t, machine),
         Work::Expand(e) => start + timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine),
-        Work::Lookup(l) => {
-            start + u64::from(l.count) * (machine.page_miss() + machine.ddr_cycles(l.table.payload() as u64))
-        }
+        Work::Lookup(l) => start + timing::lookup_cycles(l, machine),
         _ => 0,
     }
 }

@@ -174,8 +174,7 @@ impl<'a> CostModel<'a> {
             let words = bytes.div_ceil(u64::from(self.machine.cache.word_bytes));
             let hit = open == Some(page);
             hits[channel] += u64::from(hit);
-            let miss = if hit { 0 } else { self.machine.page_miss() };
-            now = now.max(free) + miss + self.machine.ddr_cycles(bytes).max(words);
+            now = now.max(free) + timing::run_cycles(bytes, words, !hit, self.machine);
             self.channels[channel] =
                 Channel { free: now, open: Some(page), line: unit, begin: start, hits: hits[channel] };
         }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::Direction;
-use tpuflow_ir::{Machine, Space, View};
+use tpuflow_ir::{Machine, Space, View, timing};
 
 use super::{Linear, Lowering};
 use crate::network::Network;
@@ -123,7 +123,7 @@ pub(super) fn last_weights(network: &Network) -> Option<usize> {
 /// Bytes of a transfer whose start-up is less than two per cent of it, in whole pages.
 pub(crate) fn piece_bytes(machine: &Machine) -> u64 {
     let start = machine.dma.start + machine.dma.latency;
-    let per_page = machine.ddr_cycles(machine.page_bytes()) + machine.page_miss();
+    let per_page = timing::run_cycles(machine.page_bytes(), 0, true, machine);
     (64 * start).div_ceil(per_page.max(1)).max(4) * machine.page_bytes()
 }
 

@@ -51,10 +51,7 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                 let cycles = timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine);
                 transfer(start + cycles, true)
             }
-            Work::Lookup(l) => {
-                let row = machine.ddr_cycles(l.table.payload() as u64) + machine.page_miss();
-                transfer(start + u64::from(l.count) * row, machine.ddr_spaces() == 1)
-            }
+            Work::Lookup(l) => transfer(start + timing::lookup_cycles(l, machine), machine.ddr_spaces() == 1),
             Work::Matrix(m) => {
                 let slots = match &descriptors[m.descriptor.index()] {
                     Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),
